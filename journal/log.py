@@ -1,0 +1,181 @@
+"""The Log: what logtx needs of a Kafka-compatible log, and nothing more.
+
+Producers and consumers of a log are confluent-kafka's own, or objects with the same methods
+(`LogProducer`, `LogConsumer`): nothing stands between a client and librdkafka on the hot path.
+Around them, `Log` adds the few administrative questions, with one answer for every kind of log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from confluent_kafka import KafkaError, Message, TopicPartition
+
+Headers = list[tuple[str, bytes | None]]
+DeliveryCallback = Callable[[KafkaError | None, Message], None]
+RebalanceCallback = Callable[["LogConsumer", list[TopicPartition]], None]
+
+
+class LogProducer(Protocol):
+    """The part of `confluent_kafka.Producer` that logtx calls."""
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        key: bytes | str | None = None,
+        partition: int = -1,
+        on_delivery: DeliveryCallback | None = None,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+    ) -> None:
+        """Queue a record; `BufferError` when the local queue is full."""
+
+    def poll(self, timeout: float = -1) -> int:
+        """Serve delivery callbacks for up to `timeout` seconds; how many were served."""
+
+    def flush(self, timeout: float = -1) -> int:
+        """Send what is queued without linger and serve callbacks; how many are left."""
+
+    def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
+        """Fail queued records, so that a producer that will not be used again closes at once."""
+
+    def __len__(self) -> int:
+        """Records and callbacks not served yet."""
+
+
+class LogConsumer(Protocol):
+    """The part of `confluent_kafka.Consumer` that logtx calls."""
+
+    def subscribe(
+        self,
+        topics: list[str],
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+    ) -> None: ...
+
+    def unsubscribe(self) -> None: ...
+    def assign(self, partitions: list[TopicPartition]) -> None: ...
+    def unassign(self) -> None: ...
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None: ...
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None: ...
+    def assignment(self) -> list[TopicPartition]: ...
+    def poll(self, timeout: float | None = None) -> Message | None: ...
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]: ...
+    def seek(self, partition: TopicPartition) -> None: ...
+    def pause(self, partitions: list[TopicPartition]) -> None: ...
+    def resume(self, partitions: list[TopicPartition]) -> None: ...
+    def commit(
+        self,
+        message: Message | None = None,
+        offsets: list[TopicPartition] | None = None,
+        asynchronous: bool = True,
+    ) -> list[TopicPartition] | None: ...
+    def committed(
+        self, partitions: list[TopicPartition], timeout: float = -1
+    ) -> list[TopicPartition]: ...
+    def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]: ...
+    def get_watermark_offsets(
+        self, partition: TopicPartition, timeout: float = -1, cached: bool = False
+    ) -> tuple[int, int]: ...
+    def offsets_for_times(
+        self, partitions: list[TopicPartition], timeout: float = -1
+    ) -> list[TopicPartition]: ...
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any: ...
+    def memberid(self) -> str | None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicInfo:
+    """What the log says of a topic."""
+
+    topic: str
+    topic_id: str
+    """Kafka's topic id as text; empty where the log has none."""
+    partition_count: int
+    settings: Mapping[str, str] | None
+    """Effective topic settings; None where the log can't be asked (librdkafka's mock)."""
+
+    @property
+    def compacted(self) -> bool:
+        """Whether records without a key, such as markers, would be refused or removed."""
+        return self.settings is not None and "compact" in self.settings.get("cleanup.policy", "")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """A consumer group's committed offset in one partition."""
+
+    offset: int
+    metadata: str
+
+
+class Log(Protocol):
+    """A Kafka-compatible log: an Apache Kafka cluster, librdkafka's mock, or one in memory.
+
+    Every call that asks the log is bounded by its `timeout_s` and raises `BrokerError` when that
+    passes or the broker refuses; calls block and are safe from any thread.
+    """
+
+    bootstrap_servers: str
+
+    def producer(self, config: Mapping[str, Any]) -> LogProducer:
+        """A producer; `config` is librdkafka's, without ``bootstrap.servers``."""
+
+    def consumer(self, config: Mapping[str, Any]) -> LogConsumer:
+        """A consumer; `config` is librdkafka's, without ``bootstrap.servers``."""
+
+    def topic_info(self, topic: str, *, timeout_s: float = 10) -> TopicInfo:
+        """Describe a topic.
+
+        Raises:
+            UnknownTopicError: there is none of that name.
+        """
+
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int,
+        replication_factor: int = -1,
+        settings: Mapping[str, str] | None = None,
+        timeout_s: float = 30,
+    ) -> bool:
+        """Create a topic and wait until it can be used; False if it was there already."""
+
+    def delete_topic(self, topic: str, *, timeout_s: float = 30) -> None:
+        """Delete a topic and its records."""
+
+    def start_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
+        """Offset of the first record that is still there."""
+
+    def end_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
+        """Offset that the next record will get."""
+
+    def delete_records(
+        self, topic: str, partition: int, before_offset: int, *, timeout_s: float = 10
+    ) -> None:
+        """Trim a partition's start."""
+
+    def group_offset(
+        self, group: str, topic: str, partition: int, *, timeout_s: float = 10
+    ) -> GroupOffset | None:
+        """A group's committed offset and its metadata, or None."""
+
+    def commit_group_offset(
+        self,
+        group: str,
+        topic: str,
+        partition: int,
+        value: GroupOffset,
+        *,
+        timeout_s: float = 10,
+    ) -> None:
+        """Commit an offset for a group without members."""
+
+    def close(self) -> None:
+        """Release what the log holds; clients made by it are closed by their owners."""

@@ -1,0 +1,95 @@
+"""A consumer's place in a partition, and its text form in Kafka's commit metadata.
+
+Source: seed 001, "Transactional consumer", offset management: (o1, o2) and the third offset for
+the transaction that is being processed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+METADATA_MAX_CHARS: Final = 4000
+"""Kafka keeps 4,095 characters; `Position.to_metadata` stays below with room for a suffix."""
+_PREFIX: Final = "logtx/1"
+_ENTRY: Final = re.compile(r"(!?)(\d{1,5})-([0-9a-f]{12})=(\d{1,19})")
+
+Journal = tuple[int, int]
+"""(journal partition, incarnation)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What has been delivered, exactly: the part of a position that two claims are compared by."""
+
+    o2: int
+    """Everything below is delivered or pending; a marker's offset while that is delivered."""
+    o3: int = 0
+    """Records already delivered of the transaction whose marker stands at `o2`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """(o1, o2, o3) of one partition, and the last commit sequence met per journal partition."""
+
+    o1: int
+    """First offset of the earliest pending transaction, else equal to `o2`."""
+    o2: int
+    """Where the internal iterator resumes."""
+    o3: int = 0
+    """Records already delivered of the transaction whose marker stands at `o2`."""
+    met: Mapping[Journal, int] = field(default_factory=dict)
+    """Last commit sequence met in this partition, by (journal partition, incarnation).
+
+    A marker at or below it is a duplicate.
+    """
+    delivered: Mapping[Journal, int] = field(default_factory=dict)
+    """Last commit sequence that `transactions()` delivered whole, by journal; else empty."""
+
+    @property
+    def place(self) -> Place:
+        """What compare-and-set compares: o1 and `met` only say how to get there."""
+        return Place(self.o2, self.o3)
+
+    @classmethod
+    def at(cls, offset: int) -> Position:
+        """The position of a reader that has delivered everything below `offset`."""
+        return cls(o1=offset, o2=offset)
+
+    def to_metadata(self) -> str:
+        """The text that goes with o1 into a Kafka group offset.
+
+        At most `METADATA_MAX_CHARS`: where more journals were met than fit, those with the
+        lowest commit sequences are left out; a duplicate marker of theirs costs a side read.
+        """
+        text = f"{_PREFIX} {self.o2} {self.o3}"
+        for (partition, incarnation), sequence in sorted(self.delivered.items()):
+            text += f" !{partition}-{incarnation:012x}={sequence}"
+        for (partition, incarnation), sequence in sorted(
+            self.met.items(), key=lambda item: item[1], reverse=True
+        ):
+            entry = f" {partition}-{incarnation:012x}={sequence}"
+            if len(text) + len(entry) > METADATA_MAX_CHARS:
+                break
+            text += entry
+        return text
+
+    @classmethod
+    def from_metadata(cls, o1: int, metadata: str | None) -> Position:
+        """Read a Kafka group offset back.
+
+        An offset that a plain Kafka consumer committed (other metadata) is a position with
+        nothing pending: its reader had delivered everything below.
+        """
+        parts = (metadata or "").split()
+        if len(parts) < 3 or parts[0] != _PREFIX or not (parts[1] + parts[2]).isdecimal():
+            return cls.at(o1)
+        met: dict[Journal, int] = {}
+        delivered: dict[Journal, int] = {}
+        for entry in filter(None, map(_ENTRY.fullmatch, parts[3:])):
+            target = delivered if entry[1] else met
+            target[int(entry[2]), int(entry[3], 16)] = int(entry[4])
+        o2, o3 = int(parts[1]), int(parts[2])
+        return cls(o1=o1, o2=max(o1, o2), o3=o3, met=met, delivered=delivered)

@@ -1,0 +1,227 @@
+"""Journal records: what a coordinator appends, as versioned Avro.
+
+A record's value is one byte of format version, one byte of record type, then the Avro body of
+that type's schema at that version (``schemas/v<version>.avsc``). Every record carries its
+writer's epoch and the incarnation of the journal partition. The schema files of old versions
+stay for ever, so that old journals can always be read.
+
+Source: seed 001, "Transaction flow" (BEGIN, PREPARE_COMMIT, COMMITTED …) and seed 000,
+"Transaction Log" (the operations of the transaction metadata store).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import ClassVar, TypeAlias
+
+from .control import BranchRange, TopicPartition
+from .position import Place, Position
+
+
+class RecordType(IntEnum):
+    """Type byte of a journal record. A number is never given to another type."""
+
+    OWNER = 1
+    PRODUCER = 2
+    BEGIN = 3
+    ADD_PARTITIONS = 4
+    ADD_OFFSETS = 5
+    PREPARE_COMMIT = 6
+    PREPARE_ABORT = 7
+    COMMITTED = 8
+    ABORTED = 9
+    BIND = 10
+    # Numbers given to types that this version neither writes nor reads: ADD_ACKS 11, PREPARE 12,
+    # CLAIM 13, EXTEND 14, PLACED 15, SNAPSHOT 16.
+
+
+class AbortReason(StrEnum):
+    """Why a transaction was aborted."""
+
+    REQUESTED = "requested"
+    """Its producer asked for it."""
+    EXPIRED = "expired"
+    """Its timeout passed."""
+    FENCED = "fenced"
+    """A newer producer of the same name took over."""
+    DISCONNECTED = "disconnected"
+    """Its producer's socket closed and the grace passed."""
+    DOUBLE_START = "double_start"
+    """Two producers started with the same generation."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataPartition:
+    """A data partition of a transaction, tied to the topic that bore the name then."""
+
+    topic: str
+    partition: int
+    topic_id: str = ""
+    """Kafka's topic id; empty where the log has none. A topic created anew has another."""
+
+    @property
+    def key(self) -> TopicPartition:
+        """Name and number, without the id."""
+        return self.topic, self.partition
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionWrites:
+    """What the accepted branches wrote to one data partition."""
+
+    partition: DataPartition
+    branches: tuple[BranchRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetStep:
+    """One entry of an IOV: a compare-and-set of a consumer group's place in a partition."""
+
+    topic: str
+    partition: int
+    from_place: Place | None
+    """What must be committed now; None = nothing yet."""
+    to: Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """A claim to the journal partition: valid if the epoch it replaces is still current.
+
+    The new epoch is this record's own offset.
+    """
+
+    type: ClassVar[RecordType] = RecordType.OWNER
+    replaces: int
+    """Epoch to end; -1 begins the journal partition and its incarnation."""
+    address: str
+    """host:port that clients reach this coordinator at."""
+    process_nonce: int
+    """Random 63 bits of this process: tells two processes at one address apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerRecord:
+    """A producer's generation and session (PRODUCER)."""
+
+    type: ClassVar[RecordType] = RecordType.PRODUCER
+    producer_id: str
+    generation: int
+    session_nonce: int
+    """Random 63 bits of the client instance; an equal generation with another is a double start."""
+    owner: str
+    """The authenticated subject, or "default"."""
+    voided: bool = False
+    """True after a double start: nobody may use this generation any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """A transaction's first record; its offset is part of the TxId."""
+
+    type: ClassVar[RecordType] = RecordType.BEGIN
+    producer_id: str
+    generation: int
+    session_nonce: int
+    request_id: int
+    """The client's number for this request: a retry with the same gets the same TxId."""
+    answered_below: int
+    """The client has the answers of its requests below this number."""
+    timeout_ms: int
+    started_ms: int
+    """Wall clock of the coordinator, milliseconds since 1970."""
+    partitions: tuple[DataPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddPartitions:
+    """Data partitions that join a transaction."""
+
+    type: ClassVar[RecordType] = RecordType.ADD_PARTITIONS
+    begin: int
+    """Offset of the transaction's BEGIN, here and below."""
+    partitions: tuple[DataPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddOffsets:
+    """Input offsets that take effect when the transaction commits."""
+
+    type: ClassVar[RecordType] = RecordType.ADD_OFFSETS
+    begin: int
+    group: str
+    steps: tuple[OffsetStep, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareCommit:
+    """The decision to commit; its offset is the commit sequence."""
+
+    type: ClassVar[RecordType] = RecordType.PREPARE_COMMIT
+    begin: int
+    writes: tuple[PartitionWrites, ...]
+    decided_ms: int
+    """Wall clock of the coordinator, milliseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareAbort:
+    """The decision to abort."""
+
+    type: ClassVar[RecordType] = RecordType.PREPARE_ABORT
+    begin: int
+    reason: AbortReason
+    decided_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """Every marker of a committed transaction is acknowledged, or its partition gone."""
+
+    type: ClassVar[RecordType] = RecordType.COMMITTED
+    begin: int
+    gone: tuple[TopicPartition, ...] = ()
+    """Partitions that were deleted before they took their marker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aborted:
+    """Every marker of an aborted transaction is acknowledged, or its partition gone."""
+
+    type: ClassVar[RecordType] = RecordType.ABORTED
+    begin: int
+    gone: tuple[TopicPartition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bind:
+    """The one transaction group in which a consumer group commits its offsets."""
+
+    type: ClassVar[RecordType] = RecordType.BIND
+    group: str
+    transaction_group: str
+
+
+JournalRecord: TypeAlias = (
+    Owner
+    | ProducerRecord
+    | Begin
+    | AddPartitions
+    | AddOffsets
+    | PrepareCommit
+    | PrepareAbort
+    | Committed
+    | Aborted
+    | Bind
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A journal record as it lies in the journal."""
+
+    epoch: int
+    """Its writer's epoch; an `Owner` record carries the epoch it replaces."""
+    incarnation: int
+    record: JournalRecord
