@@ -1,0 +1,30 @@
+"""A real Apache Kafka on this machine: one KRaft node, started and stopped by us.
+
+    from logtx.integration.kafka import LocalKafka
+
+    with LocalKafka(Path("data")) as kafka:
+        print(kafka.bootstrap_servers)
+
+Names are loaded on first use: `python -m logtx.integration.kafka.jars` and the pytest plugin
+import this package and must pay for nothing that they do not use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .broker import LocalKafka
+    from .errors import LocalKafkaError
+    from .topics import create_topic
+
+__all__ = ["LocalKafka", "LocalKafkaError", "create_topic"]
+
+_HOMES = {"LocalKafka": ".broker", "LocalKafkaError": ".errors", "create_topic": ".topics"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name], __name__), name)

@@ -1,0 +1,283 @@
+"""Kafka's jars: resolved once into a lock, downloaded by it, verified every time.
+
+`jars.lock` lists each jar's coordinate, SHA-256 and size. A jar gets its place in the cache only
+after its hash was checked, so a killed download leaves nothing half; every later start hashes all
+of them again (44 MB, 30 ms), so that what runs is what the lock names. The downloader (the
+PyPI library jgo) knows the repository's address; we add only a mirror, if asked to.
+
+    python -m logtx.integration.kafka.jars          download and verify
+    python -m logtx.integration.kafka.jars --lock   resolve anew and rewrite the lock
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from .errors import (
+    CacheDirError,
+    DownloaderMissingError,
+    JarChecksumError,
+    JarDownloadError,
+    JarLockError,
+    LocalKafkaError,
+)
+
+if TYPE_CHECKING:
+    from jgo.maven import MavenContext
+
+KAFKA_VERSION: Final = "4.1.0"
+LOCK_PATH: Final = Path(__file__).with_name("jars.lock")
+MIRROR_VARIABLE: Final = "LOGTX_MAVEN_MIRROR"
+
+_KAFKA: Final = f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}"
+# Kafka logs through SLF4J and leaves the backend to its distribution: without this jar a broker
+# from the bare dependencies logs nothing at all, and could not say why it fails. It is added by
+# itself, for resolved together with Kafka its own preferences would replace Kafka's Jackson.
+_LOGGING: Final = "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3"
+_DOWNLOADS_AT_ONCE: Final = 4
+_ATTEMPTS: Final = 3
+_RETRY_DELAY_S: Final = 0.5
+_HTTP_TIMEOUT_S: Final = 20
+
+Advance = Callable[[int], None]
+"""Told the number of bytes that just arrived."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jar:
+    """One line of the lock."""
+
+    coordinate: str
+    """group:artifact:version"""
+    sha256: str
+    """Lower-case hex."""
+    size_bytes: int
+
+    @property
+    def file_name(self) -> str:
+        """Its name in the cache, as in a Maven repository."""
+        _, artifact, version = self.coordinate.split(":")
+        return f"{artifact}-{version}.jar"
+
+
+def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where jars are kept: `$XDG_CACHE_HOME/logtx/jars`, by default under ~/.cache."""
+    base = environ.get("XDG_CACHE_HOME", "")
+    # The XDG specification: a relative path is invalid and to be ignored.
+    root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
+    return root / "logtx" / "jars"
+
+
+def read_lock(path: Path = LOCK_PATH) -> list[Jar]:
+    """The jars of the lock. Raises JarLockError if a line is damaged or the file is missing."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise JarLockError(f"Cannot read Kafka's jar lock {path}: {error.strerror}.") from error
+    jars = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        match line.split():
+            case [coordinate, sha256, size] if (
+                coordinate.count(":") == 2 and len(sha256) == 64 and size.isdecimal()
+            ):
+                jars.append(Jar(coordinate=coordinate, sha256=sha256, size_bytes=int(size)))
+            case _:
+                raise JarLockError(f"Line {number} of {path} is damaged; restore the file.")
+    if not jars:
+        raise JarLockError(f"Kafka's jar lock {path} is empty; restore the file.")
+    return jars
+
+
+def ensure_jars(
+    *,
+    lock: Path = LOCK_PATH,
+    cache: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> list[Path]:
+    """All jars of the lock, each verified, in the lock's order; missing ones are downloaded.
+
+    Without missing ones no network is touched. A progress bar goes to stderr. `cache` defaults to
+    `cache_dir()`; the environment's LOGTX_MAVEN_MIRROR replaces the repository's address.
+
+    Raises JarLockError, JarChecksumError, JarDownloadError, DownloaderMissingError or
+    CacheDirError.
+    """
+    jars = read_lock(lock)
+    directory = cache or cache_dir(environ)
+    missing = [jar for jar in jars if not (directory / jar.file_name).is_file()]
+    if missing:
+        try:
+            _download(missing, directory, environ)
+        except PermissionError as error:
+            raise CacheDirError(
+                f"Cannot write Kafka's jars to {directory} ({error.strerror}): "
+                "make it writable or set XDG_CACHE_HOME to a directory that is."
+            ) from error
+    fresh = set(missing)
+    _verify([(jar, directory / jar.file_name) for jar in jars if jar not in fresh])
+    return [directory / jar.file_name for jar in jars]
+
+
+def _verify(files: Sequence[tuple[Jar, Path]]) -> None:
+    with ThreadPoolExecutor(max_workers=_DOWNLOADS_AT_ONCE) as pool:  # hashing releases the GIL
+        hashes = list(pool.map(_sha256, (path for _, path in files)))
+    for (jar, path), found in zip(files, hashes, strict=True):
+        if found != jar.sha256:
+            raise JarChecksumError(
+                f"{path} is not the jar that jars.lock names (SHA-256 {found[:12]}…, "
+                f"expected {jar.sha256[:12]}…): delete it, and it will be downloaded again."
+            )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _download(jars: Sequence[Jar], directory: Path, environ: Mapping[str, str]) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    # The downloader writes straight to a file's final name; so it gets a directory of its own, on
+    # the same file system, and a jar moves on by a rename when its hash is right.
+    staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=directory))
+    try:
+        with (
+            _progress(sum(jar.size_bytes for jar in jars), len(jars)) as advance,
+            ThreadPoolExecutor(max_workers=_DOWNLOADS_AT_ONCE) as pool,
+        ):
+            maven = _maven(staging, environ, advance)
+            tasks = [pool.submit(_fetch, jar, maven, directory) for jar in jars]
+            try:
+                for task in as_completed(tasks):
+                    task.result()
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _fetch(jar: Jar, maven: MavenContext, directory: Path) -> None:
+    artifact = maven.create_dependency(jar.coordinate).artifact
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            path = artifact.resolve()
+            break
+        except PermissionError:
+            raise
+        except (OSError, RuntimeError) as error:  # the HTTP client's errors are OSErrors
+            if artifact.cached_path is not None:  # half a file, which the next attempt would use
+                artifact.cached_path.unlink(missing_ok=True)
+            if attempt == _ATTEMPTS or isinstance(error, RuntimeError):
+                raise JarDownloadError(
+                    f"Cannot download {jar.coordinate} ({type(error).__name__}): check the network "
+                    f"and proxy settings, or name a Maven mirror in {MIRROR_VARIABLE}."
+                ) from error
+            time.sleep(_RETRY_DELAY_S * attempt)
+    found = _sha256(path)
+    if found != jar.sha256:
+        raise JarChecksumError(
+            f"The repository's {jar.file_name} is not the one that jars.lock names "
+            f"(SHA-256 {found[:12]}…, expected {jar.sha256[:12]}…); it was refused and not kept."
+        )
+    path.replace(directory / jar.file_name)
+
+
+def _maven(
+    repo_cache: Path, environ: Mapping[str, str], advance: Advance | None = None
+) -> MavenContext:
+    try:
+        from jgo.maven import MavenContext, PythonResolver
+    except ImportError as error:
+        raise DownloaderMissingError(
+            "Downloading Kafka needs the package jgo: install it with `pip install 'logtx[local]'`."
+        ) from error
+
+    @contextmanager
+    def on_file(_name: str, _size: int) -> Iterator[Advance]:
+        yield advance or (lambda _count: None)
+
+    mirror = environ.get(MIRROR_VARIABLE, "").rstrip("/")
+    return MavenContext(
+        resolver=PythonResolver(progress_callback=on_file),
+        repo_cache=repo_cache,
+        remote_repos={"mirror": mirror} if mirror else None,
+        timeout=_HTTP_TIMEOUT_S,
+    )
+
+
+def _progress(total_bytes: int, count: int) -> AbstractContextManager[Advance]:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    @contextmanager
+    def bar() -> Iterator[Advance]:
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+        with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
+            task = progress.add_task(f"Kafka {KAFKA_VERSION}, {count} jars", total=total_bytes)
+            yield lambda received: progress.update(task, advance=received)
+
+    return bar()
+
+
+def write_lock(path: Path = LOCK_PATH, environ: Mapping[str, str] = os.environ) -> int:
+    """Resolve Kafka and its runtime dependencies, hash every jar, rewrite the lock; their number.
+
+    Raises JarDownloadError, JarLockError or DownloaderMissingError.
+    """
+    with tempfile.TemporaryDirectory(prefix="logtx-jars-") as scratch:
+        maven = _maven(Path(scratch), environ)
+        try:
+            inputs, transitive = maven.resolver.resolve([maven.create_dependency(_KAFKA)])
+            needed = (*inputs, *transitive, maven.create_dependency(_LOGGING))
+            wanted = [dependency.artifact for dependency in needed if dependency.type == "jar"]
+            lines = sorted({_lock_line(str(a.component), a.resolve()) for a in wanted})
+        except (OSError, RuntimeError) as error:
+            raise JarDownloadError(
+                f"Cannot resolve Kafka's jars ({type(error).__name__}): check the network, "
+                f"or name a Maven mirror in {MIRROR_VARIABLE}."
+            ) from error
+    names = [line.split()[0].split(":")[1] for line in lines]
+    if len(set(names)) != len(names):  # the cache is flat, and two versions would both be loaded
+        raise JarLockError("Two of Kafka's jars have the same artifact name; the lock was kept.")
+    header = (
+        f"# The jars of Apache Kafka {KAFKA_VERSION}: coordinate, SHA-256, bytes.\n"
+        "# Written by `make lock`; every start of the local Kafka checks them.\n"
+    )
+    path.write_text(header + "".join(f"{line}\n" for line in lines))
+    return len(lines)
+
+
+def _lock_line(coordinate: str, path: Path) -> str:
+    return f"{coordinate} {_sha256(path)} {path.stat().st_size}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line: download and verify, or `--lock`; 1 and a sentence on stderr on failure."""
+    parser = argparse.ArgumentParser(prog="python -m logtx.integration.kafka.jars")
+    parser.add_argument("--lock", action="store_true", help="resolve anew and rewrite jars.lock")
+    try:
+        if parser.parse_args(arguments).lock:
+            print(f"{LOCK_PATH.name}: {write_lock()} jars")
+        else:
+            print(f"{len(ensure_jars())} jars in {cache_dir()}")
+    except LocalKafkaError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
