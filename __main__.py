@@ -1,0 +1,5 @@
+"""`python -m logtx` is the command `logtx`."""
+
+from .integration.cli import main
+
+main()

@@ -1,0 +1,225 @@
+"""The command `logtx`: a local cluster, a coordinator, the demo.
+
+Expected errors end in one red sentence on stderr and status 1. Commands import what they run on
+first use, so that `logtx --help` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+
+from ..journal.errors import LogtxError
+from .kafka.errors import LocalKafkaError
+
+_EXIT_INTERRUPTED: Final = 130
+
+app = typer.Typer(
+    name="logtx",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def data_home() -> Path:
+    """Where commands keep their data: `$XDG_DATA_HOME/logtx`, by default ~/.local/share/logtx."""
+    base = os.environ.get("XDG_DATA_HOME", "")
+    root = Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "share"
+    return root / "logtx"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"logtx {version('logtx')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Transactions on any Kafka-compatible log.
+
+    Start with **logtx demo**, which shows what it does on a Kafka of its own, or with
+    **logtx up**, which gives you a local cluster to try your own code on. With a cluster
+    of your own, all that logtx needs is **logtx coordinator**, once or several times.
+    """
+
+
+@app.command()
+def up(
+    *,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Directory for records and logs. \\[default: ~/.local/share/logtx]"),
+    ] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the broker.")] = 9092,
+    coordinator_port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port of the coordinator.")
+    ] = 9095,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME:PARTITIONS", help="Create this topic; may be repeated."),
+    ] = None,
+    no_coordinator: Annotated[
+        bool, typer.Option("--no-coordinator", help="Start Kafka only.")
+    ] = False,
+) -> None:
+    """Run a local Kafka and a coordinator until Ctrl-C.
+
+    The first start downloads Apache Kafka (44 MB, verified by hash); it needs Java 17 or later.
+    Records are kept in the data directory and are there again at the next start.
+
+    Examples:
+
+    ```
+    logtx up
+    logtx up --topic orders:6 --topic payments:6
+    logtx up --data-dir /tmp/try --port 19092 --coordinator-port 19095
+    ```
+    """
+    from .cli_up import UpOptions, parse_topic, run_up
+
+    run_up(
+        UpOptions(
+            data_dir=data_dir or data_home(),
+            port=port,
+            coordinator_port=None if no_coordinator else coordinator_port,
+            topics=tuple(parse_topic(text) for text in topic or ()),
+        ),
+        console=Console(),
+    )
+
+
+@app.command()
+def coordinator(
+    *,
+    bootstrap_servers: Annotated[
+        str, typer.Option(help="The Kafka cluster that holds the journal, as host:port,host:port.")
+    ],
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where clients and other coordinators connect.")
+    ] = "127.0.0.1:9095",
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="The address to tell clients. \\[default: that of --listen]"
+        ),
+    ] = None,
+    journal_partitions: Annotated[
+        int | None,
+        typer.Option(min=1, help="Partitions of the journal, if this start creates it."),
+    ] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option(min=1, help="Replicas of the journal, if this start creates it.")
+    ] = None,
+    session_grace_ms: Annotated[
+        int | None,
+        typer.Option(min=0, help="How long a producer may be gone before its transactions abort."),
+    ] = None,
+    default_timeout_ms: Annotated[
+        int | None, typer.Option(min=1, help="A transaction's timeout, if its producer names none.")
+    ] = None,
+    max_timeout_ms: Annotated[
+        int | None, typer.Option(min=1, help="The longest timeout that a producer may ask for.")
+    ] = None,
+) -> None:
+    """Run one coordinator until Ctrl-C or SIGTERM.
+
+    Run several on different machines: each journal partition is owned by one of them, and the
+    others take over in less than a second when it dies. All state is in the journal, a topic of
+    the cluster; a coordinator has no disk and can be replaced at any time.
+
+    Examples:
+
+    ```
+    logtx coordinator --bootstrap-servers localhost:9092
+    logtx coordinator --bootstrap-servers kafka-1:9092,kafka-2:9092 \\
+        --listen 0.0.0.0:9095 --advertise coordinator-1:9095
+    ```
+    """
+    from ..coordinator.service import CoordinatorConfig, run
+
+    optional: dict[str, Any] = {
+        "advertised": advertise,
+        "journal_partitions": journal_partitions,
+        "replication_factor": replication_factor,
+        "session_grace_ms": session_grace_ms,
+        "default_timeout_ms": default_timeout_ms,
+        "max_timeout_ms": max_timeout_ms,
+    }
+    given = {name: value for name, value in optional.items() if value is not None}
+    run(CoordinatorConfig(bootstrap_servers=bootstrap_servers, listen=listen, **given))
+
+
+@app.command()
+def demo(
+    *,
+    flights: Annotated[
+        int | None, typer.Option(min=1, help="How many flights to send. \\[default: all]")
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the cluster running and the data in place.")
+    ] = False,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Directory for records and logs. \\[default: a temporary one]"),
+    ] = None,
+    bootstrap_servers: Annotated[
+        str | None, typer.Option(help="Use this cluster instead of starting one.")
+    ] = None,
+) -> None:
+    """Show logtx at work, on a year of New York flights and a Kafka of its own.
+
+    Examples:
+
+    ```
+    logtx demo
+    logtx demo --flights 10000 --keep
+    ```
+    """
+    from .demo import run_demo
+
+    raise typer.Exit(run_demo(flights, keep, data_dir, bootstrap_servers))
+
+
+def _on_sigterm(_signal: int, _frame: FrameType | None) -> None:
+    # As Ctrl-C, so that both unwind through the same `with` blocks.
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Entry point of the command; exits with its status."""
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    try:
+        app()
+    except (LogtxError, LocalKafkaError) as error:
+        sentence, *details = str(error).splitlines() or [type(error).__name__]
+        console = Console(stderr=True, highlight=False)
+        console.print(sentence, style="red", markup=False, soft_wrap=True)
+        for line in details:
+            console.print(line, style="dim", markup=False, soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(_EXIT_INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

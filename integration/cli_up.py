@@ -1,0 +1,172 @@
+"""`logtx up`: a broker and a coordinator, together until Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import typer
+from rich.console import Console
+
+from .kafka.broker import LocalKafka
+from .kafka.child import last_lines, spawn
+from .kafka.datadir import HOST, check_port
+from .kafka.errors import BrokerStartError, DataDirError, LocalKafkaError
+from .kafka.topics import create_topic
+
+_READY: Final = b"coordinator ready on "
+_START_TIMEOUT_S: Final = 30
+_STOP_TIMEOUT_S: Final = 10
+_POLL_S: Final = 0.1
+_LOG_LINES: Final = 8
+
+
+class CoordinatorDiedError(LocalKafkaError):
+    """The coordinator of `logtx up` ended by itself; `details` has its last lines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpOptions:
+    """What `logtx up` was asked for."""
+
+    data_dir: Path
+    port: int
+    coordinator_port: int | None
+    """None: no coordinator."""
+    topics: tuple[tuple[str, int], ...]
+    """Name and partition count of each topic to create."""
+
+
+def parse_topic(text: str) -> tuple[str, int]:
+    """("orders", 6) from "orders:6"; one partition if none is said. Raises BadParameter."""
+    name, colon, count = text.partition(":")
+    if not name or (colon and not (count.isdecimal() and int(count) > 0)):
+        raise typer.BadParameter(
+            f"{text!r} is not NAME:PARTITIONS, as in orders:6", param_hint="--topic"
+        )
+    return name, int(count) if colon else 1
+
+
+def run_up(options: UpOptions, *, console: Console) -> None:
+    """Run until KeyboardInterrupt, then stop the coordinator and the broker, in this order.
+
+    Raises a LocalKafkaError if anything cannot be started, or dies; then both are stopped.
+    """
+    if options.coordinator_port is not None:
+        check_port(options.coordinator_port)  # before the seconds that Kafka takes
+    kafka = LocalKafka(options.data_dir / "kafka", port=options.port)
+    with console.status("Starting Kafka …"):
+        kafka.start()
+    child: _Coordinator | None = None
+    try:
+        for name, partitions in options.topics:
+            create_topic(kafka.bootstrap_servers, name, partitions=partitions)
+        if options.coordinator_port is not None:
+            child = _Coordinator(
+                options.data_dir / "coordinator.log",
+                kafka.bootstrap_servers,
+                f"{HOST}:{options.coordinator_port}",
+            )
+            with console.status("Starting the coordinator …"):
+                child.await_ready()
+        _print_ready(console, options, kafka.bootstrap_servers)
+        _watch(kafka, child)
+    except KeyboardInterrupt:
+        console.print("Stopping.")
+    finally:
+        _stop(kafka, child)
+
+
+def _print_ready(console: Console, options: UpOptions, bootstrap_servers: str) -> None:
+    console.print(f"[green]Kafka is ready.[/green] bootstrap.servers = {bootstrap_servers}")
+    if options.coordinator_port is not None:
+        console.print(f"The coordinator listens on {HOST}:{options.coordinator_port}.")
+        console.print("Clients find it by themselves; they need the bootstrap address only:\n")
+        console.print(
+            f'    logtx.Producer(bootstrap_servers="{bootstrap_servers}", producer_id="my-app")\n',
+            markup=False,
+            highlight=False,
+        )
+    for name, partitions in options.topics:
+        console.print(f"Topic {name} has {partitions} partition{'s' * (partitions > 1)}.")
+    console.print(f"Records and logs are in {options.data_dir}. Ctrl-C stops it.", soft_wrap=True)
+
+
+def _watch(kafka: LocalKafka, child: _Coordinator | None) -> None:
+    while True:
+        time.sleep(_POLL_S)
+        if child is not None:
+            child.check()
+        if not kafka.is_running:
+            raise BrokerStartError(
+                f"Kafka ended by itself; its log is {kafka.log_path}.", kafka.log_tail()
+            )
+
+
+def _stop(kafka: LocalKafka, child: _Coordinator | None) -> None:
+    try:
+        if child is not None:
+            child.stop()
+        kafka.stop()
+    except KeyboardInterrupt:  # a second Ctrl-C: whoever presses it does not want to wait
+        if child is not None:
+            child.kill()
+        kafka.kill()
+
+
+class _Coordinator:
+    """The coordinator's process; its output goes to a log, where its readiness is looked for."""
+
+    def __init__(self, log: Path, bootstrap_servers: str, listen: str) -> None:
+        self._log = log
+        command = [sys.executable, "-m", "logtx", "coordinator"]
+        command += ["--bootstrap-servers", bootstrap_servers, "--listen", listen]
+        try:
+            log.touch()
+            self._start = log.stat().st_size  # earlier runs' lines are not ours
+            self._process = spawn(command, output=log)
+        except OSError as error:
+            raise DataDirError(f"Cannot write {log} ({error.strerror}).") from error
+
+    def await_ready(self) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            self.check()
+            with self._log.open("rb") as log:
+                log.seek(self._start)
+                if _READY in log.read():
+                    return
+            time.sleep(_POLL_S)
+        raise CoordinatorDiedError(
+            f"The coordinator was not ready within {_START_TIMEOUT_S} s; its log is {self._log}.",
+            self._last_lines(),
+        )
+
+    def check(self) -> None:
+        """Raise CoordinatorDiedError if the process has ended."""
+        status = self._process.poll()
+        if status is not None:
+            raise CoordinatorDiedError(
+                f"The coordinator ended by itself (exit status {status}); its log is {self._log}.",
+                self._last_lines(),
+            )
+
+    def stop(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def _last_lines(self) -> list[str]:
+        return last_lines(self._log, _LOG_LINES, from_byte=self._start)
