@@ -1,0 +1,23 @@
+#!/bin/sh
+# Write all lock files. The smaller ones are subsets of requirements.lock, by the same versions.
+# Hashes only: an index's address is the installing machine's own business.
+set -eu
+cd "$(dirname "$0")/.."
+
+compile() {
+    .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+        --no-header --no-annotate --no-emit-index-url --no-emit-find-links "$@"
+}
+
+# Pins stay where they are unless asked to move: `make lock ARGS=--upgrade`.
+compile pyproject.toml make/build.in --extra demo --extra spark --extra dev "$@" -o requirements.lock
+compile make/build.in --constraints requirements.lock -o make/build.lock
+compile pyproject.toml make/build.in --constraints requirements.lock --extra demo -o make/demo.lock
+# Apart: 100 MB that only a machine without Java needs.
+compile make/jdk.in "$@" -o make/jdk.lock
+
+if grep -n -e '://' -e "$PWD" requirements.lock make/*.lock; then
+    echo "logtx: the lines above name a registry or a path of this machine" >&2
+    exit 1
+fi
+.venv/bin/python -m logtx.integration.kafka.jars --lock

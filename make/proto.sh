@@ -1,0 +1,32 @@
+#!/bin/sh
+# Generate Python from every *.proto of journal/ and coordinator/; with --check, say what is stale.
+set -eu
+cd "$(dirname "$0")/.."
+
+out=.ns
+if [ "${1:-}" = --check ]; then
+    out=$(mktemp -d)
+    trap 'rm -rf "$out"' EXIT
+fi
+
+for proto in .ns/logtx/journal/*.proto .ns/logtx/coordinator/*.proto; do
+    [ -e "$proto" ] || continue
+    case "$proto" in
+    */coordinator/*) services="--grpc_python_out=$out" ;;
+    *) services="" ;;
+    esac
+    # The root is .ns, so that generated imports read `logtx.journal...`.
+    .venv/bin/python -m grpc_tools.protoc -I .ns --python_out="$out" --pyi_out="$out" \
+        $services "$proto"
+done
+
+[ "$out" != .ns ] || exit 0
+for generated in "$out"/logtx/*/*; do
+    [ -e "$generated" ] || continue
+    current=${generated#"$out"/logtx/}
+    cmp -s "$generated" "$current" || stale="${stale:-} $current"
+done
+if [ -n "${stale:-}" ]; then
+    echo "logtx: stale generated files, run 'make proto':$stale" >&2
+    exit 1
+fi
