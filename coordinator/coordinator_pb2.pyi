@@ -1,0 +1,328 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ClientFrame(_message.Message):
+    __slots__ = ("requests",)
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    requests: _containers.RepeatedCompositeFieldContainer[Request]
+    def __init__(self, requests: _Optional[_Iterable[_Union[Request, _Mapping]]] = ...) -> None: ...
+
+class ServerFrame(_message.Message):
+    __slots__ = ("replies",)
+    REPLIES_FIELD_NUMBER: _ClassVar[int]
+    replies: _containers.RepeatedCompositeFieldContainer[Reply]
+    def __init__(self, replies: _Optional[_Iterable[_Union[Reply, _Mapping]]] = ...) -> None: ...
+
+class CallRequest(_message.Message):
+    __slots__ = ("partition", "request")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    request: Request
+    def __init__(self, partition: _Optional[int] = ..., request: _Optional[_Union[Request, _Mapping]] = ...) -> None: ...
+
+class Request(_message.Message):
+    __slots__ = ("request_id", "connect", "begin", "add_partitions", "add_offsets", "end", "get_outcome", "fetch_offsets", "bind_group", "list_transactions")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    CONNECT_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    ADD_PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    ADD_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    GET_OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    FETCH_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    BIND_GROUP_FIELD_NUMBER: _ClassVar[int]
+    LIST_TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    connect: Connect
+    begin: Begin
+    add_partitions: AddPartitions
+    add_offsets: AddOffsets
+    end: End
+    get_outcome: GetOutcome
+    fetch_offsets: FetchOffsets
+    bind_group: BindGroup
+    list_transactions: ListTransactions
+    def __init__(self, request_id: _Optional[int] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., add_offsets: _Optional[_Union[AddOffsets, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., get_outcome: _Optional[_Union[GetOutcome, _Mapping]] = ..., fetch_offsets: _Optional[_Union[FetchOffsets, _Mapping]] = ..., bind_group: _Optional[_Union[BindGroup, _Mapping]] = ..., list_transactions: _Optional[_Union[ListTransactions, _Mapping]] = ...) -> None: ...
+
+class Reply(_message.Message):
+    __slots__ = ("request_id", "error", "connected", "began", "done", "outcome", "group_offsets", "binding", "transactions")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    BEGAN_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    GROUP_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    BINDING_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    error: Error
+    connected: Connected
+    began: Began
+    done: Done
+    outcome: Outcome
+    group_offsets: GroupOffsets
+    binding: Binding
+    transactions: Transactions
+    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., connected: _Optional[_Union[Connected, _Mapping]] = ..., began: _Optional[_Union[Began, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., group_offsets: _Optional[_Union[GroupOffsets, _Mapping]] = ..., binding: _Optional[_Union[Binding, _Mapping]] = ..., transactions: _Optional[_Union[Transactions, _Mapping]] = ...) -> None: ...
+
+class Error(_message.Message):
+    __slots__ = ("code", "message")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    message: str
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class Connect(_message.Message):
+    __slots__ = ("version", "partition", "producer_id", "nonce", "generation")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    partition: int
+    producer_id: str
+    nonce: int
+    generation: int
+    def __init__(self, version: _Optional[int] = ..., partition: _Optional[int] = ..., producer_id: _Optional[str] = ..., nonce: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class Connected(_message.Message):
+    __slots__ = ("generation", "partition", "incarnation", "epoch")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    partition: int
+    incarnation: int
+    epoch: int
+    def __init__(self, generation: _Optional[int] = ..., partition: _Optional[int] = ..., incarnation: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class Begin(_message.Message):
+    __slots__ = ("answered_below", "timeout_ms", "partitions")
+    ANSWERED_BELOW_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    answered_below: int
+    timeout_ms: int
+    partitions: _containers.RepeatedCompositeFieldContainer[Partitions]
+    def __init__(self, answered_below: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[Partitions, _Mapping]]] = ...) -> None: ...
+
+class Began(_message.Message):
+    __slots__ = ("txid",)
+    TXID_FIELD_NUMBER: _ClassVar[int]
+    txid: bytes
+    def __init__(self, txid: _Optional[bytes] = ...) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class AddPartitions(_message.Message):
+    __slots__ = ("txid", "partitions")
+    TXID_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    txid: bytes
+    partitions: _containers.RepeatedCompositeFieldContainer[Partitions]
+    def __init__(self, txid: _Optional[bytes] = ..., partitions: _Optional[_Iterable[_Union[Partitions, _Mapping]]] = ...) -> None: ...
+
+class AddOffsets(_message.Message):
+    __slots__ = ("txid", "group", "steps")
+    TXID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    txid: bytes
+    group: str
+    steps: _containers.RepeatedCompositeFieldContainer[OffsetStep]
+    def __init__(self, txid: _Optional[bytes] = ..., group: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[OffsetStep, _Mapping]]] = ...) -> None: ...
+
+class End(_message.Message):
+    __slots__ = ("txid", "action", "writes")
+    class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        COMMIT: _ClassVar[End.Action]
+        ABORT: _ClassVar[End.Action]
+    COMMIT: End.Action
+    ABORT: End.Action
+    TXID_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    WRITES_FIELD_NUMBER: _ClassVar[int]
+    txid: bytes
+    action: End.Action
+    writes: _containers.RepeatedCompositeFieldContainer[Writes]
+    def __init__(self, txid: _Optional[bytes] = ..., action: _Optional[_Union[End.Action, str]] = ..., writes: _Optional[_Iterable[_Union[Writes, _Mapping]]] = ...) -> None: ...
+
+class GetOutcome(_message.Message):
+    __slots__ = ("txid",)
+    TXID_FIELD_NUMBER: _ClassVar[int]
+    txid: bytes
+    def __init__(self, txid: _Optional[bytes] = ...) -> None: ...
+
+class Outcome(_message.Message):
+    __slots__ = ("txid", "state", "commit_sequence")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNKNOWN: _ClassVar[Outcome.State]
+        OPEN: _ClassVar[Outcome.State]
+        COMMITTING: _ClassVar[Outcome.State]
+        COMMITTED: _ClassVar[Outcome.State]
+        ABORTING: _ClassVar[Outcome.State]
+        ABORTED: _ClassVar[Outcome.State]
+    UNKNOWN: Outcome.State
+    OPEN: Outcome.State
+    COMMITTING: Outcome.State
+    COMMITTED: Outcome.State
+    ABORTING: Outcome.State
+    ABORTED: Outcome.State
+    TXID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    txid: bytes
+    state: Outcome.State
+    commit_sequence: int
+    def __init__(self, txid: _Optional[bytes] = ..., state: _Optional[_Union[Outcome.State, str]] = ..., commit_sequence: _Optional[int] = ...) -> None: ...
+
+class FetchOffsets(_message.Message):
+    __slots__ = ("group", "all", "partitions")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ALL_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    all: bool
+    partitions: _containers.RepeatedCompositeFieldContainer[Partitions]
+    def __init__(self, group: _Optional[str] = ..., all: _Optional[bool] = ..., partitions: _Optional[_Iterable[_Union[Partitions, _Mapping]]] = ...) -> None: ...
+
+class GroupOffsets(_message.Message):
+    __slots__ = ("offsets", "last_commit", "commit_sequence")
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    LAST_COMMIT_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    offsets: _containers.RepeatedCompositeFieldContainer[Position]
+    last_commit: bytes
+    commit_sequence: int
+    def __init__(self, offsets: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., last_commit: _Optional[bytes] = ..., commit_sequence: _Optional[int] = ...) -> None: ...
+
+class BindGroup(_message.Message):
+    __slots__ = ("group", "transaction_group")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TRANSACTION_GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    transaction_group: str
+    def __init__(self, group: _Optional[str] = ..., transaction_group: _Optional[str] = ...) -> None: ...
+
+class Binding(_message.Message):
+    __slots__ = ("transaction_group",)
+    TRANSACTION_GROUP_FIELD_NUMBER: _ClassVar[int]
+    transaction_group: str
+    def __init__(self, transaction_group: _Optional[str] = ...) -> None: ...
+
+class ListTransactions(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Transactions(_message.Message):
+    __slots__ = ("transactions",)
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    transactions: _containers.RepeatedCompositeFieldContainer[TransactionInfo]
+    def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionInfo, _Mapping]]] = ...) -> None: ...
+
+class TransactionInfo(_message.Message):
+    __slots__ = ("txid", "state", "producer_id", "generation", "started_ms", "timeout_ms", "partitions", "groups")
+    TXID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STARTED_MS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    txid: bytes
+    state: Outcome.State
+    producer_id: str
+    generation: int
+    started_ms: int
+    timeout_ms: int
+    partitions: _containers.RepeatedCompositeFieldContainer[Partitions]
+    groups: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, txid: _Optional[bytes] = ..., state: _Optional[_Union[Outcome.State, str]] = ..., producer_id: _Optional[str] = ..., generation: _Optional[int] = ..., started_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[Partitions, _Mapping]]] = ..., groups: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Partitions(_message.Message):
+    __slots__ = ("topic", "partitions")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Writes(_message.Message):
+    __slots__ = ("topic", "partition", "branches")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    BRANCHES_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    branches: _containers.RepeatedCompositeFieldContainer[Branch]
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., branches: _Optional[_Iterable[_Union[Branch, _Mapping]]] = ...) -> None: ...
+
+class Branch(_message.Message):
+    __slots__ = ("branch", "first_offset", "last_offset", "count")
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LAST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    branch: int
+    first_offset: int
+    last_offset: int
+    count: int
+    def __init__(self, branch: _Optional[int] = ..., first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
+
+class Position(_message.Message):
+    __slots__ = ("topic", "partition", "o1", "o2", "o3", "met", "delivered")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    O1_FIELD_NUMBER: _ClassVar[int]
+    O2_FIELD_NUMBER: _ClassVar[int]
+    O3_FIELD_NUMBER: _ClassVar[int]
+    MET_FIELD_NUMBER: _ClassVar[int]
+    DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    partition: int
+    o1: int
+    o2: int
+    o3: int
+    met: _containers.RepeatedCompositeFieldContainer[Sequence]
+    delivered: _containers.RepeatedCompositeFieldContainer[Sequence]
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., o1: _Optional[int] = ..., o2: _Optional[int] = ..., o3: _Optional[int] = ..., met: _Optional[_Iterable[_Union[Sequence, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Sequence, _Mapping]]] = ...) -> None: ...
+
+class Sequence(_message.Message):
+    __slots__ = ("partition", "incarnation", "sequence")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    incarnation: int
+    sequence: int
+    def __init__(self, partition: _Optional[int] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class OffsetStep(_message.Message):
+    __slots__ = ("to",)
+    class Place(_message.Message):
+        __slots__ = ("o2", "o3")
+        O2_FIELD_NUMBER: _ClassVar[int]
+        O3_FIELD_NUMBER: _ClassVar[int]
+        o2: int
+        o3: int
+        def __init__(self, o2: _Optional[int] = ..., o3: _Optional[int] = ...) -> None: ...
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    to: Position
+    def __init__(self, to: _Optional[_Union[Position, _Mapping]] = ..., **kwargs) -> None: ...

@@ -1,0 +1,167 @@
+"""The transaction metadata store: every transaction of one journal partition, and its status.
+
+Pure state. Updates name the status they expect, so that a request can never move a transaction
+that somebody else moved first.
+
+Source: seed 000, "TransactionMetadataStore".
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..journal.control import BranchRange, TopicPartition
+from ..journal.errors import (
+    OffsetsConflictError,
+    TransactionAbortedError,
+    TransactionCommittedError,
+    TransactionStateError,
+    UnknownTransactionError,
+)
+from ..journal.records import AbortReason, DataPartition, OffsetStep
+from ..journal.state import VALID_PREVIOUS, State
+from ..journal.txid import TxId
+from .commands import Outcome
+
+OUTCOMES_MAX: Final = 100_000
+"""Finished transactions whose outcome is held in memory; older ones are read from the journal."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Transaction:
+    """What the coordinator knows of one unfinished transaction."""
+
+    txid: TxId
+    producer_id: str
+    generation: int
+    timeout_ms: int
+    started_ms: int
+    """Wall clock of the coordinator that began it, milliseconds since 1970."""
+    state: State = State.OPEN
+    partitions: dict[TopicPartition, DataPartition] = field(default_factory=dict)
+    """Registered, or named by the commit."""
+    offsets: dict[str, dict[TopicPartition, OffsetStep]] = field(default_factory=dict)
+    """Consumer group → its steps."""
+    commit_sequence: int | None = None
+    """Journal offset of the decision."""
+    branches: Mapping[TopicPartition, tuple[BranchRange, ...]] = field(default_factory=dict)
+    """What the commit accepts, by data partition."""
+    reason: AbortReason | None = None
+
+    @property
+    def begin(self) -> int:
+        """Offset of the BEGIN record."""
+        return self.txid.offset
+
+
+class TransactionMetadataStore:
+    """Transactions of one journal partition by the offset of their BEGIN."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._unfinished: dict[int, Transaction] = {}
+        self._outcomes: OrderedDict[int, Outcome] = OrderedDict()
+
+    def __iter__(self) -> Iterator[Transaction]:
+        """Unfinished transactions in the order of their TxIds."""
+        return iter(self._unfinished.values())
+
+    def __len__(self) -> int:
+        """How many are unfinished."""
+        return len(self._unfinished)
+
+    def new_transaction(self, transaction: Transaction) -> None:
+        """Create a transaction in state OPEN."""
+        assert transaction.state is State.OPEN
+        self._unfinished[transaction.begin] = transaction
+
+    def get(self, begin: int) -> Transaction | None:
+        """An unfinished transaction, or None."""
+        return self._unfinished.get(begin)
+
+    def outcome(self, begin: int) -> Outcome | None:
+        """State of an unfinished or lately finished transaction, or None."""
+        transaction = self._unfinished.get(begin)
+        if transaction is None:
+            return self._outcomes.get(begin)
+        return Outcome(transaction.txid, transaction.state, transaction.commit_sequence)
+
+    def require_open(self, txid: TxId) -> Transaction:
+        """The transaction, if it may still change.
+
+        Raises:
+            UnknownTransactionError: there is none in memory.
+            TransactionAbortedError, TransactionCommittedError: it is decided.
+        """
+        transaction = self._unfinished.get(txid.offset)
+        if transaction is not None and transaction.state is State.OPEN:
+            return transaction
+        outcome = self.outcome(txid.offset)
+        if outcome is None:
+            raise UnknownTransactionError(f"no transaction {txid} is known here")
+        if outcome.state.commits:
+            raise TransactionCommittedError(f"transaction {txid} is committed")
+        raise TransactionAbortedError(f"transaction {txid} was aborted{why(transaction)}")
+
+    def add_produced_partitions(self, begin: int, partitions: Iterable[DataPartition]) -> None:
+        """Add data partitions; those it has keep the topic id they came with."""
+        known = self._unfinished[begin].partitions
+        for partition in partitions:
+            known.setdefault(partition.key, partition)
+
+    def add_offsets(self, begin: int, group: str, steps: Iterable[OffsetStep]) -> None:
+        """Add input offsets; a step that continues an earlier one extends it."""
+        known = self._unfinished[begin].offsets.setdefault(group, {})
+        known.update(merge_steps(known, steps))
+
+    def update_status(self, begin: int, new: State, expected: State) -> Transaction:
+        """Move a transaction from `expected` to `new`.
+
+        Raises:
+            TransactionStateError: it is not in `expected`, or `new` may not follow it.
+        """
+        transaction = self._unfinished.get(begin)
+        current = transaction.state if transaction else State.UNKNOWN
+        if transaction is None or current is not expected or expected not in VALID_PREVIOUS[new]:
+            raise TransactionStateError(
+                f"transaction at {begin} is {current}, not {expected}, and can't become {new}"
+            )
+        transaction.state = new
+        if new.finished:
+            del self._unfinished[begin]
+            self._outcomes[begin] = Outcome(transaction.txid, new, transaction.commit_sequence)
+            if len(self._outcomes) > OUTCOMES_MAX:
+                self._outcomes.popitem(last=False)
+        return transaction
+
+
+def why(transaction: Transaction | None) -> str:
+    """The reason of an abort as the end of a sentence."""
+    return f": {transaction.reason}" if transaction and transaction.reason else ""
+
+
+def merge_steps(
+    known: Mapping[TopicPartition, OffsetStep], steps: Iterable[OffsetStep]
+) -> dict[TopicPartition, OffsetStep]:
+    """Steps to set so that `steps` take effect after `known`.
+
+    Raises:
+        OffsetsConflictError: a step neither repeats nor continues what is known.
+    """
+    merged: dict[TopicPartition, OffsetStep] = {}
+    for step in steps:
+        key = step.topic, step.partition
+        before = merged.get(key) or known.get(key)
+        if before is None or before == step:
+            merged[key] = step
+        elif before.to.place == step.from_place:
+            merged[key] = OffsetStep(step.topic, step.partition, before.from_place, step.to)
+        elif before.to.place != step.to.place:
+            raise OffsetsConflictError(
+                f"offsets of {step.topic}[{step.partition}] go from {step.from_place}, but this"
+                f" transaction has them at {before.to.place} already"
+            )
+    return merged

@@ -1,0 +1,327 @@
+"""Commands and replies to protobuf and back; both ends of the stream use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from ..journal.control import BranchRange, TopicPartition, group_by_topic
+from ..journal.errors import LogtxError, NotSupportedError, error_from_code
+from ..journal.position import Journal, Place, Position
+from ..journal.records import OffsetStep
+from ..journal.state import State
+from ..journal.txid import TxId
+from . import commands as c
+from . import coordinator_pb2 as pb
+
+PROTOCOL_VERSION: Final = 1
+
+_STATES: Final[Mapping[State, pb.Outcome.State]] = {
+    State.UNKNOWN: pb.Outcome.UNKNOWN,
+    State.OPEN: pb.Outcome.OPEN,
+    State.COMMITTING: pb.Outcome.COMMITTING,
+    State.COMMITTED: pb.Outcome.COMMITTED,
+    State.ABORTING: pb.Outcome.ABORTING,
+    State.ABORTED: pb.Outcome.ABORTED,
+}
+_STATES_BACK: Final = {wire: state for state, wire in _STATES.items()}
+
+
+def _partitions(partitions: Iterable[TopicPartition]) -> list[pb.Partitions]:
+    grouped = group_by_topic(partitions)
+    return [pb.Partitions(topic=t, partitions=p) for t, p in grouped.items()]
+
+
+def _partitions_back(wire: Iterable[pb.Partitions]) -> tuple[TopicPartition, ...]:
+    return tuple((w.topic, p) for w in wire for p in w.partitions)
+
+
+def _sequences(sequences: Mapping[Journal, int]) -> list[pb.Sequence]:
+    return [pb.Sequence(partition=p, incarnation=i, sequence=s) for (p, i), s in sequences.items()]
+
+
+def _sequences_back(wire: Iterable[pb.Sequence]) -> dict[Journal, int]:
+    return {(w.partition, w.incarnation): w.sequence for w in wire}
+
+
+def _position(partition: TopicPartition, position: Position) -> pb.Position:
+    return pb.Position(
+        topic=partition[0],
+        partition=partition[1],
+        o1=position.o1,
+        o2=position.o2,
+        o3=position.o3,
+        met=_sequences(position.met),
+        delivered=_sequences(position.delivered),
+    )
+
+
+def _position_back(wire: pb.Position) -> Position:
+    return Position(
+        o1=wire.o1,
+        o2=wire.o2,
+        o3=wire.o3,
+        met=_sequences_back(wire.met),
+        delivered=_sequences_back(wire.delivered),
+    )
+
+
+def _step(step: OffsetStep) -> pb.OffsetStep:
+    place = step.from_place
+    wire = pb.OffsetStep(to=_position((step.topic, step.partition), step.to))
+    if place is not None:
+        # `from` is a keyword, so it can't be an argument's name.
+        getattr(wire, "from").CopyFrom(pb.OffsetStep.Place(o2=place.o2, o3=place.o3))
+    return wire
+
+
+def _step_back(wire: pb.OffsetStep) -> OffsetStep:
+    place = getattr(wire, "from")
+    from_place = Place(place.o2, place.o3) if wire.HasField("from") else None
+    return OffsetStep(wire.to.topic, wire.to.partition, from_place, _position_back(wire.to))
+
+
+def _writes(writes: Mapping[TopicPartition, Sequence[BranchRange]]) -> list[pb.Writes]:
+    return [
+        pb.Writes(
+            topic=topic,
+            partition=partition,
+            branches=[
+                pb.Branch(
+                    branch=b.branch,
+                    first_offset=b.first_offset,
+                    last_offset=b.last_offset,
+                    count=b.count,
+                )
+                for b in branches
+            ],
+        )
+        for (topic, partition), branches in writes.items()
+    ]
+
+
+def _writes_back(wire: Iterable[pb.Writes]) -> dict[TopicPartition, tuple[BranchRange, ...]]:
+    return {
+        (w.topic, w.partition): tuple(
+            BranchRange(b.branch, b.first_offset, b.last_offset, b.count) for b in w.branches
+        )
+        for w in wire
+    }
+
+
+# ---- requests ------------------------------------------------------------------------------
+
+
+def encode_request(request_id: int, command: c.Command, partition: int) -> pb.Request:
+    """A command as it goes over the wire; `partition` is the journal partition it is for."""
+    request = pb.Request(request_id=request_id)
+    match command:
+        case c.Connect():
+            wire = pb.Connect(
+                version=PROTOCOL_VERSION,
+                partition=partition,
+                producer_id=command.producer_id,
+                nonce=command.nonce,
+                generation=command.generation,
+            )
+            request.connect.CopyFrom(wire)
+        case c.Begin():
+            begin = request.begin
+            begin.answered_below = command.answered_below
+            begin.timeout_ms = command.timeout_ms
+            begin.partitions.extend(_partitions(command.partitions))
+        case c.AddPartitions():
+            request.add_partitions.txid = command.txid.to_bytes()
+            request.add_partitions.partitions.extend(_partitions(command.partitions))
+        case c.AddOffsets():
+            request.add_offsets.txid = command.txid.to_bytes()
+            request.add_offsets.group = command.group
+            request.add_offsets.steps.extend(map(_step, command.steps))
+        case c.End():
+            request.end.txid = command.txid.to_bytes()
+            aborts = command.action is c.Action.ABORT
+            request.end.action = pb.End.ABORT if aborts else pb.End.COMMIT
+            request.end.writes.extend(_writes(command.writes))
+        case c.GetOutcome():
+            request.get_outcome.txid = command.txid.to_bytes()
+        case c.FetchOffsets():
+            request.fetch_offsets.group = command.group
+            request.fetch_offsets.all = command.partitions is None
+            request.fetch_offsets.partitions.extend(_partitions(command.partitions or ()))
+        case c.BindGroup():
+            wire_bind = pb.BindGroup(
+                group=command.group, transaction_group=command.transaction_group
+            )
+            request.bind_group.CopyFrom(wire_bind)
+        case c.ListTransactions():
+            request.list_transactions.SetInParent()
+    return request
+
+
+def decode_request(request: pb.Request, session: c.Session | None) -> c.Command:
+    """Read a command.
+
+    Args:
+        request: the wire form.
+        session: of the stream it came by; None for a single call.
+
+    Raises:
+        NotSupportedError: of an unknown kind, or one that needs a session.
+        MalformedHeaderError, ValueError: a TxId or range that can't be.
+    """
+    kind = request.WhichOneof("command")
+    decode = _DECODERS.get(kind or "")
+    if decode is None:
+        raise NotSupportedError("a request of a kind that this coordinator does not know")
+    if session is None and kind in ("begin", "add_offsets", "end"):
+        raise NotSupportedError(f"a request {kind!r} outside of a session")
+    command: c.Command = decode(getattr(request, kind or ""), session, request.request_id)
+    return command
+
+
+_DECODERS: Final[Mapping[str, Callable[[Any, Any, int], c.Command]]] = {
+    "connect": lambda w, _s, _i: c.Connect(
+        producer_id=w.producer_id,
+        nonce=w.nonce,
+        generation=w.generation if w.HasField("generation") else None,
+    ),
+    "begin": lambda w, s, i: c.Begin(
+        session=s,
+        request_id=i,
+        answered_below=w.answered_below,
+        timeout_ms=w.timeout_ms,
+        partitions=_partitions_back(w.partitions),
+    ),
+    "add_partitions": lambda w, s, _i: c.AddPartitions(
+        txid=TxId.from_bytes(w.txid), partitions=_partitions_back(w.partitions), session=s
+    ),
+    "add_offsets": lambda w, s, _i: c.AddOffsets(
+        session=s,
+        txid=TxId.from_bytes(w.txid),
+        group=w.group,
+        steps=tuple(map(_step_back, w.steps)),
+    ),
+    "end": lambda w, s, _i: c.End(
+        session=s,
+        txid=TxId.from_bytes(w.txid),
+        action=c.Action.ABORT if w.action == pb.End.ABORT else c.Action.COMMIT,
+        writes=_writes_back(w.writes),
+    ),
+    "get_outcome": lambda w, _s, _i: c.GetOutcome(txid=TxId.from_bytes(w.txid)),
+    "fetch_offsets": lambda w, _s, _i: c.FetchOffsets(
+        group=w.group, partitions=None if w.all else _partitions_back(w.partitions)
+    ),
+    "bind_group": lambda w, _s, _i: c.BindGroup(
+        group=w.group,
+        transaction_group=w.transaction_group if w.HasField("transaction_group") else None,
+    ),
+    "list_transactions": lambda _w, _s, _i: c.ListTransactions(),
+}
+
+
+# ---- replies -------------------------------------------------------------------------------
+
+
+def encode_reply(request_id: int, reply: c.Reply) -> pb.Reply:
+    """An answer as it goes over the wire."""
+    wire = pb.Reply(request_id=request_id)
+    match reply:
+        case c.Began():
+            wire.began.txid = reply.txid.to_bytes()
+        case c.Outcome():
+            wire.outcome.txid = reply.txid.to_bytes()
+            wire.outcome.state = _STATES[reply.state]
+            if reply.commit_sequence is not None:
+                wire.outcome.commit_sequence = reply.commit_sequence
+        case c.Done():
+            wire.done.SetInParent()
+        case c.Connected():
+            wire.connected.generation = reply.generation
+            wire.connected.partition = reply.partition
+            wire.connected.incarnation = reply.incarnation
+            wire.connected.epoch = reply.epoch
+        case c.GroupOffsets():
+            wire.group_offsets.SetInParent()
+            wire.group_offsets.offsets.extend(_position(p, o) for p, o in reply.offsets.items())
+            if reply.last_commit is not None and reply.commit_sequence is not None:
+                wire.group_offsets.last_commit = reply.last_commit.to_bytes()
+                wire.group_offsets.commit_sequence = reply.commit_sequence
+        case c.Binding():
+            binding = pb.Binding(transaction_group=reply.transaction_group)
+            wire.binding.CopyFrom(binding)
+        case c.Transactions():
+            wire.transactions.SetInParent()
+            wire.transactions.transactions.extend(map(_info, reply.transactions))
+        case LogtxError():
+            wire.error.code = reply.code
+            wire.error.message = str(reply)
+    return wire
+
+
+def _info(info: c.TransactionInfo) -> pb.TransactionInfo:
+    return pb.TransactionInfo(
+        txid=info.txid.to_bytes(),
+        state=_STATES[info.state],
+        producer_id=info.producer_id,
+        generation=info.generation,
+        started_ms=info.started_ms,
+        timeout_ms=info.timeout_ms,
+        partitions=_partitions(info.partitions),
+        groups=info.groups,
+    )
+
+
+def decode_reply(wire: pb.Reply) -> c.Reply:
+    """Read an answer; of an unknown kind it becomes a `NotSupportedError`."""
+    kind = wire.WhichOneof("result")
+    match kind:
+        case "began":
+            return c.Began(TxId.from_bytes(wire.began.txid))
+        case "outcome":
+            outcome = wire.outcome
+            sequence = outcome.commit_sequence if outcome.HasField("commit_sequence") else None
+            state = _STATES_BACK.get(outcome.state, State.UNKNOWN)
+            return c.Outcome(TxId.from_bytes(outcome.txid), state, sequence)
+        case "done":
+            return c.Done()
+        case "error":
+            return error_from_code(wire.error.code, wire.error.message)
+        case "connected":
+            connected = wire.connected
+            return c.Connected(
+                generation=connected.generation,
+                partition=connected.partition,
+                incarnation=connected.incarnation,
+                epoch=connected.epoch,
+            )
+        case "group_offsets":
+            return _group_offsets_back(wire.group_offsets)
+        case "binding":
+            bound = wire.binding.HasField("transaction_group")
+            return c.Binding(wire.binding.transaction_group if bound else None)
+        case "transactions":
+            return c.Transactions(tuple(map(_info_back, wire.transactions.transactions)))
+        case _:
+            return NotSupportedError("a reply of a kind that this client does not know")
+
+
+def _group_offsets_back(wire: pb.GroupOffsets) -> c.GroupOffsets:
+    committed = wire.HasField("commit_sequence")
+    return c.GroupOffsets(
+        {(w.topic, w.partition): _position_back(w) for w in wire.offsets},
+        TxId.from_bytes(wire.last_commit) if committed else None,
+        wire.commit_sequence if committed else None,
+    )
+
+
+def _info_back(wire: pb.TransactionInfo) -> c.TransactionInfo:
+    return c.TransactionInfo(
+        txid=TxId.from_bytes(wire.txid),
+        state=_STATES_BACK.get(wire.state, State.UNKNOWN),
+        producer_id=wire.producer_id,
+        generation=wire.generation,
+        started_ms=wire.started_ms,
+        timeout_ms=wire.timeout_ms,
+        partitions=_partitions_back(wire.partitions),
+        groups=tuple(wire.groups),
+    )
