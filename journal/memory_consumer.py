@@ -1,0 +1,510 @@
+"""Consumer of a log in memory, with the manners of `confluent_kafka.Consumer`.
+
+Heeds ``group.id``, ``auto.offset.reset``, ``enable.partition.eof``, ``enable.auto.commit`` (at
+revocation and close only), ``max.poll.interval.ms``; other settings mean nothing here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    OFFSET_STORED,
+    TIMESTAMP_CREATE_TIME,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from .log import GroupOffset, RebalanceCallback
+from .memory_group import Member, Partition
+
+if TYPE_CHECKING:
+    from .memory_log import MemoryLog, MemoryPartition
+
+_log = logging.getLogger(__name__)
+_serial = itertools.count(1)
+_FOREVER: Final = float("inf")
+_GROUP_CHECK_S: Final = 0.05
+"""A waiting group member looks this often whether another one has fallen silent."""
+_METADATA_MAX_CHARS: Final = 4095
+_RESETS: Final[Mapping[str, int | None]] = {
+    **dict.fromkeys(("earliest", "smallest", "beginning"), OFFSET_BEGINNING),
+    **dict.fromkeys(("latest", "largest", "end"), OFFSET_END),
+    "error": None,
+}
+
+
+def _exception(code: int, reason: str) -> KafkaException:
+    return KafkaException(KafkaError(code, reason))
+
+
+class _Reading:
+    """Where a consumer stands in one assigned partition."""
+
+    __slots__ = ("eof_told", "missing_told", "next", "paused", "position", "started", "stopped")
+
+    def __init__(self, offset: int) -> None:
+        self.next = offset
+        """Offset to fetch next; below 0 a logical one that was not resolved yet."""
+        self.position = OFFSET_INVALID
+        self.paused = False
+        self.started = False
+        """Whether a poll came after the assignment; a seek before fails, as in librdkafka."""
+        self.stopped = False
+        """Told _AUTO_OFFSET_RESET: nothing more until a new assignment."""
+        self.eof_told = -1
+        self.missing_told = False
+
+
+class MemoryConsumer:
+    """`LogConsumer` of a `MemoryLog`; one thread at a time, like librdkafka's callbacks."""
+
+    def __init__(self, log: MemoryLog, config: Mapping[str, Any]) -> None:
+        if "group.id" not in config:
+            raise ValueError("Failed to create consumer: group.id must be set")
+        self._log = log
+        self._group = str(config["group.id"])
+        self._reset = _RESETS[str(config.get("auto.offset.reset", "latest"))]
+        self._tells_eof = str(config.get("enable.partition.eof", False)).lower() == "true"
+        self._commits = str(config.get("enable.auto.commit", True)).lower() == "true"
+        self._poll_interval_max_s = float(config.get("max.poll.interval.ms", 300_000)) / 1000
+        self._client_id = str(config.get("client.id", "rdkafka"))
+        self._readings: dict[Partition, _Reading] = {}
+        self._member: Member | None = None
+        self._callbacks: dict[str, RebalanceCallback | None] = {}
+        self._callback_assigned = False
+        self._closed = False
+
+    # ---- subscription
+
+    def subscribe(
+        self,
+        topics: list[str],
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+    ) -> None:
+        """Join the consumer group; callbacks come from `poll` and `consume`."""
+        self._check_open()
+        self.unsubscribe()
+        self._callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
+        self._join(tuple(topics))
+
+    def _join(self, topics: tuple[str, ...]) -> None:
+        now = time.monotonic()
+        with self._log.changed:
+            self._member = Member(
+                f"{self._client_id}-{next(_serial):06d}", topics, self._poll_interval_max_s, now
+            )
+            self._log.group(self._group).join(self._member, now)
+            self._log.changed.notify_all()
+
+    def unsubscribe(self) -> None:
+        """Leave the group; what was assigned is revoked first."""
+        self._check_open()
+        if self._member is None:
+            return
+        self._revoke("revoke")
+        with self._log.changed:
+            self._log.group(self._group).leave(self._member, time.monotonic())
+            self._log.changed.notify_all()
+        self._member = None
+
+    def memberid(self) -> str | None:
+        """Id in the group; empty without a subscription."""
+        return self._member.id if self._member else ""
+
+    def _serve_rebalance(self) -> None:
+        # One step at a time, each with its callback outside the lock: give back, stand at the
+        # barrier, take over.
+        member = self._member
+        if member is None:
+            return
+        with self._log.changed:
+            now = time.monotonic()
+            group = self._log.group(self._group)
+            if not member.expelled:
+                member.last_poll_s = now
+            group.expel_silent(now)
+            revoked = not member.expelled and member.id in group.awaited
+            granted, member.granted = member.granted, None
+        if member.expelled:
+            self._revoke("lost")
+            self._join(member.topics)
+        elif revoked:
+            self._revoke("revoke")
+            with self._log.changed:
+                if member.id in group.awaited:
+                    group.arrive(member, self._log.partition_counts())
+                    self._log.changed.notify_all()
+        elif granted is not None:
+            self._call("assign", granted)
+            if not self._callback_assigned:
+                self.assign([TopicPartition(t, p) for t, p in granted])
+
+    def _revoke(self, kind: str) -> None:
+        if not self._readings:
+            return
+        self._call(kind, list(self._readings))
+        if self._commits and kind == "revoke":
+            self._commit_quietly()
+        self._readings = {}
+
+    def _call(self, kind: str, partitions: Iterable[Partition]) -> None:
+        self._callback_assigned = False
+        callback = self._callbacks.get(kind)
+        if kind == "lost" and callback is None:
+            callback = self._callbacks.get("revoke")
+        if callback is not None:
+            callback(self, [TopicPartition(t, p) for t, p in partitions])
+
+    def _rebalance_due(self) -> bool:
+        member = self._member
+        if member is None:
+            return False
+        group = self._log.group(self._group)
+        group.expel_silent(time.monotonic())
+        return member.expelled or member.granted is not None or member.id in group.awaited
+
+    # ---- assignment
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        """Read these from their offsets; `OFFSET_INVALID` = the committed one."""
+        self._check_open()
+        self._callback_assigned = True
+        with self._log.changed:
+            self._readings = {}
+            self._add(partitions)
+
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        """Read these too; `KafkaException` _CONFLICT for one that is assigned already."""
+        self._check_open()
+        self._callback_assigned = True
+        with self._log.changed:
+            if any((p.topic, p.partition) in self._readings for p in partitions):
+                raise _exception(KafkaError._CONFLICT, "partition is assigned already")
+            self._add(partitions)
+
+    def _add(self, partitions: list[TopicPartition]) -> None:
+        for p in partitions:
+            self._readings[p.topic, p.partition] = _Reading(p.offset)
+        if not self._log.down:
+            for key, reading in self._readings.items():
+                self._resolve(key, reading)
+
+    def unassign(self) -> None:
+        """Read nothing any more."""
+        self._check_open()
+        self._callback_assigned = True
+        self._readings = {}
+
+    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+        """Stop reading these."""
+        self._check_open()
+        self._callback_assigned = True
+        for p in partitions:
+            if self._readings.pop((p.topic, p.partition), None) is None:
+                raise _exception(KafkaError._INVALID_ARG, "partition is not assigned")
+
+    def assignment(self) -> list[TopicPartition]:
+        """What is assigned now."""
+        self._check_open()
+        return [TopicPartition(t, p) for t, p in self._readings]
+
+    def seek(self, partition: TopicPartition) -> None:
+        """Go on from another offset; `KafkaException` _STATE before the first poll."""
+        self._check_open()
+        reading = self._readings.get((partition.topic, partition.partition))
+        if reading is None or not reading.started or reading.stopped:
+            raise _exception(KafkaError._STATE, "Failed to seek: Local: Erroneous state")
+        reading.next = partition.offset
+        reading.eof_told = -1
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        """Deliver nothing of these for now."""
+        self._set_paused(partitions, True)
+
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        """Deliver these again."""
+        self._set_paused(partitions, False)
+
+    def _set_paused(self, partitions: list[TopicPartition], paused: bool) -> None:
+        self._check_open()
+        for p in partitions:
+            reading = self._readings.get((p.topic, p.partition))
+            if reading is None:
+                raise _exception(KafkaError._UNKNOWN_PARTITION, "partition is not assigned")
+            reading.paused = paused
+
+    # ---- reading
+
+    def poll(self, timeout: float | None = -1) -> Message | None:
+        """The next record or event, or None after `timeout` seconds."""
+        found = self._fetch(1, -1 if timeout is None else timeout)
+        return found[0] if found else None
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        """Up to so many; like librdkafka's, it waits the whole time unless it gets them all."""
+        return self._fetch(num_messages, timeout)
+
+    def _fetch(self, limit: int, timeout: float) -> list[Message]:
+        until = _FOREVER if timeout < 0 else time.monotonic() + timeout
+        found: list[Message] = []
+        while True:
+            self._check_open()
+            self._serve_rebalance()
+            with self._log.changed:
+                while not self._rebalance_due():
+                    if not self._log.down:
+                        self._take(found, limit)
+                    wait_s = until - time.monotonic()
+                    if len(found) >= limit or wait_s <= 0:
+                        return found
+                    if self._member is not None:
+                        self._member.last_poll_s = time.monotonic()
+                        wait_s = min(wait_s, _GROUP_CHECK_S)
+                    self._log.changed.wait(None if wait_s == _FOREVER else wait_s)
+            # A member that can't pass the barrier yet still obeys its time-out.
+            if found and time.monotonic() >= until:
+                return found
+
+    def _take(self, found: list[Message], limit: int) -> None:
+        for key in list(self._readings):
+            reading = self._readings[key]
+            if reading.paused or reading.stopped:
+                continue
+            reading.started = True
+            partition = self._log.find_partition(*key)
+            if partition is None:
+                if not reading.missing_told:
+                    reading.missing_told = True
+                    found.append(_event(key, KafkaError.UNKNOWN_TOPIC_OR_PART, reading.next))
+            elif not self._resolve(key, reading):
+                reading.stopped = True
+                found.append(_event(key, KafkaError._AUTO_OFFSET_RESET, reading.next))
+            else:
+                self._take_from(key, reading, partition, found, limit)
+            if len(found) >= limit:
+                # The next call begins with another partition.
+                self._readings[key] = self._readings.pop(key)
+                return
+
+    def _take_from(
+        self,
+        key: Partition,
+        reading: _Reading,
+        partition: MemoryPartition,
+        found: list[Message],
+        limit: int,
+    ) -> None:
+        topic, number = key
+        offset = reading.next
+        first = offset - partition.start
+        for record in partition.records[first : first + limit - len(found)]:
+            record_key, value, headers, timestamp = record
+            found.append(
+                Message(
+                    topic=topic,
+                    partition=number,
+                    offset=offset,
+                    key=record_key,
+                    value=value,
+                    headers=list(headers) if headers else None,
+                    timestamp=(TIMESTAMP_CREATE_TIME, timestamp),
+                )
+            )
+            offset += 1
+        if offset != reading.next:
+            reading.next = reading.position = offset
+        elif self._tells_eof and reading.eof_told != offset and len(found) < limit:
+            reading.eof_told = offset
+            found.append(_event(key, KafkaError._PARTITION_EOF, offset))
+
+    def _resolve(self, key: Partition, reading: _Reading) -> bool:
+        # Makes `next` an offset that lies in the partition; False where auto.offset.reset=error
+        # leaves none. A partition that does not exist (yet) stays unresolved.
+        partition = self._log.find_partition(*key)
+        if partition is None or partition.start <= reading.next <= partition.end:
+            return True
+        offset: int | None = reading.next
+        if offset in (OFFSET_STORED, OFFSET_INVALID):
+            committed = self._log.group(self._group).offsets.get(key)
+            offset = committed.offset if committed else self._reset
+        for _ in range(2):
+            if offset == OFFSET_BEGINNING:
+                offset = partition.start
+            elif offset == OFFSET_END:
+                offset = partition.end
+            if offset is not None and partition.start <= offset <= partition.end:
+                reading.next = offset
+                return True
+            offset = self._reset
+        return False
+
+    # ---- offsets
+
+    def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Offset after the last record delivered; `OFFSET_INVALID` before the first."""
+        self._check_open()
+        found = ((p, self._readings.get((p.topic, p.partition))) for p in partitions)
+        return [
+            TopicPartition(p.topic, p.partition, r.position if r else OFFSET_INVALID)
+            for p, r in found
+        ]
+
+    def commit(
+        self,
+        message: Message | None = None,
+        offsets: list[TopicPartition] | None = None,
+        asynchronous: bool = True,
+    ) -> list[TopicPartition] | None:
+        """Commit a record's successor, these offsets, or the positions.
+
+        Raises:
+            KafkaException: synchronous and refused; an asynchronous failure is only logged.
+        """
+        self._check_open()
+        if message is not None:
+            topic, partition, offset = message.topic(), message.partition(), message.offset()
+            assert topic is not None
+            assert partition is not None
+            assert offset is not None
+            offsets = [TopicPartition(topic, partition, offset + 1)]
+        elif offsets is None:
+            offsets = [
+                TopicPartition(t, p, r.position)
+                for (t, p), r in self._readings.items()
+                if r.position >= 0
+            ]
+            if not offsets:
+                raise _exception(KafkaError._NO_OFFSET, "Commit failed: Local: No offset stored")
+        try:
+            self._store(offsets, 0 if asynchronous else -1)
+        except KafkaException as error:
+            if not asynchronous:
+                raise
+            _log.warning("commit_failed group=%s error=%s", self._group, error)
+        return None if asynchronous else offsets
+
+    def _commit_quietly(self) -> None:
+        if any(r.position >= 0 for r in self._readings.values()):
+            self.commit(asynchronous=True)
+
+    def _store(self, offsets: list[TopicPartition], timeout_s: float) -> None:
+        with self._log.changed:
+            self._wait_available(timeout_s)
+            group = self._log.group(self._group)
+            if self._member is None:
+                # Kafka takes offsets of a non-member only while the group is empty.
+                if group.members:
+                    raise _exception(KafkaError.UNKNOWN_MEMBER_ID, "Commit failed: Unknown member")
+            elif self._member.expelled:
+                raise _exception(KafkaError.UNKNOWN_MEMBER_ID, "Commit failed: Unknown member")
+            for p in offsets:
+                if self._log.find_partition(p.topic, p.partition) is None:
+                    raise _exception(KafkaError.UNKNOWN_TOPIC_OR_PART, "Commit failed")
+                if len(p.metadata or "") > _METADATA_MAX_CHARS:
+                    raise _exception(KafkaError.OFFSET_METADATA_TOO_LARGE, "Commit failed")
+            for p in offsets:
+                group.offsets[p.topic, p.partition] = GroupOffset(p.offset, p.metadata or "")
+
+    def committed(
+        self, partitions: list[TopicPartition], timeout: float = -1
+    ) -> list[TopicPartition]:
+        """Committed offsets with their metadata; `OFFSET_INVALID` where there is none."""
+        self._check_open()
+        with self._log.changed:
+            self._wait_available(timeout)
+            offsets = self._log.group(self._group).offsets
+            found = ((p, offsets.get((p.topic, p.partition))) for p in partitions)
+            return [
+                TopicPartition(p.topic, p.partition, o.offset, metadata=o.metadata or None)
+                if o
+                else TopicPartition(p.topic, p.partition)
+                for p, o in found
+            ]
+
+    def get_watermark_offsets(
+        self, partition: TopicPartition, timeout: float = -1, cached: bool = False
+    ) -> tuple[int, int]:
+        """First offset and the one after the last."""
+        self._check_open()
+        with self._log.changed:
+            if not cached:
+                self._wait_available(timeout)
+            found = self._known(partition)
+            return found.start, found.end
+
+    def offsets_for_times(
+        self, partitions: list[TopicPartition], timeout: float = -1
+    ) -> list[TopicPartition]:
+        """Per partition, the first offset at or after the timestamp in `offset` (ms), or -1.
+
+        The timestamps -1 and -2 ask for the end and the start, as in Kafka's protocol.
+        """
+        self._check_open()
+        with self._log.changed:
+            self._wait_available(timeout)
+            return [
+                TopicPartition(p.topic, p.partition, _offset_at(self._known(p), p.offset))
+                for p in partitions
+            ]
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        """Metadata of one topic or of all."""
+        self._check_open()
+        with self._log.changed:
+            self._wait_available(timeout)
+            return self._log.metadata(topic)
+
+    def close(self) -> None:
+        """Give partitions back, leave the group; any other call fails from then on."""
+        if self._closed:
+            return
+        if self._member is None and self._commits:
+            self._commit_quietly()
+        self.unsubscribe()
+        self._readings = {}
+        self._closed = True
+
+    def _known(self, partition: TopicPartition) -> MemoryPartition:
+        found = self._log.find_partition(partition.topic, partition.partition)
+        if found is None:
+            raise _exception(KafkaError._UNKNOWN_PARTITION, "Local: Unknown partition")
+        return found
+
+    def _wait_available(self, timeout_s: float) -> None:
+        if not self._log.wait_available(timeout_s):
+            raise _exception(KafkaError._TIMED_OUT, "Local: Timed out")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("Consumer closed")
+
+
+def _event(key: Partition, code: int, offset: int) -> Message:
+    error = KafkaError(code)
+    return Message(
+        topic=key[0], partition=key[1], offset=offset, value=error.str().encode(), error=error
+    )
+
+
+def _offset_at(partition: MemoryPartition, timestamp_ms: int) -> int:
+    if timestamp_ms == OFFSET_END:
+        return partition.end
+    if timestamp_ms == OFFSET_BEGINNING:
+        return partition.start
+    # Timestamps are the clients' own and need not ascend: the first that is late enough counts.
+    for index, record in enumerate(partition.records):
+        if record[3] >= timestamp_ms:
+            return partition.start + index
+    return OFFSET_END

@@ -1,0 +1,112 @@
+"""Consumer groups of a log in memory: committed offsets, members, and who reads which partition.
+
+The state of one group, changed only under the log's lock. Eager rebalancing behind a barrier, as
+Kafka's classic protocol does it: every member gives its partitions back before anybody gets new
+ones, and a member that does not come to the barrier in time is expelled.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from .log import GroupOffset
+
+Partition = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Member:
+    """One subscribed consumer."""
+
+    id: str
+    topics: tuple[str, ...]
+    """Names, or regular expressions that begin with ``^``."""
+    poll_interval_max_s: float
+    """Longest time between two polls, after which the group goes on without this member."""
+    last_poll_s: float
+    """Monotonic clock."""
+    generation: int = -1
+    granted: list[Partition] | None = None
+    """An assignment that the member has not picked up yet."""
+    expelled: bool = False
+
+    def wants(self, topic: str) -> bool:
+        """Whether the subscription covers a topic."""
+        return any(re.match(t, topic) if t[0] == "^" else t == topic for t in self.topics)
+
+
+@dataclass(slots=True)
+class Group:
+    """One consumer group."""
+
+    offsets: dict[Partition, GroupOffset] = field(default_factory=dict)
+    members: dict[str, Member] = field(default_factory=dict)
+    generation: int = 0
+    awaited: set[str] = field(default_factory=set)
+    """Members that have not come to the barrier of the rebalance under way."""
+    rebalance_began_s: float = 0.0
+
+    def join(self, member: Member, now_s: float) -> None:
+        """Add a member, which starts a rebalance."""
+        self.members[member.id] = member
+        self.begin_rebalance(now_s)
+
+    def leave(self, member: Member, now_s: float) -> None:
+        """Remove a member; the rest share its partitions anew."""
+        if self.members.pop(member.id, None) is not None:
+            self.begin_rebalance(now_s)
+
+    def expel(self, member: Member, now_s: float) -> None:
+        """Go on without a member that has not been heard of."""
+        member.expelled = True
+        self.leave(member, now_s)
+
+    def begin_rebalance(self, now_s: float) -> None:
+        """Call every member to the barrier."""
+        self.generation += 1
+        self.awaited = set(self.members)
+        self.rebalance_began_s = now_s
+        for member in self.members.values():
+            member.granted = None
+
+    def expel_silent(self, now_s: float) -> None:
+        """Expel the members that have not polled for longer than they promised."""
+        for member in list(self.members.values()):
+            if now_s - member.last_poll_s > member.poll_interval_max_s:
+                self.expel(member, now_s)
+
+    def arrive(self, member: Member, topics: Mapping[str, int]) -> None:
+        """A member stands at the barrier with nothing assigned; the last one opens it.
+
+        Args:
+            member: who arrives.
+            topics: partition count of every topic of the log.
+        """
+        self.awaited.discard(member.id)
+        if self.awaited:
+            return
+        shares = self._ranges(topics)
+        for each in self.members.values():
+            each.generation = self.generation
+            each.granted = shares[each.id]
+
+    def _ranges(self, topics: Mapping[str, int]) -> dict[str, list[Partition]]:
+        # Kafka's range assignor: per topic, contiguous shares in the order of member ids, the
+        # first ones larger by one where the division leaves a rest.
+        shares: dict[str, list[Partition]] = {member_id: [] for member_id in self.members}
+        for topic, count in sorted(topics.items()):
+            readers = sorted(m.id for m in self.members.values() if m.wants(topic))
+            first = 0
+            for index, member_id in enumerate(readers):
+                size = count // len(readers) + (index < count % len(readers))
+                shares[member_id] += [(topic, p) for p in range(first, first + size)]
+                first += size
+        return shares
+
+    def topics_changed(self, topics: Iterable[str], now_s: float) -> None:
+        """Rebalance if a topic that came or went is subscribed to."""
+        names = list(topics)
+        if any(m.wants(t) for m in self.members.values() for t in names):
+            self.begin_rebalance(now_s)

@@ -1,0 +1,443 @@
+"""A log in this process: Kafka's behaviour as far as logtx depends on it, and faults on demand.
+
+``memory://name`` names a log; everybody in the process who uses the name shares it. Offsets are
+contiguous, an append is seen by all readers at once, and producers and consumers have the manners
+of confluent-kafka's, so that a client can't tell the difference except by speed. What it leaves
+out: batches (a refused record fails alone), replication, compaction and retention by time.
+"""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, Final, Self
+
+from confluent_kafka import KafkaError
+from confluent_kafka.admin._metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
+
+from .errors import BrokerError, UnknownTopicError
+from .log import GroupOffset, Headers, TopicInfo
+from .memory_consumer import MemoryConsumer
+from .memory_group import Group
+from .memory_producer import MemoryProducer, Pending, Record
+
+SCHEME: Final = "memory://"
+METADATA_MAX_CHARS: Final = 4095
+_RECORD_OVERHEAD_BYTES: Final = 70
+_DEFAULT_SETTINGS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "604800000",
+    "retention.bytes": "-1",
+    "max.message.bytes": "1048588",
+    "min.insync.replicas": "1",
+    "unclean.leader.election.enable": "false",
+    "message.timestamp.type": "CreateTime",
+}
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class MemoryPartition:
+    """The records of one partition, and the faults a test asked for."""
+
+    __slots__ = ("failures", "held", "holding", "lost_acknowledgements", "records", "start")
+
+    def __init__(self) -> None:
+        self.start = 0
+        self.records: list[Record] = []
+        self.holding = False
+        self.held: deque[Pending] = deque()
+        self.failures: deque[int] = deque()
+        self.lost_acknowledgements = 0
+
+    @property
+    def end(self) -> int:
+        """Offset of the next record."""
+        return self.start + len(self.records)
+
+    def trim(self, before: int) -> None:
+        """Delete the records below `before`."""
+        if before > self.start:
+            del self.records[: before - self.start]
+            self.start = before
+
+
+class MemoryTopic:
+    """One topic."""
+
+    __slots__ = ("append_time", "compacted", "id", "max_bytes", "partitions", "settings")
+
+    def __init__(self, partitions: int, settings: Mapping[str, str]) -> None:
+        self.id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        self.partitions = [MemoryPartition() for _ in range(partitions)]
+        self.alter({**_DEFAULT_SETTINGS, **settings})
+
+    def alter(self, settings: Mapping[str, str]) -> None:
+        """Put settings into effect."""
+        self.settings = dict(settings)
+        self.compacted = "compact" in self.settings["cleanup.policy"]
+        self.append_time = self.settings["message.timestamp.type"] == "LogAppendTime"
+        self.max_bytes = int(self.settings["max.message.bytes"])
+
+
+class MemoryLog:
+    """`Log` in this process; safe from any thread.
+
+    Args:
+        name: what stands behind ``memory://``.
+        now_ms: wall clock for record timestamps, milliseconds since 1970.
+    """
+
+    _registry: ClassVar[dict[str, Self]] = {}
+    _registry_lock: ClassVar = threading.Lock()
+
+    def __init__(self, name: str, *, now_ms: Callable[[], int] = _wall_clock_ms) -> None:
+        self.bootstrap_servers = SCHEME + name
+        self.now_ms = now_ms
+        self.changed = threading.Condition()
+        """Guards everything below; notified whenever a waiting client could go on."""
+        self._topics: dict[str, MemoryTopic] = {}
+        self._groups: dict[str, Group] = {}
+        self._down = False
+        self._queued: dict[int, Pending] = {}
+        # Produced during an outage, in order, by id(): still with the producer, never sent.
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """The log of that name, begun at its first mention; ``memory://`` may stand before."""
+        name = name.removeprefix(SCHEME)
+        with cls._registry_lock:
+            if name not in cls._registry:
+                cls._registry[name] = cls(name)
+            return cls._registry[name]
+
+    @classmethod
+    def drop(cls, name: str) -> None:
+        """Forget a log; the next mention of its name begins an empty one."""
+        with cls._registry_lock:
+            cls._registry.pop(name.removeprefix(SCHEME), None)
+
+    # ---- Log
+
+    def producer(self, config: Mapping[str, Any]) -> MemoryProducer:
+        """A producer; see `MemoryProducer` for the settings it heeds."""
+        return MemoryProducer(self, config)
+
+    def consumer(self, config: Mapping[str, Any]) -> MemoryConsumer:
+        """A consumer; see `MemoryConsumer` for the settings it heeds."""
+        return MemoryConsumer(self, config)
+
+    def topic_info(self, topic: str, *, timeout_s: float = 10) -> TopicInfo:
+        """Describe a topic; `UnknownTopicError` if there is none."""
+        with self._asked(timeout_s):
+            found = self._topic(topic)
+            return TopicInfo(
+                topic=topic,
+                topic_id=found.id,
+                partition_count=len(found.partitions),
+                settings=dict(found.settings),
+            )
+
+    def create_topic(
+        self,
+        topic: str,
+        *,
+        partitions: int,
+        replication_factor: int = -1,
+        settings: Mapping[str, str] | None = None,
+        timeout_s: float = 30,
+    ) -> bool:
+        """Create a topic; False if it was there already. The replication factor means nothing."""
+        del replication_factor
+        if partitions < 1:
+            raise BrokerError(f"topic {topic!r} can't have {partitions} partitions")
+        with self._asked(timeout_s):
+            if topic in self._topics:
+                return False
+            self._topics[topic] = MemoryTopic(partitions, settings or {})
+            self._topics_changed(topic)
+            return True
+
+    def delete_topic(self, topic: str, *, timeout_s: float = 30) -> None:
+        """Delete a topic and its records; `UnknownTopicError` if there is none."""
+        with self._asked(timeout_s):
+            gone = self._topic(topic)
+            del self._topics[topic]
+            for partition in gone.partitions:
+                for pending in partition.held:
+                    pending.producer.report(pending, KafkaError.UNKNOWN_TOPIC_OR_PART, -1001)
+            for group in self._groups.values():
+                for key in [k for k in group.offsets if k[0] == topic]:
+                    del group.offsets[key]
+            self._topics_changed(topic)
+
+    def start_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
+        """Offset of the first record that is still there."""
+        with self._asked(timeout_s):
+            return self._partition(topic, partition).start
+
+    def end_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
+        """Offset that the next record will get."""
+        with self._asked(timeout_s):
+            return self._partition(topic, partition).end
+
+    def delete_records(
+        self, topic: str, partition: int, before_offset: int, *, timeout_s: float = 10
+    ) -> None:
+        """Trim a partition's start; `BrokerError` beyond its end or on a compacted topic."""
+        with self._asked(timeout_s):
+            found = self._partition(topic, partition)
+            if self._topic(topic).settings["cleanup.policy"] == "compact":
+                raise BrokerError(f"can't trim {topic}-{partition}: the topic is compacted")
+            if before_offset > found.end:
+                raise BrokerError(
+                    f"can't trim {topic}-{partition} to {before_offset}: it ends at {found.end}"
+                )
+            found.trim(before_offset)
+            self.changed.notify_all()
+
+    def group_offset(
+        self, group: str, topic: str, partition: int, *, timeout_s: float = 10
+    ) -> GroupOffset | None:
+        """A group's committed offset and its metadata, or None."""
+        with self._asked(timeout_s):
+            return self.group(group).offsets.get((topic, partition))
+
+    def commit_group_offset(
+        self,
+        group: str,
+        topic: str,
+        partition: int,
+        value: GroupOffset,
+        *,
+        timeout_s: float = 10,
+    ) -> None:
+        """Commit for a group without members; `BrokerError` if it has any."""
+        with self._asked(timeout_s):
+            self._partition(topic, partition)
+            if self.group(group).members:
+                raise BrokerError(f"the group {group!r} has members: only they may commit")
+            if len(value.metadata) > METADATA_MAX_CHARS:
+                raise BrokerError(f"commit metadata of {len(value.metadata)} characters")
+            self.group(group).offsets[topic, partition] = value
+
+    def close(self) -> None:
+        """Nothing to release; the records stay until `drop`."""
+
+    # ---- for tests: faults and a foreign writer
+
+    def fail_appends(self, topic: str, partition: int, error_code: int, count: int = 1) -> None:
+        """For tests: refuse the next `count` appends with this `KafkaError` code."""
+        with self.changed:
+            self._partition(topic, partition).failures.extend([error_code] * count)
+
+    def hold_appends(self, topic: str, partition: int) -> None:
+        """For tests: take records in from now on, place and acknowledge them on release.
+
+        A held record is in flight: its producer may report a time-out meanwhile, and it is
+        placed on release all the same.
+        """
+        with self.changed:
+            self._partition(topic, partition).holding = True
+
+    def release_appends(self, topic: str, partition: int, count: int | None = None) -> None:
+        """For tests: place held records in their order; with `count`, so many, and hold on."""
+        with self.changed:
+            found = self._partition(topic, partition)
+            for _ in range(len(found.held) if count is None else min(count, len(found.held))):
+                self._append(self._topic(topic), found, found.held.popleft())
+            found.holding = count is not None
+            self.changed.notify_all()
+
+    def held_appends(self, topic: str, partition: int) -> int:
+        """For tests: how many records are held."""
+        with self.changed:
+            return len(self._partition(topic, partition).held)
+
+    def lose_acknowledgements(self, topic: str, partition: int, count: int = 1) -> None:
+        """For tests: append the next `count` records and report them as _MSG_TIMED_OUT."""
+        with self.changed:
+            self._partition(topic, partition).lost_acknowledgements += count
+
+    def append_directly(
+        self,
+        topic: str,
+        partition: int,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+    ) -> int:
+        """For tests: append as a foreign writer, past faults and holds; the record's offset."""
+        with self.changed:
+            found = self._partition(topic, partition)
+            stamp = self.now_ms() if timestamp_ms is None else timestamp_ms
+            found.records.append((key, value, tuple(headers) if headers else None, stamp))
+            self.changed.notify_all()
+            return found.end - 1
+
+    def truncate(self, topic: str, partition: int, end: int) -> None:
+        """For tests: lose the records from `end` on, as an unclean leader election does."""
+        with self.changed:
+            found = self._partition(topic, partition)
+            del found.records[max(end - found.start, 0) :]
+
+    def unavailable(self, down: bool = True) -> None:
+        """For tests: begin or end an outage, in which every request times out.
+
+        Records stay with their producers, which place them when the outage ends, if it does
+        before their ``message.timeout.ms``.
+        """
+        with self.changed:
+            self._down = down
+            if not down:
+                waiting, self._queued = self._queued, {}
+                for pending in waiting.values():
+                    self.submit(pending)
+            self.changed.notify_all()
+
+    def alter_topic(self, topic: str, settings: Mapping[str, str]) -> None:
+        """For tests: change settings of a topic."""
+        with self.changed:
+            found = self._topic(topic)
+            found.alter({**found.settings, **settings})
+
+    def expel_member(self, group: str, member_id: str) -> None:
+        """For tests: let a member's session expire, as after a long SIGSTOP."""
+        with self.changed:
+            found = self.group(group)
+            found.expel(found.members[member_id], time.monotonic())
+            self.changed.notify_all()
+
+    # ---- for the clients; all but `wait_available` are called under the lock
+
+    @property
+    def down(self) -> bool:
+        """Whether there is an outage."""
+        return self._down
+
+    def wait_available(self, timeout_s: float) -> bool:
+        """Wait for the end of an outage, under the lock; False when the time passed."""
+        until = None if timeout_s < 0 else timeout_s
+        return not self._down or self.changed.wait_for(lambda: not self._down, until)
+
+    def find_partition(self, topic: str, partition: int) -> MemoryPartition | None:
+        """A partition, or None."""
+        found = self._topics.get(topic)
+        if found is None or not 0 <= partition < len(found.partitions):
+            return None
+        return found.partitions[partition]
+
+    def partition_count(self, topic: str) -> int:
+        """Partitions of a topic; 0 for an unknown one."""
+        found = self._topics.get(topic)
+        return len(found.partitions) if found else 0
+
+    def partition_counts(self) -> dict[str, int]:
+        """Partitions of every topic."""
+        return {name: len(t.partitions) for name, t in self._topics.items()}
+
+    def group(self, name: str) -> Group:
+        """A consumer group, begun at its first mention."""
+        found = self._groups.get(name)
+        if found is None:
+            found = self._groups[name] = Group()
+        return found
+
+    def metadata(self, topic: str | None) -> ClusterMetadata:
+        """What `list_topics` returns."""
+        cluster = ClusterMetadata()
+        for name in [topic] if topic else list(self._topics):
+            described = TopicMetadata()
+            described.topic = name
+            if name not in self._topics:
+                described.error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+            for number in range(self.partition_count(name)):
+                described.partitions[number] = PartitionMetadata()
+                described.partitions[number].id = number
+            cluster.topics[name] = described
+        return cluster
+
+    def submit(self, pending: Pending) -> None:
+        """Take a record in: to its place, to those held back, or to its failure."""
+        topic = self._topics.get(pending.topic)
+        if self._down:
+            self._queued[id(pending)] = pending
+            pending.producer.wait_for_place(pending)
+        elif topic is None or pending.partition >= len(topic.partitions):
+            pending.producer.report(pending, KafkaError.UNKNOWN_TOPIC_OR_PART, -1001)
+            self.changed.notify_all()
+        elif topic.partitions[pending.partition].holding:
+            topic.partitions[pending.partition].held.append(pending)
+            pending.producer.wait_for_place(pending)
+        else:
+            self._append(topic, topic.partitions[pending.partition], pending)
+            self.changed.notify_all()
+
+    def is_queued(self, pending: Pending) -> bool:
+        """Whether a record still is with its producer, because of an outage."""
+        return id(pending) in self._queued
+
+    def give_up(self, pending: Pending) -> None:
+        """A record timed out: it is never sent, unless it is in flight already."""
+        self._queued.pop(id(pending), None)
+
+    # ---- own
+
+    def _append(self, topic: MemoryTopic, partition: MemoryPartition, pending: Pending) -> None:
+        record = pending.record
+        key, value, headers, _ = record
+        error = None
+        if partition.failures:
+            error = partition.failures.popleft()
+        elif topic.compacted and key is None:
+            error = KafkaError.INVALID_RECORD
+        else:
+            size = len(value or b"") + len(key or b"") + _RECORD_OVERHEAD_BYTES
+            if headers:
+                size += sum(len(name) + len(v or b"") + 2 for name, v in headers)
+            if size > topic.max_bytes:
+                error = KafkaError.MSG_SIZE_TOO_LARGE
+        if error is not None:
+            pending.producer.report(pending, error, -1001)
+            return
+        if topic.append_time:
+            record = (key, value, headers, self.now_ms())
+        partition.records.append(record)
+        if partition.lost_acknowledgements:
+            partition.lost_acknowledgements -= 1
+            pending.producer.report(pending, KafkaError._MSG_TIMED_OUT, -1001)
+        else:
+            pending.producer.report(pending, None, partition.end - 1)
+
+    @contextmanager
+    def _asked(self, timeout_s: float) -> Iterator[None]:
+        with self.changed:
+            if not self.wait_available(timeout_s):
+                raise BrokerError(f"no answer from {self.bootstrap_servers} in {timeout_s} s")
+            yield
+
+    def _topic(self, topic: str) -> MemoryTopic:
+        found = self._topics.get(topic)
+        if found is None:
+            raise UnknownTopicError(f"there is no topic {topic!r}")
+        return found
+
+    def _partition(self, topic: str, partition: int) -> MemoryPartition:
+        self._topic(topic)
+        found = self.find_partition(topic, partition)
+        if found is None:
+            raise UnknownTopicError(f"topic {topic!r} has no partition {partition}")
+        return found
+
+    def _topics_changed(self, topic: str) -> None:
+        for group in self._groups.values():
+            group.topics_changed([topic], time.monotonic())
+        self.changed.notify_all()

@@ -1,0 +1,234 @@
+"""Producer of a log in memory, with the manners of `confluent_kafka.Producer`.
+
+Delivery callbacks are served in `poll` and `flush` of this producer and nowhere else; a record
+counts against ``queue.buffering.max.messages`` until then.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException, Message
+
+from .log import DeliveryCallback, Headers
+
+if TYPE_CHECKING:
+    from .memory_log import MemoryLog
+
+Record = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...] | None, int]
+"""(key, value, headers or None, timestamp in ms): what a log in memory keeps of a record."""
+
+_QUEUE_MAX: Final = 100_000
+_MESSAGE_MAX_BYTES: Final = 1_000_000
+_TIMEOUT_MS: Final = 300_000
+_UINT32: Final = 0xFFFFFFFF
+
+
+def murmur2(key: bytes) -> int:
+    """Hash of the Java client's default partitioner, 31 bits."""
+    m = 0x5BD1E995
+    h = 0x9747B28C ^ len(key)
+    whole = len(key) & ~3
+    for i in range(0, whole, 4):
+        k = int.from_bytes(key[i : i + 4], "little") * m & _UINT32
+        k = (k ^ k >> 24) * m & _UINT32
+        h = (h * m & _UINT32) ^ k
+    if len(key) > whole:
+        h = (h ^ int.from_bytes(key[whole:], "little")) * m & _UINT32
+    h = (h ^ h >> 13) * m & _UINT32
+    return (h ^ h >> 15) & 0x7FFFFFFF
+
+
+# Per `partitioner`: the hash, and whether an empty key is hashed like any other. A null key has
+# no hash in any of them and goes round robin.
+_HASHES: Final[Mapping[str, tuple[Callable[[bytes], int], bool]]] = {
+    "consistent_random": (zlib.crc32, False),
+    "consistent": (zlib.crc32, True),
+    "murmur2_random": (murmur2, True),
+    "murmur2": (murmur2, True),
+}
+
+
+class Pending:
+    """A record on its way from `produce` to its delivery report."""
+
+    __slots__ = ("callback", "deadline_s", "partition", "producer", "record", "reported", "topic")
+
+    def __init__(
+        self,
+        producer: MemoryProducer,
+        topic: str,
+        partition: int,
+        record: Record,
+        callback: DeliveryCallback | None,
+    ) -> None:
+        self.producer = producer
+        self.topic = topic
+        self.partition = partition
+        self.record = record
+        self.callback = callback
+        self.deadline_s = 0.0
+        """Monotonic clock; set only when the record has to wait for its place."""
+        self.reported = False
+
+
+class MemoryProducer:
+    """`LogProducer` of a `MemoryLog`; safe from any thread."""
+
+    def __init__(self, log: MemoryLog, config: Mapping[str, Any]) -> None:
+        self._log = log
+        self._queue_max = int(config.get("queue.buffering.max.messages", _QUEUE_MAX))
+        self._message_max_bytes = int(config.get("message.max.bytes", _MESSAGE_MAX_BYTES))
+        timeout = config.get("message.timeout.ms", config.get("delivery.timeout.ms", _TIMEOUT_MS))
+        self._timeout_s = float(timeout) / 1000 or float("inf")
+        self._partitioner = str(config.get("partitioner", "consistent_random"))
+        self._next_partition = random.randrange(1 << 16)
+        self._count = 0
+        self._reports: deque[tuple[Pending, int | None, int]] = deque()
+        self._unplaced: dict[int, Pending] = {}
+        # What has no place in the log yet, by id(): held or kept back by an outage.
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | str | None = None,
+        key: bytes | str | None = None,
+        partition: int = -1,
+        on_delivery: DeliveryCallback | None = None,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+    ) -> None:
+        """Queue a record.
+
+        Raises:
+            BufferError: `queue.buffering.max.messages` records wait for their place or report.
+            KafkaException: MSG_SIZE_TOO_LARGE, beyond `message.max.bytes`.
+        """
+        value = value.encode() if isinstance(value, str) else value
+        key = key.encode() if isinstance(key, str) else key
+        if len(value or b"") + len(key or b"") > self._message_max_bytes:
+            raise KafkaException(
+                KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "Message size too large")
+            )
+        kept = None
+        if headers:
+            pairs = headers.items() if isinstance(headers, dict) else headers
+            kept = tuple((k, v.encode() if isinstance(v, str) else v) for k, v in pairs)
+        with self._log.changed:
+            if self._count >= self._queue_max:
+                raise BufferError("Local: Queue full")
+            if partition < 0:
+                partition = self._choose(topic, key)
+            self._count += 1
+            record = (key, value, kept, timestamp or self._log.now_ms())
+            self._log.submit(Pending(self, topic, partition, record, on_delivery))
+
+    def _choose(self, topic: str, key: bytes | None) -> int:
+        count = self._log.partition_count(topic)
+        hashing, hashes_empty = _HASHES.get(self._partitioner, (None, False))
+        if hashing and key is not None and (key or hashes_empty):
+            return hashing(key) % max(count, 1)
+        self._next_partition += 1
+        return self._next_partition % max(count, 1)
+
+    # The log calls the next three under its lock.
+
+    def report(self, pending: Pending, error: int | None, offset: int) -> None:
+        """Queue the delivery report of a record, once."""
+        self._unplaced.pop(id(pending), None)
+        if not pending.reported:
+            pending.reported = True
+            self._reports.append((pending, error, offset))
+
+    def wait_for_place(self, pending: Pending) -> None:
+        """Note that a record has no place yet and may time out."""
+        pending.deadline_s = pending.deadline_s or time.monotonic() + self._timeout_s
+        self._unplaced[id(pending)] = pending
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        for pending in [p for p in self._unplaced.values() if p.deadline_s <= now]:
+            self._log.give_up(pending)
+            self.report(pending, KafkaError._MSG_TIMED_OUT, -1001)
+
+    def poll(self, timeout: float = -1) -> int:
+        """Serve callbacks; waits up to `timeout` seconds for the first (below 0: for ever)."""
+        until = float("inf") if timeout < 0 else time.monotonic() + timeout
+        with self._log.changed:
+            self._await_report(until)
+        return self._serve()
+
+    def flush(self, timeout: float = -1) -> int:
+        """Serve callbacks until none is left or `timeout` seconds passed; how many are left."""
+        until = float("inf") if timeout < 0 else time.monotonic() + timeout
+        while self._count:
+            with self._log.changed:
+                self._await_report(until)
+            if not self._serve() and time.monotonic() >= until:
+                break
+        return self._count
+
+    def _await_report(self, until_s: float) -> None:
+        while True:
+            if self._unplaced:
+                self._expire()
+            wait_s = until_s - time.monotonic()
+            if self._reports or wait_s <= 0:
+                return
+            first = min((p.deadline_s for p in self._unplaced.values()), default=float("inf"))
+            wait_s = min(wait_s, max(first - time.monotonic(), 0))
+            self._log.changed.wait(None if wait_s == float("inf") else wait_s)
+
+    def _serve(self) -> int:
+        # Callbacks run without the lock: they may produce, or ask the log. One that raises ends
+        # the call, as in confluent-kafka; the rest are served by the next.
+        served = 0
+        for _ in range(len(self._reports)):
+            try:
+                pending, code, offset = self._reports.popleft()
+            except IndexError:  # another thread polls too
+                break
+            with self._log.changed:
+                self._count -= 1
+            served += 1
+            if pending.callback is None:
+                continue
+            key, value, _, timestamp = pending.record
+            error = None if code is None else KafkaError(code)
+            message = Message(
+                topic=pending.topic,
+                partition=pending.partition,
+                offset=offset,
+                key=key,
+                value=value,
+                error=error,
+                timestamp=(TIMESTAMP_CREATE_TIME, timestamp),
+            )
+            pending.callback(error, message)
+        return served
+
+    def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
+        """Fail what has no place yet; a record held back by a test counts as in flight."""
+        del blocking  # nothing here takes time
+        with self._log.changed:
+            for pending in list(self._unplaced.values()):
+                if not self._log.is_queued(pending):
+                    if in_flight:
+                        self.report(pending, KafkaError._PURGE_INFLIGHT, -1001)
+                elif in_queue:
+                    self._log.give_up(pending)
+                    self.report(pending, KafkaError._PURGE_QUEUE, -1001)
+            self._log.changed.notify_all()
+
+    def __len__(self) -> int:
+        """Records whose report was not served yet."""
+        return self._count
+
+    def __bool__(self) -> bool:
+        """Always true, although an idle producer has length 0."""
+        return True

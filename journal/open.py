@@ -1,0 +1,33 @@
+"""Open the log that ``bootstrap.servers`` names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .errors import ConfigError
+from .log import Log
+from .memory_log import SCHEME, MemoryLog
+
+
+def open_log(config: Mapping[str, Any]) -> Log:
+    """The log of a client's configuration: ``memory://name``, else a Kafka-compatible cluster.
+
+    Args:
+        config: the user's whole configuration; besides ``bootstrap.servers`` its connection
+            settings (``security.*``, ``sasl.*``, ``ssl.*``, …) are used for every client.
+
+    Raises:
+        ConfigError: ``bootstrap.servers`` is missing.
+    """
+    servers = config.get("bootstrap.servers")
+    if not servers or not isinstance(servers, str):
+        raise ConfigError(
+            "bootstrap.servers is missing: set it to the brokers' addresses, such as localhost:9092"
+        )
+    if servers.startswith(SCHEME):
+        return MemoryLog.named(servers)
+    # Programs that only use a log in memory don't pay for the admin client's import.
+    from .kafka_log import KafkaLog
+
+    return KafkaLog(config)
