@@ -21,7 +21,7 @@ find_python() {
         fi
     done
     die "Python 3.11 or later is needed and was not found: install it with" \
-        "'sudo apt install python3.11 python3.11-venv', or name it, as in 'make PYTHON=/opt/python3.12/bin/python3'."
+        "'sudo apt install python3 python3-venv', or name it, as in 'make PYTHON=/opt/python3.12/bin/python3'."
 }
 
 install() {
@@ -42,8 +42,8 @@ fi
 # each package without a wheel.
 install --require-hashes -r make/build.lock
 case "${1:-dev}" in
-demo) install --no-build-isolation --require-hashes -r make/demo.lock ;;
-dev) install --no-build-isolation --require-hashes -r requirements.lock ;;
+demo) install --no-build-isolation --use-pep517 --require-hashes -r make/demo.lock ;;
+dev) install --no-build-isolation --use-pep517 --require-hashes -r requirements.lock ;;
 *) die "usage: make/bootstrap.sh [demo|dev]" ;;
 esac
 install --no-build-isolation --no-deps --quiet --editable .

@@ -13,7 +13,7 @@ compile() {
 compile pyproject.toml make/build.in --extra demo --extra spark --extra dev "$@" -o requirements.lock
 compile make/build.in --constraints requirements.lock -o make/build.lock
 compile pyproject.toml make/build.in --constraints requirements.lock --extra demo -o make/demo.lock
-# Apart: 100 MB that only a machine without Java needs.
+# Apart: 35 MB that only a machine without Java needs.
 compile make/jdk.in "$@" -o make/jdk.lock
 
 if grep -n -e '://' -e "$PWD" requirements.lock make/*.lock; then

@@ -31,8 +31,10 @@ HOST: Final = "127.0.0.1"
 _FREE_PORTS: Final = range(20_000, 32_768)
 _PORT_ATTEMPTS: Final = 200
 
+# Without `shutdownHook = disable` the log ends when SIGTERM arrives, while Kafka is still stopping.
 _LOG4J: Final = """\
 status = error
+shutdownHook = disable
 appender.file.type = RollingFile
 appender.file.name = file
 appender.file.fileName = {directory}/server.log

@@ -120,13 +120,7 @@ def ensure_jars(
     directory = cache or cache_dir(environ)
     missing = [jar for jar in jars if not (directory / jar.file_name).is_file()]
     if missing:
-        try:
-            _download(missing, directory, environ)
-        except PermissionError as error:
-            raise CacheDirError(
-                f"Cannot write Kafka's jars to {directory} ({error.strerror}): "
-                "make it writable or set XDG_CACHE_HOME to a directory that is."
-            ) from error
+        _download(missing, directory, environ)
     fresh = set(missing)
     _verify([(jar, directory / jar.file_name) for jar in jars if jar not in fresh])
     return [directory / jar.file_name for jar in jars]
@@ -149,10 +143,13 @@ def _sha256(path: Path) -> str:
 
 
 def _download(jars: Sequence[Jar], directory: Path, environ: Mapping[str, str]) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
     # The downloader writes straight to a file's final name; so it gets a directory of its own, on
     # the same file system, and a jar moves on by a rename when its hash is right.
-    staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=directory))
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=directory))
+    except OSError as error:
+        raise _unwritable(directory, error) from error
     try:
         with (
             _progress(sum(jar.size_bytes for jar in jars), len(jars)) as advance,
@@ -175,9 +172,10 @@ def _fetch(jar: Jar, maven: MavenContext, directory: Path) -> None:
         try:
             path = artifact.resolve()
             break
-        except PermissionError:
-            raise
-        except (OSError, RuntimeError) as error:  # the HTTP client's errors are OSErrors
+        except (OSError, RuntimeError) as error:
+            # The HTTP client's errors are OSErrors too, but without the system's error number.
+            if isinstance(error, OSError) and error.errno is not None:
+                raise _unwritable(directory, error) from error
             if artifact.cached_path is not None:  # half a file, which the next attempt would use
                 artifact.cached_path.unlink(missing_ok=True)
             if attempt == _ATTEMPTS or isinstance(error, RuntimeError):
@@ -193,6 +191,13 @@ def _fetch(jar: Jar, maven: MavenContext, directory: Path) -> None:
             f"(SHA-256 {found[:12]}…, expected {jar.sha256[:12]}…); it was refused and not kept."
         )
     path.replace(directory / jar.file_name)
+
+
+def _unwritable(directory: Path, error: OSError) -> CacheDirError:
+    return CacheDirError(
+        f"Cannot write Kafka's jars to {directory} ({error.strerror}): "
+        "make room or make it writable, or set XDG_CACHE_HOME to a directory that is."
+    )
 
 
 def _maven(
