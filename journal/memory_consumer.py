@@ -247,9 +247,9 @@ class MemoryConsumer:
 
     # ---- reading
 
-    def poll(self, timeout: float | None = -1) -> Message | None:
-        """The next record or event, or None after `timeout` seconds."""
-        found = self._fetch(1, -1 if timeout is None else timeout)
+    def poll(self, timeout: float = -1) -> Message | None:
+        """The next record or event, or None after `timeout` seconds (below 0: never)."""
+        found = self._fetch(1, timeout)
         return found[0] if found else None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
