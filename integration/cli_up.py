@@ -88,7 +88,8 @@ def _print_ready(console: Console, options: UpOptions, bootstrap_servers: str) -
         console.print(f"The coordinator listens on {HOST}:{options.coordinator_port}.")
         console.print("Clients find it by themselves; they need the bootstrap address only:\n")
         console.print(
-            f'    logtx.Producer(bootstrap_servers="{bootstrap_servers}", producer_id="my-app")\n',
+            f'    logtx.Producer({{"bootstrap.servers": "{bootstrap_servers}", '
+            '"transactional.id": "worker-1"})\n',
             markup=False,
             highlight=False,
         )

@@ -80,10 +80,13 @@ def create_topic(
 
 def delete_topic(bootstrap_servers: str, name: str, *, timeout_s: float = 30) -> None:
     """Delete a topic; raises TopicError if the broker refuses."""
+    admin = _admin(bootstrap_servers)  # a client that is collected abandons its requests
     try:
-        _admin(bootstrap_servers).delete_topics([name])[name].result(timeout_s)
+        admin.delete_topics([name])[name].result(timeout_s)
     except (KafkaException, TimeoutError) as error:
-        raise TopicError(f"Cannot delete topic {name}: {error}.") from error
+        raise TopicError(
+            f"Cannot delete topic {name} ({type(error).__name__}: {error})."
+        ) from error
 
 
 def _await_leaders(admin: AdminClient, name: str, partitions: int, timeout_s: float) -> None:

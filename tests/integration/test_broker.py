@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from logtx.integration.kafka import LocalKafka, broker, create_topic
 from logtx.integration.kafka.datadir import HOST
 from logtx.integration.kafka.errors import (
@@ -124,15 +124,12 @@ def produce(kafka: LocalKafka, topic: str, *values: bytes) -> None:
 
 def read(kafka: LocalKafka, topic: str, count: int) -> list[bytes]:
     consumer = Consumer(
-        {
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "group.id": "reader",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "log_level": 0,
-        }
+        {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "reader", "log_level": 0}
     )
-    consumer.subscribe([topic])
+    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    consumer.assign(
+        [TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions]
+    )
     values: list[bytes] = []
     deadline = time.monotonic() + 20
     while len(values) < count and time.monotonic() < deadline:

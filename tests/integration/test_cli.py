@@ -1,0 +1,137 @@
+"""The command line: help for everything, and one red sentence for each expected error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import typer
+from logtx.integration import cli
+from logtx.integration.kafka.errors import BrokerStartError
+from logtx.journal.errors import LogtxError
+from typer.testing import CliRunner
+
+COMMANDS = {command.callback.__name__: command for command in cli.app.registered_commands}
+
+
+@pytest.fixture(autouse=True)
+def keep_signal_handlers() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["logtx", *arguments])
+    with pytest.raises(SystemExit) as caught:
+        cli.main()
+    code = caught.value.code
+    return code if isinstance(code, int) else 0
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_has_help(name: str) -> None:
+    group = typer.main.get_command(cli.app)
+    command = group.commands[name]  # type: ignore[attr-defined]
+    assert command.help
+    assert "Examples:" in command.help
+    assert f"logtx {name}" in command.help
+    for parameter in command.params:
+        assert parameter.help, f"{name} {parameter.name} has no help text"
+
+
+def test_help_and_version() -> None:
+    runner = CliRunner()
+    listing = runner.invoke(cli.app, ["--help"])
+    assert listing.exit_code == 0
+    assert all(name in listing.output for name in ("up", "coordinator", "demo"))
+    assert runner.invoke(cli.app, ["--version"]).output.startswith("logtx ")
+
+
+def test_python_dash_m_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "logtx", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("logtx ")
+
+
+@pytest.mark.parametrize(
+    "error", [LogtxError("It is so."), BrokerStartError("It is so.", ["[bold]last line"])]
+)
+def test_expected_errors_are_one_sentence(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_arguments: object) -> int:
+        raise error
+
+    fake_module(monkeypatch, "logtx.integration.demo", run_demo=fail)
+    assert run_main(monkeypatch, "demo") == 1
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0] == "It is so."
+    assert shown[1:] in ([], ["    [bold]last line"])
+
+
+def test_demo_gets_its_options_and_gives_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[object, ...]] = []
+
+    def run_demo(*arguments: object) -> int:
+        seen.append(arguments)
+        return 7
+
+    fake_module(monkeypatch, "logtx.integration.demo", run_demo=run_demo)
+    assert run_main(monkeypatch, "demo", "--flights", "5", "--keep", "--data-dir", "d") == 7
+    assert seen == [(5, True, Path("d"), None)]
+
+
+def test_coordinator_passes_on_only_what_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    fake_module(
+        monkeypatch,
+        "logtx.coordinator.service",
+        CoordinatorConfig=SimpleNamespace,
+        run=seen.append,
+    )
+    arguments = ("--bootstrap-servers", "k:9092", "--advertise", "me:1", "--session-grace-ms", "9")
+    assert run_main(monkeypatch, "coordinator", *arguments) == 0
+    assert vars(seen[0]) == {
+        "bootstrap_servers": "k:9092",
+        "listen": "127.0.0.1:9095",
+        "advertised": "me:1",
+        "session_grace_ms": 9,
+    }
+
+
+def test_sigterm_ends_like_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    cleaned: list[bool] = []
+
+    def run_demo(*_arguments: object) -> int:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+        finally:
+            cleaned.append(True)
+        return 0
+
+    fake_module(monkeypatch, "logtx.integration.demo", run_demo=run_demo)
+    assert run_main(monkeypatch, "demo") == 130
+    assert cleaned
+
+
+def test_data_home_respects_xdg(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "/x")
+    assert cli.data_home() == Path("/x/logtx")
+    monkeypatch.delenv("XDG_DATA_HOME")
+    assert cli.data_home() == Path.home() / ".local" / "share" / "logtx"
+
+
+def fake_module(monkeypatch: pytest.MonkeyPatch, name: str, **members: object) -> None:
+    module = ModuleType(name)
+    vars(module).update(members)
+    monkeypatch.setitem(sys.modules, name, module)
