@@ -1,0 +1,205 @@
+"""What became of transactions, read from the journal alone. Pure: entries in, fates out.
+
+Two rules decide which entries count. An OWNER record is valid iff it replaces the epoch that is
+current; every other record counts only if its writer's epoch is the current one. What a replaced
+coordinator appends late is thereby void for every reader alike.
+
+Source: seed 001, "Transactional consumer" (a consumer looks an old transaction up).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from .records import (
+    Aborted,
+    AbortReason,
+    AddPartitions,
+    Begin,
+    Committed,
+    DataPartition,
+    Entry,
+    JournalRecord,
+    Owner,
+    PartitionWrites,
+    PrepareAbort,
+    PrepareCommit,
+)
+from .state import VALID_PREVIOUS, State
+from .txid import TxId
+
+NO_EPOCH: Final = -1
+"""The epoch that the first OWNER of a journal partition replaces."""
+
+
+class EpochFilter:
+    """Tells valid journal entries from those of replaced coordinators.
+
+    Args:
+        epoch: the epoch current where reading begins; `NO_EPOCH` at the very start.
+        incarnation: that of the journal partition; None at the very start.
+    """
+
+    def __init__(self, epoch: int = NO_EPOCH, incarnation: int | None = None) -> None:
+        self.epoch = epoch
+        """Offset of the last valid OWNER."""
+        self.incarnation = incarnation
+
+    def accept(self, offset: int, entry: Entry) -> bool:
+        """Whether the entry counts; a valid OWNER begins its epoch. Feed in journal order."""
+        record = entry.record
+        if not isinstance(record, Owner):
+            return entry.epoch == self.epoch and entry.incarnation == self.incarnation
+        # Of two candidates that bid for one epoch, the log picked the first.
+        if record.replaces != self.epoch:
+            return False
+        if self.epoch == NO_EPOCH:
+            self.incarnation = entry.incarnation
+        elif entry.incarnation != self.incarnation:
+            return False
+        self.epoch = offset
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What the journal says of one transaction."""
+
+    state: State
+    """`State.UNKNOWN` where its BEGIN is not at its offset any more, or never was."""
+    commit_sequence: int | None = None
+    """Journal offset of the decision to commit or abort; None while there is none."""
+    reason: AbortReason | None = None
+    """Why it was aborted; None unless it was."""
+    writes: tuple[PartitionWrites, ...] = ()
+    """What the accepted branches wrote; empty unless it commits."""
+    partitions: tuple[DataPartition, ...] = ()
+    """Data partitions registered or named by the commit: all those that get a marker."""
+
+
+UNKNOWN_FATE: Final = Fate(State.UNKNOWN)
+
+
+@dataclass(slots=True)
+class _Progress:
+    """A transaction while the scan goes on."""
+
+    state: State = State.OPEN
+    commit_sequence: int | None = None
+    reason: AbortReason | None = None
+    writes: tuple[PartitionWrites, ...] = ()
+    partitions: dict[tuple[str, int], DataPartition] = field(default_factory=dict)
+
+    def enter(self, state: State) -> bool:
+        """Take a step; False where the table of states forbids it, such as a second decision."""
+        if self.state not in VALID_PREVIOUS[state]:
+            return False
+        self.state = state
+        return True
+
+    def register(self, partitions: Iterable[DataPartition]) -> None:
+        """Add data partitions; the first registration of one stays."""
+        for partition in partitions:
+            self.partitions.setdefault(partition.key, partition)
+
+    def apply(self, offset: int, record: JournalRecord) -> None:
+        """Apply a valid record of this transaction."""
+        match record:
+            case AddPartitions():
+                if self.state is State.OPEN:
+                    self.register(record.partitions)
+            case PrepareCommit():
+                if self.enter(State.COMMITTING):
+                    self.commit_sequence = offset
+                    self.writes = record.writes
+                    self.register(w.partition for w in record.writes)
+            case PrepareAbort():
+                if self.enter(State.ABORTING):
+                    self.commit_sequence = offset
+                    self.reason = record.reason
+            case Committed():
+                self.enter(State.COMMITTED)
+            case Aborted():
+                self.enter(State.ABORTED)
+
+    def fate(self) -> Fate:
+        """As it stands."""
+        return Fate(
+            self.state,
+            self.commit_sequence,
+            self.reason,
+            self.writes,
+            tuple(self.partitions.values()),
+        )
+
+
+class FateScan:
+    """The fates of some transactions of one journal partition, from one pass over its entries.
+
+    Feed the entries from `start` on, in order. A TxId that was found in data, or told by a
+    coordinator, is proof that its BEGIN was acknowledged, so valid; its epoch is the current one
+    there, which is all that a scan from the middle needs to know. For a made-up TxId that hits
+    the void BEGIN of a replaced coordinator the answer means nothing (and harms no other TxId:
+    each epoch found at a BEGIN is followed on its own).
+
+    Args:
+        txids: all of one journal partition.
+    """
+
+    def __init__(self, txids: Iterable[TxId]) -> None:
+        self._wanted: dict[int, list[TxId]] = {}
+        # Two incarnations may have used one offset.
+        for txid in set(txids):
+            self._wanted.setdefault(txid.offset, []).append(txid)
+        every = [t for group in self._wanted.values() for t in group]
+        assert every, "a scan for nothing"
+        assert len({t.partition for t in every}) == 1, "a scan reads one journal partition"
+        self._txids: Final = tuple(every)
+        self.start: Final = min(self._wanted)
+        """Journal offset to read from."""
+        self.last_begin: Final = max(self._wanted)
+        self._found: dict[TxId, _Progress] = {}
+        self._lineages: list[tuple[EpochFilter, dict[int, _Progress]]] = []
+        # One per epoch that was current at a BEGIN and that no earlier lineage leads to; more
+        # than one only if a TxId was made up. Each with its transactions, by offset of BEGIN.
+        self._next = 0
+
+    def feed(self, offset: int, entry: Entry) -> None:
+        """Take the next journal entry."""
+        self._next = offset + 1
+        wanted = self._wanted.get(offset)
+        if wanted is not None and isinstance(entry.record, Begin):
+            self._begin(wanted, entry, entry.record)
+            return
+        for epochs, transactions in self._lineages:
+            if not epochs.accept(offset, entry):
+                continue
+            begin = getattr(entry.record, "begin", None)
+            if begin is not None and (found := transactions.get(begin)) is not None:
+                found.apply(offset, entry.record)
+
+    def _begin(self, wanted: Iterable[TxId], entry: Entry, record: Begin) -> None:
+        for txid in wanted:
+            if txid.incarnation != entry.incarnation:
+                continue
+            found = self._found[txid] = _Progress()
+            found.register(record.partitions)
+            for epochs, transactions in self._lineages:
+                if epochs.accept(txid.offset, entry):
+                    transactions[txid.offset] = found
+                    break
+            else:
+                epochs = EpochFilter(entry.epoch, entry.incarnation)
+                self._lineages.append((epochs, {txid.offset: found}))
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing that follows in the journal can change an answer any more."""
+        return self._next > self.last_begin and all(p.state.finished for p in self._found.values())
+
+    def fates(self) -> dict[TxId, Fate]:
+        """The fate of each TxId as of the entries fed."""
+        found = self._found
+        return {t: found[t].fate() if t in found else UNKNOWN_FATE for t in self._txids}

@@ -1,0 +1,229 @@
+"""Reading a log between two offsets, and the journal and the fates of transactions in it."""
+
+from __future__ import annotations
+
+import logging
+import time
+import zlib
+from collections.abc import Generator, Iterable
+from contextlib import closing
+from typing import Final
+
+from confluent_kafka import KafkaError, Message, TopicPartition
+
+from .errors import BrokerError, JournalError, LogtxError, UnknownTopicError
+from .fate import UNKNOWN_FATE, Fate, FateScan
+from .log import Log, LogConsumer
+from .record_codec import decode_entry
+from .records import Entry
+from .txid import TxId
+
+JOURNAL_TOPIC: Final = "__transaction_control"
+OFFSETS_TOPIC: Final = "__transaction_offsets"
+COORDINATORS_GROUP: Final = "logtx-coordinators"
+"""Its committed offsets in the journal are checkpoints. Nobody subscribes in it: a group with
+members refuses commits from outside."""
+
+_LOGGER = logging.getLogger(__name__)
+_BATCH: Final = 1000
+_POLL_S: Final = 0.1
+_TRIMMED_RETRIES: Final = 3
+_UNKNOWN: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
+_CONSUMER_CONFIG: Final = {
+    "group.id": "logtx-reader",  # librdkafka insists on one; nothing is committed or joined
+    "auto.offset.reset": "error",  # any other silently jumps over trimmed records
+    "check.crcs": True,
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "fetch.queue.backoff.ms": 5,  # at its default of 1 s a backlog is read at an eighth of the rate
+    "fetch.wait.max.ms": 10,
+    "isolation.level": "read_uncommitted",
+}
+
+
+class RecordsTrimmedError(LogtxError):
+    """The range asked for begins below the log's start: its records are deleted."""
+
+
+def journal_partition_of(name: str, partition_count: int) -> int:
+    """The journal partition that a name belongs to: CRC-32 of its UTF-8, modulo the count.
+
+    Part of the protocol: clients and coordinators of every version and language must agree, so
+    this never changes. Names are those of transaction groups, and of consumer groups for BIND.
+    """
+    return zlib.crc32(name.encode()) % partition_count
+
+
+def read_records(
+    log: Log,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    *,
+    timeout_s: float,
+    batch: int = _BATCH,
+) -> Generator[Message, None, None]:
+    """Read the records with offsets in [start, end), in order, without a consumer group.
+
+    Offsets that hold no record (compacted away, or Kafka's own control records) are passed over.
+
+    Args:
+        log: where to read.
+        topic: its name.
+        partition: its number.
+        start: first offset.
+        end: offset to stop before; what is not there yet is waited for.
+        timeout_s: longest wait in seconds without any progress.
+        batch: records taken from librdkafka at a time.
+
+    Raises:
+        RecordsTrimmedError: `start` lies below the log's start, or came to while reading.
+        BrokerError: no progress in `timeout_s`, or the log ends below `start`.
+        UnknownTopicError: no such topic or partition.
+    """
+    if start >= end:
+        return
+    consumer = log.consumer(_CONSUMER_CONFIG)
+    try:
+        consumer.assign([TopicPartition(topic, partition, start)])
+        deadline_s = time.monotonic() + timeout_s
+        problem = "no records came"
+        place = start
+        while place < end:
+            messages = _poll_batch(consumer, batch)
+            for message in messages:
+                offset = message.offset()
+                error = message.error()
+                if error is not None:
+                    if error.code() == KafkaError._AUTO_OFFSET_RESET:
+                        raise _out_of_range(log, topic, partition, place, timeout_s)
+                    if error.code() in _UNKNOWN:
+                        log.end_offset(topic, partition, timeout_s=timeout_s)  # raises if it is
+                    if error.code() != KafkaError._PARTITION_EOF:
+                        problem = error.str()
+                    elif offset is not None and offset >= end:
+                        return  # the last offsets of the range hold no records
+                    continue
+                assert offset is not None
+                if offset >= end:
+                    return
+                place = offset + 1
+                yield message
+                # The time that our caller takes over a record is not the log's.
+                deadline_s = time.monotonic() + timeout_s
+            if time.monotonic() > deadline_s:
+                raise BrokerError(
+                    f"reading {topic}-{partition} stood at {place} of {end} "
+                    f"for {timeout_s} s: {problem}"
+                )
+    finally:
+        consumer.close()
+
+
+def _poll_batch(consumer: LogConsumer, batch: int) -> list[Message]:
+    # consume() with a time-out waits for a full batch; poll() returns at the first record.
+    first = consumer.poll(_POLL_S)
+    return [] if first is None else [first, *consumer.consume(batch, 0)]
+
+
+def _out_of_range(log: Log, topic: str, partition: int, place: int, timeout_s: float) -> LogtxError:
+    log_start = log.start_offset(topic, partition, timeout_s=timeout_s)
+    if place < log_start:
+        return RecordsTrimmedError(f"{topic}-{partition} begins at {log_start}, not at {place}")
+    return BrokerError(f"{topic}-{partition} has no offset {place}: the log ends below")
+
+
+def read_entries(
+    log: Log, partition: int, start: int, end: int, *, timeout_s: float
+) -> Generator[tuple[int, Entry], None, None]:
+    """Read and decode the journal between two offsets: (offset, entry), in order.
+
+    Raises:
+        CorruptRecordError, UnknownRecordError: with partition and offset in the message.
+        RecordsTrimmedError, BrokerError, UnknownTopicError: as `read_records`.
+    """
+    messages = read_records(log, JOURNAL_TOPIC, partition, start, end, timeout_s=timeout_s)
+    with closing(messages):
+        for message in messages:
+            offset = message.offset()
+            assert offset is not None
+            try:
+                entry = decode_entry(message.value())
+            except JournalError as error:
+                where = f"{JOURNAL_TOPIC}-{partition} at offset {offset}"
+                raise type(error)(f"{where}: {error}") from error
+            yield offset, entry
+
+
+def find_fates(log: Log, txids: Iterable[TxId], *, timeout_s: float) -> dict[TxId, Fate]:
+    """What became of transactions, as of the journal's end when this is called.
+
+    One pass per journal partition, from the lowest BEGIN to the end; it stops early when nothing
+    that follows could change an answer. Needs no coordinator.
+
+    Args:
+        log: the cluster that the journal lies in.
+        txids: TxIds found in data or told by a coordinator; see `FateScan` on made-up ones.
+        timeout_s: for the whole of it.
+
+    Returns:
+        A fate for each; `State.UNKNOWN` for a TxId whose BEGIN was trimmed or never was.
+
+    Raises:
+        BrokerError: no answer in time.
+        JournalError: a record on the way does not decode.
+        UnknownTopicError: there is no journal.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    by_partition: dict[int, list[TxId]] = {}
+    for txid in txids:
+        by_partition.setdefault(txid.partition, []).append(txid)
+    fates: dict[TxId, Fate] = {}
+    for partition, wanted in sorted(by_partition.items()):
+        for attempt in range(_TRIMMED_RETRIES):
+            try:
+                fates |= _scan(log, partition, wanted, deadline_s)
+                break
+            except RecordsTrimmedError:
+                # The owner trimmed between our question for the start and the read.
+                if attempt == _TRIMMED_RETRIES - 1:
+                    raise
+    return fates
+
+
+def _scan(log: Log, partition: int, txids: list[TxId], deadline_s: float) -> dict[TxId, Fate]:
+    def left_s() -> float:
+        left = deadline_s - time.monotonic()
+        if left <= 0:
+            raise BrokerError(f"no answer about {len(txids)} transactions in time")
+        return left
+
+    try:
+        # The end first: what is decided by now must be seen.
+        end = log.end_offset(JOURNAL_TOPIC, partition, timeout_s=left_s())
+        log_start = log.start_offset(JOURNAL_TOPIC, partition, timeout_s=left_s())
+    except UnknownTopicError:
+        log.topic_info(JOURNAL_TOPIC, timeout_s=left_s())  # raises where there is no journal
+        return dict.fromkeys(txids, UNKNOWN_FATE)
+    fates = dict.fromkeys(txids, UNKNOWN_FATE)
+    present = [t for t in txids if log_start <= t.offset < end]
+    if not present:
+        return fates
+    scan = FateScan(present)
+    entries = read_entries(log, partition, scan.start, end, timeout_s=left_s())
+    with closing(entries):
+        for offset, entry in entries:
+            scan.feed(offset, entry)
+            if scan.settled:
+                break
+            left_s()
+    _LOGGER.debug("fates_found partition=%d count=%d", partition, len(present))
+    return fates | scan.fates()
