@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+
 from logtx.integration.kafka import LocalKafka, broker, create_topic
 from logtx.integration.kafka.datadir import HOST
 from logtx.integration.kafka.errors import (

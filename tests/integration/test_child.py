@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from logtx.integration.kafka.child import last_lines, spawn
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
+
 from logtx.integration import cli
 from logtx.integration.kafka.errors import BrokerStartError
 from logtx.journal.errors import LogtxError
-from typer.testing import CliRunner
 
 COMMANDS = {command.callback.__name__: command for command in cli.app.registered_commands}
 

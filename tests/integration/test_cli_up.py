@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
+
 from logtx.integration import cli_up
 from logtx.integration.cli_up import CoordinatorDiedError, UpOptions, parse_topic, run_up
 from logtx.integration.kafka.child import spawn
 from logtx.integration.kafka.datadir import pick_ports
 from logtx.integration.kafka.errors import BrokerStartError, PortInUseError
-from rich.console import Console
 
 READY = "echo coordinator ready on 127.0.0.1:1;"
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from logtx.integration.kafka.datadir import HOST, DataDir, State, check_port, pick_ports
 from logtx.integration.kafka.errors import DataDirError, DataDirInUseError, PortInUseError
 

@@ -13,6 +13,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+
 from logtx.integration.kafka import jars
 from logtx.integration.kafka.errors import (
     CacheDirError,

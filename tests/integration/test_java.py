@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from logtx.integration.kafka import java
 from logtx.integration.kafka.errors import JavaNotFoundError
 

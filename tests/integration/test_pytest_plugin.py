@@ -7,6 +7,7 @@ import sys
 
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource
+
 from logtx.integration.kafka import LocalKafka
 from logtx.integration.pytest_plugin import TopicFactory
 
