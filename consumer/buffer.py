@@ -1,0 +1,650 @@
+"""PartitionBuffer: one data partition's records in, what the application may have out.
+
+Records go in with `feed` in offset order; `take` gives deliverables in delivery order, and
+`position` says at every step what the application got. It has no I/O, clock or randomness.
+
+Why it is right. Call a TxId's first marker in the partition its *end*.
+
+1. *One order for everybody.* A transaction is delivered at its end and a plain record at its own
+   offset, so the order depends on the log alone, not on where a reader started.
+2. *No reader takes a later marker for the end.* A marker met is a duplicate if (a) we read an
+   earlier one (`_ended`), (b) its TxId is below a HW met here: then it was finished, its markers
+   acknowledged, before that HW was written, so its end lies below; or (c) its commit sequence
+   is at or below the last one met: ends stand in commit-sequence order, so its end lies below the
+   marker that taught us that sequence. Otherwise, if the buffer holds exactly what the marker
+   states, first record included, we have read everything from that first record on; an earlier
+   marker would stand behind the last record, so we would have read it: this is the end. If the
+   buffer holds less, a side read looks from the first record on, with the same conclusion.
+3. *All or nothing.* First offset, last offset and count of each accepted branch are those of the
+   marker, or the transaction is not delivered but side-read, or reported.
+4. *What is forgotten does no harm.* `_ended` forgets TxIds below the HW (b still knows them) and,
+   beyond `ENDED_MAX`, the oldest: late data of those is buffered, a later marker of theirs is a
+   duplicate by (c), and a look-up drops it. A pending TxId below a HW met here can't have its end
+   ahead, by (b), so it is dropped.
+5. *Positions.* Below o2 everything is delivered, ended or pending, and everything pending lies at
+   or after o1; so a reader that starts at o1, delivers nothing that ends below o2 and skips o3
+   records of what ends at o2 goes on exactly. `met` belongs to o2: it leaves out the marker at o2,
+   which a restarted reader would otherwise take for a duplicate.
+
+Source: seed 001, "Transactional consumer"; DESIGN section 6, "Consumer".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
+from itertools import islice
+from typing import Final, TypeAlias
+
+from ..journal.control import (
+    OWN_BRANCH,
+    TXCTL_HEADER,
+    TXID_HEADER,
+    Marker,
+    TopicPartition,
+    decode_control,
+)
+from ..journal.errors import (
+    ConsumerError,
+    IntegrityError,
+    MalformedHeaderError,
+    TornTransactionError,
+)
+from ..journal.position import Journal, Position
+from ..journal.txid import TXID_BYTES, TxId
+from .counters import Counters
+from .entries import EndedTransaction, EntryState, Run, SideRead, advance, journal_of
+from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
+from .ranges import ControlCache, Match, Verdict
+
+ENDED_MAX: Final = 100_000
+"""Ended TxIds remembered per partition while an open transaction holds HW back: about 12 MB."""
+JOURNAL_BYTES: Final = 8
+"""The part of a TxId that names journal partition and incarnation."""
+
+MalformedFactory: TypeAlias = Callable[[Record, MalformedHeaderError], Record]
+"""Turns a record whose header does not decode into the event that stands in its place."""
+
+
+class PartitionBuffer:
+    """Consumer rules of one data partition, for isolation level ``read_committed``.
+
+    Source: seed 001, "Transactional consumer", READ_COMMITTED.
+    """
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        start: Position,
+        pending_map: PendingTransactionMap,
+        *,
+        malformed: MalformedFactory,
+        counters: Counters | None = None,
+        torn_skip: bool = False,
+    ) -> None:
+        """Begin at a position.
+
+        Args:
+            partition: topic and number.
+            start: where to go on; records are fed from `start.o1` on.
+            pending_map: where pending transactions are kept.
+            malformed: makes the event for a record whose header does not decode.
+            counters: what to count in; a private one if None.
+            torn_skip: skip committed transactions of which retention took a part, instead of
+                stopping with `TornTransactionError`.
+        """
+        self.partition = partition
+        self.counters = counters if counters is not None else Counters()
+        self.torn_skip = torn_skip
+        self._pending_map = pending_map
+        self._pending = pending_map.view()
+        self._malformed = malformed
+        self._controls = ControlCache()
+        self._start = start
+        self.next_offset = start.o1
+        """Offset of the next record to feed: everything below was read."""
+        # Sequences delivered whole across partitions are as good as met: by either, the
+        # transaction must not be delivered again.
+        met = dict(start.met)
+        for journal, sequence in start.delivered.items():
+            met[journal] = max(sequence, met.get(journal, -1))
+        self._met = met
+        """As of `next_offset`."""
+        self._met_taken = dict(met)
+        """As of `position`."""
+        self._ended: set[RawTxId] = set()
+        self._ended_by_journal: dict[bytes, list[RawTxId]] = {}
+        """Heaps of `_ended`, to forget from below."""
+        self._floors: dict[bytes, RawTxId] = {}
+        """Per journal, the HW met here, as the TxId that would stand at it."""
+        self._floor_raised = False
+        self._touched: list[PendingTransaction] = []
+        self._queue: deque[Run | EndedTransaction] = deque()
+        self._taken: list[Record] = []
+        """What the last `take` gave, and below the entries it came from."""
+        self._history: list[tuple[Run | EndedTransaction, int, int]] = []
+        self._history_met: dict[Journal, int] = {}
+        self._verdicts: dict[RawTxId, tuple[int, bool]] = {}
+
+    # --- in -----------------------------------------------------------------------------------
+
+    def feed(self, batch: Sequence[Record]) -> None:
+        """Take in records in offset order, each once; those read before are passed over."""
+        if not batch:
+            return
+        if batch[0].offset() < self.next_offset:
+            batch = [record for record in batch if record.offset() >= self.next_offset]
+            if not batch:
+                return
+        replayed: Sequence[Record] = ()
+        o2 = self._start.o2
+        if self.next_offset < o2:
+            fresh = next((i for i, r in enumerate(batch) if r.offset() >= o2), len(batch))
+            replayed, batch = batch[:fresh], batch[fresh:]
+            self._scan(replayed, live=False)
+        self._scan(batch, live=True)
+        self.next_offset = (batch or replayed)[-1].offset() + 1
+        self._after_batch()
+
+    def _scan(self, batch: Sequence[Record], *, live: bool) -> None:
+        # The hot loop. One call per record, headers(), and a comparison of bytes; a record goes
+        # to the list where the one before it went. Nothing here creates an object per record.
+        pending_of = self._pending.get
+        touched = self._touched.append
+        last: RawTxId | None = None
+        append: Callable[[Record], None] = _no_transaction
+        append_plain: Callable[[Record], None] | None = None if live else _pass_over
+        for record in batch:
+            headers = record.headers()
+            if headers:
+                if len(headers) == 1:
+                    name, raw = headers[0]
+                    if name == TXID_HEADER:
+                        if raw == last and last is not None:
+                            append(record)
+                            continue
+                        pending = pending_of(raw)  # type: ignore[arg-type]
+                        if pending is None:
+                            pending = self._begin(raw, record, live)
+                            if pending is None:
+                                continue
+                        touched(pending)
+                        last = raw
+                        append = pending.records.append
+                        append(record)
+                        continue
+                elif any(name == TXID_HEADER for name, _ in headers):
+                    # Perhaps a marker, behind which neither list may be used any more.
+                    last = None
+                    append_plain = None if live else _pass_over
+                    self._several_headers(record, headers, live)
+                    continue
+            if append_plain is None:
+                append_plain = self._run().records.append
+            append_plain(record)
+
+    def _run(self) -> Run:
+        # The open run of plain records at the queue's end.
+        queue = self._queue
+        if queue:
+            tail = queue[-1]
+            if isinstance(tail, Run):
+                return tail
+        run = Run()
+        queue.append(run)
+        return run
+
+    def _begin(self, raw: bytes | None, record: Record, live: bool) -> PendingTransaction | None:
+        # The first record of a TxId here, or a late one, or no TxId at all.
+        if raw is None or not _well_formed(raw):
+            self._report(record, raw, None, live)
+            return None
+        if raw in self._ended or raw < self._floors.get(raw[:JOURNAL_BYTES], b""):
+            self.counters.late_records += live
+            return None
+        pending = PendingTransaction(self.partition, raw, record.offset())
+        self._pending[raw] = pending
+        return pending
+
+    def _report(
+        self, record: Record, raw: bytes | None, error: MalformedHeaderError | None, live: bool
+    ) -> None:
+        # An event in the record's place: never a crash, never silence.
+        if not live:
+            return
+        if error is None:
+            try:
+                TxId.from_bytes(raw)
+            except MalformedHeaderError as found:
+                error = found
+        assert error is not None, raw
+        self.counters.malformed_headers += 1
+        self._run().records.append(self._malformed(record, error))
+
+    def _several_headers(
+        self, record: Record, headers: Sequence[tuple[str, bytes | None]], live: bool
+    ) -> None:
+        # A transaction's record with a TxCtl, or with headers of the application's own.
+        txids = [raw for name, raw in headers if name == TXID_HEADER]
+        controls = [raw for name, raw in headers if name == TXCTL_HEADER]
+        raw = txids[0]
+        try:
+            control = self._control(record, txids, controls)
+        except MalformedHeaderError as error:
+            self._report(record, raw, error, live)
+            return
+        if control is not None:
+            assert raw is not None
+            self._end(raw, control, record.offset(), live)
+            return
+        pending = self._pending.get(raw) if raw is not None else None
+        if pending is None:
+            pending = self._begin(raw, record, live)
+            if pending is None:
+                return
+        if controls:
+            pending.own_only = False
+        pending.records.append(record)
+        touched = self._touched
+        if not touched or touched[-1] is not pending:
+            touched.append(pending)
+
+    def _control(
+        self, record: Record, txids: Sequence[bytes | None], controls: Sequence[bytes | None]
+    ) -> Marker | None:
+        """The marker that a record is, or None for data.
+
+        Raises:
+            MalformedHeaderError: a header twice, or one that does not decode.
+        """
+        if len(txids) > 1 or len(controls) > 1:
+            raise MalformedHeaderError("more than one TxId or TxCtl header")
+        if not controls:
+            return None
+        if not _well_formed(txids[0]):
+            TxId.from_bytes(txids[0])
+        control = controls[0] or b""
+        if record.key() is None and record.value() is None:
+            marker = decode_control(control)
+            if isinstance(marker, Marker):
+                return marker
+        self._controls.decode(control)
+        return None
+
+    # --- markers --------------------------------------------------------------------------------
+
+    def _end(self, raw: RawTxId, marker: Marker, offset: int, live: bool) -> None:
+        prefix = raw[:JOURNAL_BYTES]
+        journal = journal_of(raw)
+        pending = self._pending.pop(raw, None)
+        duplicate = (
+            raw in self._ended
+            or raw < self._floors.get(prefix, b"")
+            or (marker.committed and marker.commit_sequence <= self._met.get(journal, -1))
+        )
+        self._remember(raw, prefix)
+        if marker.committed:
+            # Only COMMITTED advances it: an ABORTED marker is ignored whichever it is, so it need
+            # not stand in order, and a commit is never taken for a duplicate because of one.
+            self._met[journal] = max(marker.commit_sequence, self._met.get(journal, -1))
+        # HW last: it says nothing about this marker's own TxId, which was unfinished.
+        floor = prefix + min(marker.hw, 2**63 - 1).to_bytes(8, "big")
+        if floor > self._floors.get(prefix, b""):
+            self._floors[prefix] = floor
+            self._floor_raised = True
+        if live and duplicate:
+            self.counters.duplicate_markers += 1
+            self.counters.late_records += 0 if pending is None else pending.count
+        if live and marker.committed and not duplicate:
+            self._commit(EndedTransaction(raw, marker, offset), pending)
+        else:
+            if live and marker.committed:
+                self._push(EndedTransaction(raw, marker, offset))
+            if pending is not None:
+                self._pending_map.discard(pending)
+
+    def _commit(self, entry: EndedTransaction, pending: PendingTransaction | None) -> None:
+        ranges = entry.marker.branches
+        if not ranges:
+            if pending is not None:
+                self.counters.late_records += pending.count
+                self._pending_map.discard(pending)
+        elif pending is None:
+            entry.state = EntryState.WAITING
+        else:
+            entry.first_offset = pending.first_offset
+            self._fill(entry, pending)
+            if entry.state is not EntryState.READY:
+                # A side read gets all of it; holding a part twice would only cost memory.
+                entry.first_offset = entry.marker_offset
+                self._pending_map.discard(pending)
+        if entry.state is EntryState.WAITING:
+            self.counters.side_reads += 1
+        self._push(entry)
+
+    def _fill(self, entry: EndedTransaction, pending: PendingTransaction) -> None:
+        """Make an entry READY, WAITING or FAILED by what the buffer holds of it."""
+        ranges = entry.marker.branches
+        total = sum(r.count for r in ranges)
+        if (
+            len(ranges) == 1
+            and ranges[0].branch == OWN_BRANCH
+            and pending.own_only
+            and pending.count == total
+            and pending.first_offset == ranges[0].first_offset
+            and pending.last_offset == ranges[0].last_offset
+        ):
+            # Offsets only rise: with first, last and count as stated, these are the records.
+            verdict = Verdict(Match.EXACT, total, 0)
+            selected: Iterator[Record] | None = None
+        else:
+            stream = self._pending_map.stream
+            verdict = self._controls.judge(stream(pending), ranges)
+            if verdict.match is Match.MORE:
+                verdict = self._controls.judge_without_duplicates(stream(pending), ranges, verdict)
+            selected = self._controls.select(
+                stream(pending), ranges, remove_duplicates=verdict.remove_duplicates
+            )
+        if verdict.match is Match.EXACT:
+            self.counters.late_records += verdict.late
+            entry.state = EntryState.READY
+            entry.pending = pending
+            entry.total = total
+            if pending.run is not None:
+                entry.stream = selected or self._pending_map.stream(pending)
+            else:
+                entry.stream = pending.records if selected is None else list(selected)
+            self._skip_delivered(entry)
+        elif verdict.match is Match.MORE:
+            self._fail(entry, IntegrityError(self._text(entry, "holds more than its marker says")))
+        else:
+            entry.state = EntryState.WAITING
+
+    def _skip_delivered(self, entry: EndedTransaction) -> None:
+        if entry.marker_offset == self._start.o2 and self._start.o3:
+            skip = min(self._start.o3, entry.total)
+            if not isinstance(entry.stream, Sequence):
+                entry.stream = islice(entry.stream, skip, None)
+            entry.taken = skip
+
+    def _push(self, entry: EndedTransaction) -> None:
+        self._queue.append(entry)
+
+    def _fail(self, entry: EndedTransaction, error: ConsumerError) -> None:
+        entry.state = EntryState.FAILED
+        entry.error = error
+
+    def _text(self, entry: EndedTransaction, what: str) -> str:
+        topic, partition = self.partition
+        txid = TxId.from_bytes(entry.txid)
+        return f"transaction {txid} in {topic}[{partition}], marker {entry.marker_offset}: {what}"
+
+    def _remember(self, raw: RawTxId, prefix: bytes) -> None:
+        if raw in self._ended:
+            return
+        heap = self._ended_by_journal.setdefault(prefix, [])
+        heappush(heap, raw)
+        self._ended.add(raw)
+        if len(self._ended) > ENDED_MAX:
+            self._ended.discard(heappop(heap))
+
+    def _after_batch(self) -> None:
+        if self._floor_raised:
+            self._floor_raised = False
+            self._forget_below_floors()
+        if self._touched:
+            still = {id(p): p for p in self._touched if self._pending.get(p.txid) is p}
+            self._touched = []
+            self._pending_map.charge(list(still.values()))
+        if self._verdicts:
+            self._apply_verdicts()
+
+    def _forget_below_floors(self) -> None:
+        for prefix, floor in self._floors.items():
+            heap = self._ended_by_journal.get(prefix, [])
+            while heap and heap[0] < floor:
+                self._ended.discard(heappop(heap))
+        floors = self._floors
+        for raw in [r for r in self._pending if r < floors.get(r[:JOURNAL_BYTES], b"")]:
+            self._drop(raw)
+
+    def _drop(self, raw: RawTxId) -> None:
+        pending = self._pending.pop(raw)
+        self.counters.discarded_transactions += 1
+        self._pending_map.discard(pending)
+
+    # --- out ------------------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether `take` would give something."""
+        self._pass_finished()
+        queue = self._queue
+        if not queue:
+            return False
+        head = queue[0]
+        return isinstance(head, Run) or head.state is EntryState.READY
+
+    @property
+    def queued_records(self) -> int:
+        """Records read, not pending any more and not taken: what is held beyond the pending."""
+        return sum(len(e.records) if isinstance(e, Run) else e.total for e in self._queue)
+
+    @property
+    def failure(self) -> ConsumerError | None:
+        """Why nothing more is delivered from this partition, if so."""
+        self._pass_finished()
+        head = self._queue[0] if self._queue else None
+        return head.error if isinstance(head, EndedTransaction) else None
+
+    def take(self, limit: int) -> list[Record]:
+        """The next deliverables, at most `limit`; they count as delivered from now on.
+
+        Empty where everything read is delivered or pending, or the head waits or failed.
+        """
+        taken: list[Record] = []
+        self._taken = taken
+        self._history = history = []
+        self._history_met = dict(self._met_taken)
+        while True:
+            self._pass_finished()
+            room = limit - len(taken)
+            if not self._queue or room <= 0:
+                return taken
+            entry = self._queue[0]
+            if isinstance(entry, Run):
+                start, stream = entry.index, entry.records
+                entry.index = stop = min(start + room, len(stream))
+                taken += stream[start:stop] if start or stop < len(stream) else stream
+            elif entry.state is EntryState.READY:
+                start = entry.taken
+                entry.taken = stop = min(start + room, entry.total)
+                if isinstance(entry.stream, Sequence):
+                    taken += entry.stream[start:stop]
+                else:
+                    taken += islice(entry.stream, stop - start)
+            else:
+                return taken
+            history.append((entry, start, stop))
+
+    def _pass_finished(self) -> None:
+        # Drop what is delivered from the head; entries without records go silently.
+        queue = self._queue
+        while queue:
+            entry = queue[0]
+            if isinstance(entry, Run):
+                if entry.index < len(entry.records):
+                    return
+            else:
+                if entry.state is not EntryState.READY or entry.taken < entry.total:
+                    return
+                self._finish(entry)
+            queue.popleft()
+
+    def _finish(self, entry: EndedTransaction) -> None:
+        advance(self._met_taken, entry)
+        if entry.pending is not None:
+            self._pending_map.discard(entry.pending)
+            entry.pending = None
+        entry.stream = ()
+
+    # --- side reads and look-ups ----------------------------------------------------------------
+
+    def side_reads(self) -> list[SideRead]:
+        """What is waiting for a side read, by marker offset."""
+        return [SideRead.of(e) for e in self._waiting()]
+
+    def _waiting(self) -> Iterator[EndedTransaction]:
+        for entry in self._queue:
+            if isinstance(entry, EndedTransaction) and entry.state is EntryState.WAITING:
+                yield entry
+
+    def settle(
+        self, request: SideRead, found: PendingTransaction | None, *, duplicate: bool, torn: bool
+    ) -> None:
+        """Answer a side read. Changes nothing but that transaction's delivery.
+
+        Args:
+            request: as `side_reads` gave it; one that is no longer waiting is ignored.
+            found: the TxId's records in the range, from this buffer's pending map.
+            duplicate: whether an earlier marker of the TxId is in the range.
+            torn: whether the log's start lies above the range's first offset.
+        """
+        entry = next((e for e in self._waiting() if e.marker_offset == request.marker_offset), None)
+        if entry is not None and duplicate:
+            self.counters.duplicate_markers += 1
+            entry.state = EntryState.READY
+        elif entry is not None:
+            if found is not None:
+                self._fill(entry, found)
+                if entry.state is EntryState.READY:
+                    return
+            if entry.state is EntryState.WAITING:
+                self._settle_missing(entry, torn)
+        if found is not None:
+            self._pending_map.discard(found)
+
+    def _settle_missing(self, entry: EndedTransaction, torn: bool) -> None:
+        if not torn:
+            # The log is whole and yet lacks what was committed: no skipping that.
+            text = "the log holds less than its marker says"
+            self._fail(entry, IntegrityError(self._text(entry, text)))
+        elif self.torn_skip:
+            self.counters.torn_transactions += 1
+            entry.state = EntryState.READY
+        else:
+            text = "retention deleted a part of it; torn.reset=skip goes on without it"
+            self._fail(entry, TornTransactionError(self._text(entry, text)))
+
+    def pending(self) -> Iterator[PendingTransaction]:
+        """Transactions without a marker, by first offset."""
+        return iter(list(self._pending.values()))
+
+    def resolve(self, raw: RawTxId, *, end_offset: int, ended: bool) -> None:
+        """Answer a look-up: obey the marker if one stands below `end_offset`, else the verdict.
+
+        Never delivers. The fate must have been read *before* `end_offset` was asked for: a
+        transaction shown finished by then has its marker below it in every partition of its own.
+
+        Args:
+            raw: the TxId.
+            end_offset: end of this data partition, asked for after the fate.
+            ended: the journal showed it finished, or neither it nor its BEGIN is there any more.
+        """
+        if raw in self._pending:
+            self._verdicts[raw] = end_offset, ended
+            self._apply_verdicts()
+
+    def _apply_verdicts(self) -> None:
+        reached = [r for r, (end, _) in self._verdicts.items() if end <= self.next_offset]
+        for raw in reached:
+            _, ended = self._verdicts.pop(raw)
+            pending = self._pending.get(raw)
+            if pending is None:
+                continue  # its marker was met on the way
+            if ended:
+                self._remember(raw, raw[:JOURNAL_BYTES])
+                self._drop(raw)
+            else:
+                pending.since = None  # look again later
+
+    @property
+    def looked_up(self) -> frozenset[RawTxId]:
+        """TxIds with a verdict that waits for its end offset."""
+        return frozenset(self._verdicts)
+
+    # --- positions ------------------------------------------------------------------------------
+
+    def position(self) -> Position:
+        """What was delivered, exactly: (o1, o2, o3) and `met`."""
+        self._pass_finished()
+        queue = self._queue
+        if not queue:
+            return self._position(self.next_offset, 0, self._met_taken, ())
+        head = queue[0]
+        if isinstance(head, Run):
+            return self._position(head.first_offset, 0, self._met_taken, queue)
+        return self._position(head.marker_offset, head.taken, self._met_taken, queue)
+
+    def _position(
+        self,
+        o2: int,
+        o3: int,
+        met: dict[Journal, int],
+        queue: Sequence[Run | EndedTransaction] | deque[Run | EndedTransaction],
+    ) -> Position:
+        o1 = min(o2, self.next_offset)
+        if self._pending:
+            o1 = min(o1, next(iter(self._pending.values())).first_offset)
+        for entry in queue:
+            if isinstance(entry, EndedTransaction):
+                o1 = min(o1, entry.first_offset)
+        if o2 < self._start.o2:
+            return Position(o1=o1, o2=self._start.o2, o3=self._start.o3, met=self._start.met)
+        if o2 == self._start.o2 and not o3:
+            o3 = self._start.o3
+        return Position(o1=o1, o2=o2, o3=o3, met=dict(met))
+
+    def position_after(self, record: Record) -> Position | None:
+        """The position when `record` was the last one delivered, if the last `take` gave it."""
+        met = dict(self._history_met)
+        index = next((i for i, taken in enumerate(self._taken) if taken is record), -1)
+        if index < 0:
+            return None
+        for number, (entry, start, stop) in enumerate(self._history):
+            rest = [e for e, _, _ in self._history[number:]]
+            rest += [e for e in self._queue if e is not rest[-1]]
+            if index < stop - start:
+                if isinstance(entry, Run):
+                    return self._position(record.offset() + 1, 0, met, rest[1:])
+                if start + index + 1 < entry.total:
+                    return self._position(entry.marker_offset, start + index + 1, met, rest)
+                advance(met, entry)
+                return self._position(entry.marker_offset + 1, 0, met, rest[1:])
+            index -= stop - start
+            if isinstance(entry, EndedTransaction):
+                advance(met, entry)
+        raise AssertionError(record.offset())
+
+    def close(self) -> None:
+        """Drop everything that is held, in memory and on disk."""
+        for entry in self._queue:
+            if isinstance(entry, EndedTransaction) and entry.pending is not None:
+                self._pending_map.discard(entry.pending)
+        self._queue.clear()
+        self._history = []
+        self._pending_map.drop(self._pending)
+
+
+def _well_formed(raw: bytes | None) -> bool:
+    # What `TxId.from_bytes` checks, without making a TxId.
+    return raw is not None and len(raw) == TXID_BYTES and raw[JOURNAL_BYTES] < 0x80
+
+
+def _no_transaction(_: Record) -> None:
+    raise AssertionError("a record before its transaction")
+
+
+def _pass_over(_: Record) -> None:
+    """A plain record below o2: delivered before the restart."""

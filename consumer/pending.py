@@ -1,0 +1,218 @@
+"""PendingTransactionMap: records of transactions that have no marker yet, memory first.
+
+Each data partition has a dict of its own here, {TxId as raw bytes: `PendingTransaction`}, which
+its `PartitionBuffer` fills without asking; the map looks at all of them together after every
+batch, charges what was added and moves the largest transactions to a `SpillStore` when memory
+holds more than allowed. No I/O, clock or randomness of its own: the store is handed in.
+
+Source: seed 001, "Transactional consumer" (PendingTransactionMap [TxId-Partition] -> messages,
+seamlessly spilling to disk beyond a configurable memory limit).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
+
+from ..journal.control import TopicPartition
+
+RECORD_OVERHEAD_BYTES: Final = 400
+"""What a buffered record costs beyond its key and value: message, headers, list slot."""
+SPILL_DOWN_TO: Final = 0.75
+"""A spill frees a quarter of the limit at once, so that it is not asked for again by every batch;
+with many small transactions that keeps the cost of choosing among them linear."""
+
+RawTxId = bytes
+"""Value of the header TxId, 16 bytes, compared as it is."""
+
+
+class Record(Protocol):
+    """The part of `confluent_kafka.Message` that the consumer's cores call."""
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        """Headers in order, or None."""
+
+    def offset(self) -> int:
+        """Offset in the data partition."""
+
+    def key(self) -> bytes | None:
+        """The key."""
+
+    def value(self) -> bytes | None:
+        """The value."""
+
+    def __len__(self) -> int:
+        """Bytes of the value."""
+
+
+class SpillStore(Protocol):
+    """Runs of records on disk; a run belongs to one transaction in one partition.
+
+    Every method raises `SpillError` where the disk refuses.
+    """
+
+    spilled_bytes: int
+    """Bytes written since the start."""
+
+    def append(self, run: int | None, owner: TopicPartition, records: Sequence[Record]) -> int:
+        """Append records of one partition to a run, or begin one; returns the run's number."""
+
+    def read(self, run: int) -> Iterator[Record]:
+        """A run's records in the order they were appended, a piece at a time."""
+
+    def delete(self, run: int) -> None:
+        """Drop a run; its space comes back some time later."""
+
+
+class PendingTransaction:
+    """The records of one transaction in one data partition, in offset order.
+
+    The hot loop appends to `records` directly; so every count is derived, not kept.
+    """
+
+    __slots__ = (
+        "charged_bytes",
+        "charged_records",
+        "first_offset",
+        "own_only",
+        "owner",
+        "records",
+        "run",
+        "run_last_offset",
+        "run_records",
+        "since",
+        "txid",
+    )
+
+    def __init__(self, owner: TopicPartition, txid: RawTxId, first_offset: int) -> None:
+        """Begin without records.
+
+        Args:
+            owner: the data partition.
+            txid: value of the header TxId.
+            first_offset: offset of the first record that will be appended.
+        """
+        self.owner = owner
+        self.txid = txid
+        self.first_offset = first_offset
+        self.records: list[Record] = []
+        """Those in memory: all, or what came after the last spill."""
+        self.own_only = True
+        """No record carries a TxCtl, so all are the owner's own, without sequence numbers."""
+        self.run: int | None = None
+        self.run_records = 0
+        self.run_last_offset = -1
+        self.charged_records = 0
+        """How many of `records` are charged."""
+        self.charged_bytes = 0
+        self.since: float | None = None
+        """When the shell first saw it pending, on the shell's clock; None = not yet."""
+
+    @property
+    def count(self) -> int:
+        """Records, in memory and spilled."""
+        return self.run_records + len(self.records)
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record; -1 without any."""
+        return self.records[-1].offset() if self.records else self.run_last_offset
+
+
+class PendingTransactionMap:
+    """[data partition, TxId] → records, with one memory limit over all of a consumer's partitions.
+
+    Source: seed 001, "Transactional consumer", READ_COMMITTED.
+    """
+
+    def __init__(self, memory_max_bytes: int, store: SpillStore | None = None) -> None:
+        """Begin empty.
+
+        Args:
+            memory_max_bytes: keys, values and overhead held in memory before spilling.
+            store: where to spill; None = nowhere, memory then grows without bound.
+        """
+        self.memory_max_bytes = memory_max_bytes
+        self.memory_bytes = 0
+        """Charged now: pending transactions, and committed ones that are being delivered."""
+        self._store = store
+        self._partitions: dict[int, dict[RawTxId, PendingTransaction]] = {}
+        self._next_view = 0
+
+    def view(self) -> dict[RawTxId, PendingTransaction]:
+        """A new dict for one reader of one partition; it fills and empties it itself."""
+        view: dict[RawTxId, PendingTransaction] = {}
+        self._partitions[self._next_view] = view
+        self._next_view += 1
+        return view
+
+    def drop(self, view: dict[RawTxId, PendingTransaction]) -> None:
+        """Forget a reader's dict and discard what it holds."""
+        for pending in view.values():
+            self.discard(pending)
+        view.clear()
+        self._partitions = {n: v for n, v in self._partitions.items() if v is not view}
+
+    def charge(self, touched: Sequence[PendingTransaction]) -> None:
+        """Count the records that a batch added to transactions that are still pending.
+
+        A transaction that begins and ends within one batch is never charged: a batch is bounded,
+        and so is what it adds.
+        """
+        for pending in touched:
+            fresh = pending.records[pending.charged_records :]
+            if not fresh:
+                continue
+            size = len(fresh) * RECORD_OVERHEAD_BYTES + sum(map(len, fresh))
+            size += sum(len(key) for record in fresh if (key := record.key()))
+            pending.charged_records += len(fresh)
+            pending.charged_bytes += size
+            self.memory_bytes += size
+
+    def enforce(self) -> None:
+        """Spill the largest pending transactions until memory is within its limit.
+
+        Raises:
+            SpillError: the disk refused. Nothing is lost: what was not spilled is still in
+                memory, and positions never passed it.
+        """
+        if self.memory_bytes <= self.memory_max_bytes or self._store is None:
+            return
+        target = self.memory_max_bytes * SPILL_DOWN_TO
+        candidates = [p for v in self._partitions.values() for p in v.values() if p.charged_bytes]
+        # Largest first, and of equals the oldest: fewest and longest writes, and the one that
+        # has been open longest is the least likely to end next.
+        candidates.sort(key=lambda pending: -pending.charged_bytes)
+        for pending in candidates:
+            if self.memory_bytes <= target:
+                return
+            self._spill(self._store, pending)
+
+    def _spill(self, store: SpillStore, pending: PendingTransaction) -> None:
+        last_offset = pending.last_offset
+        # The store first: if it raises, the records are still here.
+        pending.run = store.append(pending.run, pending.owner, pending.records)
+        pending.run_records += len(pending.records)
+        pending.run_last_offset = last_offset
+        pending.records.clear()
+        self._uncharge(pending)
+
+    def stream(self, pending: PendingTransaction) -> Iterator[Record]:
+        """All records in offset order, spilled ones a piece at a time."""
+        if pending.run is not None and self._store is not None:
+            yield from self._store.read(pending.run)
+        yield from pending.records
+
+    def discard(self, pending: PendingTransaction) -> None:
+        """Drop the records: delivered, aborted or resolved. Repeating it changes nothing."""
+        if pending.run is not None and self._store is not None:
+            run, pending.run = pending.run, None
+            pending.run_records = 0
+            self._store.delete(run)
+        pending.records = []
+        self._uncharge(pending)
+
+    def _uncharge(self, pending: PendingTransaction) -> None:
+        self.memory_bytes -= pending.charged_bytes
+        pending.charged_bytes = 0
+        pending.charged_records = 0

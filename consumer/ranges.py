@@ -1,0 +1,150 @@
+"""Which records of a transaction its marker accepts, and whether they are all there.
+
+Pure: records in, verdict out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from ..journal.control import OWN_BRANCH, TXCTL_HEADER, BranchRange, DataControl, decode_control
+from ..journal.errors import MalformedHeaderError
+from .pending import Record
+
+CONTROL_CACHE_MAX: Final = 65_536
+"""Distinct TxCtl values kept decoded; with sequence numbers every record has its own."""
+
+
+class Match(Enum):
+    """How the records at hand compare with what the marker states."""
+
+    EXACT = "exact"
+    FEWER = "fewer"
+    """Some are missing here; a side read settles it."""
+    MORE = "more"
+    """More than were written, and no sequence numbers to tell the duplicates by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What `ControlCache.judge` found."""
+
+    match: Match
+    accepted: int
+    """Records that will be delivered, if `match` is EXACT."""
+    late: int
+    """Records outside every accepted branch's range."""
+    remove_duplicates: bool = False
+    """Of records with equal branch and sequence only the first is delivered."""
+
+
+@dataclass(slots=True)
+class _Tally:
+    count: int = 0
+    first_offset: int = -1
+    last_offset: int = -1
+
+
+class ControlCache:
+    """Decoded TxCtl values of data records, and the questions that need them."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._decoded: dict[bytes, tuple[int, int | None]] = {}
+
+    def decode(self, raw: bytes) -> tuple[int, int | None]:
+        """(branch, sequence) of a data record's TxCtl.
+
+        Raises:
+            MalformedHeaderError: it does not decode, or is a marker's.
+        """
+        found = self._decoded.get(raw)
+        if found is not None:
+            return found
+        control = decode_control(raw)
+        if not isinstance(control, DataControl):
+            raise MalformedHeaderError("a marker's TxCtl on a data record")
+        if len(self._decoded) >= CONTROL_CACHE_MAX:
+            self._decoded.clear()
+        self._decoded[raw] = control.branch, control.sequence
+        return control.branch, control.sequence
+
+    def branch_of(self, record: Record) -> tuple[int, int | None]:
+        """(branch, sequence) of a data record that was found well-formed before."""
+        headers = record.headers()
+        if headers is not None and len(headers) > 1:
+            for name, raw in headers:
+                if name == TXCTL_HEADER and raw:
+                    return self.decode(raw)
+        return OWN_BRANCH, None
+
+    def judge(self, records: Iterable[Record], ranges: Sequence[BranchRange]) -> Verdict:
+        """Compare a transaction's records in one partition with its marker.
+
+        First and last offset are those of real records, so a missing one means that records are
+        missing even where the count happens to fit.
+        """
+        by_branch = {r.branch: r for r in ranges}
+        tallies = {r.branch: _Tally() for r in ranges}
+        late = 0
+        for record in records:
+            offset = record.offset()
+            branch, _ = self.branch_of(record)
+            stated = by_branch.get(branch)
+            if stated is None or not stated.first_offset <= offset <= stated.last_offset:
+                late += 1
+                continue
+            tally = tallies[branch]
+            tally.count += 1
+            tally.last_offset = offset
+            if tally.first_offset < 0:
+                tally.first_offset = offset
+        match = Match.EXACT
+        for stated in ranges:
+            tally = tallies[stated.branch]
+            ends = tally.first_offset, tally.last_offset
+            if tally.count < stated.count or ends != (stated.first_offset, stated.last_offset):
+                match = Match.FEWER
+                break
+            if tally.count > stated.count:
+                match = Match.MORE
+        return Verdict(match, sum(r.count for r in ranges), late)
+
+    def judge_without_duplicates(
+        self, records: Iterable[Record], ranges: Sequence[BranchRange], verdict: Verdict
+    ) -> Verdict:
+        """Compare again where there were more, each (branch, sequence) counted once."""
+        seen: set[tuple[int, int]] = set()
+        counts = {r.branch: 0 for r in ranges}
+        for record in self.select(records, ranges, remove_duplicates=False):
+            branch, sequence = self.branch_of(record)
+            if sequence is None:
+                counts[branch] += 1
+            elif (branch, sequence) not in seen:
+                seen.add((branch, sequence))
+                counts[branch] += 1
+        if all(counts[r.branch] == r.count for r in ranges):
+            return Verdict(Match.EXACT, verdict.accepted, verdict.late, remove_duplicates=True)
+        return verdict
+
+    def select(
+        self, records: Iterable[Record], ranges: Sequence[BranchRange], *, remove_duplicates: bool
+    ) -> Iterator[Record]:
+        """The records that the marker accepts, in offset order."""
+        by_branch = {r.branch: r for r in ranges}
+        seen: set[tuple[int, int]] = set()
+        for record in records:
+            branch, sequence = self.branch_of(record)
+            stated = by_branch.get(branch)
+            if stated is None:
+                continue
+            if not stated.first_offset <= record.offset() <= stated.last_offset:
+                continue
+            if remove_duplicates and sequence is not None:
+                if (branch, sequence) in seen:
+                    continue
+                seen.add((branch, sequence))
+            yield record

@@ -1,0 +1,201 @@
+"""PartitionBuffer against the naive reader: same deliveries from every start, through every crash.
+
+Source: seed 001, "Transactional consumer", consumer failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logtx.consumer.buffer import PartitionBuffer
+from logtx.consumer.entries import SideRead
+from logtx.consumer.pending import PendingTransaction, PendingTransactionMap
+from logtx.journal.control import Marker
+from logtx.journal.position import Position
+
+from .naive import LogWriter, expected, parse
+from .records import DATA, FakeRecord, malformed
+
+WEIGHTS = (3, 3, 4, 4, 2, 2, 2, 1, 1)
+"""Of the actions of `LogWriter.step`: most steps write data, few finish."""
+
+
+def some_actions(seed: int, size: int) -> list[tuple[int, int, int]]:
+    # Drawn by a seed and not one by one: logs that are long enough for late records behind
+    # forgotten ends would be rare otherwise.
+    chance = Random(seed)
+    kinds = chance.choices(range(len(WEIGHTS)), WEIGHTS, k=size)
+    return [(kind, chance.randrange(64), chance.randrange(64)) for kind in kinds]
+
+
+ACTIONS = st.builds(some_actions, st.integers(0, 2**32), st.integers(5, 90))
+
+
+def write(actions: Sequence[tuple[int, int, int]]) -> list[FakeRecord]:
+    writer = LogWriter()
+    for action, a, b in actions:
+        writer.step(action, a, b)
+    return writer.log
+
+
+class Reader:
+    """A buffer, and side reads answered out of the whole log."""
+
+    def __init__(self, log: Sequence[FakeRecord], start: Position) -> None:
+        self.log = log
+        self.map = PendingTransactionMap(1 << 30)
+        self.buffer = PartitionBuffer(DATA, start, self.map, malformed=malformed)
+        self.at = start.o1
+
+    def read(self, count: int) -> None:
+        self.buffer.feed(self.log[self.at : self.at + count])
+        self.at += count
+        for request in self.buffer.side_reads():
+            self.side_read(request)
+
+    def side_read(self, request: SideRead) -> None:
+        found = PendingTransaction(DATA, request.txid, request.first_offset)
+        duplicate = False
+        for record in self.log[request.first_offset : request.marker_offset]:
+            raw, control = parse(record)
+            if raw != request.txid:
+                continue
+            if isinstance(control, Marker):
+                duplicate = True
+                break
+            if not found.records:
+                found.first_offset = record.at
+            found.own_only = found.own_only and control is None
+            found.records.append(record)
+        self.buffer.settle(
+            request, found if found.records else None, duplicate=duplicate, torn=False
+        )
+
+    def drain(self, limit: int) -> Iterator[FakeRecord]:
+        while taken := self.buffer.take(limit):
+            for record in taken:
+                assert isinstance(record, FakeRecord)
+                yield record
+
+
+def offsets(records: Sequence[FakeRecord]) -> list[int]:
+    return [record.at for record in records]
+
+
+@settings(max_examples=400, deadline=None)
+@given(ACTIONS, st.integers(0, 60), st.integers(1, 9), st.integers(1, 4))
+def test_deliveries_equal_the_naive_readers_from_any_start(
+    actions: list[tuple[int, int, int]], start: int, batch: int, limit: int
+) -> None:
+    log = write(actions)
+    reader = Reader(log, Position.at(min(start, len(log))))
+    got: list[FakeRecord] = []
+    while reader.at < len(log):
+        reader.read(batch)
+        got += reader.drain(limit)
+    assert reader.buffer.failure is None
+    assert offsets(got) == offsets(expected(log, min(start, len(log))))
+
+
+@settings(max_examples=250, deadline=None)
+@given(ACTIONS, st.integers(0, 30), st.integers(1, 9), st.booleans(), st.booleans())
+def test_a_crash_after_every_record_loses_and_repeats_nothing(
+    actions: list[tuple[int, int, int]], start: int, batch: int, forget_o1: bool, travel: bool
+) -> None:
+    log = write(actions)
+    start = min(start, len(log))
+    want = offsets(expected(log, start))
+    position = Position.at(start)
+    got: list[int] = []
+    # Each life delivers one record, or reads one batch, and dies.
+    for _ in range(6 * len(log) + 6):
+        reader = Reader(log, position)
+        while reader.at < len(log) and not reader.buffer.ready:
+            reader.read(batch)
+        got += offsets([r for r in reader.buffer.take(1) if isinstance(r, FakeRecord)])
+        position = reader.buffer.position()
+        if reader.at >= len(log) and not reader.buffer.ready:
+            break
+        if travel:  # through Kafka's commit metadata and back
+            position = Position.from_metadata(position.o1, position.to_metadata())
+        if forget_o1:  # by the side read, o2 alone suffices
+            position = Position(o1=position.o2, o2=position.o2, o3=position.o3, met=position.met)
+        if not start and not forget_o1:
+            # o1 holds all that is pending, and `met` knows every duplicate.
+            assert reader.buffer.counters.side_reads == 0
+    assert got == want
+
+
+@settings(max_examples=300, deadline=None)
+@given(ACTIONS, st.integers(1, 9))
+def test_every_record_is_delivered_late_aborted_or_pending(
+    actions: list[tuple[int, int, int]], batch: int
+) -> None:
+    log = write(actions)
+    reader = Reader(log, Position.at(0))
+    while reader.at < len(log):
+        reader.read(batch)
+    delivered = len(list(reader.drain(100)))
+    buffer = reader.buffer
+    ends = [(raw, control) for raw, control in map(parse, log) if isinstance(control, Marker)]
+    first_ends = dict(reversed(ends))
+    aborted = {raw for raw, end in first_ends.items() if not end.committed}
+    in_aborted = sum(
+        1 for r in log if (raw := parse(r)[0]) in aborted and not isinstance(parse(r)[1], Marker)
+    )
+    pending = sum(p.count for p in buffer.pending())
+    counters = buffer.counters
+    assert counters.side_reads == 0
+    assert counters.duplicate_markers == len(ends) - len(first_ends)
+    # Late records of an aborted transaction count as late or go with it, by where they lie.
+    rest = len(log) - len(ends) - delivered - pending - counters.discarded_transactions
+    assert counters.late_records <= rest <= counters.late_records + in_aborted
+    assert counters.discarded_transactions == 0
+
+
+@settings(max_examples=250, deadline=None)
+@given(ACTIONS, st.integers(1, 9), st.integers(1, 6), st.data())
+def test_position_after_any_record_of_the_last_take_resumes_behind_it(
+    actions: list[tuple[int, int, int]], batch: int, limit: int, draw: st.DataObject
+) -> None:
+    log = write(actions)
+    want = offsets(expected(log, 0))
+    reader = Reader(log, Position.at(0))
+    delivered = 0
+    while reader.at < len(log):
+        reader.read(batch)
+        while taken := reader.buffer.take(limit):
+            chosen = draw.draw(st.integers(0, len(taken) - 1))
+            position = reader.buffer.position_after(taken[chosen])
+            assert position is not None
+            resumed = Reader(log, position)
+            while resumed.at < len(log):
+                resumed.read(7)
+            rest = offsets(list(resumed.drain(100)))
+            assert rest == want[delivered + chosen + 1 :]
+            delivered += len(taken)
+    assert delivered == len(want)
+
+
+@settings(max_examples=200, deadline=None)
+@given(ACTIONS, st.integers(1, 9), st.integers(1, 5))
+def test_position_holds_nothing_delivered_and_only_rises(
+    actions: list[tuple[int, int, int]], batch: int, limit: int
+) -> None:
+    log = write(actions)
+    reader = Reader(log, Position.at(0))
+    last = (0, 0)
+    while reader.at < len(log):
+        reader.read(batch)
+        for _ in reader.drain(limit):
+            position = reader.buffer.position()
+            assert position.o1 <= position.o2
+            assert last <= (position.o2, position.o3)
+            last = position.o2, position.o3
+    assert reader.buffer.position().o2 == len(log)
+    for pending in reader.buffer.pending():
+        assert reader.buffer.position().o1 <= pending.first_offset
