@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from ..journal.errors import LogtxError
 from ..journal.records import JournalRecord
@@ -61,7 +62,7 @@ class WriteOffsets:
 
 
 Effect = WriteMarkers | WriteOffsets
-Ref = object
+Ref = Any
 """The caller's own token for a request; given back with its reply."""
 
 

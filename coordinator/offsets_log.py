@@ -1,0 +1,226 @@
+"""`__transaction_offsets`: a readable copy of the committed IOVs, one compacted key a group.
+
+The shard's replayed state is the truth. A reader of this topic takes, for a group, the value of
+the highest commit sequence (of the newest incarnation): the key carries the owner's epoch, so
+that a late write of a replaced owner can't shadow its successor's, whatever compaction keeps.
+
+Source: seed 001, "Producer IDs and state groups" and "Transaction flow", step 5b (the record
+G-LAST-COMMIT).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import fastavro
+from confluent_kafka import KafkaError
+
+from ..journal.errors import CorruptRecordError
+from ..journal.log import Log
+from ..journal.position import Position
+from ..journal.reader import OFFSETS_TOPIC, journal_partition_of
+from ..journal.txid import TxId
+from .appender import Appender
+from .commands import GroupOffsets
+
+_LOG = logging.getLogger(__name__)
+_VERSION: Final = b"\x01"
+RETRY_S: Final = 0.5
+
+OFFSETS_TOPIC_SETTINGS: Final = {"cleanup.policy": "compact"}
+
+_KEY: Final = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "logtx.offsets.Key",
+        "fields": [
+            {"name": "group", "type": "string"},
+            {"name": "partition", "type": "int"},
+            {"name": "incarnation", "type": "long"},
+            {"name": "epoch", "type": "long"},
+        ],
+    }
+)
+_VALUE: Final = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "logtx.offsets.Value",
+        "fields": [
+            {"name": "last_commit", "type": "string"},
+            {"name": "commit_sequence", "type": "long"},
+            {
+                "name": "offsets",
+                "type": {
+                    "type": "array",
+                    "items": {
+                        "type": "record",
+                        "name": "logtx.offsets.Offset",
+                        "fields": [
+                            {"name": "topic", "type": "string"},
+                            {"name": "partition", "type": "int"},
+                            {"name": "o1", "type": "long"},
+                            {"name": "metadata", "type": "string"},
+                        ],
+                    },
+                },
+            },
+        ],
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsKey:
+    """Who wrote which group's IOV."""
+
+    group: str
+    partition: int
+    """Journal partition."""
+    incarnation: int
+    epoch: int
+    """Of the owner that wrote it."""
+
+
+def encode_key(key: OffsetsKey) -> bytes:
+    """Key of a record in `__transaction_offsets`."""
+    body = {f: getattr(key, f) for f in ("group", "partition", "incarnation", "epoch")}
+    return _encode(_KEY, body)
+
+
+def encode_value(offsets: GroupOffsets) -> bytes:
+    """Value of a record: the group's whole IOV and the transaction that committed it."""
+    assert offsets.last_commit is not None
+    rows = [
+        {"topic": t, "partition": p, "o1": o.o1, "metadata": o.to_metadata()}
+        for (t, p), o in sorted(offsets.offsets.items())
+    ]
+    body = {
+        "last_commit": str(offsets.last_commit),
+        "commit_sequence": offsets.commit_sequence,
+        "offsets": rows,
+    }
+    return _encode(_VALUE, body)
+
+
+def decode_key(raw: bytes | None) -> OffsetsKey:
+    """Read a key back.
+
+    Raises:
+        CorruptRecordError: it does not decode.
+    """
+    return OffsetsKey(**_decode(_KEY, raw))
+
+
+def decode_value(raw: bytes | None) -> GroupOffsets:
+    """Read a value back.
+
+    Raises:
+        CorruptRecordError: it does not decode.
+    """
+    body = _decode(_VALUE, raw)
+    offsets = {
+        (r["topic"], r["partition"]): Position.from_metadata(r["o1"], r["metadata"])
+        for r in body["offsets"]
+    }
+    return GroupOffsets(offsets, TxId.parse(body["last_commit"]), body["commit_sequence"])
+
+
+def _encode(schema: Any, body: Mapping[str, Any]) -> bytes:
+    out = io.BytesIO()
+    out.write(_VERSION)
+    fastavro.schemaless_writer(out, schema, body)
+    return out.getvalue()
+
+
+def _decode(schema: Any, raw: bytes | None) -> dict[str, Any]:
+    if not raw or raw[:1] != _VERSION:
+        raise CorruptRecordError("an offsets record is empty or of another version")
+    try:
+        body = fastavro.schemaless_reader(io.BytesIO(raw[1:]), schema, schema)
+    except (ValueError, EOFError, IndexError, TypeError) as error:
+        raise CorruptRecordError(f"an offsets record does not decode: {error!r}") from error
+    assert isinstance(body, dict)
+    return body
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One group's writes: at most one in flight, and only the newest of what waits."""
+
+    key: OffsetsKey
+    newest: GroupOffsets | None = None
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+    in_flight: bool = False
+
+
+class OffsetsWriter:
+    """Writes IOVs. Each holds the whole vector, so a newer one stands for those before it."""
+
+    def __init__(self, log: Log, partition_count: int) -> None:
+        """Start a producer for `__transaction_offsets` of `partition_count` partitions."""
+        self._appender = Appender(log, {}, "offsets")
+        self._partition_count = partition_count
+        self._lanes: dict[OffsetsKey, _Lane] = {}
+
+    def write(self, key: OffsetsKey, offsets: GroupOffsets, written: Callable[[], None]) -> None:
+        """Write a group's IOV; `written` is called when it, or a newer one, is durable."""
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane(key)
+        lane.newest = offsets
+        lane.waiting.append(written)
+        self._send(lane)
+
+    def clear(self, key: OffsetsKey) -> None:
+        """Remove what an earlier owner wrote; a failure leaves a key that readers outvote."""
+
+        def acknowledge(_offset: int | None, error: KafkaError | None) -> None:
+            if error is not None:
+                _LOG.warning("offsets_not_cleared group=%s error=%s", key.group, error.name())
+
+        self._append(key, None, acknowledge)
+
+    def forget(self, partition: int) -> None:
+        """Drop what is queued for a journal partition that must be loaded again."""
+        for key in [k for k in self._lanes if k.partition == partition]:
+            del self._lanes[key]
+
+    def _append(
+        self,
+        key: OffsetsKey,
+        value: bytes | None,
+        acknowledge: Callable[[int | None, KafkaError | None], None],
+    ) -> None:
+        to = journal_partition_of(key.group, self._partition_count)
+        self._appender.append(OFFSETS_TOPIC, to, acknowledge, key=encode_key(key), value=value)
+
+    def _send(self, lane: _Lane) -> None:
+        if lane.in_flight or lane.newest is None:
+            return
+        offsets, lane.newest = lane.newest, None
+        waiting, lane.waiting = lane.waiting, []
+        lane.in_flight = True
+
+        def acknowledge(_offset: int | None, error: KafkaError | None) -> None:
+            lane.in_flight = False
+            if error is None:
+                for written in waiting:
+                    written()
+                self._send(lane)
+                return
+            _LOG.warning("offsets_not_written group=%s error=%s", lane.key.group, error.name())
+            lane.newest = lane.newest or offsets
+            lane.waiting[:0] = waiting
+            if self._lanes.get(lane.key) is lane:
+                asyncio.get_running_loop().call_later(RETRY_S, self._send, lane)
+
+        self._append(lane.key, encode_value(offsets), acknowledge)
+
+    async def close(self) -> None:
+        """Stop; the next owner writes what was not."""
+        await self._appender.close()

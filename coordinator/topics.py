@@ -1,0 +1,68 @@
+"""What the coordinator knows of data topics: looked up before a command names them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from ..journal.errors import UnknownTopicError, UnsupportedTopicError
+from ..journal.log import Log, TopicInfo
+from .decision import TopicFacts
+
+FACTS_MAX_AGE_S: Final = 60.0
+"""Facts older than this are looked up again before they are used for a new partition."""
+DEFAULT_RECORD_MAX_BYTES: Final = 1_048_588
+"""Kafka's default of ``max.message.bytes``, for a log that does not tell."""
+RESERVED: Final = frozenset({"__transaction_control", "__transaction_offsets"})
+
+
+class TopicRegistry:
+    """Facts of data topics, shared by all shards of a coordinator."""
+
+    def __init__(self, log: Log) -> None:
+        """Start with none."""
+        self._log = log
+        self.facts: dict[str, TopicFacts] = {}
+        self._looked_up_s: dict[str, float] = {}
+
+    def missing(self, topics: Iterable[str]) -> list[str]:
+        """Those of `topics` whose facts must be looked up before they are used."""
+        oldest = time.monotonic() - FACTS_MAX_AGE_S
+        return [t for t in topics if self._looked_up_s.get(t, float("-inf")) < oldest]
+
+    async def look_up(self, topics: Iterable[str]) -> None:
+        """Ask the log.
+
+        Raises:
+            UnknownTopicError: one does not exist.
+            UnsupportedTopicError: one can't take markers.
+            BrokerError: the log did not answer.
+        """
+        for topic in topics:
+            if topic in RESERVED:
+                raise UnsupportedTopicError(f"topic {topic} is logtx's own")
+            try:
+                info = await asyncio.to_thread(self._log.topic_info, topic)
+            except UnknownTopicError:
+                self.facts.pop(topic, None)
+                self._looked_up_s.pop(topic, None)
+                raise
+            self.facts[topic] = _facts(info)
+            self._looked_up_s[topic] = time.monotonic()
+
+
+def _facts(info: TopicInfo) -> TopicFacts:
+    if info.compacted:
+        raise UnsupportedTopicError(
+            f"topic {info.topic} is compacted (cleanup.policy): Kafka refuses markers there, which"
+            " have no key, and would drop committed values under aborted ones; write to a topic"
+            " with cleanup.policy=delete and export from it to the compacted one"
+        )
+    settings = info.settings or {}
+    return TopicFacts(
+        topic_id=info.topic_id,
+        partition_count=info.partition_count,
+        record_max_bytes=int(settings.get("max.message.bytes", DEFAULT_RECORD_MAX_BYTES)),
+    )
