@@ -92,6 +92,7 @@ def _print_ready(console: Console, options: UpOptions, bootstrap_servers: str) -
             '"transactional.id": "worker-1"})\n',
             markup=False,
             highlight=False,
+            soft_wrap=True,
         )
     for name, partitions in options.topics:
         console.print(f"Topic {name} has {partitions} partition{'s' * (partitions > 1)}.")
