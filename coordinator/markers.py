@@ -7,7 +7,7 @@ failed:
 
 - The shared producer is idempotent with ``enable.gapless.guarantee``: when the broker refuses a
   batch, it enforces the sequence numbers of what follows, and librdkafka stops for good instead
-  of closing the gap. Nothing behind the refused marker is written.
+  of closing the gap. Nothing behind the refused marker is written. No marker times out.
 - Then every lane waits until all it had in flight is answered, puts those not acknowledged back
   in order, and goes on with a new producer. Markers whose acknowledgement was lost are written
   twice, which consumers ignore.
@@ -47,7 +47,12 @@ from .metadata import Transaction
 
 _LOG = logging.getLogger(__name__)
 
-GAPLESS: Final = {"enable.gapless.guarantee": True}
+MARKER_CONFIG: Final = {
+    "enable.gapless.guarantee": True,
+    # A marker that timed out would leave a gap that the guarantee does not cover, so none does:
+    # a partition without a leader holds its markers back in librdkafka, in order.
+    "message.timeout.ms": 0,
+}
 IN_FLIGHT_MAX: Final = 1_000
 """Markers of one lane on their way at once."""
 RETRY_MIN_S: Final = 0.05
@@ -118,7 +123,7 @@ class MarkerWriter:
     def __init__(self, log: Log) -> None:
         """Start the shared producer."""
         self._log = log
-        self._shared = Appender(log, GAPLESS, "markers")
+        self._shared = Appender(log, MARKER_CONFIG, "markers")
         self._lanes: dict[tuple[int, TopicPartition], _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -214,12 +219,12 @@ class MarkerWriter:
         _LOG.warning(f"marker_refused {event}", lane.topic, lane.partition, error.name())
         if lane.appender is self._shared:
             # A gapless producer that met an error takes nothing more.
-            self._shared = Appender(self._log, GAPLESS, "markers")
+            self._shared = Appender(self._log, MARKER_CONFIG, "markers")
         if lane.appender is not None:
             self._spawn(lane.appender.close())
         lane.own = None
         if error.code() not in _NOT_THE_PARTITION:
-            lane.own = Appender(self._log, GAPLESS, f"markers-{lane.topic}-{lane.partition}")
+            lane.own = Appender(self._log, MARKER_CONFIG, f"markers-{lane.topic}-{lane.partition}")
         if error.code() in _GONE:
             await self._give_up_if_gone(lane)
         lane.pause_s = min(max(lane.pause_s * 2, RETRY_MIN_S), RETRY_MAX_S)

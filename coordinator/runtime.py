@@ -72,6 +72,7 @@ RETRY_MIN_S: Final = 0.1
 RETRY_MAX_S: Final = 5.0
 TICK_S: Final = 0.05
 LOOK_UP_TIMEOUT_S: Final = 30.0
+PUBLISH_S: Final = 3_600.0
 PROBE_S: Final = 1.0
 PROBES_MISSED_MAX: Final = 3
 
@@ -342,7 +343,11 @@ class PartitionRuntime:
             try:
                 if await self._take_over():
                     pause_s = RETRY_MIN_S
-                    await self._surprise.wait()
+                    publishing = asyncio.create_task(self._publish())
+                    try:
+                        await self._surprise.wait()
+                    finally:
+                        publishing.cancel()
                     if await self._is_replaced():
                         await self._stand_down()
                     continue
@@ -390,7 +395,6 @@ class PartitionRuntime:
             self.partition, shard.epoch, len(shard.transactions),
             (time.monotonic() - started) * 1000,
         )  # fmt: skip
-        await self._publish()
         return True
 
     def _load(self, shard: Shard, start: int, end: int | None = None) -> int:
@@ -427,14 +431,28 @@ class PartitionRuntime:
         self._catch_up()
 
     async def _publish(self) -> None:
-        """Tell clients where this partition is served."""
-        checkpoint = Checkpoint(
-            offset=0, epoch=self.shard.epoch, address=self._services.address
-        ).to_group_offset()
+        """Tell clients where this partition is served, now and again while it is.
+
+        Again, because Kafka forgets the offsets of a group without members after 7 days.
+        """
         log = self._services.log
-        await asyncio.to_thread(
-            log.commit_group_offset, COORDINATORS_GROUP, JOURNAL_TOPIC, self.partition, checkpoint
-        )
+        while True:
+            checkpoint = Checkpoint(
+                offset=0, epoch=self.shard.epoch, address=self._services.address
+            )
+            pause_s = PUBLISH_S
+            try:
+                await asyncio.to_thread(
+                    log.commit_group_offset,
+                    COORDINATORS_GROUP,
+                    JOURNAL_TOPIC,
+                    self.partition,
+                    checkpoint.to_group_offset(),
+                )
+            except BrokerError as error:
+                _LOG.warning("publish_failed partition=%d error=%s", self.partition, error)
+                pause_s = RETRY_MIN_S
+            await asyncio.sleep(pause_s)
 
     def _surprised(self, what: str) -> None:
         if self.status is not Serving.SERVING:
