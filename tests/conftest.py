@@ -1,0 +1,104 @@
+"""The transports that logtx runs on, for tests that hold on all of them.
+
+`memory` is a log in this process, `mock` librdkafka's mock cluster, `kafka` a real broker (from
+the pytest plugin, one for the session).
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+from confluent_kafka import Producer
+
+from logtx.journal.kafka_log import KafkaLog
+from logtx.journal.log import Log
+from logtx.journal.memory_log import MemoryLog
+
+MakeTopic = Callable[..., str]
+Append = Callable[..., list[int]]
+
+
+@pytest.fixture(scope="session")
+def mock_cluster() -> Iterator[str]:
+    """Address of librdkafka's mock cluster, which lives as long as the producer that holds it."""
+    holder = Producer({"bootstrap.servers": "", "test.mock.num.brokers": 1, "log_level": 0})
+    broker = next(iter(holder.list_topics(timeout=10).brokers.values()))
+    yield f"{broker.host}:{broker.port}"
+    del holder
+
+
+@pytest.fixture(params=["memory", "mock", pytest.param("kafka", marks=pytest.mark.kafka)])
+def transport(request: pytest.FixtureRequest) -> str:
+    """Name of the transport that the test runs on."""
+    return str(request.param)
+
+
+@pytest.fixture
+def memory_log() -> Iterator[MemoryLog]:
+    """An empty log in memory, with its faults at hand."""
+    name = uuid.uuid4().hex
+    yield MemoryLog.named(name)
+    MemoryLog.drop(name)
+
+
+@pytest.fixture
+def log(transport: str, request: pytest.FixtureRequest) -> Iterator[Log]:
+    """A log on each transport; real ones are shared, so use topics of `make_topic`."""
+    if transport == "memory":
+        yield request.getfixturevalue("memory_log")
+        return
+    if transport == "mock":
+        servers = request.getfixturevalue("mock_cluster")
+    else:
+        servers = request.getfixturevalue("logtx_kafka").bootstrap_servers
+    opened = KafkaLog({"bootstrap.servers": servers})
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def unique() -> Callable[[str], str]:
+    """Names that no other test uses."""
+    run, serial = uuid.uuid4().hex[:8], itertools.count()
+    return lambda stem: f"{stem}-{run}-{next(serial)}"
+
+
+@pytest.fixture
+def make_topic(log: Log, unique: Callable[[str], str]) -> MakeTopic:
+    """`make_topic(partitions=1, settings=None)` creates a topic of a new name."""
+
+    def make(partitions: int = 1, settings: dict[str, str] | None = None) -> str:
+        name = unique("topic")
+        assert log.create_topic(name, partitions=partitions, settings=settings)
+        return name
+
+    return make
+
+
+@pytest.fixture
+def append(log: Log) -> Append:
+    """`append(topic, partition, values, key=None, headers=None)` → the records' offsets."""
+    producer = log.producer({"linger.ms": 0, "enable.idempotence": True})
+
+    def send(
+        topic: str,
+        partition: int,
+        values: Sequence[bytes | None],
+        key: bytes | None = None,
+        headers: list[tuple[str, bytes | None]] | None = None,
+    ) -> list[int]:
+        offsets: list[int] = []
+
+        def delivered(error: object, message: object) -> None:
+            assert error is None, error
+            offsets.append(message.offset())  # type: ignore[attr-defined]
+
+        for value in values:
+            producer.produce(topic, value, key, partition, headers=headers, on_delivery=delivered)
+        assert producer.flush(10) == 0
+        return offsets
+
+    return send
