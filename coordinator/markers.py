@@ -56,7 +56,7 @@ MARKER_CONFIG: Final = {
 IN_FLIGHT_MAX: Final = 1_000
 """Markers of one lane on their way at once."""
 RETRY_MIN_S: Final = 0.05
-RETRY_MAX_S: Final = 10.0
+RETRY_MAX_S: Final = 1.0
 _GONE: Final = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,

@@ -137,6 +137,8 @@ class PartitionRuntime:
         self._surprise = asyncio.Event()
         self._unwritten: dict[int, int] = {}
         self._gone: dict[int, tuple[TopicPartition, ...]] = {}
+        self._truncated: int | None = None
+        """End of the journal before the broker lost its tail, once that was seen."""
         self._look_ups: set[asyncio.Task[None]] = set()
         self._successor = ""
 
@@ -234,6 +236,8 @@ class PartitionRuntime:
             return
         if error is not None or offset != predicted:
             what = error.name() if error else f"offset {offset}"
+            if offset is not None and offset < self._acknowledged_end:
+                self._truncated = self._acknowledged_end
             self._surprised(f"the append predicted at {predicted} was answered by {what}")
             return
         self._acknowledged_end = offset + 1
@@ -402,10 +406,12 @@ class PartitionRuntime:
         log, partition = self._services.log, self.partition
         if end is None:
             end = log.end_offset(JOURNAL_TOPIC, partition)
-            if end < self._acknowledged_end:
+            if self._truncated is not None or end < self._acknowledged_end:
+                # Serving on would give TxIds out twice.
+                lost = self._truncated or self._acknowledged_end
                 raise JournalTruncatedError(
-                    f"journal partition {partition} ends at {end}, but offset"
-                    f" {self._acknowledged_end - 1} was acknowledged: the broker lost its tail"
+                    f"the broker lost the tail of journal partition {partition}: offset {lost - 1}"
+                    f" was acknowledged, and the journal ended below; restore it from a replica"
                 )
             first = log.start_offset(JOURNAL_TOPIC, partition)
             if first > start:

@@ -1,0 +1,146 @@
+"""Runtimes of a journal partition over a log in memory, with the log's faults at hand."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from logtx.coordinator import commands as c
+from logtx.coordinator.appender import Appender
+from logtx.coordinator.decision import ShardConfig, TopicFacts
+from logtx.coordinator.markers import MarkerWriter
+from logtx.coordinator.offsets_log import OffsetsWriter
+from logtx.coordinator.runtime import PartitionRuntime, Services, Serving
+from logtx.journal.control import BranchRange, TopicPartition
+from logtx.journal.errors import LogtxError
+from logtx.journal.memory_log import MemoryLog
+from logtx.journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC
+from logtx.journal.txid import TxId
+
+TIMEOUT_S = 10.0
+DATA = "data"
+
+
+@dataclass
+class Driver:
+    """One runtime of journal partition 0, and a client of it."""
+
+    log: MemoryLog
+    runtime: PartitionRuntime
+    services: Services
+    closed: list[tuple[str, LogtxError]] = field(default_factory=list)
+    requests: int = 0
+
+    def send(self, command: c.Command) -> asyncio.Future[c.Reply]:
+        """Submit a command; the reply comes by the future."""
+        future: asyncio.Future[c.Reply] = asyncio.get_running_loop().create_future()
+        self.runtime.submit(command, future.set_result)
+        return future
+
+    async def ask(self, command: c.Command) -> c.Reply:
+        """Submit a command and wait for its reply."""
+        return await asyncio.wait_for(self.send(command), TIMEOUT_S)
+
+    async def connect(self, producer_id: str = "p", nonce: int = 1) -> c.Session:
+        """Connect a producer without a generation of its own."""
+        reply = await self.ask(c.Connect(producer_id=producer_id, nonce=nonce))
+        assert isinstance(reply, c.Connected), reply
+        return c.Session(producer_id, reply.generation, nonce)
+
+    def begin(self, session: c.Session, timeout_ms: int = 60_000) -> c.Begin:
+        """A BEGIN of a new request id."""
+        self.requests += 1
+        return c.Begin(
+            session=session, request_id=self.requests, answered_below=0, timeout_ms=timeout_ms
+        )
+
+    async def begun(self, session: c.Session, timeout_ms: int = 60_000) -> TxId:
+        """An open transaction."""
+        reply = await self.ask(self.begin(session, timeout_ms))
+        assert isinstance(reply, c.Began), reply
+        return reply.txid
+
+    async def until(self, what: Callable[[], bool] | Callable[[], Awaitable[bool]]) -> None:
+        """Wait until something holds, for a bounded time."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            held = what()
+            if held if isinstance(held, bool) else await held:
+                return
+            assert time.monotonic() < deadline, "it never came to hold"
+            await asyncio.sleep(0.005)
+
+    async def serving(self) -> None:
+        """Wait until the partition is served."""
+        await self.until(lambda: self.runtime.status is Serving.SERVING)
+
+
+def commit(
+    session: c.Session, txid: TxId, *partitions: TopicPartition, first: int = 0, last: int = 0
+) -> c.End:
+    """A commit that claims one range of own records per partition."""
+    writes = {p: (BranchRange(0, first, last, 1),) for p in partitions}
+    return c.End(session=session, txid=txid, action=c.Action.COMMIT, writes=writes)
+
+
+def abort(session: c.Session, txid: TxId, *partitions: TopicPartition) -> c.End:
+    """An abort that names partitions."""
+    writes: dict[TopicPartition, tuple[BranchRange, ...]] = dict.fromkeys(partitions, ())
+    return c.End(session=session, txid=txid, action=c.Action.ABORT, writes=writes)
+
+
+def prepare(log: MemoryLog, data_partitions: int = 2) -> None:
+    """Create the topics that a runtime needs."""
+    log.create_topic(JOURNAL_TOPIC, partitions=1)
+    log.create_topic(OFFSETS_TOPIC, partitions=1)
+    log.create_topic(DATA, partitions=data_partitions)
+
+
+@asynccontextmanager
+async def running(
+    log: MemoryLog, config: ShardConfig | None = None, *, serve: bool = True
+) -> AsyncIterator[Driver]:
+    """A runtime that owns journal partition 0, until the end of the block."""
+    closed: list[tuple[str, LogtxError]] = []
+    services = Services(
+        log=log,
+        journal=Appender(log, {"message.timeout.ms": 2_000}, "journal"),
+        markers=MarkerWriter(log),
+        offsets=OffsetsWriter(log, 1),
+        address="127.0.0.1:1",
+        process_nonce=random.getrandbits(63),
+        close_session=lambda _p, producer, _n, error: closed.append((producer, error)),
+        close_sessions=lambda _p, error: closed.append(("*", error)),
+    )
+    runtime = PartitionRuntime(0, services, config or ShardConfig())
+    info = log.topic_info(DATA)
+    runtime.shard.topics = {
+        DATA: TopicFacts(
+            topic_id=info.topic_id,
+            partition_count=info.partition_count,
+            record_max_bytes=1_000_000,
+        )
+    }
+    driver = Driver(log, runtime, services, closed)
+    ticking = asyncio.create_task(_tick(runtime))
+    runtime.start()
+    try:
+        if serve:
+            await driver.serving()
+        yield driver
+    finally:
+        ticking.cancel()
+        await runtime.stop()
+        await asyncio.gather(
+            services.journal.close(0.2), services.markers.close(0.2), services.offsets.close()
+        )
+
+
+async def _tick(runtime: PartitionRuntime) -> None:
+    while True:
+        await asyncio.sleep(0.01)
+        runtime.tick()

@@ -1,0 +1,437 @@
+"""The runtime against a log that loses, delays and reorders: TRAPS.md 1 to 6 and 13."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from logtx.coordinator import commands as c
+from logtx.coordinator.decision import ShardConfig
+from logtx.coordinator.runtime import RECORD_MAX_BYTES, Serving
+from logtx.journal.control import TXCTL_HEADER, BranchRange, Marker, decode_control
+from logtx.journal.errors import (
+    CoordinatorLoadingError,
+    JournalTruncatedError,
+    OffsetsPendingError,
+    ProducerFencedError,
+    RequestTooLargeError,
+    TransactionAbortedError,
+    UnknownTransactionError,
+)
+from logtx.journal.memory_log import MemoryLog
+from logtx.journal.position import Place, Position
+from logtx.journal.reader import (
+    JOURNAL_TOPIC,
+    OFFSETS_TOPIC,
+    find_fates,
+    read_entries,
+    read_records,
+)
+from logtx.journal.record_codec import encode_entry
+from logtx.journal.records import AbortReason, Entry, OffsetStep, Owner, PrepareAbort
+from logtx.journal.state import State
+from logtx.journal.txid import TxId
+
+from .runtimes import DATA, TIMEOUT_S, Driver, abort, commit, prepare, running
+
+P0, P1 = (DATA, 0), (DATA, 1)
+
+
+def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a coroutine test to its end."""
+
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
+
+    return run
+
+
+@pytest.fixture
+def log(memory_log: MemoryLog) -> MemoryLog:
+    """An empty log with the topics that a runtime needs."""
+    prepare(memory_log)
+    return memory_log
+
+
+def journal(log: MemoryLog) -> list[tuple[int, Entry]]:
+    """Everything in journal partition 0."""
+    end = log.end_offset(JOURNAL_TOPIC, 0)
+    return list(read_entries(log, 0, 0, end, timeout_s=5))
+
+
+def kinds(log: MemoryLog) -> list[str]:
+    """Record types in journal partition 0."""
+    return [type(entry.record).__name__ for _, entry in journal(log)]
+
+
+def markers(log: MemoryLog, partition: int = 0) -> list[Marker]:
+    """Markers in a data partition."""
+    end = log.end_offset(DATA, partition)
+    found = []
+    for message in read_records(log, DATA, partition, 0, end, timeout_s=5):
+        raw = dict(message.headers() or []).get(TXCTL_HEADER)
+        control = decode_control(raw) if raw else None
+        if isinstance(control, Marker):
+            found.append(control)
+    return found
+
+
+async def outcome(driver: Driver, txid: TxId) -> State:
+    """A transaction's state as a client is told."""
+    reply = await driver.ask(c.GetOutcome(txid=txid))
+    assert isinstance(reply, c.Outcome), reply
+    return reply.state
+
+
+@on_loop
+async def test_straight_path_writes_markers_then_finishes(log: MemoryLog) -> None:
+    async with running(log) as driver:
+        session = await driver.connect()
+        txid = await driver.begun(session)
+        reply = await driver.ask(commit(session, txid, P0, P1))
+        assert isinstance(reply, c.Outcome)
+        assert reply.state is State.COMMITTING
+        await driver.until(lambda: kinds(log)[-1] == "Committed")
+        assert kinds(log) == ["Owner", "ProducerRecord", "Begin", "PrepareCommit", "Committed"]
+        (marker,) = markers(log, 1)
+        assert marker.committed
+        assert marker.commit_sequence == reply.commit_sequence
+        assert marker.hw == txid.offset
+        assert set(marker.partitions) == {P0, P1}
+        assert marker.branches == (BranchRange(0, 0, 0, 1),)
+        assert await outcome(driver, txid) is State.COMMITTED
+
+
+@on_loop
+async def test_trap_1_a_retried_commit_waits_for_the_decision_in_flight(log: MemoryLog) -> None:
+    async with running(log) as driver:
+        session = await driver.connect()
+        txid = await driver.begun(session)
+        log.hold_appends(JOURNAL_TOPIC, 0)
+        first = driver.send(commit(session, txid, P0))
+        again = driver.send(commit(session, txid, P0))
+        await asyncio.sleep(0.1)
+        assert not first.done()
+        assert not again.done(), "told committed before the decision was durable"
+        log.release_appends(JOURNAL_TOPIC, 0)
+        for reply in await asyncio.wait_for(asyncio.gather(first, again), TIMEOUT_S):
+            assert isinstance(reply, c.Outcome)
+
+
+@on_loop
+async def test_trap_1_a_lost_decision_is_told_to_nobody(log: MemoryLog) -> None:
+    async with running(log) as driver:
+        session = await driver.connect()
+        txid = await driver.begun(session)
+        log.fail_appends(JOURNAL_TOPIC, 0, KafkaError.NOT_LEADER_FOR_PARTITION)
+        first = driver.send(commit(session, txid, P0))
+        again = driver.send(commit(session, txid, P0))
+        for reply in await asyncio.wait_for(asyncio.gather(first, again), TIMEOUT_S):
+            assert isinstance(reply, CoordinatorLoadingError)
+        await driver.serving()
+        assert await outcome(driver, txid) is State.OPEN
+        assert markers(log) == []
+        reply = await driver.ask(commit(session, txid, P0))
+        assert isinstance(reply, c.Outcome)
+
+
+@on_loop
+async def test_trap_2_an_acknowledgement_behind_a_surprise_is_void(log: MemoryLog) -> None:
+    async with running(log) as driver:
+        session = await driver.connect()
+        one, two = await driver.begun(session), await driver.begun(session)
+        log.hold_appends(JOURNAL_TOPIC, 0)
+        first = driver.send(commit(session, one, P0))
+        second = driver.send(commit(session, two, P0))
+        # Somebody else's OWNER takes the place that the first commit was predicted at; the
+        # second then lands where it was predicted, but of a dead epoch.
+        epoch, incarnation = driver.runtime.shard.epoch, driver.runtime.shard.incarnation
+        owner = Owner(replaces=epoch, address="127.0.0.1:2", process_nonce=2)
+        log.append_directly(JOURNAL_TOPIC, 0, encode_entry(Entry(epoch, incarnation, owner)))
+        log.release_appends(JOURNAL_TOPIC, 0)
+        for reply in await asyncio.wait_for(asyncio.gather(first, second), TIMEOUT_S):
+            assert isinstance(reply, CoordinatorLoadingError)
+        fates = find_fates(log, [one, two], timeout_s=5)
+        assert {f.state for f in fates.values()} == {State.OPEN}, "void commits count"
+
+
+@on_loop
+async def test_a_replaced_owner_stands_down_and_comes_back(log: MemoryLog) -> None:
+    async with running(log) as driver:
+        session = await driver.connect()
+        txid = await driver.begun(session)
+        shard = driver.runtime.shard
+        owner = Owner(replaces=shard.epoch, address="127.0.0.1:1", process_nonce=2)
+        entry = Entry(shard.epoch, shard.incarnation, owner)
+        log.append_directly(JOURNAL_TOPIC, 0, encode_entry(entry))
+        # Idle, it can't know; but an answer that could be stale asks for the journal's end.
+        reply = await driver.ask(c.GetOutcome(txid=txid))
+        assert isinstance(reply, CoordinatorLoadingError)
+        await driver.until(lambda: driver.runtime.status is Serving.STOOD_DOWN)
+        await driver.serving()  # nobody listens at that address
+        assert await outcome(driver, txid) is State.OPEN
+
+
+@on_loop
+async def test_trap_3_a_delayed_abort_of_a_dead_epoch_harms_nobody(log: MemoryLog) -> None:
+    async with running(log) as driver:
+        session = await driver.connect()
+        old_epoch, incarnation = driver.runtime.shard.epoch, driver.runtime.shard.incarnation
+        log.fail_appends(JOURNAL_TOPIC, 0, KafkaError.NOT_LEADER_FOR_PARTITION)
+        reply = await driver.ask(driver.begin(session))
+        assert isinstance(reply, CoordinatorLoadingError)
+        await driver.serving()
+        txid = await driver.begun(session)
+        late = PrepareAbort(begin=txid.offset, reason=AbortReason.REQUESTED, decided_ms=0)
+        log.append_directly(JOURNAL_TOPIC, 0, encode_entry(Entry(old_epoch, incarnation, late)))
+        reply = await driver.ask(c.GetOutcome(txid=txid))
+        assert isinstance(reply, CoordinatorLoadingError), "a foreign record is a surprise"
+        await driver.serving()
+        reply = await driver.ask(commit(session, txid, P0))
+        assert isinstance(reply, c.Outcome)
+        assert find_fates(log, [txid], timeout_s=5)[txid].state.commits
+
+
+@on_loop
+async def test_trap_4_hw_counts_acknowledged_records_only(log: MemoryLog) -> None:
+    async with running(log) as driver:
+        session = await driver.connect()
+        txid = await driver.begun(session)
+        await driver.ask(commit(session, txid, P0))
+        await driver.until(lambda: kinds(log)[-1] == "Committed")
+        log.hold_appends(JOURNAL_TOPIC, 0)
+        begun = driver.send(driver.begin(session))
+        next_begin = driver.runtime.shard.next_offset - 1
+        assert driver.runtime.shard.hw <= next_begin
+        log.release_appends(JOURNAL_TOPIC, 0)
+        reply = await begun
+        assert isinstance(reply, c.Began)
+        assert driver.runtime.shard.hw <= reply.txid.offset
+
+
+@on_loop
+async def test_trap_5_an_append_at_another_offset_is_a_surprise(log: MemoryLog) -> None:
+    async with running(log) as driver:
+        session = await driver.connect()
+        log.append_directly(JOURNAL_TOPIC, 0, b"\x01\x05")  # a foreign writer, not even decodable
+        reply = await driver.ask(driver.begin(session))
+        assert isinstance(reply, CoordinatorLoadingError), "two TxIds alike"
+
+
+@on_loop
+async def test_an_undecodable_record_stops_the_partition_and_says_where(log: MemoryLog) -> None:
+    log.append_directly(JOURNAL_TOPIC, 0, b"\x01\x03nonsense")
+    async with running(log, serve=False) as driver:
+        await driver.until(lambda: driver.runtime.status is Serving.FAILED)
+        reply = await driver.ask(c.ListTransactions())
+        assert "at offset 0" in str(reply)
+
+
+@on_loop
+async def test_trap_6_a_command_too_large_fails_its_client_alone(log: MemoryLog) -> None:
+    async with running(log) as driver:
+        session = await driver.connect()
+        txid, other = await driver.begun(session), await driver.begun(session)
+        ranges = tuple(BranchRange(n, 0, 0, 1) for n in range(RECORD_MAX_BYTES // 4))
+        driver.runtime.shard.topics[DATA] = driver.runtime.shard.topics[DATA].__class__(
+            topic_id="", partition_count=2, record_max_bytes=2**31
+        )
+        huge = c.End(session=session, txid=txid, action=c.Action.COMMIT, writes={P0: ranges})
+        for _ in range(2):
+            assert isinstance(await driver.ask(huge), RequestTooLargeError)
+        assert driver.runtime.status is Serving.SERVING
+        assert isinstance(await driver.ask(commit(session, other, P0)), c.Outcome)
+        assert isinstance(await driver.ask(abort(session, txid)), c.Outcome)
+
+
+@on_loop
+async def test_trap_10_a_journal_that_lost_its_tail_is_refused(log: MemoryLog) -> None:
+    async with running(log) as driver:
+        session = await driver.connect()
+        txid = await driver.begun(session)
+        log.truncate(JOURNAL_TOPIC, 0, txid.offset)
+        reply = await driver.ask(driver.begin(session))
+        assert isinstance(reply, CoordinatorLoadingError)
+        await driver.until(lambda: driver.runtime.status is Serving.FAILED)
+        reply = await driver.ask(c.ListTransactions())
+        assert isinstance(reply, JournalTruncatedError)
+
+
+@on_loop
+async def test_trap_13_expiry_races_the_commit_and_one_decides(log: MemoryLog) -> None:
+    async with running(log) as driver:
+        session = await driver.connect()
+        txid = await driver.begun(session, timeout_ms=50)
+        await driver.until(lambda: "PrepareAbort" in kinds(log))
+        reply = await driver.ask(commit(session, txid, P0))
+        assert isinstance(reply, TransactionAbortedError)
+        assert [k for k in kinds(log) if k.startswith("Prepare")] == ["PrepareAbort"]
+
+
+@on_loop
+async def test_trap_13_a_newer_generation_fences_and_aborts(log: MemoryLog) -> None:
+    async with running(log) as driver:
+        old = await driver.connect(nonce=1)
+        txid = await driver.begun(old)
+        await driver.ask(c.AddPartitions(txid=txid, partitions=(P0,), session=old))
+        new = await driver.connect(nonce=2)
+        assert new.generation == old.generation + 1
+        assert driver.closed[0][0] == "p"
+        assert isinstance(await driver.ask(commit(old, txid, P0)), TransactionAbortedError)
+        assert isinstance(await driver.ask(driver.begin(old)), ProducerFencedError)
+        await driver.until(lambda: bool(markers(log)))
+        assert not markers(log)[0].committed
+
+
+@on_loop
+async def test_markers_stand_in_commit_sequence_order_whatever_the_partition_refuses(
+    log: MemoryLog,
+) -> None:
+    async with running(log) as driver:
+        session = await driver.connect()
+        txids = [await driver.begun(session) for _ in range(30)]
+        for count, txid in enumerate(reversed(txids)):
+            if count % 7 == 3:
+                log.fail_appends(DATA, 0, KafkaError.INVALID_RECORD)
+            if count % 5 == 2:
+                log.lose_acknowledgements(DATA, 0)
+            await driver.ask(commit(session, txid, P0, P1))
+        await driver.until(lambda: kinds(log).count("Committed") == len(txids))
+        for partition in (0, 1):
+            found = [m.commit_sequence for m in markers(log, partition)]
+            firsts = list(dict.fromkeys(found))
+            assert firsts == sorted(firsts)
+            assert len(firsts) == len(txids)
+
+
+@on_loop
+async def test_a_deleted_topic_finishes_and_the_journal_says_so(log: MemoryLog) -> None:
+    async with running(log) as driver:
+        session = await driver.connect()
+        txid = await driver.begun(session)
+        await driver.ask(c.AddPartitions(txid=txid, partitions=(P0,), session=session))
+        log.delete_topic(DATA)
+        assert isinstance(await driver.ask(abort(session, txid)), c.Outcome)
+        await driver.until(lambda: kinds(log)[-1] == "Aborted")
+        assert journal(log)[-1][1].record.gone == (P0,)
+
+
+@on_loop
+async def test_restart_redoes_markers_and_keeps_what_is_open(log: MemoryLog) -> None:
+    async with running(log) as driver:
+        session = await driver.connect()
+        decided, still_open = await driver.begun(session), await driver.begun(session)
+        log.hold_appends(DATA, 0)
+        await driver.ask(commit(session, decided, P0))
+    log.release_appends(DATA, 0)
+    async with running(log) as driver:
+        await driver.until(lambda: kinds(log)[-1] == "Committed")
+        again = await driver.connect(nonce=1)
+        assert again.generation == session.generation, "an honest re-attach"
+        reply = await driver.ask(commit(again, still_open, P0))
+        assert isinstance(reply, c.Outcome)
+        assert await outcome(driver, decided) is State.COMMITTED
+
+
+@on_loop
+async def test_a_retried_begin_gets_the_same_txid_across_a_restart(log: MemoryLog) -> None:
+    async with running(log) as driver:
+        session = await driver.connect()
+        request = driver.begin(session)
+        first = await driver.ask(request)
+        assert await driver.ask(request) == first
+    async with running(log) as driver:
+        await driver.connect(nonce=1)
+        assert await driver.ask(request) == first
+
+
+def step(group_from: int | None, to: int) -> OffsetStep:
+    """A step of the input partition in[0]."""
+    from_place = None if group_from is None else Place(group_from)
+    return OffsetStep("in", 0, from_place, Position.at(to))
+
+
+@on_loop
+async def test_trap_26_a_pipelined_commit_behind_an_aborted_one_conflicts(log: MemoryLog) -> None:
+    async with running(log) as driver:
+        session = await driver.connect()
+        t0, t1 = await driver.begun(session), await driver.begun(session)
+        for txid, moved in ((t0, step(None, 1)), (t1, step(1, 2))):
+            add = c.AddOffsets(session=session, txid=txid, group="g", steps=(moved,))
+            assert await driver.ask(add) == c.Done()
+        waiting = driver.send(commit(session, t1, P0))
+        await asyncio.sleep(0.05)
+        assert not waiting.done(), "decided before the offsets it continues were"
+        assert isinstance(await driver.ask(c.FetchOffsets(group="g")), OffsetsPendingError)
+        await driver.ask(abort(session, t0))
+        assert "continue" in str(await asyncio.wait_for(waiting, TIMEOUT_S))
+        await driver.ask(abort(session, t1))
+        assert await driver.ask(c.FetchOffsets(group="g")) == c.GroupOffsets({})
+
+
+@on_loop
+async def test_one_decision_releases_every_commit_that_waited(log: MemoryLog) -> None:
+    async with running(log) as driver:
+        session = await driver.connect()
+        txids = [await driver.begun(session) for _ in range(4)]
+        for n, txid in enumerate(txids):
+            moved = step(n or None, n + 1)
+            await driver.ask(c.AddOffsets(session=session, txid=txid, group="g", steps=(moved,)))
+        later = [driver.send(commit(session, txid, P0)) for txid in txids[:0:-1]]
+        await driver.ask(commit(session, txids[0], P0))
+        replies = await asyncio.wait_for(asyncio.gather(*later), TIMEOUT_S)
+        assert all(isinstance(reply, c.Outcome) for reply in replies), replies
+        reply = await driver.ask(c.FetchOffsets(group="g"))
+        assert isinstance(reply, c.GroupOffsets)
+        assert reply.offsets == {("in", 0): Position.at(4)}
+        assert reply.last_commit == txids[-1]
+        await driver.until(lambda: log.end_offset(OFFSETS_TOPIC, 0) > 0)
+
+
+@on_loop
+async def test_old_outcomes_are_found_in_the_journal(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logtx.coordinator.metadata.OUTCOMES_MAX", 1)
+    async with running(log) as driver:
+        session = await driver.connect()
+        txids = [await driver.begun(session) for _ in range(3)]
+        await driver.ask(abort(session, txids[0]))
+        for txid in txids[1:]:
+            await driver.ask(commit(session, txid, P0))
+        await driver.until(lambda: kinds(log).count("Committed") == 2)
+        assert await outcome(driver, txids[0]) is State.ABORTED
+        assert await outcome(driver, txids[1]) is State.COMMITTED
+        assert isinstance(await driver.ask(commit(session, txids[1], P0)), c.Outcome)
+        assert isinstance(await driver.ask(commit(session, txids[0])), TransactionAbortedError)
+        never = TxId(0, txids[0].incarnation, txids[0].offset - 1)
+        assert await outcome(driver, never) is State.UNKNOWN
+        assert isinstance(await driver.ask(commit(session, never)), UnknownTransactionError)
+
+
+@on_loop
+async def test_a_client_that_went_away_is_aborted_after_the_grace(log: MemoryLog) -> None:
+    async with running(log, ShardConfig(session_grace_ms=50)) as driver:
+        session = await driver.connect()
+        first, second = await driver.begun(session), await driver.begun(session)
+        driver.runtime.detach("p", 1)
+        await driver.until(lambda: kinds(log).count("PrepareAbort") == 2)
+        fates = find_fates(log, [first, second], timeout_s=5)
+        assert {f.reason for f in fates.values()} == {AbortReason.DISCONNECTED}
+
+
+@on_loop
+async def test_a_client_that_comes_back_in_time_loses_nothing(log: MemoryLog) -> None:
+    async with running(log, ShardConfig(session_grace_ms=100)) as driver:
+        session = await driver.connect()
+        txid = await driver.begun(session)
+        driver.runtime.detach("p", 1)
+        driver.runtime.attach("p")
+        await asyncio.sleep(0.2)
+        assert await outcome(driver, txid) is State.OPEN
