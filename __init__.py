@@ -1,1 +1,128 @@
-"""Transactions on any Kafka-compatible log."""
+"""Transactions on any Kafka-compatible log.
+
+    import logtx
+
+    producer = logtx.Producer({"bootstrap.servers": "localhost:9092", "transactional.id": "w-1"})
+    consumer = logtx.Consumer({"bootstrap.servers": "localhost:9092", "group.id": "audit"})
+
+Names are loaded on first use, so a program pays for nothing that it does not use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .consumer.consumer import Consumer
+    from .journal.errors import (
+        BrokerError,
+        ConfigError,
+        ConsumerError,
+        CoordinatorLoadingError,
+        CoordinatorNotAvailableError,
+        CorruptRecordError,
+        DoubleStartError,
+        GroupBoundError,
+        IntegrityError,
+        JournalError,
+        JournalTopicError,
+        JournalTruncatedError,
+        LogtxError,
+        MalformedHeaderError,
+        NotCoordinatorError,
+        NotSupportedError,
+        OffsetsConflictError,
+        OffsetsPendingError,
+        ProducerFencedError,
+        RequestTimedOutError,
+        RequestTooLargeError,
+        RetriableError,
+        SessionClosedError,
+        SpillError,
+        TopicError,
+        TornTransactionError,
+        TransactionAbortedError,
+        TransactionAbortOnlyError,
+        TransactionCommittedError,
+        TransactionError,
+        TransactionStateError,
+        UnknownOutcomeError,
+        UnknownRecordError,
+        UnknownTopicError,
+        UnknownTransactionError,
+        UnsupportedTopicError,
+    )
+    from .journal.txid import TxId
+    from .producer.branch import Branch
+    from .producer.producer import Producer
+    from .producer.summary import BranchSummary
+    from .producer.transaction import Transaction
+
+__all__ = [
+    "Branch",
+    "BranchSummary",
+    "BrokerError",
+    "ConfigError",
+    "Consumer",
+    "ConsumerError",
+    "CoordinatorLoadingError",
+    "CoordinatorNotAvailableError",
+    "CorruptRecordError",
+    "DoubleStartError",
+    "GroupBoundError",
+    "IntegrityError",
+    "JournalError",
+    "JournalTopicError",
+    "JournalTruncatedError",
+    "LogtxError",
+    "MalformedHeaderError",
+    "NotCoordinatorError",
+    "NotSupportedError",
+    "OffsetsConflictError",
+    "OffsetsPendingError",
+    "Producer",
+    "ProducerFencedError",
+    "RequestTimedOutError",
+    "RequestTooLargeError",
+    "RetriableError",
+    "SessionClosedError",
+    "SpillError",
+    "TopicError",
+    "TornTransactionError",
+    "Transaction",
+    "TransactionAbortOnlyError",
+    "TransactionAbortedError",
+    "TransactionCommittedError",
+    "TransactionError",
+    "TransactionStateError",
+    "TxId",
+    "UnknownOutcomeError",
+    "UnknownRecordError",
+    "UnknownTopicError",
+    "UnknownTransactionError",
+    "UnsupportedTopicError",
+]
+
+_ERRORS = ".journal.errors"
+_HOMES = {
+    "Branch": ".producer.branch",
+    "BranchSummary": ".producer.summary",
+    "Consumer": ".consumer.consumer",
+    "Producer": ".producer.producer",
+    "Transaction": ".producer.transaction",
+    "TxId": ".journal.txid",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_HOMES.get(name, _ERRORS), __name__), name)
+    # Found here from now on, without this function.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,1 +1,1 @@
-
+"""Producer, Transaction and Branch."""

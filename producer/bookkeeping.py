@@ -1,0 +1,332 @@
+"""The state of one transaction as its producer sees it.
+
+Pure: no I/O, clock, thread or randomness. The caller (`transaction.py`) tells what happened and
+does what follows; calls of one book must not overlap, save those of its tallies.
+
+What a transaction goes through (`Phase`, `VALID_PREVIOUS`):
+
+1. OPEN: records and offsets are taken; a failed record makes it abort-only, for good.
+2. ENDING: commit or abort was asked for; waits for the reports of its own records and, before a
+   commit, for the answers about its offsets. A failure here takes a commit back to OPEN.
+3. SENT: the request to end it is on its way; only the coordinator's decision counts from here.
+4. COMMITTED, ABORTED: that decision; or UNRESOLVED while it could not be learnt.
+
+Source: seed 001, "Transaction flow" and "Failure cases".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Final
+
+from ..journal.control import BranchRange, TopicPartition
+from ..journal.errors import (
+    BrokerError,
+    ConfigError,
+    GroupBoundError,
+    LogtxError,
+    NotSupportedError,
+    OffsetsConflictError,
+    RequestTooLargeError,
+    RetriableError,
+    TopicError,
+    TransactionAbortedError,
+    TransactionAbortOnlyError,
+    TransactionCommittedError,
+    TransactionStateError,
+    UnknownOutcomeError,
+)
+from ..journal.state import State
+from ..journal.txid import TxId
+from .summary import BranchSummary
+from .tally import BranchTally
+
+
+class Phase(StrEnum):
+    """Where a transaction stands for its producer."""
+
+    OPEN = "open"
+    ENDING = "ending"
+    SENT = "sent"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNRESOLVED = "unresolved"
+
+
+VALID_PREVIOUS: Final[Mapping[Phase, frozenset[Phase]]] = {
+    # Back to OPEN, abort-only: a commit that failed before it was sent, or was refused after.
+    Phase.OPEN: frozenset({Phase.ENDING, Phase.SENT}),
+    Phase.ENDING: frozenset({Phase.OPEN}),
+    Phase.SENT: frozenset({Phase.ENDING, Phase.UNRESOLVED}),
+    Phase.UNRESOLVED: frozenset({Phase.SENT}),
+    # From anywhere: the answer to any request can tell that it is decided.
+    Phase.COMMITTED: frozenset({Phase.OPEN, Phase.ENDING, Phase.SENT, Phase.UNRESOLVED}),
+    Phase.ABORTED: frozenset({Phase.OPEN, Phase.ENDING, Phase.SENT, Phase.UNRESOLVED}),
+}
+"""Phase → phases it may follow; a transaction starts OPEN. Tests derive from it."""
+
+
+class End(StrEnum):
+    """How a transaction is to end."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+
+
+class Verdict(StrEnum):
+    """What an answer to a request to end a transaction says about it."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    REFUSED = "refused"
+    """Not done and never will be; the transaction is open still."""
+    UNDECIDED = "undecided"
+    """Open, as of the answer."""
+    UNKNOWN = "unknown"
+    """The answer tells nothing of the decision."""
+
+
+# Refused before the decision by a coordinator that served the request; any other error may hide
+# a decision that was made: that of an earlier copy of the request, say, before a fencing.
+_REFUSALS: Final = (
+    ConfigError,
+    GroupBoundError,
+    NotSupportedError,
+    OffsetsConflictError,
+    RequestTooLargeError,
+    TopicError,
+    TransactionStateError,
+)
+
+
+def verdict(reply: State | LogtxError) -> Verdict:
+    """Read an answer: the state of an `Outcome`, or an error."""
+    if isinstance(reply, State):
+        if reply.commits:
+            return Verdict.COMMITTED
+        if reply.aborts:
+            return Verdict.ABORTED
+        return Verdict.UNDECIDED if reply is State.OPEN else Verdict.UNKNOWN
+    if isinstance(reply, TransactionCommittedError):
+        return Verdict.COMMITTED
+    if isinstance(reply, TransactionAbortedError):
+        return Verdict.ABORTED
+    return Verdict.REFUSED if isinstance(reply, _REFUSALS) else Verdict.UNKNOWN
+
+
+def again(error: LogtxError) -> LogtxError:
+    """A copy to raise: one instance raised by several threads would mix their tracebacks."""
+    return type(error)(*error.args)
+
+
+def abort_only(cause: LogtxError) -> LogtxError:
+    """What a transaction that can only be aborted answers to everything else.
+
+    The cause itself where its class says what to do, as `OffsetsConflictError` does.
+    """
+    if isinstance(cause, BrokerError | RetriableError):
+        error: LogtxError = TransactionAbortOnlyError(
+            f"abort this transaction and redo its work: {cause}"
+        )
+    else:
+        error = again(cause)
+    error.__cause__ = cause
+    return error
+
+
+class TransactionBook:
+    """What the producer knows of one transaction, and which calls fit."""
+
+    def __init__(self, own: BranchTally, partitions: Iterable[TopicPartition] = ()) -> None:
+        """Begin.
+
+        Args:
+            own: the tally of the owner's own records.
+            partitions: data partitions that BEGIN names.
+        """
+        self.own: Final = own
+        self.phase = Phase.OPEN
+        self.end: End | None = None
+        """What was asked for last: commit or abort."""
+        self.cause: LogtxError | None = None
+        """Why the transaction can only be aborted."""
+        self.requests = 0
+        """Requests about offsets without an answer."""
+        self._registered: set[TopicPartition] = set(partitions)
+        self._branches: dict[int, BranchTally] = {}
+        self._accepted: dict[int, BranchSummary] = {}
+
+    # What may be done now.
+
+    @property
+    def takes_records(self) -> bool:
+        """Open, and not abort-only."""
+        return self.phase is Phase.OPEN and self.cause is None
+
+    def check_open(self) -> None:
+        """Refuse records and offsets that the transaction can't take any more.
+
+        Raises:
+            TransactionAbortOnlyError: something failed; abort it (or its cause, see `abort_only`).
+            TransactionStateError: its end was asked for.
+        """
+        if self.phase is not Phase.OPEN:
+            raise TransactionStateError(
+                f"the transaction is {self._described()}: begin another one for further work"
+            )
+        self._check_not_abort_only()
+
+    def _check_not_abort_only(self) -> None:
+        if self.cause is not None:
+            raise abort_only(self.cause)
+
+    def _described(self) -> str:
+        if self.phase in (Phase.ENDING, Phase.SENT):
+            return "committing" if self.end is End.COMMIT else "aborting"
+        return self.phase.value
+
+    # What happens.
+
+    def fail(self, cause: LogtxError) -> bool:
+        """Make the transaction abort-only; the first cause stays.
+
+        Returns:
+            Whether a commit that was waiting fails by it: then the transaction is open again,
+            to be aborted.
+        """
+        if self.phase in (Phase.OPEN, Phase.ENDING) and self.cause is None:
+            self.cause = cause
+        if self.phase is Phase.ENDING and self.end is End.COMMIT:
+            self._move(Phase.OPEN)
+            return True
+        return False
+
+    def ask(self, end: End) -> bool:
+        """Commit or abort is asked for.
+
+        Returns:
+            True if this starts it (`ready` says when to send it); False for a repeat, whose
+            result is that of the first.
+
+        Raises:
+            TransactionAbortOnlyError: a commit of a transaction that can only be aborted.
+            TransactionAbortedError: a commit after an abort.
+            TransactionCommittedError: an abort after a commit.
+            TransactionStateError: an abort while the decision to commit is under way.
+            UnknownOutcomeError: an abort of a commit whose outcome is not known.
+        """
+        if self.phase is Phase.OPEN:
+            if end is End.COMMIT:
+                self._check_not_abort_only()
+            self.own.close()
+            self._move(Phase.ENDING)
+            self.end = end
+            return True
+        if self.phase is Phase.COMMITTED:
+            if end is End.ABORT:
+                raise TransactionCommittedError("the transaction is committed: too late to abort")
+            return False
+        if self.phase is Phase.ABORTED or (self.end is End.ABORT and end is End.COMMIT):
+            if end is End.COMMIT:
+                raise TransactionAbortedError("the transaction was aborted: redo its work")
+            return False
+        if end is not self.end:
+            return self._abort_instead()
+        return False
+
+    def _abort_instead(self) -> bool:
+        """An abort after a commit that is not decided yet."""
+        if self.phase is Phase.ENDING:
+            # Nobody was told of the commit yet: it can still be given up.
+            self.end = End.ABORT
+            return True
+        if self.phase is Phase.UNRESOLVED:
+            raise UnknownOutcomeError(
+                "the commit was sent and may be decided: ask for the outcome, or commit again"
+            )
+        raise TransactionStateError("the commit is being decided: wait for its outcome")
+
+    @property
+    def ready(self) -> bool:
+        """The end was asked for, and nothing of the transaction is under way any more."""
+        if self.phase is not Phase.ENDING or not self.own.settled:
+            return False
+        return self.end is End.ABORT or self.requests == 0
+
+    def sent(self) -> None:
+        """The request to end it is being sent, for the first time or again."""
+        self._move(Phase.SENT)
+        self.own.raise_floors()
+
+    def refused(self, cause: LogtxError) -> None:
+        """The request was refused before a decision: the transaction can only be aborted."""
+        self.cause = self.cause or cause
+        self._move(Phase.OPEN)
+
+    def unresolved(self) -> None:
+        """No decision could be learnt in the time allowed."""
+        self._move(Phase.UNRESOLVED)
+
+    def decided(self, *, committed: bool) -> None:
+        """The coordinator told its decision."""
+        self.own.close()
+        self._move(Phase.COMMITTED if committed else Phase.ABORTED)
+
+    def _move(self, phase: Phase) -> None:
+        assert self.phase in VALID_PREVIOUS[phase], (self.phase, phase)
+        self.phase = phase
+
+    # Branches.
+
+    def add_branch(self, tally: BranchTally) -> None:
+        """A branch that writes through the same producer."""
+        self.check_open()
+        self._branches[tally.branch] = tally
+
+    def accept(self, txid: TxId, summary: BranchSummary) -> None:
+        """Let a branch's records count; the same summary again changes nothing.
+
+        Raises:
+            TransactionStateError: the branch is another transaction's, or was accepted with
+                other records; also as `check_open`.
+        """
+        self.check_open()
+        if summary.txid != txid:
+            raise TransactionStateError(
+                f"the branch belongs to transaction {summary.txid}, this one is {txid}"
+            )
+        if self._accepted.setdefault(summary.branch, summary) != summary:
+            raise TransactionStateError(
+                f"branch {summary.branch:016x} was accepted with other records before"
+            )
+
+    # Partitions.
+
+    def to_register(self) -> tuple[TopicPartition, ...]:
+        """Partitions written to that the coordinator was not told of; they count as told now."""
+        tallies = (self.own, *self._branches.values())
+        new = {key for tally in tallies for key in tally.partitions()} - self._registered
+        self._registered |= new
+        return tuple(sorted(new))
+
+    def not_registered(self, partitions: Iterable[TopicPartition]) -> None:
+        """The coordinator could not be told: try again later."""
+        self._registered.difference_update(partitions)
+
+    def writes(self) -> dict[TopicPartition, tuple[BranchRange, ...]]:
+        """Every partition to mark, with what each accepted branch wrote there.
+
+        All are empty for an abort; those of partitions without accepted records always are.
+        """
+        own = self.own.ranges()
+        touched = self._registered.union(own, *(t.partitions() for t in self._branches.values()))
+        ranges: dict[TopicPartition, list[BranchRange]] = {key: [] for key in sorted(touched)}
+        for summary in self._accepted.values():
+            for key, written in summary.writes.items():
+                ranges.setdefault(key, []).append(written)
+        for key, written in own.items():
+            ranges[key].append(written)
+        if self.end is End.ABORT:
+            return dict.fromkeys(ranges, ())
+        return {k: tuple(sorted(r, key=lambda w: w.branch)) for k, r in ranges.items()}

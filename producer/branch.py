@@ -1,0 +1,243 @@
+"""A branch: one writer's share of a transaction that another process, or another thread, owns.
+
+1. The owner hands out `Transaction.branch_token`.
+2. Each writer joins with it, draws a random nonce, and produces; every record carries the TxId
+   and the nonce.
+3. `finish` waits for the reports of its records and gives a summary.
+4. The owner accepts the summaries that count, and commits. What a branch wrote that was not
+   accepted (a failed or speculative task attempt) is dropped by every consumer.
+
+Source: seed 000, "Produce Messages" (many producers in one transaction).
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from ..journal.control import (
+    TXCTL_HEADER,
+    TXID_HEADER,
+    DataControl,
+    TopicPartition,
+    encode_data_control,
+)
+from ..journal.errors import (
+    BrokerError,
+    LogtxError,
+    RequestTimedOutError,
+    RetriableError,
+    TransactionStateError,
+)
+from ..journal.txid import TxId
+from .bookkeeping import again
+from .sender import Sender
+from .summary import NONCE_BITS, BranchSummary, read_token
+from .tally import BranchTally
+from .writer import Record, Writer
+
+if TYPE_CHECKING:
+    from ..journal.log import Log
+    from .coordinators import Coordinators, Queries
+
+_log = logging.getLogger(__name__)
+_CLOSE_S: Final = 5.0
+
+
+class Branch(Writer):
+    """One writer's share of a transaction; from `Transaction.branch` or `Branch.join`."""
+
+    def __init__(self, sender: Sender, txid: TxId, delivery_timeout_s: float) -> None:
+        nonce = secrets.randbits(NONCE_BITS) or 1
+        super().__init__(sender, nonce, delivery_timeout_s)
+        self._txid = txid
+        control = encode_data_control(DataControl(branch=nonce))
+        self._headers = [(TXID_HEADER, txid.to_bytes()), (TXCTL_HEADER, control)]
+        self._settled = threading.Event()
+        self._finished = False
+        self._failure: LogtxError | None = None
+        self._registrar: _Registrar | None = None
+        self._release: Callable[[], None] | None = None
+        self._direct = True
+
+    @classmethod
+    def join(
+        cls,
+        config: Mapping[str, Any],
+        token: str,
+        *,
+        log: Log | None = None,
+        coordinators: Coordinators | None = None,
+    ) -> Self:
+        """Write into a transaction of another process, through a producer of our own.
+
+        Args:
+            config: as a `Producer`'s; of our settings, only the time-outs and the registration
+                delay matter here.
+            token: the owner's `Transaction.branch_token`.
+            log: the log to use instead of opening that of ``bootstrap.servers``.
+            coordinators: how to reach them, instead of over gRPC.
+
+        Raises:
+            ConfigError: a setting or the token is not valid.
+        """
+        from .config import ProducerConfig
+        from .wiring import open_producer, resources
+
+        txid = read_token(token)
+        settings = ProducerConfig.parse(config)
+        log, coordinators, close_log = resources(config, log, coordinators)
+        queries = coordinators.queries(timeout_s=settings.coordinator_timeout_s)
+        registrar = _Registrar(queries, txid, settings.registration_delay_ms / 1000)
+        sender = Sender(
+            open_producer(log, settings), tick_s=registrar.tick_s, on_tick=registrar.tick
+        )
+        branch = cls(sender, txid, settings.delivery_timeout_s)
+
+        def release() -> None:
+            registrar.close()
+            sender.close(_CLOSE_S)
+            queries.close()
+            close_log()
+
+        branch._registrar, branch._release = registrar, release
+        registrar.start(branch)
+        sender.wake()
+        return branch
+
+    @property
+    def txid(self) -> TxId:
+        """The transaction that this is a branch of."""
+        return self._txid
+
+    @property
+    def tally(self) -> BranchTally:
+        """What became of its records."""
+        return self._tally
+
+    def finish(self, timeout: float | None = None) -> BranchSummary:
+        """Wait for the reports of all records, and sum up what was written.
+
+        Args:
+            timeout: seconds; None: as long as records may take by ``delivery.timeout.ms``.
+
+        Raises:
+            BrokerError: a record failed; write all of it again in another branch.
+            TransactionAbortedError, TransactionCommittedError: the transaction has ended.
+            RequestTimedOutError: `timeout` passed; may be called again.
+        """
+        with self._lock:
+            self._direct = False
+            self._finished = True
+            self._tally.close()
+        bound_s = self._delivery_timeout_s + 1 if timeout is None else timeout
+        if not self._tally.settled:
+            self._sender.hurry(self)
+            try:
+                self._settled.wait(bound_s)
+            finally:
+                self._sender.done(self)
+        if self._failure is not None:
+            raise again(self._failure)
+        if not self._tally.settled:
+            raise RequestTimedOutError("records are not acknowledged yet: call again to wait on")
+        self._tally.raise_floors()
+        return BranchSummary(self._txid, self._tally.branch, self._tally.ranges())
+
+    def close(self) -> None:
+        """Release the branch's producer; records without a report are given up."""
+        with self._lock:
+            self._direct = False
+            self._finished = True
+            release, self._release = self._release, None
+        if release is not None:
+            release()
+
+    def __enter__(self) -> Self:
+        """Begin a block that closes the branch at its end; call `finish` in it."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def fail(self, cause: LogtxError) -> None:
+        """Take no more records: the transaction has ended, or a record failed."""
+        with self._lock:
+            self._failure = self._failure or cause
+            self._direct = False
+
+    # Writer.
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise again(self._failure)
+        if self._finished:
+            raise TransactionStateError("the branch is finished: join again for another one")
+
+    def _route(self, record: Record) -> None:
+        self._send_waiting(record)
+
+    def _on_settled(self) -> None:
+        self._settled.set()
+
+    def _on_failure(self, cause: LogtxError) -> None:
+        self.fail(BrokerError(f"{cause}; write the work of this branch again in another one"))
+
+
+class _Registrar:
+    """Tells the coordinator of the partitions that a joined branch writes to.
+
+    Asks on a thread of its own, for its questions block.
+    """
+
+    def __init__(self, queries: Queries, txid: TxId, delay_s: float) -> None:
+        self.tick_s: Final = min(max(delay_s / 2, 0.01), 0.05)
+        self._queries = queries
+        self._txid = txid
+        self._branch: Branch | None = None
+        self._due_s = time.monotonic() + delay_s
+        self._registered: set[TopicPartition] = set()
+        self._running: Future[None] | None = None
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="logtx-branch")
+
+    def start(self, branch: Branch) -> None:
+        """Look after this branch."""
+        self._branch = branch
+
+    def tick(self) -> bool:
+        """Register what is new, unless a request is under way."""
+        branch = self._branch
+        if branch is None or (self._running is not None and not self._running.done()):
+            return True
+        if time.monotonic() >= self._due_s:
+            new = set(branch.tally.partitions()) - self._registered
+            if new:
+                self._running = self._pool.submit(self._register, branch, frozenset(new))
+        return True
+
+    def _register(self, branch: Branch, partitions: frozenset[TopicPartition]) -> None:
+        try:
+            self._queries.add_partitions(self._txid, sorted(partitions))
+        except RetriableError:
+            _log.info("event=branch_registration_deferred txid=%s", self._txid)
+        except LogtxError as error:
+            branch.fail(error)
+        else:
+            self._registered |= partitions
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._branch = None
+        self._pool.shutdown(wait=False, cancel_futures=True)

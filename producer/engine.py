@@ -1,0 +1,223 @@
+"""What all transactions of a producer share: librdkafka, the session, and how to learn decisions.
+
+`Producer` is the public face of this; a `Transaction` knows only this.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import wait
+from typing import Final
+
+from ..journal.control import TopicPartition
+from ..journal.errors import (
+    ConfigError,
+    GroupBoundError,
+    LogtxError,
+    RequestTimedOutError,
+    TransactionStateError,
+)
+from ..journal.log import Log
+from ..journal.txid import TxId
+from .bookkeeping import again
+from .config import ProducerConfig
+from .coordinators import Coordinators, Outcome, Queries, Session
+from .resolver import Resolver
+from .sender import Sender
+from .transaction import Transaction
+from .wiring import open_producer
+
+_log = logging.getLogger(__name__)
+
+_TICK_MAX_S: Final = 0.05
+_QUERY_MAX_S: Final = 5.0
+"""One question for a decision; it is asked again until ``coordinator.timeout.ms`` has passed."""
+_JOIN_S: Final = 5.0
+
+
+class Engine:
+    """Shared by a producer's transactions; safe from any thread."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        log: Log,
+        coordinators: Coordinators,
+        close_log: Callable[[], None],
+    ) -> None:
+        self.config: Final = config
+        self.fatal: LogtxError | None = None
+        """Why the session is closed for good."""
+        self._coordinators = coordinators
+        self._close_log = close_log
+        self._delay_s = config.registration_delay_ms / 1000
+        self._guard = threading.Lock()
+        self._connecting = threading.Lock()
+        self._session: Session | None = None
+        self._queries: Queries | None = None
+        self._resolving_queries: Queries | None = None
+        self._bound: set[str] = set()
+        self._open: set[Transaction] = set()
+        self._slots = threading.Semaphore(config.in_flight_max)
+        self._closed = False
+        self._resolver = Resolver(
+            self._ask_outcome,
+            timeout_s=config.coordinator_timeout_s,
+            may_resend=lambda: self.fatal is None and not self._closed,
+        )
+        tick_s = min(max(self._delay_s / 2, 0.01), _TICK_MAX_S)
+        self.sender: Final = Sender(
+            open_producer(log, config), tick_s=tick_s, on_tick=self._on_tick
+        )
+
+    def check(self) -> None:
+        """Raise what closed the producer, if it is closed."""
+        if self.fatal is not None:
+            raise again(self.fatal)
+        self.check_not_closed()
+
+    def check_not_closed(self) -> None:
+        """Raise if the application closed the producer."""
+        if self._closed:
+            raise TransactionStateError("the producer is closed")
+
+    @property
+    def session(self) -> Session:
+        """The session with the coordinator; only after `connect`."""
+        assert self._session is not None
+        return self._session
+
+    @property
+    def queries(self) -> Queries:
+        """Questions to coordinators, as long as ``coordinator.timeout.ms``."""
+        with self._guard:
+            if self._queries is None:
+                timeout_s = self.config.coordinator_timeout_s
+                self._queries = self._coordinators.queries(timeout_s=timeout_s)
+            return self._queries
+
+    def connect(self) -> None:
+        """Begin the session, which fences the predecessor of the same name; once."""
+        self.check()
+        if self._session is not None:
+            return
+        with self._connecting:
+            if self._session is not None:
+                return
+            session = self._coordinators.session(
+                producer_id=self.config.producer_id,
+                transaction_group=self.config.transaction_group,
+                generation=self.config.generation,
+                timeout_s=self.config.coordinator_timeout_s,
+                on_closed=self._on_closed,
+            )
+            try:
+                session.connect()
+            except BaseException:
+                session.close()
+                raise
+            self._session = session
+
+    def begin(self, timeout_ms: int, partitions: Iterable[TopicPartition]) -> Transaction:
+        """Open a transaction; its TxId comes later.
+
+        Raises:
+            CoordinatorNotAvailableError, ProducerFencedError, …: as `Producer.begin_transaction`.
+        """
+        if timeout_ms < 1:
+            raise ConfigError("a transaction's timeout must be at least 1 ms")
+        self.connect()
+        if not self._slots.acquire(timeout=self.config.coordinator_timeout_s):
+            raise RequestTimedOutError(
+                f"{self.config.in_flight_max} transactions are open: end some, or raise "
+                "transactions.in.flight.max"
+            )
+        named = tuple(partitions)
+        transaction = Transaction(self, named)
+        with self._guard:
+            self._open.add(transaction)
+        self.session.begin(transaction.on_began, timeout_ms=timeout_ms, partitions=named)
+        self.sender.wake()
+        return transaction
+
+    def ended(self, transaction: Transaction) -> None:
+        """A transaction needs nothing any more."""
+        with self._guard:
+            self._open.discard(transaction)
+        self._slots.release()
+
+    def resolve(self, transaction: Transaction) -> None:
+        """Learn the decision of a transaction whose end got no clear answer."""
+        self._resolver.add(transaction)
+
+    def bind_group(self, group: str) -> None:
+        """Make sure that the consumer group's offsets belong to our transaction group; cached.
+
+        Raises:
+            GroupBoundError: they belong to another, which the message names.
+        """
+        if group in self._bound:
+            return
+        own = self.config.transaction_group
+        binding = self.queries.bind_group(group, own)
+        if binding.transaction_group != own:
+            raise GroupBoundError(
+                f"consumer group {group!r} commits its offsets in transaction group "
+                f"{binding.transaction_group!r}, this producer is in {own!r}: set "
+                "transaction.group to that one"
+            )
+        self._bound.add(group)
+
+    def close(self, timeout_s: float) -> None:
+        """Abort what is open, send what is queued, and release everything."""
+        if self._closed:
+            return
+        deadline_s = time.monotonic() + timeout_s
+        with self._guard:
+            transactions = list(self._open)
+        if self.fatal is None:
+            for transaction in transactions:
+                transaction.give_up()
+            wait([f for t in transactions if (f := t.future)], timeout=timeout_s)
+        # Plain records are the application's too; those of transactions are settled by now.
+        self.sender.flush(max(deadline_s - time.monotonic(), 0))
+        self._closed = True
+        self._resolver.close(_JOIN_S)
+        self.sender.close(_JOIN_S)
+        if self._session is not None:
+            self._session.close()
+        for transaction in transactions:
+            transaction.abandon()
+        for queries in (self._queries, self._resolving_queries):
+            if queries is not None:
+                queries.close()
+        self._close_log()
+
+    def _ask_outcome(self, txid: TxId) -> Outcome:
+        if self._resolving_queries is None:
+            timeout_s = min(_QUERY_MAX_S, self.config.coordinator_timeout_s)
+            self._resolving_queries = self._coordinators.queries(timeout_s=timeout_s)
+        return self._resolving_queries.outcome(txid)
+
+    def _on_closed(self, error: LogtxError) -> None:
+        """The session is closed for good: fenced, or started twice."""
+        self.fatal = self.fatal or error
+        _log.warning("event=session_closed producer_id=%s", self.config.producer_id)
+        with self._guard:
+            transactions = list(self._open)
+        for transaction in transactions:
+            transaction.on_fatal(error)
+
+    def _on_tick(self) -> bool:
+        """On the sender's thread: register partitions of transactions that take longer."""
+        with self._guard:
+            transactions = list(self._open)
+        if self._closed or self.fatal is not None:
+            return bool(transactions)
+        now_s = time.monotonic()
+        for transaction in transactions:
+            transaction.register_partitions(now_s, self._delay_s)
+        return bool(transactions)

@@ -1,0 +1,291 @@
+"""The producer: transactions through objects, or by the calls of `confluent_kafka.Producer`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from ..journal.control import TopicPartition
+from ..journal.errors import TransactionStateError
+from ..journal.txid import TxId
+from .config import ProducerConfig
+from .coordinators import GroupOffsets, Outcome
+from .engine import Engine
+from .offsets import PlainOffset, PlainOffsets, check_positions
+from .transaction import Transaction
+from .wiring import resources
+from .writer import Content, UserHeaders, check_headers
+
+if TYPE_CHECKING:
+    from confluent_kafka import TopicPartition as KafkaTopicPartition
+
+    from ..journal.log import DeliveryCallback, Log
+    from ..journal.offsets import OffsetSource
+    from ..journal.records import OffsetStep
+    from .coordinators import Coordinators
+
+_FOREVER_S: Final = 24 * 3600.0
+"""What confluent-kafka's "no time-out" (-1) is here: every wait has a bound."""
+
+
+class Producer:
+    """Writes records to a Kafka-compatible log, in transactions or plainly; safe from any thread.
+
+        producer = Producer({"bootstrap.servers": "localhost:9092", "transactional.id": "worker-1"})
+        with producer.begin_transaction() as txn:
+            txn.produce("delays", key=b"AA", value=b"...")
+
+    Any number of its transactions may be open at once; all share one idempotent librdkafka
+    producer, so a broker's passing trouble aborts none of them. `ProducerConfig` lists the
+    settings that are ours; all others are librdkafka's.
+
+    Calls of `confluent_kafka.Producer` work as there: between `begin_transaction` and
+    `commit_transaction`, `produce` writes into the transaction begun last, while its end was not
+    asked for; otherwise it writes a plain record.
+
+    Source: seed 001, "Implementation overview", "Pipelining" and "Fencing".
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        log: Log | None = None,
+        coordinators: Coordinators | None = None,
+    ) -> None:
+        """Make a producer; the coordinator is first asked by `init_transactions`.
+
+        Args:
+            config: dotted names, as confluent-kafka's.
+            log: the log to use instead of opening that of ``bootstrap.servers``.
+            coordinators: how to reach them, instead of over gRPC.
+
+        Raises:
+            ConfigError: a setting is missing, out of range, or breaks a guarantee.
+        """
+        settings = ProducerConfig.parse(config)
+        log, coordinators, close_log = resources(config, log, coordinators)
+        self._config = settings
+        self._engine = Engine(settings, log, coordinators, close_log)
+        self._send = self._engine.sender.producer.produce
+        self._current: Transaction | None = None
+        self._plain_offsets = PlainOffsets(self._fetch_offsets)
+
+    # Transactions as objects.
+
+    def begin_transaction(
+        self,
+        timeout: float | None = None,
+        partitions: Iterable[TopicPartition] | None = None,
+    ) -> Transaction:
+        """Open a transaction.
+
+        Returns at once: its TxId is waited for by whoever needs it, which `produce` and
+        `commit_async` do not; so one thread can have hundreds of transactions under way. Waits
+        only while ``transactions.in.flight.max`` of them are undecided.
+
+        Args:
+            timeout: seconds until the coordinator aborts it; None: ``transaction.timeout.ms``.
+            partitions: (topic, partition)s that will be written to, if known: they are sure to
+                get a marker, even if this process dies at once.
+
+        Raises:
+            CoordinatorNotAvailableError, RequestTimedOutError: none could be reached in time.
+            ProducerFencedError, DoubleStartError: another producer has this name.
+        """
+        timeout_ms = (
+            self._config.transaction_timeout_ms if timeout is None else round(timeout * 1000)
+        )
+        self._current = transaction = self._engine.begin(timeout_ms, partitions or ())
+        return transaction
+
+    def outcome(self, txid: TxId | str) -> Outcome:
+        """Ask what became of a transaction, of this producer or any other.
+
+        Raises:
+            CoordinatorNotAvailableError, RequestTimedOutError: nobody answered in time.
+        """
+        self._engine.check_not_closed()
+        return self._engine.queries.outcome(TxId.parse(txid) if isinstance(txid, str) else txid)
+
+    # confluent-kafka's calls.
+
+    def init_transactions(self, timeout: float | None = None) -> None:  # noqa: ARG002
+        """Begin the session and fence the predecessor; implied by the first transaction.
+
+        Args:
+            timeout: taken for compatibility; the bound is ``coordinator.timeout.ms``.
+
+        Raises:
+            CoordinatorNotAvailableError, RequestTimedOutError: no coordinator in time.
+            ProducerFencedError, DoubleStartError: another producer has this name.
+        """
+        self._engine.connect()
+
+    def produce(
+        self,
+        topic: str,
+        value: Content = None,
+        key: Content = None,
+        partition: int = -1,
+        on_delivery: DeliveryCallback | None = None,
+        timestamp: int = 0,
+        headers: UserHeaders = None,
+    ) -> None:
+        """Send a record: in the transaction begun last if that is open, plainly otherwise.
+
+        Waits while the local queue is full, up to ``delivery.timeout.ms``. Arguments and errors
+        are those of `Transaction.produce`; a plain record that librdkafka refuses raises
+        `confluent_kafka.KafkaException`.
+        """
+        current = self._current
+        if current is not None and current.is_open:
+            current.produce(topic, value, key, headers, partition, timestamp, on_delivery)
+            return
+        self._engine.check()
+        pairs: Any = list(check_headers(headers)) or None
+        deadline_s = time.monotonic() + self._config.delivery_timeout_s
+        while True:
+            try:
+                self._send(
+                    topic,
+                    value,
+                    key,
+                    partition,
+                    on_delivery=on_delivery,
+                    timestamp=timestamp,
+                    headers=pairs,
+                )
+            except BufferError:
+                self._engine.sender.make_room(deadline_s)
+            else:
+                return
+
+    def commit_transaction(self, timeout: float | None = None) -> Outcome:
+        """Commit the transaction begun last; see `Transaction.commit`."""
+        current = self._require_current()
+        try:
+            return current.commit(_seconds(timeout))
+        finally:
+            self._drop_ended(current)
+
+    def abort_transaction(self, timeout: float | None = None) -> Outcome:
+        """Abort the transaction begun last; see `Transaction.abort`."""
+        current = self._require_current()
+        try:
+            return current.abort(_seconds(timeout))
+        finally:
+            self._drop_ended(current)
+
+    def send_offsets_to_transaction(
+        self,
+        positions: Sequence[KafkaTopicPartition],
+        group_metadata: str | OffsetSource,
+        timeout: float | None = None,  # noqa: ARG002
+    ) -> None:
+        """Make input offsets part of the transaction begun last.
+
+        Args:
+            positions: next offset to read of each partition.
+            group_metadata: a `logtx.Consumer`, or the consumer group's name.
+            timeout: taken for compatibility; the bound is ``coordinator.timeout.ms``.
+
+        Raises:
+            GroupBoundError: the group commits its offsets in another transaction group.
+            OffsetsPendingError: another transaction holds the group's offsets; retry later.
+            TransactionAbortOnlyError, TransactionStateError, …: as `Transaction.send_offsets`.
+        """
+        current = self._require_current()
+        self._engine.check()
+        offsets: list[PlainOffset] = [(p.topic, p.partition, p.offset) for p in positions]
+        if not isinstance(group_metadata, str):
+            current.send_offsets(_Checked(group_metadata, offsets))
+            return
+        group = group_metadata
+        self._engine.bind_group(group)
+        steps = self._plain_offsets.steps(group, offsets)
+        current.send_offsets(group, steps)
+        self._plain_offsets.sent(group, steps)
+        current.on_not_committed(partial(self._plain_offsets.forget, group))
+
+    def poll(self, timeout: float = -1) -> int:
+        """Serve delivery callbacks for up to `timeout` seconds; how many were served here."""
+        return self._engine.sender.poll(_bounded(timeout))
+
+    def flush(self, timeout: float = -1) -> int:
+        """Wait until every record has its report; how many are left after `timeout` seconds."""
+        return self._engine.sender.flush(_bounded(timeout))
+
+    def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
+        """Fail records that are not acknowledged; transactions that lose one become abort-only."""
+        self._engine.sender.producer.purge(in_queue, in_flight, blocking)
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        """Cluster metadata, as confluent-kafka gives it."""
+        producer: Any = self._engine.sender.producer
+        return producer.list_topics(topic, _bounded(timeout))
+
+    def __len__(self) -> int:
+        """Records whose reports were not served yet."""
+        return len(self._engine.sender.producer)
+
+    def close(self, timeout: float | None = None) -> None:
+        """Abort open transactions, wait for those being committed, send plain records, and stop.
+
+        Args:
+            timeout: seconds; None: ``coordinator.timeout.ms``. What is not done by then is given
+                up: the coordinator aborts open transactions by itself.
+        """
+        self._engine.close(self._config.coordinator_timeout_s if timeout is None else timeout)
+
+    def __enter__(self) -> Self:
+        """Begin a block that closes the producer at its end."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _fetch_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> GroupOffsets:
+        return self._engine.queries.fetch_offsets(group, partitions)
+
+    def _require_current(self) -> Transaction:
+        self._engine.check()
+        if self._current is None:
+            raise TransactionStateError("no transaction is open: call begin_transaction first")
+        return self._current
+
+    def _drop_ended(self, transaction: Transaction) -> None:
+        if self._current is transaction and transaction.is_decided:
+            self._current = None
+
+
+class _Checked:
+    """A consumer whose steps must agree with the positions that the application named."""
+
+    def __init__(self, source: OffsetSource, positions: Sequence[PlainOffset]) -> None:
+        self.group_id = source.group_id
+        self._source = source
+        self._positions = positions
+
+    def offset_steps(self) -> Sequence[OffsetStep]:
+        """The consumer's steps. Raises ConfigError if they differ."""
+        steps = self._source.offset_steps()
+        check_positions(steps, self._positions)
+        return steps
+
+
+def _bounded(timeout: float | None) -> float:
+    return _FOREVER_S if timeout is None or timeout < 0 else timeout
+
+
+def _seconds(timeout: float | None) -> float | None:
+    return None if timeout is None or timeout < 0 else timeout

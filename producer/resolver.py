@@ -1,0 +1,129 @@
+"""Learns the decision of transactions whose commit or abort got no clear answer.
+
+It asks, until it is told or the time is up, and never guesses. Source: seed 001, "Failure cases"
+(time-out or error response to CommitTransaction).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from ..journal.errors import LogtxError, RetriableError
+from ..journal.txid import TxId
+from .bookkeeping import Verdict, verdict
+from .coordinators import Outcome
+
+_log = logging.getLogger(__name__)
+
+_PAUSE_MIN_S: Final = 0.02
+_PAUSE_MAX_S: Final = 1.0
+
+
+class Undecided(Protocol):
+    """A transaction whose decision is looked for."""
+
+    @property
+    def txid(self) -> TxId: ...
+    def resolve_until(self, timeout_s: float) -> float: ...
+    def resolved(self, outcome: Outcome) -> None: ...
+    def send_end_again(self) -> None: ...
+    def unresolved(self) -> None: ...
+
+
+class Resolver:
+    """One thread, started when first needed; safe from any thread."""
+
+    def __init__(
+        self, ask: Callable[[TxId], Outcome], *, timeout_s: float, may_resend: Callable[[], bool]
+    ) -> None:
+        """Prepare.
+
+        Args:
+            ask: blocks, bounded; for the state of a transaction.
+            timeout_s: how long one transaction's decision is looked for.
+            may_resend: whether the session is there to send requests again.
+        """
+        self._ask = ask
+        self._timeout_s = timeout_s
+        self._may_resend = may_resend
+        self._pending: list[Undecided] = []
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def add(self, transaction: Undecided) -> None:
+        """Look for the decision of this transaction."""
+        transaction.resolve_until(self._timeout_s)
+        with self._changed:
+            if not self._closed:
+                self._pending.append(transaction)
+                if self._thread is None:
+                    self._thread = threading.Thread(
+                        target=self._run, name="logtx-resolver", daemon=True
+                    )
+                    self._thread.start()
+                self._changed.notify()
+                return
+        transaction.unresolved()
+
+    def close(self, timeout_s: float) -> None:
+        """Give up on what is left."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        for transaction in self._pending:
+            transaction.unresolved()
+
+    def _run(self) -> None:
+        pause_s = 0.0
+        while True:
+            with self._changed:
+                if not self._closed:
+                    # Not notified while there is work: then only the pause counts.
+                    self._changed.wait(pause_s if self._pending else 1.0)
+                if self._closed:
+                    return
+                pending, self._pending = self._pending, []
+            left = self._round(pending)
+            with self._changed:
+                self._pending = left + self._pending
+            pause_s = min(max(pause_s * 2, _PAUSE_MIN_S), _PAUSE_MAX_S) if left else 0.0
+
+    def _round(self, pending: list[Undecided]) -> list[Undecided]:
+        """Ask once for each; which are to be asked for again."""
+        left: list[Undecided] = []
+        reachable = True
+        for transaction in pending:
+            outcome = None
+            if reachable and not self._closed:
+                try:
+                    outcome = self._ask(transaction.txid)
+                except RetriableError:
+                    # All have one coordinator: the others would wait for their time-outs too.
+                    reachable = False
+                except LogtxError:
+                    _log.exception("event=outcome_query_failed txid=%s", transaction.txid)
+            if outcome is None or not self._settle(transaction, outcome):
+                if time.monotonic() < transaction.resolve_until(self._timeout_s):
+                    left.append(transaction)
+                else:
+                    transaction.unresolved()
+        return left
+
+    def _settle(self, transaction: Undecided, outcome: Outcome) -> bool:
+        told = verdict(outcome.state)
+        if told in (Verdict.COMMITTED, Verdict.ABORTED):
+            transaction.resolved(outcome)
+            return True
+        if told is Verdict.UNDECIDED and self._may_resend():
+            if time.monotonic() >= transaction.resolve_until(self._timeout_s):
+                return False
+            transaction.send_end_again()
+            return True
+        return False

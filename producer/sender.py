@@ -1,0 +1,167 @@
+"""The librdkafka producer that a Producer's transactions share, and the thread that serves it.
+
+Delivery reports are served by one thread at a time (`_serving`), so that tallies need no lock:
+by the thread that produces, every `SERVE_EVERY` records, which costs a bulk load no thread
+switches; and by a thread of our own when a transaction waits for its reports (it flushes, so that
+a small commit does not wait for librdkafka's linger) or, now and then, when one is open.
+
+Locks: `_serving` is taken first, a transaction's lock inside of it, never the other way round.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable
+from typing import Final
+
+from confluent_kafka import KafkaException
+
+from ..journal.errors import RequestTimedOutError
+from ..journal.log import LogProducer
+
+_log = logging.getLogger(__name__)
+
+SERVE_EVERY: Final = 256
+"""Records between two polls by the producing thread; a power of two."""
+_FLUSH_SLICE_S: Final = 0.01
+"""Longest time that the thread keeps `_serving`: others that wait for room get their turn."""
+_ROOM_SLICE_S: Final = 0.02
+_IDLE_S: Final = 1.0
+
+
+class Sender:
+    """One librdkafka producer; safe from any thread."""
+
+    def __init__(
+        self, producer: LogProducer, *, tick_s: float, on_tick: Callable[[], bool]
+    ) -> None:
+        """Start serving.
+
+        Args:
+            producer: idempotent, and used by nobody else.
+            tick_s: how often `on_tick` is called while it returns True, seconds.
+            on_tick: called on the thread; whether transactions are open. Must not block.
+        """
+        self.producer: Final = producer
+        self.floors: Final[dict[tuple[str, int], int]] = {}
+        """See `tally.Floors`."""
+        self._tick_s = tick_s
+        self._on_tick = on_tick
+        self._serving = threading.Lock()
+        self._guard = threading.Lock()
+        self._hurried: set[Hashable] = set()
+        self._stalled: list[Callable[[], bool]] = []
+        self._wake = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="logtx-sender", daemon=True)
+        self._thread.start()
+
+    def hurry(self, waiter: Hashable) -> None:
+        """Somebody waits for the reports of records that librdkafka has: flush until `done`."""
+        with self._guard:
+            self._hurried.add(waiter)
+        self._wake.set()
+
+    def done(self, waiter: Hashable) -> None:
+        """The waiter has its reports."""
+        with self._guard:
+            self._hurried.discard(waiter)
+
+    def retry(self, attempt: Callable[[], bool]) -> None:
+        """Call `attempt` on the thread until it returns True: the local queue was full."""
+        with self._guard:
+            self._stalled.append(attempt)
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Transactions are open: begin to tick."""
+        self._wake.set()
+
+    def serve(self) -> None:
+        """Serve delivery reports that are there, unless another thread is doing so."""
+        if self._serving.acquire(blocking=False):
+            try:
+                self.producer.poll(0)
+            finally:
+                self._serving.release()
+
+    def make_room(self, deadline_s: float) -> None:
+        """Wait until records were acknowledged, for a moment at most.
+
+        Args:
+            deadline_s: monotonic clock.
+
+        Raises:
+            RequestTimedOutError: the deadline passed; the local queue is still full.
+        """
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0 or self._closed:
+            raise RequestTimedOutError(
+                "the local queue is full and the broker acknowledges nothing: check the brokers"
+            )
+        self.poll(min(_ROOM_SLICE_S, left_s))
+
+    def poll(self, timeout_s: float) -> int:
+        """Serve delivery reports for up to `timeout_s`; how many were served here."""
+        if not self._serving.acquire(timeout=max(timeout_s, 0)):
+            return 0
+        try:
+            return self.producer.poll(timeout_s)
+        finally:
+            self._serving.release()
+
+    def flush(self, timeout_s: float) -> int:
+        """Wait until nothing is queued, for up to `timeout_s`; how many records are left."""
+        deadline_s = time.monotonic() + timeout_s
+        while len(self.producer) and not self._closed:
+            left_s = min(_FLUSH_SLICE_S * 10, deadline_s - time.monotonic())
+            if left_s <= 0:
+                break
+            if self._serving.acquire(timeout=left_s):
+                try:
+                    self.producer.flush(left_s)
+                finally:
+                    self._serving.release()
+        return len(self.producer)
+
+    def close(self, timeout_s: float) -> None:
+        """Stop the thread; what is still queued then fails."""
+        self._closed = True
+        self._wake.set()
+        self._thread.join(max(timeout_s, 1.0))
+        with self._serving:
+            # Without the purge the librdkafka handle would go on sending until it is collected.
+            self.producer.purge()
+            self.producer.flush(1.0)
+
+    def _run(self) -> None:
+        open_transactions, next_tick_s = False, 0.0
+        while not self._closed:
+            if not self._hurried and not self._stalled:
+                self._wake.wait(self._tick_s if open_transactions else _IDLE_S)
+            # Cleared before the work is looked at: what comes after is seen in the next round.
+            self._wake.clear()
+            try:
+                self._attempt_stalled()
+                if self._hurried or self._stalled:
+                    with self._serving:
+                        self.producer.flush(_FLUSH_SLICE_S)
+                if time.monotonic() >= next_tick_s:
+                    if open_transactions:
+                        self.serve()
+                    open_transactions = self._on_tick()
+                    next_tick_s = time.monotonic() + self._tick_s
+            except KafkaException:
+                # A fatal error of librdkafka reaches the transactions through their records.
+                _log.exception("event=sender_poll_failed")
+                self._wake.wait(self._tick_s)
+
+    def _attempt_stalled(self) -> None:
+        with self._guard:
+            attempts, self._stalled = self._stalled, []
+        for attempt in attempts:
+            if not attempt():
+                with self._guard:
+                    self._stalled.append(attempt)

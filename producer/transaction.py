@@ -1,0 +1,627 @@
+"""One transaction of a producer: the shell that joins its book to librdkafka and a coordinator.
+
+The steps, as numbered in `bookkeeping` (seed 001, "Transaction flow"):
+
+1. The BEGIN was sent before this object was handed out. Records and offsets are kept here until
+   its TxId is known (on the session's thread), and sent directly from then on: so a single thread
+   can have hundreds of transactions under way without waiting for any.
+2. `commit` closes the tally; the sender flushes until the last report is in.
+3. Whoever serves that report sends the request to end the transaction.
+4. The answer, on the session's thread, completes the future. An answer that does not tell the
+   decision makes the engine ask for it.
+
+Locks: the transaction's lock is never held while a session is called or a future completed, and
+nothing under it waits.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self, overload
+
+from confluent_kafka import KafkaException
+
+from ..journal.control import OWN_BRANCH, TXID_HEADER, TopicPartition
+from ..journal.errors import (
+    BrokerError,
+    DoubleStartError,
+    LogtxError,
+    ProducerFencedError,
+    RequestTimedOutError,
+    RetriableError,
+    TransactionAbortedError,
+    TransactionCommittedError,
+    UnknownOutcomeError,
+)
+from ..journal.records import OffsetStep
+from ..journal.state import State
+from ..journal.txid import TxId
+from .bookkeeping import End, Phase, TransactionBook, Verdict, abort_only, again, verdict
+from .branch import Branch
+from .coordinators import Action, Began, Done, Outcome
+from .summary import BranchSummary, make_token
+from .writer import Record, Writer
+
+if TYPE_CHECKING:
+    from ..journal.offsets import OffsetSource
+    from .engine import Engine
+
+_BACKLOG_MAX: Final = 1_000
+"""Records kept while the TxId is awaited; the next one waits for it."""
+_SLICE_S: Final = 0.05
+
+
+class Transaction(Writer):
+    """A transaction; made by `Producer.begin_transaction`.
+
+    As a context manager it commits at the end, and aborts when an exception leaves the block.
+    Records may be produced from several threads.
+    """
+
+    def __init__(self, engine: Engine, partitions: Iterable[TopicPartition]) -> None:
+        super().__init__(engine.sender, OWN_BRANCH, engine.config.delivery_timeout_s)
+        self._engine = engine
+        self._book = TransactionBook(self._tally, partitions)
+        self._txid: TxId | None = None
+        self._begin_error: LogtxError | None = None
+        self._backlog: deque[Record] = deque()
+        self._offsets_backlog: list[tuple[str, Sequence[OffsetStep]]] = []
+        self._flowing = threading.Event()
+        # What is handed out to repeated calls, and the same while it is to be completed.
+        self._future: Future[Outcome] | None = None
+        self._pending: Future[Outcome] | None = None
+        self._end_error: LogtxError | None = None
+        self._resolve_until_s = 0.0
+        self._started_s = time.monotonic()
+        self._holds_slot = True
+        self._not_committed: list[Callable[[], None]] = []
+
+    # The user's calls; `produce` is the writer's.
+
+    @property
+    def txid(self) -> TxId:
+        """The transaction's id; waits for the coordinator's answer to its BEGIN.
+
+        Raises:
+            CoordinatorNotAvailableError, RequestTimedOutError: there was none in time.
+            ProducerFencedError: a newer producer took over.
+        """
+        deadline_s = self._engine.config.coordinator_timeout_s * 2
+        if self._txid is None and not self._flowing.wait(deadline_s):
+            raise RequestTimedOutError("the coordinator did not answer the BEGIN in time")
+        with self._lock:
+            self._check_begun()
+            assert self._txid is not None
+            return self._txid
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its end was not asked for yet (it may be abort-only)."""
+        return self._book.phase is Phase.OPEN
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is known to be committed or aborted."""
+        return self._book.phase in (Phase.COMMITTED, Phase.ABORTED)
+
+    @overload
+    def send_offsets(self, source: OffsetSource, /) -> None: ...
+    @overload
+    def send_offsets(self, group: str, steps: Sequence[OffsetStep], /) -> None: ...
+    def send_offsets(
+        self, source: OffsetSource | str, steps: Sequence[OffsetStep] | None = None, /
+    ) -> None:
+        """Make input offsets part of the transaction: they count if and when it commits.
+
+        Args:
+            source: a `Consumer`, for all that it delivered so far; or a consumer group's name,
+                with `steps`.
+            steps: per partition, from where to where.
+
+        Raises:
+            GroupBoundError: the group commits its offsets in another transaction group.
+            OffsetsConflictError, TransactionStateError, …: as `produce`. A conflict shows at
+                the commit at the latest.
+        """
+        self._check()
+        if isinstance(source, str):
+            if steps is None:
+                raise TypeError("send_offsets takes a consumer, or a group and its steps")
+            group = source
+            self._engine.bind_group(group)
+        else:
+            group = source.group_id
+            self._engine.bind_group(group)
+            # Last of what may fail: the consumer goes on from these steps with its next ones.
+            steps = source.offset_steps()
+        frozen = tuple(steps)
+        if not frozen:
+            return
+        with self._lock:
+            self._check_locked()
+            self._book.requests += 1
+            if self._txid is None:
+                self._offsets_backlog.append((group, frozen))
+                return
+        self._request_offsets(group, frozen)
+
+    def commit(self, timeout: float | None = None) -> Outcome:
+        """Commit, and wait until the decision is durable.
+
+        Args:
+            timeout: seconds to wait; None: as long as records and requests may take by the
+                producer's settings.
+
+        Returns:
+            The decision; its commit sequence orders the transaction group.
+
+        Raises:
+            TransactionAbortOnlyError: a record failed; `abort`, and redo the work.
+            OffsetsConflictError: somebody else committed the input; `abort`, rewind and redo.
+            TransactionAbortedError: it was aborted, by a time-out or before; redo the work.
+            ProducerFencedError: a newer producer took over and this transaction was aborted.
+            UnknownOutcomeError: the decision could not be learnt; commit again to ask again.
+            RequestTimedOutError: `timeout` passed; the commit goes on, call again to wait on.
+        """
+        return self._wait(self.commit_async(), timeout)
+
+    def commit_async(self) -> Future[Outcome]:
+        """Commit in the background; the future ends as `commit` does. It can't be cancelled."""
+        return self._end_async(End.COMMIT)
+
+    def abort(self, timeout: float | None = None) -> Outcome:
+        """Abort, and wait until that is decided. Waits for the reports of its own records first.
+
+        Raises:
+            TransactionCommittedError: it is committed.
+            TransactionStateError: its commit is being decided.
+            UnknownOutcomeError: its commit was sent, with unknown outcome.
+            CoordinatorNotAvailableError, RequestTimedOutError: not confirmed; the coordinator
+                will abort it when its timeout passes.
+        """
+        return self._wait(self.abort_async(), timeout)
+
+    def abort_async(self) -> Future[Outcome]:
+        """Abort in the background; the future ends as `abort` does. It can't be cancelled."""
+        return self._end_async(End.ABORT)
+
+    def branch(self) -> Branch:
+        """A branch that writes through this producer, with a summary of its own to accept."""
+        txid = self.txid
+        branch = Branch(self._engine.sender, txid, self._engine.config.delivery_timeout_s)
+        with self._lock:
+            self._check_locked()
+            self._book.add_branch(branch.tally)
+        return branch
+
+    def branch_token(self) -> str:
+        """A text with which other processes write into this transaction: `Branch.join`.
+
+        One token serves any number of branches: each draws its own nonce when it joins.
+        """
+        return make_token(self.txid)
+
+    def accept(self, summary: BranchSummary) -> None:
+        """Let the records of a finished branch count; records of all others do not.
+
+        Raises:
+            TransactionStateError: not a branch of this transaction, or not open any more.
+        """
+        txid = self.txid
+        with self._lock:
+            self._check_locked()
+            self._book.accept(txid, summary)
+
+    def __enter__(self) -> Self:
+        """Begin a block that commits at its end."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Commit, or abort when an exception leaves the block; that exception stays."""
+        if error is None:
+            if not self.is_open:
+                return  # Ended inside of the block.
+            try:
+                self.commit()
+            except LogtxError as failure:
+                self._abort_after(failure)
+                raise
+        else:
+            self._abort_after(error)
+
+    def _abort_after(self, error: BaseException) -> None:
+        if not self.is_open:
+            return
+        try:
+            self.abort()
+        except LogtxError as failure:
+            error.add_note(f"the abort was not confirmed either: {failure}")
+
+    # Ends.
+
+    def _end_async(self, end: End) -> Future[Outcome]:
+        replaced: Future[Outcome] | None = None
+        resolve = False
+        with self._lock:
+            try:
+                future, replaced, resolve = self._ask(end)
+            except LogtxError as error:
+                return _failed(error)
+            finally:
+                self._set_direct()
+        if replaced is not None:
+            replaced.set_exception(TransactionAbortedError("aborted before the commit was sent"))
+        if resolve:
+            self._engine.resolve(self)
+        else:
+            self._advance()
+        return future
+
+    def _ask(self, end: End) -> tuple[Future[Outcome], Future[Outcome] | None, bool]:
+        """Under the lock: (the future to hand out, one that it replaces, whether to resolve)."""
+        self._check_begun()
+        # Before the tally is closed: a record admitted from now on finds this False.
+        self._direct = False
+        book = self._book
+        if book.ask(end):
+            replaced = self._pending
+            self._future = self._pending = _new_future()
+            return self._future, replaced, False
+        if book.phase is Phase.UNRESOLVED:
+            book.sent()
+            self._resolve_until_s = 0.0
+            self._future = self._pending = _new_future()
+            return self._future, None, True
+        if book.phase is Phase.ABORTED and book.end is not End.ABORT:
+            # Aborted without having been asked to, by a time-out of the coordinator, say.
+            book.end = End.ABORT
+            assert self._txid is not None
+            self._future = _new_future()
+            self._future.set_result(Outcome(self._txid, State.ABORTED))
+        assert self._future is not None
+        return self._future, None, False
+
+    def _wait(self, future: Future[Outcome], timeout: float | None) -> Outcome:
+        config = self._engine.config
+        # Everything that the future waits for has one of these bounds; the sum is never met.
+        bound_s = config.delivery_timeout_s + 4 * config.coordinator_timeout_s + 1
+        try:
+            return future.result(bound_s if timeout is None else timeout)
+        except TimeoutError:
+            raise RequestTimedOutError(
+                "the transaction is not decided yet: call again to go on waiting"
+            ) from None
+
+    def _advance(self) -> None:
+        """Do what is due: flush, or send the request to end the transaction."""
+        with self._lock:
+            book = self._book
+            if book.phase is not Phase.ENDING or self._txid is None or self._backlog:
+                return
+            ready, settled = book.ready, book.own.settled
+            if ready:
+                book.sent()
+                action = Action.COMMIT if book.end is End.COMMIT else Action.ABORT
+                writes = book.writes()
+        if settled:
+            self._sender.done(self)
+        else:
+            self._sender.hurry(self)
+            # Settled in between: nobody would take it off again.
+            if self._tally.settled:
+                self._sender.done(self)
+        if ready:
+            self._engine.session.end(self._txid, action, writes, self._on_end_reply)
+
+    def _on_end_reply(self, reply: Outcome | LogtxError) -> None:
+        told = verdict(reply.state if isinstance(reply, Outcome) else reply)
+        with self._lock:
+            if self._book.phase is not Phase.SENT:
+                return
+            if isinstance(reply, LogtxError):
+                self._end_error = reply
+            if told is Verdict.REFUSED:
+                assert isinstance(reply, LogtxError)
+                self._book.refused(reply)
+        if told is Verdict.REFUSED:
+            assert isinstance(reply, LogtxError)
+            self._complete(abort_only(reply))
+        elif told in (Verdict.COMMITTED, Verdict.ABORTED):
+            self._decide(reply)
+        elif self._book.end is End.ABORT and self._engine.fatal is not None:
+            # Its session is gone for good, and with it the transaction: no use in asking.
+            self.unresolved()
+        else:
+            self._engine.resolve(self)
+
+    def _decide(self, reply: Outcome | LogtxError) -> None:
+        """The decision is known: keep it and complete the future."""
+        told = verdict(reply.state if isinstance(reply, Outcome) else reply)
+        committed = told is Verdict.COMMITTED
+        assert self._txid is not None
+        with self._lock:
+            if self._book.phase in (Phase.COMMITTED, Phase.ABORTED):
+                return
+            wanted = self._book.end
+            self._book.decided(committed=committed)
+            self._direct = False
+            self._drop_backlog()
+            callbacks = [] if committed else self._not_committed
+        for callback in callbacks:
+            callback()
+        outcome = (
+            reply
+            if isinstance(reply, Outcome)
+            else Outcome(self._txid, State.COMMITTED if committed else State.ABORTED)
+        )
+        if committed == (wanted is End.COMMIT):
+            self._complete(outcome)
+        elif committed:
+            self._complete(TransactionCommittedError("the transaction is committed already"))
+        else:
+            self._complete(self._aborted_error(reply))
+        self._release()
+
+    def _aborted_error(self, reply: Outcome | LogtxError) -> LogtxError:
+        """Why a commit found its transaction aborted, as precisely as it is known."""
+        for error in (self._engine.fatal, self._end_error, reply):
+            if isinstance(error, ProducerFencedError | DoubleStartError):
+                return again(error)
+        if isinstance(reply, LogtxError):
+            return again(reply)
+        return TransactionAbortedError("the transaction was aborted: redo its work")
+
+    def _complete(self, result: Outcome | LogtxError) -> None:
+        self._sender.done(self)
+        with self._lock:
+            future, self._pending = self._pending, None
+        if future is None:
+            return
+        # Outside of the lock: the application's callbacks run in here.
+        if isinstance(result, LogtxError):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    def _release(self) -> None:
+        with self._lock:
+            held, self._holds_slot = self._holds_slot, False
+        if held:
+            self._engine.ended(self)
+
+    # Resolution, driven by the engine on a thread of its own.
+
+    def resolve_until(self, timeout_s: float) -> float:
+        """Deadline of the search for the decision, monotonic clock; set at the first call."""
+        self._resolve_until_s = self._resolve_until_s or time.monotonic() + timeout_s
+        return self._resolve_until_s
+
+    def resolved(self, outcome: Outcome) -> None:
+        """The coordinator was asked and knows the decision."""
+        self._decide(outcome)
+
+    def send_end_again(self) -> None:
+        """It is still open: the request never arrived. It names its TxId, so repeating is safe."""
+        with self._lock:
+            action = Action.COMMIT if self._book.end is End.COMMIT else Action.ABORT
+            writes = self._book.writes()
+        assert self._txid is not None
+        self._engine.session.end(self._txid, action, writes, self._on_end_reply)
+
+    def unresolved(self) -> None:
+        """The decision could not be learnt in time."""
+        with self._lock:
+            if self._book.phase is not Phase.SENT:
+                return
+            self._book.unresolved()
+            cause, abort = self._end_error, self._book.end is End.ABORT
+        if abort:
+            error = again(self._engine.fatal or cause or RequestTimedOutError("abort unconfirmed"))
+        else:
+            error = UnknownOutcomeError(
+                f"whether transaction {self._txid} is committed could not be learnt in time: ask "
+                "Producer.outcome() or commit again; never assume an abort"
+            )
+        error.__cause__ = cause
+        self._complete(error)
+        self._release()
+
+    # What the session and the engine tell.
+
+    def on_began(self, reply: Began | LogtxError) -> None:
+        """The answer to BEGIN: send what was kept."""
+        offsets: list[tuple[str, Sequence[OffsetStep]]] = []
+        with self._lock:
+            if isinstance(reply, LogtxError):
+                self._begin_error = reply
+                self._book.fail(reply)
+                self._drop_backlog()
+            else:
+                self._txid = reply.txid
+                self._headers = [(TXID_HEADER, reply.txid.to_bytes())]
+                offsets, self._offsets_backlog = self._offsets_backlog, []
+        if isinstance(reply, LogtxError):
+            self._flowing.set()
+            self._complete(again(reply))
+            self._release()
+            return
+        for group, steps in offsets:
+            self._request_offsets(group, steps)
+        if not self._drain():
+            self._sender.retry(self._drain)
+
+    def _drain(self) -> bool:
+        """Send the records that were kept; False while librdkafka's queue is full."""
+        failed = False
+        with self._lock:
+            while self._backlog:
+                record = self._backlog[0]
+                try:
+                    self._send_record(record)
+                except BufferError:
+                    return False
+                except (KafkaException, TypeError, ValueError) as error:
+                    self._tally.withdraw(record.number)
+                    self._backlog.popleft()
+                    cause = BrokerError(f"a record for {record.topic} was refused: {error}")
+                    failed = self._fail_locked(cause) or failed
+                else:
+                    self._backlog.popleft()
+            self._set_direct()
+        self._flowing.set()
+        if failed:
+            self._complete(abort_only(self._book.cause or BrokerError("a record was refused")))
+        self._advance()
+        return True
+
+    @property
+    def future(self) -> Future[Outcome] | None:
+        """The future of its commit or abort, once asked for."""
+        return self._future
+
+    def on_not_committed(self, callback: Callable[[], None]) -> None:
+        """Call back when it turns out to be aborted."""
+        with self._lock:
+            self._not_committed.append(callback)
+
+    def give_up(self) -> None:
+        """The producer closes: abort, unless its end was asked for."""
+        if self.is_open:
+            self.abort_async()
+
+    def abandon(self) -> None:
+        """The producer is closed: nobody will complete the future any more."""
+        self.unresolved()
+        self._complete(RequestTimedOutError("the producer was closed before the transaction ended"))
+
+    def on_fatal(self, error: LogtxError) -> None:
+        """The session is closed for good."""
+        with self._lock:
+            waiting = self._book.phase is Phase.ENDING
+            self._book.fail(error)
+            self._direct = False
+            self._drop_backlog()
+        if waiting:
+            self._complete(again(error))
+
+    def register_partitions(self, now_s: float, delay_s: float) -> None:
+        """Tell the coordinator of partitions written to, once the transaction is old enough."""
+        if now_s - self._started_s < delay_s:
+            return
+        with self._lock:
+            if self._txid is None or self._book.phase is not Phase.OPEN:
+                return
+            new = self._book.to_register()
+        if new:
+            self._engine.session.add_partitions(self._txid, new, partial(self._on_registered, new))
+
+    def _on_registered(
+        self, partitions: tuple[TopicPartition, ...], reply: Done | LogtxError
+    ) -> None:
+        if isinstance(reply, RetriableError):
+            with self._lock:
+                self._book.not_registered(partitions)
+        elif isinstance(reply, LogtxError):
+            self._on_request_failed(reply)
+
+    def _request_offsets(self, group: str, steps: Sequence[OffsetStep]) -> None:
+        assert self._txid is not None
+        self._engine.session.add_offsets(self._txid, group, steps, self._on_offsets)
+
+    def _on_offsets(self, reply: Done | LogtxError) -> None:
+        with self._lock:
+            self._book.requests -= 1
+        if isinstance(reply, LogtxError):
+            self._on_request_failed(reply)
+        else:
+            self._advance()
+
+    def _on_request_failed(self, error: LogtxError) -> None:
+        if isinstance(error, TransactionAbortedError | TransactionCommittedError):
+            # Only without a request of our own under way, whose answer would say it too.
+            if self._book.phase in (Phase.OPEN, Phase.ENDING):
+                self._decide(error)
+        else:
+            self._on_failure(error)
+
+    # Writer.
+
+    def _on_settled(self) -> None:
+        self._advance()
+
+    def _on_failure(self, cause: LogtxError) -> None:
+        with self._lock:
+            failed = self._fail_locked(cause)
+        if failed:
+            self._complete(abort_only(cause))
+
+    def _fail_locked(self, cause: LogtxError) -> bool:
+        failed = self._book.fail(cause)
+        self._set_direct()
+        return failed
+
+    def _set_direct(self) -> None:
+        self._direct = self._txid is not None and not self._backlog and self._book.takes_records
+
+    def _drop_backlog(self) -> None:
+        """Under the lock: what was kept is not sent any more."""
+        for record in self._backlog:
+            self._tally.withdraw(record.number)
+        self._backlog.clear()
+
+    def _check_begun(self) -> None:
+        if self._begin_error is not None:
+            raise again(self._begin_error)
+
+    def _check(self) -> None:
+        self._engine.check()
+        with self._lock:
+            self._check_locked()
+
+    def _check_locked(self) -> None:
+        self._check_begun()
+        self._book.check_open()
+
+    def _route(self, record: Record) -> None:
+        # Kept records share their content with the application until they are sent.
+        keepable = isinstance(record.value, bytes | str | None) and isinstance(
+            record.key, bytes | str | None
+        )
+        config = self._engine.config
+        deadline_s = time.monotonic() + config.coordinator_timeout_s + config.delivery_timeout_s
+        while True:
+            with self._lock:
+                if self._txid is not None and not self._backlog:
+                    break
+                self._check_locked()
+                if keepable and len(self._backlog) < _BACKLOG_MAX:
+                    self._backlog.append(record)
+                    return
+            if time.monotonic() > deadline_s:
+                raise RequestTimedOutError("the transaction did not begin in time")
+            self._flowing.wait(_SLICE_S)
+        self._send_waiting(record)
+
+
+def _new_future() -> Future[Outcome]:
+    future: Future[Outcome] = Future()
+    # What was asked for is under way: a cancelled future would only lose the answer.
+    future.set_running_or_notify_cancel()
+    return future
+
+
+def _failed(error: LogtxError) -> Future[Outcome]:
+    future = _new_future()
+    future.set_exception(error)
+    return future

@@ -1,0 +1,237 @@
+"""The hot path: one branch's records on their way to librdkafka.
+
+What a record costs here decides the throughput of a producer. A record without headers and
+callback of its own goes through `produce` alone, which makes no object: the list of headers is
+made once per transaction, the delivery callback once per topic. Everything else is left to
+`_produce_slowly`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from confluent_kafka import KafkaException
+
+from ..journal.control import TXCTL_HEADER, TXID_HEADER
+from ..journal.errors import BrokerError, ConfigError, LogtxError
+from ..journal.log import DeliveryCallback, Headers
+from .bookkeeping import abort_only
+from .sender import SERVE_EVERY, Sender
+from .tally import BranchTally
+
+_log = logging.getLogger(__name__)
+_MASK: Final = SERVE_EVERY - 1
+
+UserHeaders: TypeAlias = (
+    Sequence[tuple[str, bytes | str | None]] | Mapping[str, bytes | str | None] | None
+)
+Content: TypeAlias = bytes | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record that could not go the direct way."""
+
+    number: int
+    topic: str
+    value: Content
+    key: Content
+    partition: int
+    timestamp: int
+    headers: Sequence[tuple[str, bytes | str | None]]
+    """The user's; the transaction's own stand in front of them."""
+    on_delivery: Any
+
+
+class Writer:
+    """Sends the records of one branch and counts what becomes of them.
+
+    A subclass says when records are taken (`_check`), where they go while they can't be sent
+    (`_route`), and what follows from reports (`_on_settled`, `_on_failure`).
+    """
+
+    def __init__(self, sender: Sender, branch: int, delivery_timeout_s: float) -> None:
+        self._sender = sender
+        self._delivery_timeout_s = delivery_timeout_s
+        self._lock = threading.Lock()
+        self._tally = BranchTally(
+            branch, sender.floors, on_settled=self._on_settled, on_failure=self._on_failure
+        )
+        self._admit = self._tally.admit
+        self._receivers = self._tally.receivers
+        self._send = sender.producer.produce
+        self._headers: Headers = []
+        # Whether records may go straight to librdkafka. False before anything closes the tally.
+        self._direct = False
+
+    def produce(
+        self,
+        topic: str,
+        value: Content = None,
+        key: Content = None,
+        headers: UserHeaders = None,
+        partition: int = -1,
+        timestamp: int = 0,
+        on_delivery: DeliveryCallback | None = None,
+    ) -> None:
+        """Send a record; like `confluent_kafka.Producer.produce`, it returns before it is written.
+
+        Waits while the local queue is full, up to ``delivery.timeout.ms``.
+
+        Args:
+            topic: name of the topic.
+            value: the record's value.
+            key: the record's key, which by default chooses the partition.
+            headers: the user's, in any form that confluent-kafka takes.
+            partition: a partition; -1 lets the partitioner choose.
+            timestamp: milliseconds since 1970; 0 = now.
+            on_delivery: called with (error, message) by whichever thread serves reports.
+
+        Raises:
+            TransactionAbortOnlyError: this record was refused, or an earlier one failed.
+            TransactionStateError: the end of the transaction was asked for.
+            ProducerFencedError: a newer producer took over.
+            ConfigError: a header is named as one of logtx's own.
+            RequestTimedOutError: the local queue stayed full; the record was not taken.
+        """
+        # First admitted, then looked whether records are taken: a commit that comes between the
+        # two waits for this record, one that comes before is seen below.
+        number = self._admit()
+        if self._direct and headers is None and on_delivery is None:
+            try:
+                self._send(
+                    topic,
+                    value,
+                    key,
+                    partition,
+                    on_delivery=self._receivers[topic],
+                    timestamp=timestamp,
+                    headers=self._headers,
+                )
+            except BufferError:
+                pass  # The queue is full: wait for room, below.
+            except KafkaException as error:
+                raise self._refused(number, topic, error) from error
+            except BaseException:
+                self._withdraw(number)
+                raise
+            else:
+                if not number & _MASK:
+                    self._sender.serve()
+                return
+        self._produce_slowly(number, topic, value, key, headers, partition, timestamp, on_delivery)
+
+    def _produce_slowly(
+        self,
+        number: int,
+        topic: str,
+        value: Content,
+        key: Content,
+        headers: UserHeaders,
+        partition: int,
+        timestamp: int,
+        on_delivery: DeliveryCallback | None,
+    ) -> None:
+        try:
+            self._check()
+            pairs = check_headers(headers)
+            record = Record(number, topic, value, key, partition, timestamp, pairs, on_delivery)
+            self._route(record)
+        except KafkaException as error:
+            raise self._refused(number, topic, error) from error
+        except BaseException:
+            self._withdraw(number)
+            raise
+
+    def _refused(self, number: int, topic: str, error: KafkaException) -> LogtxError:
+        """librdkafka did not take a record; what to raise.
+
+        The application may swallow that; the transaction must not commit without the record.
+        """
+        cause = BrokerError(f"a record for {topic} was refused: {error}")
+        self._on_failure(cause)
+        self._withdraw(number)
+        return abort_only(cause)
+
+    def _withdraw(self, number: int) -> None:
+        with self._lock:
+            self._tally.withdraw(number)
+            settled = self._tally.settled
+        if settled:
+            self._on_settled()
+
+    def _send_record(self, record: Record) -> None:
+        """Hand a record to librdkafka. Raises BufferError, KafkaException, TypeError."""
+        receiver = self._receivers[record.topic]
+        if record.on_delivery is not None:
+            receiver = _both(receiver, record.on_delivery)
+        headers: Any = [*self._headers, *record.headers] if record.headers else self._headers
+        self._send(
+            record.topic,
+            record.value,
+            record.key,
+            record.partition,
+            on_delivery=receiver,
+            timestamp=record.timestamp,
+            headers=headers,
+        )
+
+    def _send_waiting(self, record: Record) -> None:
+        """Hand a record to librdkafka; wait for room as long as a delivery may take."""
+        deadline_s = time.monotonic() + self._delivery_timeout_s
+        while True:
+            try:
+                self._send_record(record)
+            except BufferError:
+                self._sender.make_room(deadline_s)
+                self._check()
+            else:
+                return
+
+    # For the subclass.
+
+    def _check(self) -> None:
+        """Raise if records are not taken any more."""
+        raise NotImplementedError
+
+    def _route(self, record: Record) -> None:
+        """Send a record, or keep it until it can be sent."""
+        raise NotImplementedError
+
+    def _on_settled(self) -> None:
+        """No report is missing; called while reports are served."""
+        raise NotImplementedError
+
+    def _on_failure(self, cause: LogtxError) -> None:
+        """A record failed; called while reports are served."""
+        raise NotImplementedError
+
+
+def check_headers(headers: UserHeaders) -> Sequence[tuple[str, bytes | str | None]]:
+    """The user's headers as pairs, none of them named as one of logtx's own."""
+    if not headers:
+        return ()
+    pairs = tuple(headers.items() if isinstance(headers, Mapping) else headers)
+    for name, _ in pairs:
+        if name in (TXID_HEADER, TXCTL_HEADER):
+            raise ConfigError(f"a header can't be named {name}: logtx uses it; choose another name")
+    return pairs
+
+
+def _both(receiver: Any, on_delivery: DeliveryCallback) -> Any:
+    """Ours, then the user's, whose errors must not stop the reports of other records."""
+
+    def delivered(error: Any, message: Any) -> None:
+        try:
+            on_delivery(error, message)
+        except Exception:  # noqa: BLE001 - the application's, whatever it is
+            _log.exception("event=on_delivery_raised")
+        finally:
+            receiver(error, message)
+
+    return delivered
