@@ -139,6 +139,7 @@ class Appender:
 
 
 def _retire(producer: LogProducer) -> None:
-    """Fail what a producer still has, so that every callback is served once."""
+    """Fail what a producer still has, so that every callback is served once, and let it go."""
     producer.purge()
-    producer.flush(_RETIRE_S)
+    if not producer.flush(_RETIRE_S):
+        producer.close()

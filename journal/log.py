@@ -42,6 +42,9 @@ class LogProducer(Protocol):
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
         """Fail queued records, so that a producer that will not be used again closes at once."""
 
+    def close(self) -> bool:
+        """Flush and let go of threads and connections; not to be called from a callback."""
+
     def __len__(self) -> int:
         """Records and callbacks not served yet."""
 

@@ -225,6 +225,11 @@ class MemoryProducer:
                     self.report(pending, KafkaError._PURGE_QUEUE, -1001)
             self._log.changed.notify_all()
 
+    def close(self) -> bool:
+        """Flush; True as confluent-kafka's."""
+        self.flush()
+        return True
+
     def __len__(self) -> int:
         """Records whose report was not served yet."""
         return self._count

@@ -1,0 +1,335 @@
+"""Producers' sessions over real gRPC, on each transport: fencing, re-attach, restart, discovery."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from logtx.coordinator import coordinator_pb2 as pb
+from logtx.coordinator import coordinator_pb2_grpc as pb_grpc
+from logtx.coordinator.client import (
+    Action,
+    Began,
+    Connected,
+    CoordinatorClient,
+    CoordinatorQueries,
+    Done,
+    Outcome,
+    State,
+)
+from logtx.coordinator.embedded import EmbeddedCoordinator
+from logtx.coordinator.service import CoordinatorConfig
+from logtx.journal.control import BranchRange
+from logtx.journal.errors import (
+    ConfigError,
+    CoordinatorNotAvailableError,
+    DoubleStartError,
+    GroupBoundError,
+    JournalTopicError,
+    LogtxError,
+    NotSupportedError,
+    OffsetsPendingError,
+    ProducerFencedError,
+    SessionClosedError,
+    TransactionAbortedError,
+    UnknownTopicError,
+    UnsupportedTopicError,
+)
+from logtx.journal.log import Log
+from logtx.journal.memory_log import MemoryLog
+from logtx.journal.position import Position
+from logtx.journal.reader import JOURNAL_TOPIC
+from logtx.journal.records import OffsetStep
+from logtx.journal.txid import TxId
+
+TIMEOUT_S = 15.0
+MakeTopic = Callable[..., str]
+
+
+def config(log: Log, **settings: Any) -> CoordinatorConfig:
+    """A coordinator of four journal partitions at a free port."""
+    return CoordinatorConfig(
+        bootstrap_servers=log.bootstrap_servers,
+        listen="127.0.0.1:0",
+        journal_partitions=4,
+        **settings,
+    )
+
+
+@pytest.fixture
+def coordinator(log: Log) -> Iterator[EmbeddedCoordinator]:
+    """A coordinator on the transport of the test."""
+    with EmbeddedCoordinator(config(log)) as running:
+        yield running
+
+
+@pytest.fixture
+def client(log: Log, unique: Callable[[str], str]) -> Iterator[Callable[..., CoordinatorClient]]:
+    """`client(producer_id=…)`: a client that is closed with the test."""
+    made: list[CoordinatorClient] = []
+
+    def make(producer_id: str | None = None, **settings: Any) -> CoordinatorClient:
+        settings.setdefault("timeout_s", TIMEOUT_S)
+        made.append(
+            CoordinatorClient(log, producer_id=producer_id or unique("producer"), **settings)
+        )
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def ask(method: Callable[..., None], *args: Any, **kwargs: Any) -> Any:
+    """Call a method of a client and wait for its reply."""
+    replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    method(*args, on_reply=replies.put, **kwargs)
+    return replies.get(timeout=TIMEOUT_S + 5)
+
+
+def begun(client: CoordinatorClient, timeout_ms: int = 60_000) -> TxId:
+    """An open transaction."""
+    reply = ask(client.begin, timeout_ms=timeout_ms)
+    assert isinstance(reply, Began), reply
+    return reply.txid
+
+
+def commit(client: CoordinatorClient, txid: TxId, *topics: str) -> Any:
+    """Commit with one record in partition 0 of each topic."""
+    writes = {(t, 0): (BranchRange(0, 0, 0, 1),) for t in topics}
+    return ask(client.end, txid, Action.COMMIT, writes)
+
+
+def finished(queries: CoordinatorQueries, txid: TxId) -> Outcome:
+    """The outcome, once the transaction is finished."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        outcome = queries.outcome(txid)
+        if outcome.state.finished:
+            return outcome
+        assert time.monotonic() < deadline, outcome
+        time.sleep(0.01)
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_begin_add_partitions_commit(
+    log: Log, client: Callable[..., CoordinatorClient], make_topic: MakeTopic
+) -> None:
+    topic, one = make_topic(2), client()
+    connected = one.connect()
+    assert isinstance(connected, Connected)
+    assert connected.generation == 0
+    txid = begun(one)
+    assert txid.incarnation == connected.incarnation
+    assert ask(one.add_partitions, txid, [(topic, 1)]) == Done()
+    outcome = commit(one, txid, topic)
+    assert isinstance(outcome, Outcome)
+    assert outcome.state is State.COMMITTING
+    queries = CoordinatorQueries(log, timeout_s=TIMEOUT_S)
+    assert finished(queries, txid).state is State.COMMITTED
+    assert log.end_offset(topic, 0) == log.end_offset(topic, 1) == 1, "a marker in each"
+    assert isinstance(commit(one, txid, topic), Outcome), "a repeat is a success"
+    queries.close()
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_a_second_producer_of_the_name_fences_the_first(
+    client: Callable[..., CoordinatorClient], make_topic: MakeTopic, unique: Callable[[str], str]
+) -> None:
+    topic, name = make_topic(), unique("worker")
+    closed: queue.SimpleQueue[LogtxError] = queue.SimpleQueue()
+    old, new = client(name, on_closed=closed.put), client(name)
+    old.connect()
+    txid = begun(old)
+    assert new.connect().generation == 1
+    assert isinstance(closed.get(timeout=TIMEOUT_S), ProducerFencedError)
+    assert isinstance(commit(old, txid, topic), ProducerFencedError)
+    assert ask(new.outcome, txid).state.aborts
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_a_double_start_closes_both(
+    client: Callable[..., CoordinatorClient], unique: Callable[[str], str]
+) -> None:
+    name = unique("worker")
+    closed: queue.SimpleQueue[LogtxError] = queue.SimpleQueue()
+    one = client(name, generation=5, on_closed=closed.put)
+    two, three = client(name, generation=5), client(name, generation=6)
+    assert one.connect().generation == 5
+    txid = begun(one)
+    with pytest.raises(DoubleStartError):
+        two.connect()
+    assert isinstance(closed.get(timeout=TIMEOUT_S), DoubleStartError)
+    assert three.connect().generation == 6
+    assert ask(three.outcome, txid).state.aborts
+    with pytest.raises(ProducerFencedError):
+        client(name, generation=4).connect()
+
+
+def test_clients_go_on_with_open_transactions_after_a_restart(
+    coordinator: EmbeddedCoordinator,
+    client: Callable[..., CoordinatorClient],
+    make_topic: MakeTopic,
+) -> None:
+    topic, one = make_topic(), client()
+    one.connect()
+    txids = [begun(one) for _ in range(3)]
+    assert isinstance(commit(one, txids[0], topic), Outcome)
+    coordinator.stop()
+    replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    writes = {(topic, 0): (BranchRange(0, 0, 0, 1),)}
+    one.end(txids[1], Action.COMMIT, writes, replies.put)  # while nobody is there
+    coordinator.start()
+    outcome = replies.get(timeout=TIMEOUT_S)
+    assert isinstance(outcome, Outcome), outcome
+    assert isinstance(commit(one, txids[2], topic), Outcome)
+    assert ask(one.outcome, txids[0]).state.commits
+
+
+def test_a_coordinator_at_another_address_is_found_through_the_log(
+    log: Log,
+    client: Callable[..., CoordinatorClient],
+    make_topic: MakeTopic,
+) -> None:
+    topic, one = make_topic(), client()
+    with EmbeddedCoordinator(config(log)) as first:
+        one.connect()
+        txid = begun(one)
+        former = first.address
+    with EmbeddedCoordinator(config(log)) as second:
+        assert second.address != former
+        assert isinstance(commit(one, txid, topic), Outcome)
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_refused_topics(client: Callable[..., CoordinatorClient], make_topic: MakeTopic) -> None:
+    topic, one = make_topic(1), client()
+    one.connect()
+    txid = begun(one)
+    reply = ask(one.add_partitions, txid, [(JOURNAL_TOPIC, 0)])
+    assert isinstance(reply, UnsupportedTopicError)
+    assert isinstance(ask(one.add_partitions, txid, [(topic, 7)]), UnknownTopicError)
+    assert isinstance(commit(one, txid, topic), Outcome)
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_a_compacted_topic_is_refused_before_anything_is_decided(
+    transport: str, client: Callable[..., CoordinatorClient], make_topic: MakeTopic
+) -> None:
+    if transport == "mock":
+        pytest.skip("librdkafka's mock cluster does not tell topic settings")
+    topic, one = make_topic(1, {"cleanup.policy": "compact"}), client()
+    one.connect()
+    txid = begun(one)
+    assert isinstance(commit(one, txid, topic), UnsupportedTopicError)
+    assert isinstance(ask(one.end, txid, Action.ABORT, {(topic, 0): ()}), Outcome)
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_offsets_take_effect_with_the_commit_and_pending_ones_are_refused(
+    log: Log,
+    client: Callable[..., CoordinatorClient],
+    make_topic: MakeTopic,
+    unique: Callable[[str], str],
+) -> None:
+    topic, group, one = make_topic(), unique("group"), client()
+    one.connect()
+    queries = CoordinatorQueries(log, timeout_s=TIMEOUT_S)
+    assert queries.bind_group(group, None).transaction_group is None
+    assert queries.bind_group(group, "default").transaction_group == "default"
+    other = CoordinatorQueries(log, timeout_s=TIMEOUT_S)
+    assert other.bind_group(group, "elsewhere").transaction_group == "default", "bound for ever"
+    txid = begun(one)
+    position = Position(o1=3, o2=5, o3=1, met={(1, 2): 3})
+    step = OffsetStep(topic, 0, None, position)
+    assert ask(one.add_offsets, txid, group, [step]) == Done()
+    with pytest.raises(OffsetsPendingError):
+        queries.fetch_offsets(group)
+    commit(one, txid, topic)
+    found = queries.fetch_offsets(group)
+    assert found.offsets == {(topic, 0): position}
+    assert found.last_commit == txid
+    queries.close()
+    other.close()
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_expiry(client: Callable[..., CoordinatorClient]) -> None:
+    one = client()
+    one.connect()
+    txid = begun(one, timeout_ms=100)
+    time.sleep(0.3)
+    assert isinstance(ask(one.end, txid, Action.COMMIT, {}), TransactionAbortedError)
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_a_timeout_beyond_the_coordinators_is_refused(
+    client: Callable[..., CoordinatorClient],
+) -> None:
+    one = client()
+    one.connect()
+    assert isinstance(ask(one.begin, timeout_ms=10**9), NotSupportedError)
+
+
+def test_no_coordinator_is_a_bounded_wait(memory_log: MemoryLog) -> None:
+    one = CoordinatorClient(memory_log, producer_id="p", timeout_s=0.5)
+    started = time.monotonic()
+    with pytest.raises(CoordinatorNotAvailableError, match="no journal"):
+        one.connect()
+    assert time.monotonic() - started < 3
+    with EmbeddedCoordinator(config(memory_log)) as running:
+        two = CoordinatorClient(memory_log, producer_id="p", timeout_s=1)
+        two.connect()
+        running.stop()
+        assert isinstance(ask(two.begin, timeout_ms=1), CoordinatorNotAvailableError)
+        two.close()
+
+
+def test_malformed_requests_are_answered(memory_log: MemoryLog) -> None:
+    with EmbeddedCoordinator(config(memory_log)) as running:
+        channel = grpc.insecure_channel(running.address)
+        stub = pb_grpc.CoordinatorStub(channel)
+        for request in (
+            pb.Request(request_id=1),
+            pb.Request(request_id=1, begin=pb.Begin()),
+            pb.Request(request_id=1, get_outcome=pb.GetOutcome(txid=b"short")),
+            pb.Request(request_id=1, connect=pb.Connect(version=1)),
+        ):
+            reply = stub.Call(pb.CallRequest(partition=0, request=request), timeout=5)
+            assert reply.error.code == NotSupportedError.code
+        reply = stub.Call(pb.CallRequest(partition=99), timeout=5)
+        assert reply.error.code == 11
+        for first in (
+            pb.Request(request_id=1, begin=pb.Begin()),
+            pb.Request(request_id=1, connect=pb.Connect(version=9)),
+        ):
+            frames = list(stub.Session(iter([pb.ClientFrame(requests=[first])]), timeout=5))
+            assert frames[0].replies[0].error.code in {
+                NotSupportedError.code,
+                SessionClosedError.code,
+            }
+        channel.close()
+
+
+def test_a_journal_topic_with_wrong_settings_is_refused_with_the_mend(
+    memory_log: MemoryLog,
+) -> None:
+    memory_log.create_topic(JOURNAL_TOPIC, partitions=1, settings={"retention.ms": "1000"})
+    with pytest.raises(JournalTopicError, match=r"retention\.ms=-1"):
+        EmbeddedCoordinator(config(memory_log)).start()
+
+
+def test_a_taken_port_is_one_clear_error(memory_log: MemoryLog) -> None:
+    with EmbeddedCoordinator(config(memory_log)) as running:
+        taken = CoordinatorConfig(bootstrap_servers="memory://", listen=running.address)
+        with pytest.raises(ConfigError, match="another coordinator"):
+            EmbeddedCoordinator(taken, memory_log).start()
+
+
+def test_group_bound_error_keeps_its_code() -> None:
+    assert GroupBoundError.code == 26
