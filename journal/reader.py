@@ -28,13 +28,6 @@ _LOGGER = logging.getLogger(__name__)
 _BATCH: Final = 1000
 _POLL_S: Final = 0.1
 _TRIMMED_RETRIES: Final = 3
-_UNKNOWN: Final = frozenset(
-    {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-    }
-)
 _CONSUMER_CONFIG: Final = {
     "group.id": "logtx-reader",  # librdkafka insists on one; nothing is committed or joined
     "auto.offset.reset": "error",  # any other silently jumps over trimmed records
@@ -96,17 +89,19 @@ def read_records(
         consumer.assign([TopicPartition(topic, partition, start)])
         deadline_s = time.monotonic() + timeout_s
         problem = "no records came"
-        place = start
+        place, checked = start, False
         while place < end:
             messages = _poll_batch(consumer, batch)
+            if not messages and not checked:
+                # librdkafka says nothing of a partition that does not exist; this raises.
+                log.end_offset(topic, partition, timeout_s=timeout_s)
+                checked = True
             for message in messages:
                 offset = message.offset()
                 error = message.error()
                 if error is not None:
                     if error.code() == KafkaError._AUTO_OFFSET_RESET:
                         raise _out_of_range(log, topic, partition, place, timeout_s)
-                    if error.code() in _UNKNOWN:
-                        log.end_offset(topic, partition, timeout_s=timeout_s)  # raises if it is
                     if error.code() != KafkaError._PARTITION_EOF:
                         problem = error.str()
                     elif offset is not None and offset >= end:
