@@ -49,6 +49,7 @@ from ..journal.errors import (
     ConsumerError,
     IntegrityError,
     MalformedHeaderError,
+    SpillError,
     TornTransactionError,
 )
 from ..journal.position import Journal, Position
@@ -81,7 +82,7 @@ class PartitionBuffer:
         *,
         malformed: MalformedFactory,
         counters: Counters | None = None,
-        torn_skip: bool = False,
+        torn_skip_below: int = 0,
     ) -> None:
         """Begin at a position.
 
@@ -91,12 +92,12 @@ class PartitionBuffer:
             pending_map: where pending transactions are kept.
             malformed: makes the event for a record whose header does not decode.
             counters: what to count in; a private one if None.
-            torn_skip: skip committed transactions of which retention took a part, instead of
-                stopping with `TornTransactionError`.
+            torn_skip_below: skip committed transactions that begin below this offset and of which
+                retention took a part, instead of stopping with `TornTransactionError`.
         """
         self.partition = partition
         self.counters = counters if counters is not None else Counters()
-        self.torn_skip = torn_skip
+        self.torn_skip_below = torn_skip_below
         self._pending_map = pending_map
         self._pending = pending_map.view()
         self._malformed = malformed
@@ -197,7 +198,7 @@ class PartitionBuffer:
 
     def _begin(self, raw: bytes | None, record: Record, live: bool) -> PendingTransaction | None:
         # The first record of a TxId here, or a late one, or no TxId at all.
-        if raw is None or not _well_formed(raw):
+        if raw is None or not well_formed(raw):
             self._report(record, raw, None, live)
             return None
         if raw in self._ended or raw < self._floors.get(raw[:JOURNAL_BYTES], b""):
@@ -262,7 +263,7 @@ class PartitionBuffer:
             raise MalformedHeaderError("more than one TxId or TxCtl header")
         if not controls:
             return None
-        if not _well_formed(txids[0]):
+        if not well_formed(txids[0]):
             TxId.from_bytes(txids[0])
         control = controls[0] or b""
         if record.key() is None and record.value() is None:
@@ -459,11 +460,13 @@ class PartitionBuffer:
                 taken += stream[start:stop] if start or stop < len(stream) else stream
             elif entry.state is EntryState.READY:
                 start = entry.taken
-                entry.taken = stop = min(start + room, entry.total)
-                if isinstance(entry.stream, Sequence):
-                    taken += entry.stream[start:stop]
-                else:
-                    taken += islice(entry.stream, stop - start)
+                stop = min(start + room, entry.total)
+                try:
+                    taken += _part(entry, start, stop)
+                except SpillError as error:
+                    self._fail(entry, error)
+                    return taken
+                entry.taken = stop
             else:
                 return taken
             history.append((entry, start, stop))
@@ -488,6 +491,13 @@ class PartitionBuffer:
             self._pending_map.discard(entry.pending)
             entry.pending = None
         entry.stream = ()
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a transaction that waits or failed holds up what stands behind it."""
+        self._pass_finished()
+        head = self._queue[0] if self._queue else None
+        return isinstance(head, EndedTransaction) and head.state is not EntryState.READY
 
     # --- side reads and look-ups ----------------------------------------------------------------
 
@@ -530,7 +540,7 @@ class PartitionBuffer:
             # The log is whole and yet lacks what was committed: no skipping that.
             text = "the log holds less than its marker says"
             self._fail(entry, IntegrityError(self._text(entry, text)))
-        elif self.torn_skip:
+        elif SideRead.of(entry).first_offset < self.torn_skip_below:
             self.counters.torn_transactions += 1
             entry.state = EntryState.READY
         else:
@@ -637,8 +647,14 @@ class PartitionBuffer:
         self._pending_map.drop(self._pending)
 
 
-def _well_formed(raw: bytes | None) -> bool:
-    # What `TxId.from_bytes` checks, without making a TxId.
+def _part(entry: EndedTransaction, start: int, stop: int) -> Sequence[Record]:
+    if isinstance(entry.stream, Sequence):
+        return entry.stream[start:stop] if start or stop < entry.total else entry.stream
+    return list(islice(entry.stream, stop - start))
+
+
+def well_formed(raw: bytes | None) -> bool:
+    """What `TxId.from_bytes` checks, without making a TxId."""
     return raw is not None and len(raw) == TXID_BYTES and raw[JOURNAL_BYTES] < 0x80
 
 

@@ -145,7 +145,7 @@ def test_every_record_is_delivered_late_aborted_or_pending(
     first_ends = dict(reversed(ends))
     aborted = {raw for raw, end in first_ends.items() if not end.committed}
     in_aborted = sum(
-        1 for r in log if (raw := parse(r)[0]) in aborted and not isinstance(parse(r)[1], Marker)
+        1 for r in log if parse(r)[0] in aborted and not isinstance(parse(r)[1], Marker)
     )
     pending = sum(p.count for p in buffer.pending())
     counters = buffer.counters

@@ -1,0 +1,190 @@
+"""The consumer's settings: ours, taken out of the user's dict, and librdkafka's, passed on.
+
+librdkafka's consumer does the reading only. Offsets, resets and isolation are ours, so the
+settings behind them are fixed inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Self
+
+from ..journal.errors import ConfigError, NotSupportedError
+
+MIB: Final = 1024 * 1024
+_INT32_MAX: Final = 2**31 - 1
+_TRUE: Final = ("true", "t", "1")
+_FALSE: Final = ("false", "f", "0")
+_RESETS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("earliest", "smallest", "beginning"), "earliest"),
+    **dict.fromkeys(("latest", "largest", "end"), "latest"),
+    **dict.fromkeys(("error", "none"), "error"),
+}
+_OWN_PREFIXES: Final = ("pending.", "torn.", "offsets.storage", "coordinator.", "transaction.")
+"""Names that begin like this are ours: an unknown one is a typing error, not librdkafka's."""
+_FIXED: Final[Mapping[str, Any]] = {
+    "auto.offset.reset": "error",  # any other jumps silently over what retention deleted
+    "enable.auto.commit": False,  # it would commit what was read, not what was delivered
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": False,
+    "isolation.level": "read_uncommitted",  # Kafka's own would stand at its last stable offset
+}
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "fetch.queue.backoff.ms": 5,  # at its default of 1 s a backlog is read at an eighth of the rate
+    "fetch.wait.max.ms": 10,  # seek waits for the pending fetch
+    "queued.max.messages.kbytes": 32_768,
+}
+
+
+class IsolationLevel(StrEnum):
+    """What the application may see. Source: seed 001, "Transactional consumer"."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    """Everything but markers, at once."""
+    READ_COMMITTED = "read_committed"
+    """Plain records, and committed transactions at their marker."""
+
+
+class OffsetsStorage(StrEnum):
+    """Where a consumer group's positions are kept."""
+
+    KAFKA = "kafka"
+    """Kafka's group offsets, by `Consumer.commit`."""
+    TRANSACTIONS = "transactions"
+    """The IOV of the group, committed with the transactions of a `Producer`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig:
+    """Settings of a consumer, checked."""
+
+    group_id: str
+    """``group.id``"""
+    isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
+    """``isolation.level``"""
+    auto_offset_reset: str = "latest"
+    """``auto.offset.reset``: earliest, latest or error, where nothing is committed or its record
+    is deleted."""
+    enable_auto_commit: bool = True
+    """``enable.auto.commit``"""
+    auto_commit_interval_ms: int = 5_000
+    """``auto.commit.interval.ms``"""
+    pending_memory_max_bytes: int = 64 * MIB
+    """``pending.memory.max.bytes``: records of pending transactions beyond it go to disk."""
+    pending_dir: str | None = None
+    """``pending.dir``: where they go; None = a fresh temporary directory."""
+    pending_lookup_age_ms: int = 60_000
+    """``pending.lookup.age.ms``: how long a transaction is pending before its fate is asked for."""
+    torn_reset: str | None = None
+    """``torn.reset``: skip or error, where retention took a part of a committed transaction;
+    None = skip where reading began at the log's start, else error."""
+    offsets_storage: OffsetsStorage = OffsetsStorage.KAFKA
+    """``offsets.storage``"""
+    coordinator_timeout_ms: int = 30_000
+    """``coordinator.timeout.ms``: how long a committed position is waited for."""
+    transaction_group: str = "default"
+    """``transaction.group``: whose transactions `Consumer.transactions` yields."""
+    cooperative: bool = False
+    """Partitions come and go one by one: a cooperative assignor or ``group.protocol=consumer``."""
+    librdkafka: Mapping[str, Any]
+    """What the inner consumer is made with."""
+
+    @classmethod
+    def parse(cls, config: Mapping[str, Any]) -> Self:
+        """Check the user's settings and sort ours from librdkafka's.
+
+        Raises:
+            ConfigError: one is missing, unknown or out of range; the message names it.
+            NotSupportedError: ``isolation.level=serializable``.
+        """
+        rest = {name: value for name, value in config.items() if name != "bootstrap.servers"}
+        group = rest.get("group.id")
+        if not isinstance(group, str) or not group:
+            raise ConfigError("group.id is missing: name the consumer group, such as 'audit'")
+        if rest.get("isolation.level") == "serializable":
+            raise NotSupportedError(
+                "isolation.level=serializable is not there yet; Consumer.transactions() yields "
+                "one transaction group in its serial order"
+            )
+        storage = OffsetsStorage(_choice(rest, "offsets.storage", "kafka", list(OffsetsStorage)))
+        in_kafka = storage is OffsetsStorage.KAFKA
+        auto_commit = _flag(rest, "enable.auto.commit", in_kafka)
+        if auto_commit and not in_kafka:
+            raise ConfigError(
+                "enable.auto.commit=true does not go with offsets.storage=transactions, where "
+                "transactions commit the offsets: remove it"
+            )
+        own: dict[str, Any] = {
+            "group_id": group,
+            "isolation_level": IsolationLevel(
+                _choice(rest, "isolation.level", "read_committed", list(IsolationLevel))
+            ),
+            "auto_offset_reset": _RESETS[
+                _choice(rest, "auto.offset.reset", "latest", list(_RESETS))
+            ],
+            "enable_auto_commit": auto_commit,
+            "auto_commit_interval_ms": _integer(rest, "auto.commit.interval.ms", 5_000, 0),
+            "pending_memory_max_bytes": _integer(
+                rest, "pending.memory.max.bytes", 64 * MIB, 0, 2**62
+            ),
+            "pending_dir": _text(rest, "pending.dir", None),
+            "pending_lookup_age_ms": _integer(rest, "pending.lookup.age.ms", 60_000, 1),
+            "torn_reset": _choice(rest, "torn.reset", None, ["skip", "error"]),
+            "offsets_storage": storage,
+            "coordinator_timeout_ms": _integer(rest, "coordinator.timeout.ms", 30_000, 1),
+            "transaction_group": _text(rest, "transaction.group", "default"),
+        }
+        for name in rest:
+            if name.startswith(_OWN_PREFIXES):
+                raise ConfigError(f"{name} is no setting of a consumer; check its spelling")
+        return cls(**own, cooperative=_cooperative(rest), librdkafka=_librdkafka(rest))
+
+
+def _librdkafka(rest: Mapping[str, Any]) -> dict[str, Any]:
+    for name in ("enable.auto.offset.store", "enable.partition.eof"):
+        if _flag(dict(rest), name, False):
+            raise ConfigError(f"{name}=true can't be used: positions are logtx's own; remove it")
+    return {**_DEFAULTS, **rest, **_FIXED}
+
+
+def _cooperative(rest: Mapping[str, Any]) -> bool:
+    strategy = str(rest.get("partition.assignment.strategy", ""))
+    return "cooperative" in strategy or rest.get("group.protocol") == "consumer"
+
+
+def _flag(rest: dict[str, Any], name: str, default: bool) -> bool:
+    value = rest.pop(name, default)
+    text = str(value).lower()
+    if text not in _TRUE + _FALSE:
+        raise ConfigError(f"{name} must be true or false, not {value!r}")
+    return text in _TRUE
+
+
+def _text(rest: dict[str, Any], name: str, default: str | None) -> str | None:
+    value = rest.pop(name, default)
+    if value != default and (not isinstance(value, str) or not value):
+        raise ConfigError(f"{name} must be a non-empty string, not {value!r}")
+    return None if value is None else str(value)
+
+
+def _choice(rest: dict[str, Any], name: str, default: str | None, allowed: list[Any]) -> Any:
+    value = rest.pop(name, default)
+    if value != default and value not in allowed:
+        names = ", ".join(map(str, allowed))
+        raise ConfigError(f"{name} must be one of {names}, not {value!r}")
+    return value
+
+
+def _integer(
+    rest: dict[str, Any], name: str, default: int, least: int, most: int = _INT32_MAX
+) -> int:
+    value = rest.pop(name, default)
+    try:
+        number = int(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name} must be a whole number, not {value!r}") from error
+    if not least <= number <= most:
+        raise ConfigError(f"{name} must be between {least} and {most}, not {number}")
+    return number

@@ -1,0 +1,547 @@
+"""Consumer: confluent-kafka's habits, transactions delivered when they commit.
+
+This is the thin shell. What may be delivered is decided by `PartitionBuffer`; `Reading` moves
+batches into the buffers and out; here are the application's calls, rebalances and positions.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, cast
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    OFFSET_STORED,
+    KafkaError,
+    KafkaException,
+    Message,
+)
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from ..journal.control import TopicPartition
+from ..journal.errors import ConfigError, ConsumerError, LogtxError, NotSupportedError
+from ..journal.log import Log, LogConsumer
+from ..journal.open import open_log
+from ..journal.position import Position
+from ..journal.records import OffsetStep
+from .config import ConsumerConfig, OffsetsStorage
+from .counters import Counters
+from .offsets import open_positions
+from .pending import Record
+from .reading import OFFSET_TIMEOUT_S, Assigned, Reading
+
+_LOG = logging.getLogger(__name__)
+POLL_SLICE_S: Final = 0.5
+"""A wait without end is made of these, so that upkeep goes on and signals are seen."""
+
+RebalanceCallback = Callable[["Consumer", list[KafkaPartition]], Any]
+
+
+def _key(partition: KafkaPartition) -> TopicPartition:
+    return partition.topic, partition.partition
+
+
+class Consumer:
+    """Reads topics; committed transactions come whole and in commit order.
+
+    One thread at a time, like `confluent_kafka.Consumer`. Settings: `ConsumerConfig`, and
+    librdkafka's own. The group's committed offset of a partition is (o1, o2, o3): o1 is Kafka's
+    offset, the rest its metadata, so that everyday tools show a lag.
+
+    Source: seed 001, "Transactional consumer".
+    """
+
+    def __init__(self, config: Mapping[str, Any], *, log: Log | None = None) -> None:
+        """Check the settings; nothing is read yet.
+
+        Args:
+            config: names and values, as for `confluent_kafka.Consumer`.
+            log: the log to read; None opens the one that ``bootstrap.servers`` names.
+
+        Raises:
+            ConfigError: a setting is missing, unknown or out of range.
+            NotSupportedError: ``isolation.level=serializable``.
+            SpillError: ``pending.dir`` can't be written.
+        """
+        self._config = ConsumerConfig.parse(config)
+        self.group_id = self._config.group_id
+        self._own_log = log is None
+        self._log: Log = log if log is not None else open_log(config)
+        try:
+            self._inner: LogConsumer = self._log.consumer(self._config.librdkafka)
+        except KafkaException as error:
+            reason: KafkaError = error.args[0]
+            raise ConfigError(f"librdkafka refuses the settings: {reason.str()}") from error
+        self._counters = Counters()
+        try:
+            self._reading = Reading(self._log, self._inner, self._config, self._counters)
+        except LogtxError:
+            self._inner.close()
+            raise
+        self._positions = open_positions(self._log, self._inner, self._config)
+        self._callbacks: dict[str, RebalanceCallback | None] = {}
+        self._commit_at_s = time.monotonic() + self._config.auto_commit_interval_ms / 1000
+        self._closed = False
+        self._mode: str | None = None
+
+    # --- subscription and assignment ------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topics: list[str],
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+    ) -> None:
+        """Join the consumer group for these topics; replaces an earlier subscription.
+
+        Callbacks are called from `poll` and `consume` with this consumer and a list of
+        partitions: `on_assign` when their positions are restored, `on_revoke` before they are
+        committed (``enable.auto.commit``) and given back, `on_lost` when they are gone already.
+        """
+        self._check_open()
+        self._callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
+        self._inner.subscribe(topics, self._assigned, self._revoked, self._lost)
+
+    def unsubscribe(self) -> None:
+        """Leave the group; partitions are given back first."""
+        self._check_open()
+        self._inner.unsubscribe()
+        self._reading.remove(list(self._reading.assigned))
+
+    def assign(self, partitions: list[KafkaPartition]) -> None:
+        """Read these, without the group's help.
+
+        An offset goes on from there, with the metadata of `position` or `committed` exactly;
+        `OFFSET_INVALID` (the default) and `OFFSET_STORED` from the committed position.
+        """
+        self._check_open()
+        self._reading.remove(list(self._reading.assigned))
+        self._restore(partitions)
+        self._inner.assign([a.kafka() for a in self._reading.assigned.values()])
+
+    def unassign(self) -> None:
+        """Read nothing any more."""
+        self._check_open()
+        self._reading.remove(list(self._reading.assigned))
+        self._inner.unassign()
+
+    def assignment(self) -> list[KafkaPartition]:
+        """What is assigned."""
+        self._check_open()
+        return [KafkaPartition(topic, number) for topic, number in self._reading.assigned]
+
+    def _assigned(self, inner: LogConsumer, partitions: list[KafkaPartition]) -> None:
+        if not self._config.cooperative:
+            self._reading.remove(list(self._reading.assigned))
+        self._restore(partitions)
+        places = [self._reading.assigned[_key(p)].kafka() for p in partitions]
+        if self._config.cooperative:
+            inner.incremental_assign(places)
+        else:
+            inner.assign(places)
+        _LOG.info("assigned group=%s partitions=%d", self.group_id, len(partitions))
+        self._call("assign", partitions)
+
+    def _revoked(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
+        try:
+            self._call("revoke", partitions)
+            if self._config.enable_auto_commit:
+                self._commit_moved([_key(p) for p in partitions], wait=True)
+        except KafkaException as error:
+            # The next owner starts from what was committed before: repeats, but loses nothing.
+            _LOG.warning("commit_at_revocation_failed group=%s error=%s", self.group_id, error)
+        finally:
+            self._reading.remove([_key(p) for p in partitions])
+        _LOG.info("revoked group=%s partitions=%d", self.group_id, len(partitions))
+
+    def _lost(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
+        # Another member may own them already: nothing of ours is committed any more.
+        self._reading.remove([_key(p) for p in partitions])
+        _LOG.warning("lost group=%s partitions=%d", self.group_id, len(partitions))
+        self._call("lost" if self._callbacks.get("lost") else "revoke", partitions)
+
+    def _call(self, kind: str, partitions: list[KafkaPartition]) -> None:
+        callback = self._callbacks.get(kind)
+        if callback is not None:
+            callback(self, [KafkaPartition(p.topic, p.partition) for p in partitions])
+
+    # --- positions ------------------------------------------------------------------------------
+
+    def _restore(self, partitions: Sequence[KafkaPartition]) -> None:
+        asked = [_key(p) for p in partitions if p.offset in (OFFSET_INVALID, OFFSET_STORED)]
+        # An IOV is compared with what is committed, wherever reading begins.
+        if self._config.offsets_storage is OffsetsStorage.TRANSACTIONS:
+            asked = [_key(p) for p in partitions]
+        committed = self._positions.fetch(asked) if asked else {}
+        for partition in partitions:
+            key = _key(partition)
+            stored = committed.get(key)
+            log_start = 0
+            if partition.offset >= 0:
+                start = Position.from_metadata(partition.offset, partition.metadata)
+            elif partition.offset in (OFFSET_INVALID, OFFSET_STORED) and stored is not None:
+                start = stored
+            else:
+                reset = {OFFSET_BEGINNING: "earliest", OFFSET_END: "latest"}
+                start, log_start = self._reset(key, reset.get(partition.offset))
+            self._reading.add(key, start, stored, log_start)
+
+    def _reset(self, key: TopicPartition, wanted: str | None) -> tuple[Position, int]:
+        # Where to begin without a committed position, and the log's start if it is there.
+        reset = wanted or self._config.auto_offset_reset
+        topic, partition = key
+        if reset == "error":
+            raise KafkaException(
+                KafkaError(
+                    KafkaError._AUTO_OFFSET_RESET,
+                    f"{topic}[{partition}] has no committed position, and auto.offset.reset=error",
+                )
+            )
+        if reset == "earliest":
+            offset = self._log.start_offset(topic, partition, timeout_s=OFFSET_TIMEOUT_S)
+            return Position.at(offset), offset
+        offset = self._log.end_offset(topic, partition, timeout_s=OFFSET_TIMEOUT_S)
+        return Position.at(offset), 0
+
+    def position(self, partitions: Iterable[KafkaPartition]) -> list[KafkaPartition]:
+        """Where delivery goes on: offset o2, and (o2, o3, met) as metadata for `assign`.
+
+        `OFFSET_INVALID` for a partition that is not assigned.
+        """
+        self._check_open()
+        return [self._place(_key(p), self._position_of(_key(p))) for p in partitions]
+
+    def committed(
+        self, partitions: Iterable[KafkaPartition], timeout: float = OFFSET_TIMEOUT_S
+    ) -> list[KafkaPartition]:
+        """What the group has committed, as `position` tells it; `OFFSET_INVALID` where nothing.
+
+        Raises:
+            OffsetsPendingError: a pending transaction holds a partition's offset
+                (``offsets.storage=transactions``), and did for ``coordinator.timeout.ms``.
+            KafkaException: the broker did not answer.
+        """
+        del timeout  # confluent-kafka's parameter; the stores have bounds of their own
+        self._check_open()
+        keys = [_key(p) for p in partitions]
+        found = self._positions.fetch(keys)
+        return [self._place(key, found.get(key)) for key in keys]
+
+    def _position_of(self, key: TopicPartition) -> Position | None:
+        assigned = self._reading.assigned.get(key)
+        return None if assigned is None else assigned.buffer.position()
+
+    @staticmethod
+    def _place(key: TopicPartition, position: Position | None) -> KafkaPartition:
+        if position is None:
+            return KafkaPartition(key[0], key[1], OFFSET_INVALID)
+        return KafkaPartition(key[0], key[1], position.o2, position.to_metadata())
+
+    def commit(
+        self,
+        message: Message | None = None,
+        offsets: list[KafkaPartition] | None = None,
+        asynchronous: bool = True,
+    ) -> list[KafkaPartition] | None:
+        """Commit positions: of all that was delivered, or up to a message, or these.
+
+        Args:
+            message: one of the last `poll` or `consume`: as if it had been the last delivered.
+            offsets: places to commit, with the metadata of `position` if they have any.
+            asynchronous: don't wait for the answer.
+
+        Returns:
+            What was committed, None if asynchronous.
+
+        Raises:
+            NotSupportedError: ``offsets.storage=transactions``.
+            ConsumerError: the message is of an earlier `poll` or `consume`.
+            KafkaException: refused, such as after a rebalance.
+        """
+        self._check_open()
+        if self._config.offsets_storage is OffsetsStorage.TRANSACTIONS:
+            self._positions.commit({}, wait=True)
+        if message is not None:
+            chosen = self._after(message)
+        elif offsets is not None:
+            chosen = {_key(p): self._as_position(p) for p in offsets}
+        else:
+            return self._commit_moved(list(self._reading.assigned), wait=not asynchronous)
+        self._positions.commit(chosen, wait=not asynchronous)
+        return None if asynchronous else [self._place(k, p) for k, p in chosen.items()]
+
+    def _after(self, message: Message) -> dict[TopicPartition, Position]:
+        key = cast(TopicPartition, (message.topic(), message.partition()))
+        assigned = self._reading.assigned.get(key)
+        found = assigned.buffer.position_after(cast(Record, message)) if assigned else None
+        if found is None:
+            raise ConsumerError(
+                f"can't commit after offset {message.offset()} of {key[0]}[{key[1]}]: only after "
+                "a message of the last poll or consume; commit() commits all that was delivered"
+            )
+        return {key: found}
+
+    def _as_position(self, partition: KafkaPartition) -> Position:
+        current = self._position_of(_key(partition))
+        if current is not None and partition.offset == current.o2:
+            return current
+        return Position.from_metadata(partition.offset, partition.metadata)
+
+    def _commit_moved(
+        self, keys: Sequence[TopicPartition], *, wait: bool
+    ) -> list[KafkaPartition] | None:
+        moved: dict[TopicPartition, Position] = {}
+        for key in keys:
+            assigned = self._reading.assigned.get(key)
+            if assigned is None:
+                continue
+            position = assigned.buffer.position()
+            if position != assigned.stored:
+                moved[key] = position
+        if moved:
+            self._positions.commit(moved, wait=wait)
+        for key, position in moved.items():
+            self._reading.assigned[key].stored = position
+        return [self._place(k, p) for k, p in moved.items()] if wait else None
+
+    def _auto_commit(self) -> None:
+        # At the start of a poll: what was delivered before it counts as processed, as in Kafka.
+        now = time.monotonic()
+        if now >= self._commit_at_s:
+            self._commit_at_s = now + self._config.auto_commit_interval_ms / 1000
+            self._commit_moved(list(self._reading.assigned), wait=False)
+
+    # --- input offsets of transactions ----------------------------------------------------------
+
+    def offset_steps(self) -> list[OffsetStep]:
+        """What was delivered since the last call, for `Transaction.send_offsets`.
+
+        One step per assigned partition that moved: from the committed place, or the one handed
+        out before, to the present position. Steps build on each other even while the
+        transactions that carry them are undecided. When one of those aborts, call `rewind`: what
+        was handed out after it will be refused, and its input must be read again.
+
+        Raises:
+            ConfigError: not with ``offsets.storage=kafka``, whose positions no transaction holds.
+        """
+        self._check_open()
+        if self._config.offsets_storage is not OffsetsStorage.TRANSACTIONS:
+            raise ConfigError("to send offsets with transactions set offsets.storage=transactions")
+        steps = []
+        for (topic, partition), assigned in self._reading.assigned.items():
+            position = assigned.buffer.position()
+            before = assigned.stored or assigned.origin
+            if position.place != before.place:
+                from_place = assigned.stored.place if assigned.stored else None
+                steps.append(OffsetStep(topic, partition, from_place, position))
+                assigned.stored = position
+        return steps
+
+    def rewind(self) -> None:
+        """Go back to the committed positions: deliver again what no transaction committed.
+
+        A partition without a committed position goes back to where reading began. Waits for
+        pending transactions that hold offsets of the group.
+
+        Raises:
+            OffsetsPendingError: one still does after ``coordinator.timeout.ms``.
+        """
+        self._check_open()
+        keys = list(self._reading.assigned)
+        if not keys:
+            return
+        committed = self._positions.fetch(keys)
+        for key in keys:
+            assigned = self._reading.assigned[key]
+            stored = committed.get(key)
+            start = stored if stored is not None else assigned.origin
+            self._reading.add(key, start, stored, assigned.began_at_start)
+        self._reading.reassign(keys)
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def poll(self, timeout: float | None = None) -> Message | None:
+        """The next message or event, or None after `timeout` seconds (None: never).
+
+        An event is a message whose `error()` is set: Kafka's own, or for a record whose TxId or
+        TxCtl header does not decode, in that record's place.
+
+        Raises:
+            IntegrityError: a transaction is not what its marker states; its partition stops there.
+            TornTransactionError: retention took a part of one; its partition stops there.
+            SpillError: pending transactions can't be spilled; start again, nothing was lost.
+        """
+        found = self._deliver(1, -1 if timeout is None else timeout)
+        return found[0] if found else None
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        """As `poll`, up to so many messages; returns as soon as there is one."""
+        return self._deliver(num_messages, timeout)
+
+    def _enter(self, mode: str) -> None:
+        self._check_open()
+        if self._mode not in (None, mode):
+            raise NotSupportedError(
+                "transactions() and poll() or consume() don't mix on one consumer: open another"
+            )
+        self._mode = mode
+
+    def _deliver(self, limit: int, timeout: float) -> list[Message]:
+        self._enter("records")
+        reading = self._reading
+        if self._config.enable_auto_commit:
+            self._auto_commit()
+        found = reading.take(limit)
+        if found and not reading.fetch_due:
+            return found
+        if found:
+            reading.fetch(0)
+            return found
+        until = None if timeout < 0 else time.monotonic() + timeout
+        while True:
+            reading.raise_failure(again=False)
+            waiting = reading.work()
+            left = POLL_SLICE_S if until is None else until - time.monotonic()
+            # While a side read goes on, its slices are the pause between two polls.
+            pause = 0 if waiting else max(0.0, min(left, POLL_SLICE_S))
+            reading.fetch(pause)
+            found = reading.take(limit)
+            if found:
+                return found
+            if until is not None and time.monotonic() >= until:
+                reading.raise_failure(again=True)
+                return []
+
+    def pause(self, partitions: list[KafkaPartition]) -> None:
+        """Deliver nothing of these for now."""
+        self._check_open()
+        self._inner.pause(partitions)
+        for partition in partitions:
+            self._require(partition).paused = True
+
+    def resume(self, partitions: list[KafkaPartition]) -> None:
+        """Deliver these again."""
+        self._check_open()
+        for partition in partitions:
+            self._require(partition).paused = False
+        free = [p for p in partitions if not self._require(p).held]
+        if free:
+            self._inner.resume(free)
+
+    def seek(self, partition: KafkaPartition) -> None:
+        """Go on from another offset: from there on, what ends there or later is delivered."""
+        self._check_open()
+        key = _key(partition)
+        assigned = self._require(partition)
+        start = Position.from_metadata(partition.offset, partition.metadata)
+        if partition.offset < 0:
+            reset = {OFFSET_BEGINNING: "earliest", OFFSET_END: "latest"}
+            start, _ = self._reset(key, reset.get(partition.offset))
+        self._reading.add(key, start, assigned.stored)
+        try:
+            self._inner.seek(KafkaPartition(key[0], key[1], start.o1))
+        except KafkaException:
+            # Before the first poll, and after an error, librdkafka can't seek.
+            self._reading.reassign([key])
+
+    def _require(self, partition: KafkaPartition) -> Assigned:
+        assigned = self._reading.assigned.get(_key(partition))
+        if assigned is None:
+            raise KafkaException(
+                KafkaError(
+                    KafkaError._UNKNOWN_PARTITION,
+                    f"{partition.topic}[{partition.partition}] is not assigned",
+                )
+            )
+        return assigned
+
+    # --- the rest -------------------------------------------------------------------------------
+
+    def get_watermark_offsets(
+        self, partition: KafkaPartition, timeout: float = OFFSET_TIMEOUT_S, cached: bool = False
+    ) -> tuple[int, int]:
+        """First offset of a partition and the one after its last."""
+        self._check_open()
+        return self._inner.get_watermark_offsets(partition, timeout, cached)
+
+    def offsets_for_times(
+        self, partitions: list[KafkaPartition], timeout: float = OFFSET_TIMEOUT_S
+    ) -> list[KafkaPartition]:
+        """Per partition, the first offset at or after a time in ms."""
+        self._check_open()
+        return self._inner.offsets_for_times(partitions, timeout)
+
+    def list_topics(self, topic: str | None = None, timeout: float = OFFSET_TIMEOUT_S) -> Any:
+        """Metadata of the cluster, or of one topic."""
+        self._check_open()
+        return self._inner.list_topics(topic, timeout)
+
+    def memberid(self) -> str | None:
+        """This consumer's id in its group."""
+        self._check_open()
+        return self._inner.memberid()
+
+    @property
+    def counters(self) -> Counters:
+        """What was counted since the consumer was made."""
+        if not self._closed:
+            self._counters.spilled_bytes = self._reading.spilled_bytes()
+        return self._counters
+
+    def stats(self) -> dict[str, int]:
+        """The counters by name, and what is pending now."""
+        pending = [p for a in self._reading.assigned.values() for p in a.buffer.pending()]
+        return {
+            **self.counters.as_dict(),
+            "pending_transactions": len(pending),
+            "pending_records": sum(p.count for p in pending),
+            "pending_memory_bytes": self._reading.pending_map.memory_bytes,
+        }
+
+    def close(self) -> None:
+        """Commit (``enable.auto.commit``), leave the group and drop all state. May be repeated."""
+        if self._closed:
+            return
+        try:
+            if self._config.enable_auto_commit:
+                self._commit_moved(list(self._reading.assigned), wait=True)
+        except KafkaException as error:
+            _LOG.warning("commit_at_close_failed group=%s error=%s", self.group_id, error)
+        finally:
+            self._counters.spilled_bytes = self._reading.spilled_bytes()
+            self._closed = True
+            self._inner.close()
+            self._reading.close()
+            self._positions.close()
+            if self._own_log:
+                self._log.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("Consumer closed")
+
+    def __enter__(self) -> Self:
+        """The consumer itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages without end, events left out of it by nobody: check `error()`."""
+        while True:
+            message = self.poll()
+            if message is not None:
+                yield message

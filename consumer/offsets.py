@@ -1,0 +1,142 @@
+"""Where a consumer group's positions are kept: Kafka's group offsets, or the group's IOV.
+
+Source: seed 001, "Transactional consumer", offset management; "Producer IDs and state groups".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from ..journal.control import TopicPartition
+from ..journal.errors import NotSupportedError, OffsetsPendingError
+from ..journal.log import Log, LogConsumer
+from ..journal.position import Position
+from .config import ConsumerConfig, OffsetsStorage
+
+if TYPE_CHECKING:
+    from ..coordinator.client import CoordinatorQueries
+
+FETCH_TIMEOUT_S: Final = 10.0
+PENDING_RETRY_S: Final = 0.05
+
+
+class PositionStore(Protocol):
+    """Committed positions of one consumer group."""
+
+    def fetch(self, keys: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """What is committed; partitions without are left out."""
+
+    def commit(self, positions: Mapping[TopicPartition, Position], *, wait: bool) -> None:
+        """Commit positions."""
+
+    def close(self) -> None:
+        """Release what it holds."""
+
+
+class KafkaPositions:
+    """Kafka's group offsets: o1 as the offset, the rest in its metadata."""
+
+    def __init__(self, inner: LogConsumer) -> None:
+        """Through the consumer that is the group's member."""
+        self._inner = inner
+
+    def fetch(self, keys: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """What is committed.
+
+        Raises:
+            KafkaException: the broker refused, or did not answer in time.
+        """
+        places = [KafkaPartition(topic, partition) for topic, partition in keys]
+        found: dict[TopicPartition, Position] = {}
+        for place in self._inner.committed(places, FETCH_TIMEOUT_S):
+            if place.error is not None:
+                raise KafkaException(place.error)
+            if place.offset >= 0:
+                position = Position.from_metadata(place.offset, place.metadata)
+                found[place.topic, place.partition] = position
+        return found
+
+    def commit(self, positions: Mapping[TopicPartition, Position], *, wait: bool) -> None:
+        """Commit positions.
+
+        Raises:
+            KafkaException: refused; with `wait` false a refusal is told to ``on_commit`` only.
+        """
+        places = [
+            KafkaPartition(topic, partition, position.o1, position.to_metadata())
+            for (topic, partition), position in positions.items()
+        ]
+        answer = self._inner.commit(offsets=places, asynchronous=not wait)
+        for place in answer or ():
+            if place.error is not None:
+                raise KafkaException(place.error)
+
+    def close(self) -> None:
+        """Nothing to release: the consumer closes its own."""
+
+
+class TransactionPositions:
+    """The group's IOV, which transactions commit: read from the coordinator, never written."""
+
+    def __init__(self, log: Log, config: ConsumerConfig) -> None:
+        """Nothing is connected before the first fetch."""
+        self._log = log
+        self._config = config
+        self._queries: CoordinatorQueries | None = None
+
+    def fetch(self, keys: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position]:
+        """What is committed; waits for pending transactions that hold a partition's offset.
+
+        Raises:
+            OffsetsPendingError: one still does after ``coordinator.timeout.ms``.
+            CoordinatorNotAvailableError: no coordinator answers.
+        """
+        timeout_s = self._config.coordinator_timeout_ms / 1000
+        deadline_s = time.monotonic() + timeout_s
+        if self._queries is None:
+            # Here, for the RPC client's import is paid by those only who use it.
+            from ..coordinator.client import CoordinatorQueries
+
+            self._queries = CoordinatorQueries(self._log, timeout_s=timeout_s)
+        group = self._config.group_id
+        while True:
+            if self._queries.bind_group(group, None).transaction_group is None:
+                return {}
+            try:
+                offsets = self._queries.fetch_offsets(group, list(keys)).offsets
+            except OffsetsPendingError:
+                if time.monotonic() + PENDING_RETRY_S > deadline_s:
+                    raise
+                time.sleep(PENDING_RETRY_S)
+                continue
+            wanted = set(keys)
+            return {key: p for key, p in offsets.items() if key in wanted}
+
+    def commit(self, positions: Mapping[TopicPartition, Position], *, wait: bool) -> None:
+        """Refuse.
+
+        Raises:
+            NotSupportedError: always.
+        """
+        del positions, wait
+        raise NotSupportedError(
+            "with offsets.storage=transactions positions are committed by a transaction: "
+            "call send_offsets(consumer) on it"
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._queries is not None:
+            self._queries.close()
+
+
+def open_positions(log: Log, inner: LogConsumer, config: ConsumerConfig) -> PositionStore:
+    """The store that ``offsets.storage`` names."""
+    if config.offsets_storage is OffsetsStorage.KAFKA:
+        return KafkaPositions(inner)
+    return TransactionPositions(log, config)

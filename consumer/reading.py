@@ -1,0 +1,417 @@
+"""Reading: librdkafka's consumer on one side, one `PartitionBuffer` per partition on the other.
+
+Moves batches from the one to the others, and gives out what they have to deliver, in turn.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, cast
+
+from confluent_kafka import KafkaError, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from ..journal.control import TopicPartition
+from ..journal.errors import ConsumerError, LogtxError, MalformedHeaderError
+from ..journal.log import Log, LogConsumer
+from ..journal.position import Position
+from .buffer import PartitionBuffer
+from .config import ConsumerConfig, IsolationLevel
+from .counters import Counters
+from .lookup import LookUps
+from .pending import PendingTransactionMap, Record
+from .side_read import SideReader
+from .spill import RocksSpillStore
+from .uncommitted import UncommittedBuffer
+
+_LOG = logging.getLogger(__name__)
+FETCH_MAX_RECORDS: Final = 2_000
+"""Records taken from librdkafka at a time; what is read ahead of delivery is bounded by it."""
+HELD_MAX_RECORDS: Final = 20_000
+"""A partition that holds more to deliver is paused, so that a long delivery is not outrun."""
+FETCH_EVERY_S: Final = 0.05
+"""While a long transaction is delivered, the other partitions are read this often."""
+UPKEEP_EVERY_S: Final = 1.0
+OFFSET_TIMEOUT_S: Final = 10.0
+SIDE_READ_SLICE_S: Final = 0.005
+"""Longest wait for a side read's next records before other partitions are looked after."""
+
+_topic_of: Any = Message.topic
+_partition_of: Any = Message.partition
+_error_of: Any = Message.error
+BufferFactory = Callable[[TopicPartition, Position, int], PartitionBuffer]
+
+
+class Assigned:
+    """One assigned partition."""
+
+    __slots__ = (
+        *("active", "began_at_start", "buffer", "held", "key"),
+        *("origin", "paused", "stored", "told"),
+    )
+
+    def __init__(
+        self,
+        key: TopicPartition,
+        buffer: PartitionBuffer,
+        origin: Position,
+        stored: Position | None,
+    ) -> None:
+        self.key = key
+        self.buffer = buffer
+        self.origin = origin
+        """Where reading began."""
+        self.stored = stored
+        """The committed position, or for steps of an IOV the last one handed out."""
+        self.paused = False
+        """By the application."""
+        self.held = False
+        """By us, until what is read ahead is delivered."""
+        self.active = False
+        """In the queue of those that may have something to deliver."""
+        self.told = False
+        """Its failure was raised once."""
+        self.began_at_start = 0
+        """Where reading began, if that was the log's start; else 0."""
+
+    def kafka(self, offset: int | None = None) -> KafkaPartition:
+        """As confluent-kafka's, at an offset or where reading goes on."""
+        at = self.buffer.next_offset if offset is None else offset
+        return KafkaPartition(self.key[0], self.key[1], at)
+
+
+def malformed_event(record: Record, error: MalformedHeaderError) -> Record:
+    """The event that stands in a record's place: a message with an error, and its payload."""
+    message = cast(Message, record)
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    text = f"record at {topic}[{partition}] offset {offset} is not delivered: {error}"
+    event = Message(
+        topic=cast(str, topic),
+        partition=cast(int, partition),
+        offset=cast(int, offset),
+        key=cast(bytes, message.key()),
+        value=cast(bytes, message.value()),
+        headers=cast(Any, message.headers()),
+        error=KafkaError(KafkaError._BAD_MSG, text),
+        timestamp=message.timestamp(),
+    )
+    return cast(Record, event)
+
+
+class Reading:
+    """All assigned partitions of one consumer. One thread at a time."""
+
+    def __init__(
+        self, log: Log, inner: LogConsumer, config: ConsumerConfig, counters: Counters
+    ) -> None:
+        """Nothing is assigned yet.
+
+        Raises:
+            SpillError: ``pending.dir`` can't be written.
+        """
+        self.assigned: dict[TopicPartition, Assigned] = {}
+        self.counters = counters
+        self.make_buffer: BufferFactory = self._partition_buffer
+        self._log = log
+        self._inner = inner
+        self._config = config
+        self._store = RocksSpillStore(config.pending_dir)
+        self.pending_map = PendingTransactionMap(config.pending_memory_max_bytes, self._store)
+        self._side_reader = SideReader(log, config.librdkafka, self.pending_map)
+        self._look_ups = LookUps(log)
+        self._active: deque[Assigned] = deque()
+        self._events: deque[Message] = deque()
+        self._blocked: set[TopicPartition] = set()
+        """Partitions that wait for a side read, or failed."""
+        self._one: Assigned | None = None
+        """The only assigned partition, if there is one: nothing to sort then."""
+        self._fetched_s = 0.0
+        self._upkeep_s = 0.0
+
+    # --- partitions -----------------------------------------------------------------------------
+
+    def add(
+        self, key: TopicPartition, start: Position, stored: Position | None, log_start: int = 0
+    ) -> Assigned:
+        """Begin a partition, or begin it anew elsewhere.
+
+        Args:
+            key: topic and number.
+            start: where to go on.
+            stored: what is committed, if anything.
+            log_start: where the log begins, if reading begins there.
+        """
+        former = self.assigned.get(key)
+        if former is not None:
+            self._drop_buffer(former)
+        assigned = Assigned(key, self.make_buffer(key, start, log_start), start, stored)
+        assigned.began_at_start = log_start
+        if former is not None:
+            assigned.paused = former.paused
+        self.assigned[key] = assigned
+        self._changed()
+        return assigned
+
+    def remove(self, keys: Iterable[TopicPartition]) -> None:
+        """Stop partitions and drop what is pending in them."""
+        for key in keys:
+            assigned = self.assigned.pop(key, None)
+            if assigned is not None:
+                self._drop_buffer(assigned)
+        self._changed()
+
+    def _drop_buffer(self, assigned: Assigned) -> None:
+        self._side_reader.forget(assigned.buffer)
+        assigned.buffer.close()
+        if assigned.active:
+            self._active.remove(assigned)
+            assigned.active = False
+        self._blocked.discard(assigned.key)
+
+    def _changed(self) -> None:
+        self._one = next(iter(self.assigned.values())) if len(self.assigned) == 1 else None
+        self._events = deque(
+            e for e in self._events if (e.topic(), e.partition()) in self.assigned or not e.topic()
+        )
+
+    def _partition_buffer(
+        self, key: TopicPartition, start: Position, log_start: int
+    ) -> PartitionBuffer:
+        skip_below = {"skip": 2**63, "error": 0}.get(self._config.torn_reset or "", log_start)
+        committed = self._config.isolation_level is IsolationLevel.READ_COMMITTED
+        return (PartitionBuffer if committed else UncommittedBuffer)(
+            key,
+            start,
+            self.pending_map,
+            malformed=malformed_event,
+            counters=self.counters,
+            torn_skip_below=skip_below,
+        )
+
+    # --- in -------------------------------------------------------------------------------------
+
+    def fetch(self, timeout_s: float) -> bool:
+        """Read one batch, waiting up to `timeout_s` for its first record; True if there was any.
+
+        Serves rebalances. Raises what the application's callbacks raise.
+        """
+        # consume() with a time-out waits for a full batch; poll() returns at the first record.
+        # What is over the limit is spilled before more is read: a disk that refuses stops the
+        # reading and not the memory's growth.
+        self.pending_map.enforce()
+        first = self._inner.poll(timeout_s)
+        self._fetched_s = time.monotonic()
+        if first is None:
+            return False
+        batch = self._inner.consume(FETCH_MAX_RECORDS, 0)
+        batch.insert(0, first)
+        if any(map(_error_of, batch)):
+            batch = self._without_events(batch)
+        self._sort(batch)
+        return True
+
+    def _sort(self, batch: list[Message]) -> None:
+        if self._one is not None and batch:
+            # Only one is assigned; a leftover of a former assignment could still be on its way.
+            topic, partition = self._one.key
+            numbers = list(map(_partition_of, batch))
+            same = numbers.count(partition) == len(batch)
+            if same and batch[0].topic() == topic and batch[-1].topic() == topic:
+                self._feed(self._one, batch)
+                return
+        start = 0
+        keys = list(zip(map(_topic_of, batch), map(_partition_of, batch), strict=True))
+        for index in range(1, len(batch) + 1):
+            if index == len(batch) or keys[index] != keys[start]:
+                found = self.assigned.get(keys[start])
+                if found is not None:
+                    self._feed(found, batch[start:index])
+                start = index
+
+    def _feed(self, assigned: Assigned, batch: Sequence[Message]) -> None:
+        buffer = assigned.buffer
+        buffer.feed(cast(Sequence[Record], batch))
+        self._wake(assigned)
+        if not assigned.held and buffer.queued_records > HELD_MAX_RECORDS:
+            assigned.held = True
+            self._inner.pause([assigned.kafka()])
+
+    def _wake(self, assigned: Assigned) -> None:
+        if assigned.buffer.ready:
+            if not assigned.active:
+                assigned.active = True
+                self._active.append(assigned)
+        elif assigned.buffer.blocked:
+            self._blocked.add(assigned.key)
+
+    def _without_events(self, batch: list[Message]) -> list[Message]:
+        records = []
+        for message in batch:
+            error = message.error()
+            if error is None:
+                records.append(message)
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                self._out_of_range(message)
+            elif error.code() != KafkaError._PARTITION_EOF:
+                self._events.append(message)
+        return records
+
+    def _out_of_range(self, event: Message) -> None:
+        # What stood at our offset is deleted, or the log was cut below it. librdkafka's own
+        # reset would jump over it without a word.
+        assigned = self.assigned.get((cast(str, event.topic()), cast(int, event.partition())))
+        if assigned is None:
+            return
+        topic, partition = assigned.key
+        start = self._log.start_offset(topic, partition, timeout_s=OFFSET_TIMEOUT_S)
+        end = self._log.end_offset(topic, partition, timeout_s=OFFSET_TIMEOUT_S)
+        position = assigned.buffer.position()
+        reset = self._config.auto_offset_reset
+        log_start = 0
+        if start <= position.o2 <= end:
+            # Only o1's data is gone, which side reads and `torn.reset` settle one by one.
+            position = Position(
+                o1=max(start, min(position.o1, end)),
+                o2=position.o2,
+                o3=position.o3,
+                met=position.met,
+                delivered=position.delivered,
+            )
+        elif reset == "error":
+            self._events.append(event)
+            return
+        else:
+            log_start = start if reset == "earliest" else 0
+            position = Position.at(start if reset == "earliest" else end)
+        _LOG.warning(
+            "offset_reset topic=%s partition=%d from=%d to=%d start=%d end=%d",
+            *(topic, partition, assigned.buffer.next_offset, position.o1, start, end),
+        )
+        self.add(assigned.key, position, assigned.stored, log_start)
+        self.reassign([assigned.key])
+
+    def reassign(self, keys: Sequence[TopicPartition]) -> None:
+        """Make librdkafka read these partitions from where their buffers go on."""
+        if self._config.cooperative:
+            places = [self.assigned[key].kafka() for key in keys]
+            self._inner.incremental_unassign(places)
+            self._inner.incremental_assign(places)
+        else:
+            # seek fails on a partition that stopped with an error; assign takes all or nothing.
+            self._inner.assign([a.kafka() for a in self.assigned.values()])
+        paused = [a.kafka() for a in self.assigned.values() if a.paused or a.held]
+        if paused:
+            self._inner.pause(paused)
+
+    # --- out ------------------------------------------------------------------------------------
+
+    def take(self, limit: int) -> list[Message]:
+        """What can be delivered now, at most `limit`, of one partition after the other."""
+        taken: list[Any] = []
+        events = self._events
+        while events and len(taken) < limit:
+            taken.append(events.popleft())
+        for _ in range(len(self._active)):
+            room = limit - len(taken)
+            if room <= 0:
+                break
+            assigned = self._active.popleft()
+            if assigned.paused:
+                self._active.append(assigned)
+                continue
+            records = assigned.buffer.take(room)
+            self.counters.delivered_records += len(records)
+            taken += records
+            if assigned.buffer.ready:
+                self._active.append(assigned)
+                continue
+            assigned.active = False
+            self._wake(assigned)
+            self._release(assigned)
+        return taken
+
+    def _release(self, assigned: Assigned) -> None:
+        if assigned.held and not assigned.buffer.blocked:
+            assigned.held = False
+            if not assigned.paused:
+                self._inner.resume([assigned.kafka()])
+
+    @property
+    def fetch_due(self) -> bool:
+        """Whether other partitions should be read although there is something to deliver."""
+        return time.monotonic() - self._fetched_s > FETCH_EVERY_S
+
+    def raise_failure(self, *, again: bool) -> None:
+        """Raise what stopped a partition; `again` also where it was raised before."""
+        for key in self._blocked:
+            assigned = self.assigned[key]
+            error = assigned.buffer.failure
+            if error is not None and not assigned.paused and (again or not assigned.told):
+                assigned.told = True
+                raise error.with_traceback(None)
+
+    # --- side reads, look-ups -------------------------------------------------------------------
+
+    def work(self) -> bool:
+        """A slice of side reads, and the look-ups that are due; True while side reads wait."""
+        waiting = False
+        if self._blocked:
+            waiting = self._side_read()
+        now = time.monotonic()
+        if now - self._upkeep_s >= min(UPKEEP_EVERY_S, self._config.pending_lookup_age_ms / 2000):
+            self._upkeep_s = now
+            self._look_up(now)
+        return waiting
+
+    def _side_read(self) -> bool:
+        buffers = [self.assigned[key].buffer for key in self._blocked]
+        target = self._side_reader.busy_with
+        if target is None:
+            target = next((b for b in buffers if b.failure is None), None)
+        if target is None:
+            return False
+        try:
+            self._side_reader.step(target, SIDE_READ_SLICE_S)
+        except LogtxError as error:
+            if isinstance(error, ConsumerError):
+                raise
+            _LOG.warning("side_read_failed partition=%s error=%s", target.partition, error)
+        assigned = self.assigned[target.partition]
+        if not assigned.buffer.blocked:
+            self._blocked.discard(assigned.key)
+            self._release(assigned)
+        self._wake(assigned)
+        return True
+
+    def _look_up(self, now: float) -> None:
+        answers, failed = self._look_ups.answers()
+        for answer in answers:
+            if answer.partition in self.assigned:
+                self.assigned[answer.partition].buffer.resolve(
+                    answer.txid, end_offset=answer.end_offset, ended=answer.ended
+                )
+        del failed  # asked again below, for they are still old enough
+        age_s = self._config.pending_lookup_age_ms / 1000
+        due = []
+        for assigned in self.assigned.values():
+            settled = assigned.buffer.looked_up
+            for pending in assigned.buffer.pending():
+                if pending.since is None:
+                    pending.since = now
+                elif now - pending.since >= age_s and pending.txid not in settled:
+                    due.append((assigned.key, pending.txid))
+        self.counters.look_ups += self._look_ups.ask(due)
+
+    def spilled_bytes(self) -> int:
+        """Bytes of pending records written to disk so far."""
+        return self._store.spilled_bytes
+
+    def close(self) -> None:
+        """Drop all partitions, the second consumer and the spill directory."""
+        self.remove(list(self.assigned))
+        self._look_ups.close()
+        self._side_reader.close()
+        self._store.close()

@@ -1,0 +1,212 @@
+"""Side reads: what a marker states and the buffer does not hold, read again for those TxIds alone.
+
+A second consumer, kept warm, reads from the marker's lowest first offset up to the marker, a
+slice at a time and between other work, so that a long side read holds up its own partition only.
+It changes nothing but the transactions it was asked for.
+
+Source: DESIGN section 6, "Consumer", side read; seed 001, "Consumer failure".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from confluent_kafka import KafkaError, Message, TopicPartition
+
+from ..journal.errors import MalformedHeaderError
+from ..journal.log import Log, LogConsumer
+from .buffer import PartitionBuffer
+from .entries import SideRead
+from .headers import control_of, is_marker, txid_of
+from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
+from .ranges import ControlCache
+
+_LOG = logging.getLogger(__name__)
+SLICE_RECORDS: Final = 2_000
+OFFSETS_TIMEOUT_S: Final = 5.0
+"""Bound of the question for the log's start, asked once per pass."""
+
+
+class _Pass:
+    """One pass over a range of a partition, for all side reads that lie within it."""
+
+    def __init__(self, buffer: PartitionBuffer, requests: list[SideRead], log_start: int) -> None:
+        self.buffer = buffer
+        self.log_start = log_start
+        self.wanted: dict[RawTxId, SideRead] = {r.txid: r for r in requests}
+        self.found: dict[RawTxId, PendingTransaction] = {}
+        self.next_offset = max(log_start, min(r.first_offset for r in requests))
+        self.end_offset = max(r.marker_offset for r in requests)
+
+
+def overlapping(requests: list[SideRead]) -> list[SideRead]:
+    """The first of the requests and all whose ranges join on: one pass serves them.
+
+    A request far apart gets a pass of its own, so that nothing between them is read.
+    """
+    chosen = requests[:1]
+    low, high = chosen[0].first_offset, chosen[0].marker_offset
+    for request in requests[1:]:
+        if request.first_offset > high:
+            break
+        low, high = min(low, request.first_offset), max(high, request.marker_offset)
+        chosen.append(request)
+    return chosen
+
+
+class SideReader:
+    """Serves the side reads of all partitions of one consumer, one pass at a time."""
+
+    def __init__(
+        self, log: Log, settings: Mapping[str, Any], pending_map: PendingTransactionMap
+    ) -> None:
+        """Nothing is opened before the first pass.
+
+        Args:
+            log: the log of the data partitions.
+            settings: librdkafka's, of the main consumer.
+            pending_map: where the records found are kept, and spilled.
+        """
+        self._log = log
+        self._settings = {
+            name: value for name, value in settings.items() if not name.startswith("group.instance")
+        }
+        self._pending_map = pending_map
+        self._view = pending_map.view()
+        self._controls = ControlCache()
+        self._consumer: LogConsumer | None = None
+        self._pass: _Pass | None = None
+
+    @property
+    def busy_with(self) -> PartitionBuffer | None:
+        """Whose side reads are being served."""
+        return self._pass.buffer if self._pass else None
+
+    def step(self, buffer: PartitionBuffer, timeout_s: float) -> None:
+        """Go on with the pass at hand, or begin one for `buffer`; returns after one slice.
+
+        Raises:
+            BrokerError: the log's start can't be learnt; to be tried again.
+            SpillError: the records found can't be spilled.
+        """
+        if self._pass is None:
+            requests = buffer.side_reads()
+            if not requests:
+                return
+            self._begin(buffer, overlapping(requests))
+        assert self._consumer is not None
+        first = self._consumer.poll(timeout_s)
+        if first is None:
+            return
+        for message in [first, *self._consumer.consume(SLICE_RECORDS, 0)]:
+            current = self._pass
+            if current is None:
+                return
+            if message.error() is not None:
+                self._event(current, message)
+            else:
+                self._record(current, cast(Record, message))
+        self._pending_map.charge(list(self._view.values()))
+        self._pending_map.enforce()
+
+    def _begin(self, buffer: PartitionBuffer, requests: list[SideRead]) -> None:
+        topic, partition = buffer.partition
+        log_start = self._log.start_offset(topic, partition, timeout_s=OFFSETS_TIMEOUT_S)
+        current = _Pass(buffer, requests, log_start)
+        if self._consumer is None:
+            self._consumer = self._log.consumer(self._settings)
+        self._pass = current
+        if current.next_offset >= current.end_offset:
+            self._settle_below(current, current.end_offset + 1)
+            return
+        self._assign(current)
+        _LOG.info(
+            "side_read_begun topic=%s partition=%d transactions=%d first=%d end=%d",
+            *(topic, partition, len(requests), current.next_offset, current.end_offset),
+        )
+
+    def _assign(self, current: _Pass) -> None:
+        assert self._consumer is not None
+        topic, partition = current.buffer.partition
+        self._consumer.assign([TopicPartition(topic, partition, current.next_offset)])
+
+    def _event(self, current: _Pass, message: Message) -> None:
+        error = message.error()
+        assert error is not None
+        topic, partition = current.buffer.partition
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            # Retention went on while we read.
+            start = self._log.start_offset(topic, partition, timeout_s=OFFSETS_TIMEOUT_S)
+            current.log_start = max(current.log_start, start)
+            current.next_offset = max(current.next_offset, start)
+            self._settle_below(current, current.next_offset)
+            if self._pass is not None:
+                self._assign(current)
+        else:
+            _LOG.warning("side_read_error topic=%s partition=%d error=%s", topic, partition, error)
+
+    def _record(self, current: _Pass, record: Record) -> None:
+        offset = record.offset()
+        if offset < current.next_offset:
+            return
+        self._settle_below(current, offset + 1)
+        current.next_offset = offset + 1
+        raw = txid_of(record)
+        if raw is None or raw not in current.wanted:
+            return
+        if is_marker(record):
+            # An earlier one: the marker that asked is a duplicate.
+            self._settle(current, current.wanted.pop(raw), duplicate=True)
+            return
+        control = control_of(record)
+        if control is not None:
+            try:
+                self._controls.decode(control)
+            except MalformedHeaderError:
+                return  # told to the application where it stands
+        found = current.found.get(raw)
+        if found is None:
+            found = PendingTransaction(current.buffer.partition, raw, offset)
+            current.found[raw] = self._view[raw] = found
+        found.own_only = found.own_only and control is None
+        found.records.append(record)
+
+    def _settle_below(self, current: _Pass, offset: int) -> None:
+        reached = [r for r in current.wanted.values() if r.marker_offset < offset]
+        for request in reached:
+            del current.wanted[request.txid]
+            self._settle(current, request, duplicate=False)
+
+    def _settle(self, current: _Pass, request: SideRead, *, duplicate: bool) -> None:
+        found = current.found.pop(request.txid, None)
+        if found is not None:
+            self._pending_map.charge([found])
+            del self._view[request.txid]
+        current.buffer.settle(
+            request, found, duplicate=duplicate, torn=request.first_offset < current.log_start
+        )
+        if not current.wanted:
+            self._end()
+
+    def _end(self) -> None:
+        self._pass = None
+        if self._consumer is not None:
+            self._consumer.unassign()
+
+    def forget(self, buffer: PartitionBuffer) -> None:
+        """Drop the pass for a partition that is no longer read."""
+        if self._pass is not None and self._pass.buffer is buffer:
+            for pending in self._view.values():
+                self._pending_map.discard(pending)
+            self._view.clear()
+            self._end()
+
+    def close(self) -> None:
+        """Close the second consumer."""
+        if self._pass is not None:
+            self.forget(self._pass.buffer)
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()

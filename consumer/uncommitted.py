@@ -1,0 +1,46 @@
+"""What a ``read_uncommitted`` application gets: every record at its place, without the markers.
+
+Source: seed 001, "Transactional consumer", READ_UNCOMMITTED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..journal.control import TXCTL_HEADER, TXID_HEADER
+from ..journal.errors import MalformedHeaderError
+from .buffer import PartitionBuffer, well_formed
+from .pending import Record
+
+
+class UncommittedBuffer(PartitionBuffer):
+    """A `PartitionBuffer` in which nothing is ever pending."""
+
+    def _scan(self, batch: Sequence[Record], *, live: bool) -> None:
+        if not live:
+            return
+        append = self._run().records.append
+        for record in batch:
+            headers = record.headers()
+            if not headers:
+                append(record)
+                continue
+            txids = [raw for name, raw in headers if name == TXID_HEADER]
+            if (len(headers) == 1 and txids and well_formed(txids[0])) or not txids:
+                append(record)
+            else:
+                self._transactional(record, txids)
+
+    def _transactional(self, record: Record, txids: Sequence[bytes | None]) -> None:
+        controls = [raw for name, raw in record.headers() or () if name == TXCTL_HEADER]
+        try:
+            marker = self._control(record, txids, controls)
+        except MalformedHeaderError as error:
+            self._report(record, txids[0], error, live=True)
+            return
+        if marker is not None:
+            return
+        if not well_formed(txids[0]):
+            self._report(record, txids[0], None, live=True)
+        else:
+            self._run().records.append(record)

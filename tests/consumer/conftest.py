@@ -1,0 +1,37 @@
+"""Fixtures of the consumer's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from logtx.consumer.consumer import Consumer
+from logtx.journal.log import Log
+
+from .logs import Transactions
+
+MakeConsumer = Callable[..., Consumer]
+
+
+@pytest.fixture
+def transactions(log: Log) -> Transactions:
+    return Transactions(log)
+
+
+@pytest.fixture
+def make_consumer(log: Log, unique: Callable[[str], str]) -> Iterator[MakeConsumer]:
+    """`make_consumer(**settings)` with `_` for `.`; group and earliest unless said otherwise."""
+    made: list[Consumer] = []
+
+    def make(**settings: Any) -> Consumer:
+        config = {"group.id": unique("group"), "auto.offset.reset": "earliest"}
+        config |= {name.replace("_", "."): value for name, value in settings.items()}
+        consumer = Consumer(config, log=log)
+        made.append(consumer)
+        return consumer
+
+    yield make
+    for consumer in made:
+        consumer.close()
