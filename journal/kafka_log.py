@@ -123,6 +123,8 @@ class _Asking:
 
     def __init__(self, asked: str, timeout_s: float) -> None:
         self.asked = asked
+        self.repeated = False
+        """Whether an earlier attempt failed, which may have taken effect all the same."""
         self._timeout_s = timeout_s
         self._until_s = time.monotonic() + timeout_s
 
@@ -142,6 +144,7 @@ class _Asking:
                     raise
                 if time.monotonic() + _PAUSE_S >= self._until_s:
                     raise
+            self.repeated = True
             time.sleep(_PAUSE_S)
 
     def answer(self, ask: Callable[[float], _T]) -> _T:
@@ -269,7 +272,7 @@ class KafkaLog:
         except KafkaException as exception:
             if exception.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise to_error(exception.args[0], asking.asked) from exception
-            created = False
+            created = asking.repeated
         self._await_leaders(topic, asking)
         return created
 

@@ -94,7 +94,7 @@ def append(log: Log) -> Append:
 
         def delivered(error: object, message: object) -> None:
             assert error is None, error
-            offsets.append(message.offset())  # type: ignore[attr-defined]
+            offsets.append(message.offset())
 
         for value in values:
             producer.produce(topic, value, key, partition, headers=headers, on_delivery=delivered)
