@@ -7,6 +7,7 @@ because a wake-up each was the limit: 60k to 169k appends per second against 2k.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -16,6 +17,8 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from ..journal.log import Headers, Log, LogProducer
+
+_LOG = logging.getLogger(__name__)
 
 Acknowledge = Callable[[int | None, KafkaError | None], None]
 """Called on the event loop with the record's offset, or None and the error."""
@@ -52,6 +55,7 @@ class Appender:
         self._acknowledged: deque[tuple[Acknowledge, int | None, KafkaError | None]] = deque()
         self._drain_scheduled = False
         self._work = threading.Event()
+        self._closing = False
         self._stopped = False
         self._thread = threading.Thread(target=self._poll, name=name, daemon=True)
         self._thread.start()
@@ -68,10 +72,9 @@ class Appender:
     ) -> None:
         """Queue a record; what the producer refuses is acknowledged as an error, later too.
 
-        After a fatal error, which an idempotent producer can't survive, a new one takes over.
+        After a fatal error, which an idempotent producer can't survive, everything is refused
+        until `renew_if_broken`: only the caller knows when a new producer may overtake the old.
         """
-        if self._broken:
-            self._renew()
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None and error.fatal():
@@ -99,9 +102,11 @@ class Appender:
         if not self._work.is_set():
             self._work.set()
 
-    def _renew(self) -> None:
-        broken, self._producer, self._broken = self._producer, self._make(), False
-        threading.Thread(target=_retire, args=(broken,), daemon=True).start()
+    def renew_if_broken(self) -> None:
+        """After a fatal error, go on with a new producer; what the old one had is failed."""
+        if self._broken:
+            broken, self._producer, self._broken = self._producer, self._make(), False
+            threading.Thread(target=_retire, args=(broken,), daemon=True).start()
 
     def _call_loop(self, callback: Callable[[], None]) -> None:
         # The loop may have closed while librdkafka still had acknowledgements to give.
@@ -117,7 +122,7 @@ class Appender:
     def _poll(self) -> None:
         while not self._stopped:
             if len(self._producer):
-                self._producer.flush(_FLUSH_S)
+                self._flush(_FLUSH_S)
             else:
                 self._work.clear()
                 # Checked again: a record queued between len() and clear() has set it in vain.
@@ -125,11 +130,17 @@ class Appender:
                     self._work.wait(_IDLE_POLL_S)
                     self._producer.poll(0)
 
+    def _flush(self, timeout_s: float) -> None:
+        self._broken |= _flush(self._producer, timeout_s)
+
     async def close(self, timeout_s: float = 5) -> None:
-        """Flush for up to `timeout_s`, then drop the rest and stop the thread."""
+        """Flush for up to `timeout_s`, then drop the rest and stop the thread. Idempotent."""
+        if self._closing:
+            return
+        self._closing = True
 
         def finish() -> None:
-            self._producer.flush(timeout_s)
+            self._flush(timeout_s)
             self._stopped = True
             self._work.set()
             self._thread.join(timeout_s)
@@ -138,8 +149,21 @@ class Appender:
         await asyncio.to_thread(finish)
 
 
+def _flush(producer: LogProducer, timeout_s: float) -> bool:
+    """Flush, for `timeout_s` at most; whether the producer met a fatal error."""
+    try:
+        producer.flush(timeout_s)
+    except KafkaException as error:
+        # Raised out of flush() once; what is left is served by the next.
+        _LOG.warning("producer_stopped error=%s", error)
+        return True
+    return False
+
+
 def _retire(producer: LogProducer) -> None:
     """Fail what a producer still has, so that every callback is served once, and let it go."""
     producer.purge()
-    if not producer.flush(_RETIRE_S):
+    _flush(producer, _RETIRE_S)
+    _flush(producer, _RETIRE_S)
+    if not len(producer):
         producer.close()

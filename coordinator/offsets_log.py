@@ -196,6 +196,8 @@ class OffsetsWriter:
         value: bytes | None,
         acknowledge: Callable[[int | None, KafkaError | None], None],
     ) -> None:
+        # Order does not matter here: readers take the highest commit sequence.
+        self._appender.renew_if_broken()
         to = journal_partition_of(key.group, self._partition_count)
         self._appender.append(OFFSETS_TOPIC, to, acknowledge, key=encode_key(key), value=value)
 

@@ -386,6 +386,7 @@ class PartitionRuntime:
             if not won.done():
                 won.set_result(offset)
 
+        services.journal.renew_if_broken()
         services.journal.append(JOURNAL_TOPIC, self.partition, acknowledge, value=value)
         offset = await asyncio.wait_for(won, OWNER_TIMEOUT_S)
         if offset is None:

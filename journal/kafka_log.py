@@ -84,6 +84,9 @@ _PASSING: Final = frozenset(
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.NOT_CONTROLLER,
         KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError._TRANSPORT,
         KafkaError._WAIT_COORD,
     }
@@ -180,6 +183,7 @@ class KafkaLog:
         self._shared = shared_settings(config)
         self._lock = threading.Lock()
         self._admin_client: AdminClient | None = None
+        self._group_readers: dict[str, LogConsumer] = {}
         self._is_mock: bool | None = None
 
     def producer(self, config: Mapping[str, Any]) -> LogProducer:
@@ -380,15 +384,22 @@ class KafkaLog:
     ) -> GroupOffset | None:
         """A group's committed offset and its metadata, or None.
 
+        Asked by a consumer that never joins the group. The admin client's own request crashes
+        the process (librdkafka 2.12 to 2.14, at least) when the group's coordinator is only just
+        starting: its handler refreshes a consumer group that an admin client does not have.
+
         Raises:
             BrokerError: no answer, or refused.
         """
         asking = _Asking(f"offset of group {group!r}", timeout_s)
-        request = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition)])
 
         def ask(left_s: float) -> TopicPartition:
-            futures = self._admin().list_consumer_group_offsets([request], request_timeout=left_s)
-            answer: TopicPartition = asking.result(futures[group]).topic_partitions[0]
+            with self._lock:
+                reader = self._group_readers.get(group)
+                if reader is None:
+                    reader = self.consumer({"group.id": group, "enable.auto.commit": False})
+                    self._group_readers[group] = reader
+                (answer,) = reader.committed([TopicPartition(topic, partition)], timeout=left_s)
             _raise_partition_error(answer)
             return answer
 
@@ -424,6 +435,10 @@ class KafkaLog:
         """Let the admin client go; another question makes a new one."""
         with self._lock:
             self._admin_client = None
+            readers = list(self._group_readers.values())
+            self._group_readers.clear()
+        for reader in readers:
+            reader.close()
 
     def _settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
         return {**self._shared, **config, "bootstrap.servers": self.bootstrap_servers}
