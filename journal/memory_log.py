@@ -395,7 +395,9 @@ class MemoryLog:
         record = pending.record
         key, value, headers, _ = record
         error = None
-        if partition.failures:
+        if pending.producer.stopped:
+            error = KafkaError._FATAL
+        elif partition.failures:
             error = partition.failures.popleft()
         elif topic.compacted and key is None:
             error = KafkaError.INVALID_RECORD

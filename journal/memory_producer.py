@@ -87,6 +87,9 @@ class MemoryProducer:
         timeout = config.get("message.timeout.ms", config.get("delivery.timeout.ms", _TIMEOUT_MS))
         self._timeout_s = float(timeout) / 1000 or float("inf")
         self._partitioner = str(config.get("partitioner", "consistent_random"))
+        self._gapless = bool(config.get("enable.gapless.guarantee", False))
+        self.stopped = False
+        """A gapless producer had a record refused: it takes and places nothing more."""
         self._next_partition = random.randrange(1 << 16)
         self._count = 0
         self._reports: deque[tuple[Pending, int | None, int]] = deque()
@@ -107,8 +110,11 @@ class MemoryProducer:
 
         Raises:
             BufferError: `queue.buffering.max.messages` records wait for their place or report.
-            KafkaException: MSG_SIZE_TOO_LARGE, beyond `message.max.bytes`.
+            KafkaException: MSG_SIZE_TOO_LARGE, beyond `message.max.bytes`; _FATAL, after a
+                gapless producer had a record refused.
         """
+        if self.stopped:
+            raise KafkaException(KafkaError(KafkaError._FATAL, "Local: Fatal error", fatal=True))
         value = value.encode() if isinstance(value, str) else value
         key = key.encode() if isinstance(key, str) else key
         if len(value or b"") + len(key or b"") > self._message_max_bytes:
@@ -141,6 +147,8 @@ class MemoryProducer:
     def report(self, pending: Pending, error: int | None, offset: int) -> None:
         """Queue the delivery report of a record, once."""
         self._unplaced.pop(id(pending), None)
+        if error is not None and error != KafkaError._MSG_TIMED_OUT:
+            self.stopped |= self._gapless  # a time-out is not covered by the guarantee
         if not pending.reported:
             pending.reported = True
             self._reports.append((pending, error, offset))
