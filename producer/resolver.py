@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from ..journal.errors import LogtxError, RetriableError
+from ..journal.errors import RetriableError
 from ..journal.txid import TxId
 from .bookkeeping import Verdict, verdict
 from .coordinators import Outcome
@@ -21,6 +21,7 @@ _log = logging.getLogger(__name__)
 
 _PAUSE_MIN_S: Final = 0.02
 _PAUSE_MAX_S: Final = 1.0
+_IDLE_S: Final = 1.0
 
 
 class Undecided(Protocol):
@@ -49,6 +50,8 @@ class Resolver:
         """
         self._ask = ask
         self._timeout_s = timeout_s
+        # A transaction added in a pause still has most of its time left after it.
+        self._pause_max_s = min(_PAUSE_MAX_S, timeout_s / 8)
         self._may_resend = may_resend
         self._pending: list[Undecided] = []
         self._changed = threading.Condition()
@@ -84,20 +87,26 @@ class Resolver:
         pause_s = 0.0
         while True:
             with self._changed:
-                if not self._closed:
-                    # Not notified while there is work: then only the pause counts.
-                    self._changed.wait(pause_s if self._pending else 1.0)
+                # A pause is kept whatever is added meanwhile: a coordinator in trouble gets no
+                # more questions by that.
+                self._changed.wait_for(lambda: self._closed, pause_s)
+                if not self._pending and not self._closed:
+                    self._changed.wait(_IDLE_S)
                 if self._closed:
                     return
                 pending, self._pending = self._pending, []
-            left = self._round(pending)
+            left, decided = self._round(pending)
             with self._changed:
                 self._pending = left + self._pending
-            pause_s = min(max(pause_s * 2, _PAUSE_MIN_S), _PAUSE_MAX_S) if left else 0.0
+            if decided == len(pending):
+                pause_s = 0.0
+            else:
+                pause_s = min(max(pause_s * 2, _PAUSE_MIN_S), self._pause_max_s)
 
-    def _round(self, pending: list[Undecided]) -> list[Undecided]:
-        """Ask once for each; which are to be asked for again."""
+    def _round(self, pending: list[Undecided]) -> tuple[list[Undecided], int]:
+        """Ask once for each; which are to be asked for again, and how many are decided."""
         left: list[Undecided] = []
+        decided = 0
         reachable = True
         for transaction in pending:
             outcome = None
@@ -107,23 +116,16 @@ class Resolver:
                 except RetriableError:
                     # All have one coordinator: the others would wait for their time-outs too.
                     reachable = False
-                except LogtxError:
+                except Exception:  # noqa: BLE001 - the thread must live, for the others' sake
                     _log.exception("event=outcome_query_failed txid=%s", transaction.txid)
-            if outcome is None or not self._settle(transaction, outcome):
-                if time.monotonic() < transaction.resolve_until(self._timeout_s):
-                    left.append(transaction)
-                else:
-                    transaction.unresolved()
-        return left
-
-    def _settle(self, transaction: Undecided, outcome: Outcome) -> bool:
-        told = verdict(outcome.state)
-        if told in (Verdict.COMMITTED, Verdict.ABORTED):
-            transaction.resolved(outcome)
-            return True
-        if told is Verdict.UNDECIDED and self._may_resend():
-            if time.monotonic() >= transaction.resolve_until(self._timeout_s):
-                return False
-            transaction.send_end_again()
-            return True
-        return False
+            told = verdict(outcome.state) if outcome is not None else Verdict.UNKNOWN
+            if outcome is not None and told in (Verdict.COMMITTED, Verdict.ABORTED):
+                decided += 1
+                transaction.resolved(outcome)
+            elif time.monotonic() >= transaction.resolve_until(self._timeout_s):
+                transaction.unresolved()
+            elif told is Verdict.UNDECIDED and self._may_resend():
+                transaction.send_end_again()  # Its answer, if unclear again, adds it again.
+            else:
+                left.append(transaction)
+        return left, decided

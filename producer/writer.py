@@ -121,7 +121,7 @@ class Writer:
                 self._withdraw(number)
                 raise
             else:
-                if not number & _MASK:
+                if number & _MASK == _MASK:
                     self._sender.serve()
                 return
         self._produce_slowly(number, topic, value, key, headers, partition, timestamp, on_delivery)

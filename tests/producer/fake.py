@@ -1,0 +1,337 @@
+"""Coordinators that decide in memory, with faults on demand: what a producer's tests talk to.
+
+Replies come from one thread per session, in the order of the requests, as with the real client.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+from logtx.journal.control import BranchRange, TopicPartition
+from logtx.journal.errors import (
+    CoordinatorNotAvailableError,
+    LogtxError,
+    OffsetsConflictError,
+    ProducerFencedError,
+    RequestTimedOutError,
+    SessionClosedError,
+    TransactionAbortedError,
+    TransactionCommittedError,
+)
+from logtx.journal.position import Position
+from logtx.journal.records import OffsetStep
+from logtx.journal.state import State
+from logtx.journal.txid import TxId
+from logtx.producer.coordinators import (
+    Action,
+    Began,
+    Binding,
+    Connected,
+    Done,
+    GroupOffsets,
+    Outcome,
+)
+
+Writes = Mapping[TopicPartition, tuple[BranchRange, ...]]
+
+
+@dataclass
+class FakeTransaction:
+    """What the coordinator knows of one transaction."""
+
+    txid: TxId
+    producer_id: str
+    timeout_ms: int
+    state: State = State.OPEN
+    commit_sequence: int | None = None
+    partitions: set[TopicPartition] = field(default_factory=set)
+    offsets: list[tuple[str, tuple[OffsetStep, ...]]] = field(default_factory=list)
+    writes: Writes = field(default_factory=dict)
+
+
+@dataclass
+class Fault:
+    """What happens to a request instead of being answered."""
+
+    applied: bool
+    """Whether the coordinator acts on it before the answer is lost."""
+    error: LogtxError
+
+
+class FakeCoordinators:
+    """One coordinator for all journal partitions; safe from any thread."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.transactions: dict[TxId, FakeTransaction] = {}
+        self.requests: list[tuple[str, TxId | None]] = []
+        """(kind, TxId) in the order of arrival."""
+        self.bindings: dict[str, str | None] = {}
+        self.committed: dict[str, dict[TopicPartition, Position]] = {}
+        self.sessions: list[FakeSession] = []
+        self.reachable = True
+        self._faults: dict[str, deque[Fault]] = {}
+        self._held: dict[str, threading.Event] = {}
+        self._next = 100
+
+    # Faults.
+
+    def lose_reply(self, kind: str, count: int = 1, error: LogtxError | None = None) -> None:
+        """Act on the next requests of this kind, and answer with an error."""
+        fault = Fault(True, error or RequestTimedOutError("the reply was lost"))
+        self._faults.setdefault(kind, deque()).extend([fault] * count)
+
+    def lose_request(self, kind: str, count: int = 1, error: LogtxError | None = None) -> None:
+        """Answer the next requests of this kind with an error, and do nothing."""
+        fault = Fault(False, error or RequestTimedOutError("the request was lost"))
+        self._faults.setdefault(kind, deque()).extend([fault] * count)
+
+    def hold(self, kind: str) -> threading.Event:
+        """Keep requests of this kind back until the event is set."""
+        return self._held.setdefault(kind, threading.Event())
+
+    def fence(self, producer_id: str) -> None:
+        """A newer producer of this name took over."""
+        with self.lock:
+            for transaction in self.transactions.values():
+                if transaction.producer_id == producer_id and transaction.state is State.OPEN:
+                    transaction.state = State.ABORTED
+            sessions = [s for s in self.sessions if s.producer_id == producer_id]
+        for session in sessions:
+            session.end_for_good(ProducerFencedError("a newer generation took over"))
+
+    def expire(self, txid: TxId) -> None:
+        """The transaction's timeout passed."""
+        with self.lock:
+            self.transactions[txid].state = State.ABORTED
+
+    # What clients ask.
+
+    def answer(self, kind: str, txid: TxId | None, act: Callable[[], Any]) -> Any:
+        """Answer one request, with the faults that were asked for."""
+        if kind in self._held:
+            assert self._held[kind].wait(20)
+        with self.lock:
+            self.requests.append((kind, txid))
+            if not self.reachable:
+                return CoordinatorNotAvailableError("no coordinator")
+            faults = self._faults.get(kind)
+            fault = faults.popleft() if faults else None
+            if fault is not None and not fault.applied:
+                return fault.error
+            try:
+                reply = act()
+            except LogtxError as error:
+                reply = error
+            return fault.error if fault is not None else reply
+
+    def count(self, kind: str) -> int:
+        """Requests of a kind that arrived."""
+        with self.lock:
+            return sum(k == kind for k, _ in self.requests)
+
+    def begin(
+        self, producer_id: str, timeout_ms: int, partitions: tuple[TopicPartition, ...]
+    ) -> Began:
+        self._next += 1
+        txid = TxId(0, 0xABC, self._next)
+        known = FakeTransaction(txid, producer_id, timeout_ms, partitions=set(partitions))
+        self.transactions[txid] = known
+        return Began(txid)
+
+    def require_open(self, txid: TxId) -> FakeTransaction:
+        known = self.transactions[txid]
+        if known.state.aborts:
+            raise TransactionAbortedError("aborted")
+        if known.state.commits:
+            raise TransactionCommittedError("committed")
+        return known
+
+    def add_partitions(self, txid: TxId, partitions: Iterable[TopicPartition]) -> Done:
+        self.require_open(txid).partitions.update(partitions)
+        return Done()
+
+    def add_offsets(self, txid: TxId, group: str, steps: Sequence[OffsetStep]) -> Done:
+        self.require_open(txid).offsets.append((group, tuple(steps)))
+        return Done()
+
+    def end(self, txid: TxId, action: Action, writes: Writes) -> Outcome:
+        known = self.transactions[txid]
+        if action is Action.COMMIT and known.state.aborts:
+            raise TransactionAbortedError("aborted before")
+        if action is Action.ABORT and known.state.commits:
+            raise TransactionCommittedError("committed before")
+        if known.state is State.OPEN:
+            if action is Action.COMMIT:
+                self._commit_offsets(known)
+            self._next += 1
+            known.writes, known.commit_sequence = writes, self._next
+            known.state = State.COMMITTED if action is Action.COMMIT else State.ABORTED
+        return self.outcome(txid)
+
+    def _commit_offsets(self, known: FakeTransaction) -> None:
+        for group, steps in known.offsets:
+            committed = self.committed.setdefault(group, {})
+            for step in steps:
+                now = committed.get((step.topic, step.partition))
+                if (now.place if now else None) != step.from_place:
+                    raise OffsetsConflictError(f"committed is {now}")
+            for step in steps:
+                committed[step.topic, step.partition] = step.to
+
+    def outcome(self, txid: TxId) -> Outcome:
+        known = self.transactions.get(txid)
+        if known is None:
+            return Outcome(txid, State.UNKNOWN)
+        return Outcome(txid, known.state, known.commit_sequence)
+
+    # Coordinators.
+
+    def session(self, **settings: Any) -> FakeSession:
+        session = FakeSession(self, **settings)
+        self.sessions.append(session)
+        return session
+
+    def queries(self, *, timeout_s: float) -> FakeQueries:
+        return FakeQueries(self, timeout_s)
+
+
+class FakeSession:
+    """A session whose thread answers one request after the other."""
+
+    def __init__(
+        self,
+        coordinators: FakeCoordinators,
+        *,
+        producer_id: str,
+        transaction_group: str,
+        generation: int | None,
+        timeout_s: float,
+        on_closed: Callable[[LogtxError], None],
+    ) -> None:
+        self.producer_id = producer_id
+        self.transaction_group = transaction_group
+        self.generation = generation
+        self.failure: LogtxError | None = None
+        self.closed = False
+        self._coordinators = coordinators
+        self._timeout_s = timeout_s
+        self._on_closed = on_closed
+        self._requests: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def connect(self) -> Connected:
+        if not self._coordinators.reachable:
+            time.sleep(min(self._timeout_s, 0.2))
+            raise CoordinatorNotAvailableError("no coordinator within the time allowed")
+        self._thread.start()
+        return Connected(generation=self.generation or 0, partition=0, incarnation=0xABC, epoch=7)
+
+    def end_for_good(self, error: LogtxError) -> None:
+        self.failure = error
+        self._on_closed(error)
+
+    def begin(
+        self, on_reply: Any, *, timeout_ms: int, partitions: Iterable[TopicPartition] = ()
+    ) -> None:
+        named = tuple(partitions)
+        self._ask(
+            "begin",
+            None,
+            lambda: self._coordinators.begin(self.producer_id, timeout_ms, named),
+            on_reply,
+        )
+
+    def add_partitions(
+        self, txid: TxId, partitions: Iterable[TopicPartition], on_reply: Any
+    ) -> None:
+        named = tuple(partitions)
+        act = lambda: self._coordinators.add_partitions(txid, named)  # noqa: E731
+        self._ask("add_partitions", txid, act, on_reply)
+
+    def add_offsets(
+        self, txid: TxId, group: str, steps: Sequence[OffsetStep], on_reply: Any
+    ) -> None:
+        act = lambda: self._coordinators.add_offsets(txid, group, steps)  # noqa: E731
+        self._ask("add_offsets", txid, act, on_reply)
+
+    def end(self, txid: TxId, action: Action, writes: Writes, on_reply: Any) -> None:
+        act = lambda: self._coordinators.end(txid, action, writes)  # noqa: E731
+        self._ask(action.value, txid, act, on_reply)
+
+    def close(self) -> None:
+        self.closed = True
+        self._requests.put(None)
+
+    def _ask(self, kind: str, txid: TxId | None, act: Callable[[], Any], on_reply: Any) -> None:
+        if self.closed:
+            on_reply(SessionClosedError("the client was closed"))
+            return
+
+        def serve() -> None:
+            if self.failure is not None:
+                on_reply(self.failure)
+            else:
+                on_reply(self._coordinators.answer(kind, txid, act))
+
+        self._requests.put(serve)
+
+    def _run(self) -> None:
+        while (request := self._requests.get()) is not None:
+            request()
+
+
+class FakeQueries:
+    """Questions without a session; an unreachable coordinator costs a moment."""
+
+    def __init__(self, coordinators: FakeCoordinators, timeout_s: float) -> None:
+        self._coordinators = coordinators
+        self._timeout_s = timeout_s
+
+    def _ask(self, kind: str, txid: TxId | None, act: Callable[[], Any]) -> Any:
+        reply = self._coordinators.answer(kind, txid, act)
+        if isinstance(reply, LogtxError):
+            time.sleep(min(self._timeout_s, 0.02))
+            raise reply
+        return reply
+
+    def bind_group(self, group: str, transaction_group: str | None) -> Binding:
+        bindings = self._coordinators.bindings
+
+        def act() -> Binding:
+            if transaction_group is not None:
+                bindings.setdefault(group, transaction_group)
+            return Binding(bindings.get(group))
+
+        reply: Binding = self._ask("bind_group", None, act)
+        return reply
+
+    def fetch_offsets(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> GroupOffsets:
+        wanted = None if partitions is None else set(partitions)
+
+        def act() -> GroupOffsets:
+            committed = self._coordinators.committed.get(group, {})
+            return GroupOffsets({k: v for k, v in committed.items() if not wanted or k in wanted})
+
+        reply: GroupOffsets = self._ask("fetch_offsets", None, act)
+        return reply
+
+    def outcome(self, txid: TxId) -> Outcome:
+        reply: Outcome = self._ask("outcome", txid, lambda: self._coordinators.outcome(txid))
+        return reply
+
+    def add_partitions(self, txid: TxId, partitions: Iterable[TopicPartition]) -> None:
+        named = tuple(partitions)
+        act = lambda: self._coordinators.add_partitions(txid, named)  # noqa: E731
+        self._ask("add_partitions", txid, act)
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,226 @@
+"""Branches: many writers, one transaction, and only those that the owner accepted count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import KafkaError
+
+from logtx.journal.control import BranchRange, DataControl, decode_control
+from logtx.journal.errors import (
+    BrokerError,
+    ConfigError,
+    RequestTimedOutError,
+    TransactionAbortedError,
+    TransactionStateError,
+)
+from logtx.journal.log import Log
+from logtx.journal.memory_log import MemoryLog
+from logtx.producer.branch import Branch
+from logtx.producer.summary import BranchSummary
+
+from ..conftest import MakeTopic
+from .conftest import MakeProducer, ReadAll, eventually
+from .fake import FakeCoordinators
+
+Join = Callable[..., Branch]
+
+
+@pytest.fixture
+def join(log: Log, coordinators: FakeCoordinators) -> Iterator[Join]:
+    """Join as another process would, with the log at hand."""
+    joined: list[Branch] = []
+
+    def make(token: str, **settings: object) -> Branch:
+        config = {name.replace("__", "."): value for name, value in settings.items()}
+        joined.append(Branch.join(config, token, log=log, coordinators=coordinators))
+        return joined[-1]
+
+    yield make
+    for branch in joined:
+        branch.close()
+
+
+def test_several_writers_in_one_transaction(
+    make_producer: MakeProducer,
+    make_topic: MakeTopic,
+    coordinators: FakeCoordinators,
+    join: Join,
+    read_all: ReadAll,
+) -> None:
+    topic = make_topic()
+    txn = make_producer().begin_transaction()
+    txn.produce(topic, b"own", partition=0)
+    token = txn.branch_token()
+    summaries = []
+    for name in (b"one", b"two"):
+        branch = join(token)
+        for _ in range(3):
+            branch.produce(topic, name, partition=0)
+        summaries.append(BranchSummary.from_bytes(branch.finish().to_bytes()))
+    stray = join(token)
+    stray.produce(topic, b"stray", partition=0)
+    stray.finish()
+    for summary in summaries:
+        txn.accept(summary)
+    txn.commit()
+    (written,) = coordinators.transactions[txn.txid].writes.values()
+    assert {r.branch: r.count for r in written} == {
+        0: 1,
+        summaries[0].branch: 3,
+        summaries[1].branch: 3,
+    }
+    assert summaries[0].branch != summaries[1].branch
+    for message in read_all(topic):
+        headers = dict(message.headers())
+        assert headers["TxId"] == txn.txid.to_bytes()
+        control = decode_control(headers["TxCtl"]) if "TxCtl" in headers else DataControl()
+        assert isinstance(control, DataControl)
+        expected = {b"own": 0, b"one": summaries[0].branch, b"two": summaries[1].branch}
+        if message.value() in expected:
+            assert control.branch == expected[message.value()]
+
+
+def test_a_branch_of_the_same_producer(
+    make_producer: MakeProducer, make_topic: MakeTopic, coordinators: FakeCoordinators
+) -> None:
+    topic = make_topic()
+    with make_producer().begin_transaction() as txn:
+        txn.produce(topic, b"own", partition=0)
+        kept, dropped = txn.branch(), txn.branch()
+        kept.produce(topic, b"kept", partition=0, headers={"h": b"1"})
+        dropped.produce(topic, b"dropped", partition=0)
+        txn.accept(kept.finish())
+    (written,) = coordinators.transactions[txn.txid].writes.values()
+    assert [r.branch for r in written] == [0, kept.tally.branch]
+
+
+def test_a_finished_branch_takes_no_more(
+    make_producer: MakeProducer, make_topic: MakeTopic, join: Join
+) -> None:
+    topic = make_topic()
+    txn = make_producer().begin_transaction()
+    branch = join(txn.branch_token())
+    branch.produce(topic, b"x", partition=0)
+    summary = branch.finish()
+    assert branch.finish() == summary
+    with pytest.raises(TransactionStateError):
+        branch.produce(topic, b"late")
+    txn.accept(summary)
+    txn.accept(summary)
+    txn.commit()
+
+
+def test_an_empty_branch(make_producer: MakeProducer, join: Join) -> None:
+    txn = make_producer().begin_transaction()
+    with join(txn.branch_token()) as branch:
+        summary = branch.finish()
+    assert summary.writes == {}
+    txn.accept(summary)
+    txn.commit()
+
+
+def test_a_joined_branch_registers_its_partitions(
+    make_producer: MakeProducer,
+    make_topic: MakeTopic,
+    coordinators: FakeCoordinators,
+    join: Join,
+) -> None:
+    topic = make_topic(partitions=2)
+    txn = make_producer().begin_transaction()
+    branch = join(txn.branch_token(), partition__registration__delay__ms=20)
+    branch.produce(topic, b"x", partition=1)
+    eventually(lambda: coordinators.transactions[txn.txid].partitions == {(topic, 1)})
+    txn.abort()
+
+
+def test_not_a_token(join: Join) -> None:
+    with pytest.raises(ConfigError, match="branch_token"):
+        join("3-9f3ac1d2e4b7-17042")
+
+
+# Faults: on the log in memory.
+
+
+@pytest.fixture
+def memory_join(memory_log: MemoryLog, coordinators: FakeCoordinators) -> Iterator[Join]:
+    yield from join.__wrapped__(memory_log, coordinators)  # type: ignore[attr-defined]
+
+
+def test_a_failed_record_fails_the_branch_and_not_the_transaction(
+    memory_log: MemoryLog,
+    make_memory_producer: MakeProducer,
+    coordinators: FakeCoordinators,
+    memory_join: Join,
+) -> None:
+    memory_log.create_topic("t", partitions=1)
+    txn = make_memory_producer().begin_transaction()
+    first = memory_join(txn.branch_token())
+    first.produce("t", b"one")
+    memory_log.fail_appends("t", 0, KafkaError.INVALID_RECORD)
+    first.produce("t", b"lost")
+    first.produce("t", b"three")
+    with pytest.raises(BrokerError, match="another"):
+        first.finish()
+    second = memory_join(txn.branch_token())
+    second.produce("t", b"again")
+    txn.accept(second.finish())
+    txn.commit()
+    assert coordinators.transactions[txn.txid].writes == {
+        ("t", 0): (BranchRange(second.tally.branch, 2, 2, 1),)
+    }
+
+
+def test_finish_is_bounded(
+    memory_log: MemoryLog, make_memory_producer: MakeProducer, memory_join: Join
+) -> None:
+    memory_log.create_topic("t", partitions=1)
+    memory_log.hold_appends("t", 0)
+    branch = memory_join(make_memory_producer().begin_transaction().branch_token())
+    branch.produce("t", b"held")
+    with pytest.raises(RequestTimedOutError):
+        branch.finish(timeout=0.05)
+    memory_log.release_appends("t", 0)
+    assert len(branch.finish(timeout=5).writes) == 1
+
+
+def test_a_branch_learns_that_its_transaction_ended(
+    memory_log: MemoryLog,
+    make_memory_producer: MakeProducer,
+    memory_join: Join,
+) -> None:
+    memory_log.create_topic("t", partitions=1)
+    txn = make_memory_producer().begin_transaction()
+    branch = memory_join(txn.branch_token(), partition__registration__delay__ms=10)
+    txn.abort()
+    branch.produce("t", b"x")
+
+    def refused() -> bool:
+        try:
+            branch.produce("t", b"more")
+        except TransactionAbortedError:
+            return True
+        return False
+
+    eventually(refused)
+    with pytest.raises(TransactionAbortedError):
+        branch.finish()
+
+
+def test_an_unreachable_coordinator_does_not_stop_a_branch(
+    memory_log: MemoryLog,
+    make_memory_producer: MakeProducer,
+    coordinators: FakeCoordinators,
+    memory_join: Join,
+) -> None:
+    memory_log.create_topic("t", partitions=1)
+    txn = make_memory_producer().begin_transaction()
+    branch = memory_join(txn.branch_token(), partition__registration__delay__ms=10)
+    coordinators.reachable = False
+    branch.produce("t", b"x")
+    eventually(lambda: coordinators.count("add_partitions") > 2)
+    coordinators.reachable = True
+    eventually(lambda: coordinators.transactions[txn.txid].partitions == {("t", 0)})
+    txn.accept(branch.finish())
+    txn.commit()

@@ -1,0 +1,88 @@
+"""Settings: ours are checked and taken out, those that break a guarantee are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from logtx.journal.errors import ConfigError
+from logtx.producer.config import ProducerConfig
+
+
+def test_defaults() -> None:
+    config = ProducerConfig.parse({"bootstrap.servers": "x:1"})
+    assert config.transaction_timeout_ms == 60_000
+    assert config.coordinator_timeout_ms == 30_000
+    assert config.registration_delay_ms == 50
+    assert config.transaction_group == "default"
+    assert config.generation is None
+    assert config.librdkafka == {
+        "acks": "all",
+        "enable.idempotence": True,
+        "delivery.timeout.ms": 60_000,
+    }
+
+
+def test_anonymous_producers_have_names_of_their_own() -> None:
+    first, second = ProducerConfig.parse({}), ProducerConfig.parse({})
+    assert first.producer_id != second.producer_id
+
+
+def test_ours_are_taken_out_and_librdkafkas_pass() -> None:
+    config = ProducerConfig.parse(
+        {
+            "transactional.id": "w",
+            "transactional.generation": "3",
+            "transaction.group": "g",
+            "transaction.timeout.ms": 5_000,
+            "coordinator.timeout.ms": 1,
+            "partition.registration.delay.ms": 0,
+            "linger.ms": 1,
+            "acks": -1,
+            "enable.idempotence": "TRUE",
+            "message.timeout.ms": 700,
+        }
+    )
+    assert (config.producer_id, config.generation) == ("w", 3)
+    assert config.registration_delay_ms == 0
+    assert config.delivery_timeout_ms == 700
+    assert config.librdkafka == {
+        "linger.ms": 1,
+        "acks": "all",
+        "enable.idempotence": True,
+        "message.timeout.ms": 700,
+    }
+
+
+def test_records_are_delivered_within_their_transaction_by_default() -> None:
+    config = ProducerConfig.parse({"transaction.timeout.ms": 5_000})
+    assert config.librdkafka["delivery.timeout.ms"] == 5_000
+    assert config.delivery_timeout_s == 5.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("enable.idempotence", False),
+        ("enable.idempotence", "false"),
+        ("enable.idempotence", "maybe"),
+        ("acks", 1),
+        ("acks", "0"),
+        ("request.required.acks", 1),
+        ("delivery.report.only.error", True),
+        ("enable.gapless.guarantee", "true"),
+        ("transaction.timeout.ms", 0),
+        ("transaction.timeout.ms", "soon"),
+        ("coordinator.timeout.ms", 2**31),
+        ("partition.registration.delay.ms", -1),
+        ("transactions.in.flight.max", 0),
+        ("transactional.generation", -1),
+        ("transactional.id", 7),
+        ("transaction.group", ""),
+        ("delivery.timeout.ms", 0),
+    ],
+)
+def test_what_breaks_a_guarantee_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=name.replace(".", r"\.")):
+        ProducerConfig.parse({name: value})
