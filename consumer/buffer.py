@@ -38,7 +38,6 @@ from itertools import islice
 from typing import Final, TypeAlias
 
 from ..journal.control import (
-    OWN_BRANCH,
     TXCTL_HEADER,
     TXID_HEADER,
     Marker,
@@ -148,38 +147,47 @@ class PartitionBuffer:
         self.next_offset = (batch or replayed)[-1].offset() + 1
         self._after_batch()
 
-    def _scan(self, batch: Sequence[Record], *, live: bool) -> None:
+    def _scan(self, batch: Sequence[Record], *, live: bool) -> None:  # unrolled
         # The hot loop. One call per record, headers(), and a comparison of bytes; a record goes
         # to the list where the one before it went. Nothing here creates an object per record.
-        pending_of = self._pending.get
-        touched = self._touched.append
-        last: RawTxId | None = None
+        appends: dict[RawTxId, Callable[[Record], None]] = {}
+        append_of = appends.get
+        # Of the record before, if the next one like it may be appended without a look:
+        last: RawTxId | None = None  # its TxId, with no other header
+        last_of_two: RawTxId | None = None  # its TxId, with one more header,
+        second: tuple[str, bytes | None] | None = None  # which is this
         append: Callable[[Record], None] = _no_transaction
         append_plain: Callable[[Record], None] | None = None if live else _pass_over
         for record in batch:
             headers = record.headers()
             if headers:
+                name, raw = headers[0]
                 if len(headers) == 1:
-                    name, raw = headers[0]
                     if name == TXID_HEADER:
                         if raw == last and last is not None:
                             append(record)
                             continue
-                        pending = pending_of(raw)  # type: ignore[arg-type]
-                        if pending is None:
-                            pending = self._begin(raw, record, live)
-                            if pending is None:
+                        found = append_of(raw)  # type: ignore[arg-type]
+                        if found is None:
+                            found = self._open(raw, record, live)
+                            if found is None:
                                 continue
-                        touched(pending)
-                        last = raw
-                        append = pending.records.append
+                            appends[raw] = found  # type: ignore[index]
+                        last, last_of_two, append = raw, None, found
                         append(record)
                         continue
-                elif any(name == TXID_HEADER for name, _ in headers):
-                    # Perhaps a marker, behind which neither list may be used any more.
-                    last = None
+                elif raw == last_of_two and len(headers) == 2 and headers[1] == second:
+                    append(record)
+                    continue
+                elif name == TXID_HEADER or any(n == TXID_HEADER for n, _ in headers):
+                    # Perhaps a marker, behind which no list may be used any more.
+                    last = last_of_two = None
                     append_plain = None if live else _pass_over
-                    self._several_headers(record, headers, live)
+                    pending = self._several_headers(record, headers, live)
+                    if pending is None:
+                        appends.clear()
+                    elif name == TXID_HEADER:
+                        last_of_two, second, append = raw, headers[1], pending.records.append
                     continue
             if append_plain is None:
                 append_plain = self._run().records.append
@@ -195,6 +203,20 @@ class PartitionBuffer:
         run = Run()
         queue.append(run)
         return run
+
+    def _open(
+        self, raw: bytes | None, record: Record, live: bool
+    ) -> Callable[[Record], None] | None:
+        # Where a record with a TxId alone goes, begun if need be; None: nowhere.
+        pending = self._pending.get(raw) if raw is not None else None
+        if pending is None:
+            pending = self._begin(raw, record, live)
+            if pending is None:
+                return None
+        elif pending.control is not None:
+            pending.uniform = False
+        self._touched.append(pending)
+        return pending.records.append
 
     def _begin(self, raw: bytes | None, record: Record, live: bool) -> PendingTransaction | None:
         # The first record of a TxId here, or a late one, or no TxId at all.
@@ -225,33 +247,38 @@ class PartitionBuffer:
 
     def _several_headers(
         self, record: Record, headers: Sequence[tuple[str, bytes | None]], live: bool
-    ) -> None:
-        # A transaction's record with a TxCtl, or with headers of the application's own.
-        txids = [raw for name, raw in headers if name == TXID_HEADER]
-        controls = [raw for name, raw in headers if name == TXCTL_HEADER]
+    ) -> PendingTransaction | None:
+        # A marker, or a transaction's record with a TxCtl or headers of the application's own;
+        # returns where a data record went.
+        if len(headers) == 2 and headers[0][0] == TXID_HEADER and headers[1][0] == TXCTL_HEADER:
+            txids, controls = [headers[0][1]], [headers[1][1]]
+        else:
+            txids = [raw for name, raw in headers if name == TXID_HEADER]
+            controls = [raw for name, raw in headers if name == TXCTL_HEADER]
         raw = txids[0]
         try:
-            control = self._control(record, txids, controls)
+            marker = self._marker(record, txids, controls)
         except MalformedHeaderError as error:
             self._report(record, raw, error, live)
-            return
-        if control is not None:
+            return None
+        if marker is not None:
             assert raw is not None
-            self._end(raw, control, record.offset(), live)
-            return
+            self._end(raw, marker, record.offset(), live)
+            return None
         pending = self._pending.get(raw) if raw is not None else None
+        control = controls[0] if controls else None
         if pending is None:
             pending = self._begin(raw, record, live)
             if pending is None:
-                return
-        if controls:
-            pending.own_only = False
+                return None
+            pending.control = control
+        elif pending.control != control:
+            pending.uniform = False
         pending.records.append(record)
-        touched = self._touched
-        if not touched or touched[-1] is not pending:
-            touched.append(pending)
+        self._touched.append(pending)
+        return pending
 
-    def _control(
+    def _marker(
         self, record: Record, txids: Sequence[bytes | None], controls: Sequence[bytes | None]
     ) -> Marker | None:
         """The marker that a record is, or None for data.
@@ -266,7 +293,7 @@ class PartitionBuffer:
         if not well_formed(txids[0]):
             TxId.from_bytes(txids[0])
         control = controls[0] or b""
-        if record.key() is None and record.value() is None:
+        if record.value() is None and record.key() is None:
             marker = decode_control(control)
             if isinstance(marker, Marker):
                 return marker
@@ -330,11 +357,11 @@ class PartitionBuffer:
         total = sum(r.count for r in ranges)
         if (
             len(ranges) == 1
-            and ranges[0].branch == OWN_BRANCH
-            and pending.own_only
+            and pending.uniform
             and pending.count == total
             and pending.first_offset == ranges[0].first_offset
             and pending.last_offset == ranges[0].last_offset
+            and self._controls.branch(pending.control) == ranges[0].branch
         ):
             # Offsets only rise: with first, last and count as stated, these are the records.
             verdict = Verdict(Match.EXACT, total, 0)

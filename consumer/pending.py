@@ -73,8 +73,8 @@ class PendingTransaction:
     __slots__ = (
         "charged_bytes",
         "charged_records",
+        "control",
         "first_offset",
-        "own_only",
         "owner",
         "records",
         "run",
@@ -82,6 +82,7 @@ class PendingTransaction:
         "run_records",
         "since",
         "txid",
+        "uniform",
     )
 
     def __init__(self, owner: TopicPartition, txid: RawTxId, first_offset: int) -> None:
@@ -97,8 +98,10 @@ class PendingTransaction:
         self.first_offset = first_offset
         self.records: list[Record] = []
         """Those in memory: all, or what came after the last spill."""
-        self.own_only = True
-        """No record carries a TxCtl, so all are the owner's own, without sequence numbers."""
+        self.control: bytes | None = None
+        """TxCtl of the first record."""
+        self.uniform = True
+        """All records carry that TxCtl, so they are of one branch and unnumbered, or only one."""
         self.run: int | None = None
         self.run_records = 0
         self.run_last_offset = -1

@@ -72,6 +72,10 @@ class ControlCache:
         self._decoded[raw] = control.branch, control.sequence
         return control.branch, control.sequence
 
+    def branch(self, raw: bytes | None) -> int:
+        """Branch of a TxCtl value, or of a record without one."""
+        return OWN_BRANCH if raw is None else self.decode(raw)[0]
+
     def branch_of(self, record: Record) -> tuple[int, int | None]:
         """(branch, sequence) of a data record that was found well-formed before."""
         headers = record.headers()

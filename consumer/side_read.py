@@ -169,8 +169,9 @@ class SideReader:
         found = current.found.get(raw)
         if found is None:
             found = PendingTransaction(current.buffer.partition, raw, offset)
+            found.control = control
             current.found[raw] = self._view[raw] = found
-        found.own_only = found.own_only and control is None
+        found.uniform = found.uniform and found.control == control
         found.records.append(record)
 
     def _settle_below(self, current: _Pass, offset: int) -> None:

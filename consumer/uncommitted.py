@@ -34,7 +34,7 @@ class UncommittedBuffer(PartitionBuffer):
     def _transactional(self, record: Record, txids: Sequence[bytes | None]) -> None:
         controls = [raw for name, raw in record.headers() or () if name == TXCTL_HEADER]
         try:
-            marker = self._control(record, txids, controls)
+            marker = self._marker(record, txids, controls)
         except MalformedHeaderError as error:
             self._report(record, txids[0], error, live=True)
             return

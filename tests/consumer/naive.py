@@ -113,9 +113,12 @@ class LogWriter:
         # behind the marker. Branch 1 is accepted with the own records, branch 2 is a stray.
         branch = (0, 0, 1, 2)[b % 4]
         sequence = None
-        if branch == 1:
+        if branch == 1 and transaction.owner.offset % 2:
             sequence = len(transaction.counts.get(1, ()))
-        self.log.append(data(at, transaction.owner, branch or None, sequence))
+        record = data(at, transaction.owner, branch or None, sequence)
+        if b % 3 == 0 and record.header_list is not None:
+            record.header_list.append(("trace", b"1"))
+        self.log.append(record)
         if transaction.committed is None:
             transaction.counts.setdefault(branch, []).append(at)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from logtx.consumer.buffer import PartitionBuffer
 from logtx.consumer.entries import SideRead
+from logtx.consumer.headers import control_of
 from logtx.consumer.pending import PendingTransaction, PendingTransactionMap
 from logtx.journal.control import Marker
 from logtx.journal.position import Position
@@ -69,7 +70,8 @@ class Reader:
                 break
             if not found.records:
                 found.first_offset = record.at
-            found.own_only = found.own_only and control is None
+                found.control = control_of(record)
+            found.uniform = found.uniform and found.control == control_of(record)
             found.records.append(record)
         self.buffer.settle(
             request, found if found.records else None, duplicate=duplicate, torn=False
@@ -87,7 +89,7 @@ def offsets(records: Sequence[FakeRecord]) -> list[int]:
 
 
 @settings(max_examples=400, deadline=None)
-@given(ACTIONS, st.integers(0, 60), st.integers(1, 9), st.integers(1, 4))
+@given(ACTIONS, st.integers(0, 60), st.integers(1, 40), st.integers(1, 4))
 def test_deliveries_equal_the_naive_readers_from_any_start(
     actions: list[tuple[int, int, int]], start: int, batch: int, limit: int
 ) -> None:
@@ -102,7 +104,7 @@ def test_deliveries_equal_the_naive_readers_from_any_start(
 
 
 @settings(max_examples=250, deadline=None)
-@given(ACTIONS, st.integers(0, 30), st.integers(1, 9), st.booleans(), st.booleans())
+@given(ACTIONS, st.integers(0, 30), st.integers(1, 40), st.booleans(), st.booleans())
 def test_a_crash_after_every_record_loses_and_repeats_nothing(
     actions: list[tuple[int, int, int]], start: int, batch: int, forget_o1: bool, travel: bool
 ) -> None:
@@ -131,7 +133,7 @@ def test_a_crash_after_every_record_loses_and_repeats_nothing(
 
 
 @settings(max_examples=300, deadline=None)
-@given(ACTIONS, st.integers(1, 9))
+@given(ACTIONS, st.integers(1, 40))
 def test_every_record_is_delivered_late_aborted_or_pending(
     actions: list[tuple[int, int, int]], batch: int
 ) -> None:
@@ -158,7 +160,7 @@ def test_every_record_is_delivered_late_aborted_or_pending(
 
 
 @settings(max_examples=250, deadline=None)
-@given(ACTIONS, st.integers(1, 9), st.integers(1, 6), st.data())
+@given(ACTIONS, st.integers(1, 40), st.integers(1, 6), st.data())
 def test_position_after_any_record_of_the_last_take_resumes_behind_it(
     actions: list[tuple[int, int, int]], batch: int, limit: int, draw: st.DataObject
 ) -> None:
@@ -182,7 +184,7 @@ def test_position_after_any_record_of_the_last_take_resumes_behind_it(
 
 
 @settings(max_examples=200, deadline=None)
-@given(ACTIONS, st.integers(1, 9), st.integers(1, 5))
+@given(ACTIONS, st.integers(1, 40), st.integers(1, 5))
 def test_position_holds_nothing_delivered_and_only_rises(
     actions: list[tuple[int, int, int]], batch: int, limit: int
 ) -> None:
