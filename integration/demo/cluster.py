@@ -1,0 +1,145 @@
+"""Where the demo runs: its directory, its Kafka or yours, its topics."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from ...coordinator.checkpoint import Checkpoint
+from ...journal.errors import UnknownTopicError
+from ...journal.log import Log
+from ...journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, journal_partition_of
+from ..kafka import LocalKafka
+from .errors import DemoError
+
+PARTITIONS: Final = 4
+"""Of both topics."""
+TRANSACTION_GROUP: Final = "default"
+_CONNECT_TIMEOUT_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    """Topics, groups and producer ids of one run; other runs on the same cluster have others."""
+
+    run: str = field(default_factory=lambda: secrets.token_hex(3))
+    flights: str = "flights"
+    ledger: str = "airport_ledger"
+
+    @property
+    def producer_prefix(self) -> str:
+        """What the workers' producer ids begin with."""
+        return f"ledger-{self.run}-"
+
+    @property
+    def worker_group(self) -> str:
+        """Consumer group of the workers."""
+        return f"ledger-{self.run}"
+
+    def auditor_group(self, isolation_level: str) -> str:
+        """Consumer group of an auditor."""
+        return f"audit-{self.run}-{isolation_level}"
+
+
+@contextmanager
+def directory_of(given: Path | None) -> Iterator[Path]:
+    """The data directory: the given one, or a temporary one that goes at the end."""
+    path = given or Path(tempfile.mkdtemp(prefix="logtx-demo-"))
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DemoError(f"Cannot make the data directory {path} ({error.strerror}).") from error
+    try:
+        yield path
+    finally:
+        if given is None:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def kafka_at(directory: Path, bootstrap_servers: str | None) -> Iterator[str]:
+    """bootstrap.servers of a Kafka of our own, or of the one given."""
+    if bootstrap_servers is not None:
+        yield bootstrap_servers
+        return
+    with LocalKafka(directory / "kafka") as kafka:
+        yield kafka.bootstrap_servers
+
+
+def create_topics(log: Log) -> Names:
+    """Create the two topics, under names of their own where the plain ones are taken."""
+    names = Names()
+    if any(_exists(log, topic) for topic in (names.flights, names.ledger)):
+        run = names.run
+        names = Names(run=run, flights=f"flights-{run}", ledger=f"airport_ledger-{run}")
+    for topic in (names.flights, names.ledger):
+        log.create_topic(topic, partitions=PARTITIONS)
+    return names
+
+
+def delete_topics(log: Log, names: Names) -> None:
+    """Remove the run's topics, from a cluster that is not ours."""
+    for topic in (names.flights, names.ledger):
+        log.delete_topic(topic)
+
+
+def _exists(log: Log, topic: str) -> bool:
+    try:
+        log.topic_info(topic)
+    except UnknownTopicError:
+        return False
+    return True
+
+
+def journal_end(log: Log) -> int:
+    """Where our part of the journal will begin: its end, as long as no coordinator runs.
+
+    Raises:
+        DemoError: a coordinator runs. The demo kills coordinators, and must not kill yours.
+    """
+    try:
+        count = log.topic_info(JOURNAL_TOPIC).partition_count
+    except UnknownTopicError:
+        return 0
+    partition = journal_partition_of(TRANSACTION_GROUP, count)
+    committed = log.group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, partition)
+    owner = Checkpoint.from_group_offset(committed)
+    if owner is not None and _listens(owner.address):
+        raise DemoError(
+            f"A coordinator serves {log.bootstrap_servers} already, at {owner.address}, and the "
+            "demo kills coordinators: stop that one first, or leave --bootstrap-servers away."
+        )
+    return log.end_offset(JOURNAL_TOPIC, partition)
+
+
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+class StallWatch:
+    """Tells when nothing has moved for too long."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._last: object = None
+        self._since_s = time.monotonic()
+
+    def stalled(self, progress: object) -> bool:
+        """Whether `progress` has been equal to this for longer than the limit."""
+        now_s = time.monotonic()
+        if progress != self._last:
+            self._last, self._since_s = progress, now_s
+        return now_s - self._since_s > self._limit_s

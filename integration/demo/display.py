@@ -1,0 +1,186 @@
+"""What people see: progress while it runs, and one table at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from .flights import CANCELLED_RULE
+from .verdict import Outcome
+
+_LINE_EVERY_S: Final = 2.0
+_REFRESH_PER_S: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """How far the run is."""
+
+    flights: int
+    published: int
+    booked: int
+    """Flights in committed transactions."""
+    audited: int
+    """Ledger entries that the read_committed auditor has."""
+    committed: int
+    aborted: int
+    open: int
+    worker_kills: int
+    coordinator_kills: int
+
+    @property
+    def line(self) -> str:
+        """Transactions and kills in a few words."""
+        return (
+            f"transactions: {self.committed:,} committed, {self.aborted:,} aborted, "
+            f"{self.open} open · kills: {self.worker_kills} workers, "
+            f"{self.coordinator_kills} coordinators"
+        )
+
+
+class LiveProgress:
+    """Shows snapshots: bars on a terminal, a line now and then elsewhere. A context manager."""
+
+    def __init__(self, console: Console, flights: int) -> None:
+        self._console = console
+        self._next_line_s = 0.0
+        self._text = Text()
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._published = self._progress.add_task("flights published", total=flights)
+        self._booked = self._progress.add_task("flights booked", total=flights)
+        self._audited = self._progress.add_task("entries audited", total=2 * flights)
+        self._live: Live | None = None
+        if console.is_terminal:
+            self._live = Live(
+                Group(self._progress, self._text),
+                console=console,
+                refresh_per_second=_REFRESH_PER_S,
+                transient=True,
+            )
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Show how far it is; cheap, call it often."""
+        if self._live is not None:
+            self._progress.update(self._published, completed=snapshot.published)
+            self._progress.update(self._booked, completed=snapshot.booked)
+            self._progress.update(self._audited, completed=snapshot.audited)
+            self._text.plain = snapshot.line
+        elif time.monotonic() >= self._next_line_s:
+            self._next_line_s = time.monotonic() + _LINE_EVERY_S
+            self._print_line(snapshot)
+
+    def _print_line(self, snapshot: Snapshot) -> None:
+        self._console.print(
+            f"flights: {snapshot.published:,} of {snapshot.flights:,} published, "
+            f"{snapshot.booked:,} booked · entries audited: {snapshot.audited:,} · {snapshot.line}",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Take the bars away."""
+        if self._live is not None:
+            self._live.stop()
+
+
+def print_outcome(console: Console, outcome: Outcome, reasons: Sequence[str]) -> None:
+    """The table, and under it the reasons against, if any."""
+    table = Table(show_header=False, title="logtx demo", title_justify="left")
+    table.add_column(justify="left")
+    table.add_column(justify="right")
+    table.add_column(justify="left", style="dim")
+    for row in _rows(outcome):
+        table.add_row(*row)
+    word, style = ("FALSE", "bold red") if reasons else ("TRUE", "bold green")
+    says = "see below" if reasons else "every flight is booked exactly once"
+    table.add_section()
+    table.add_row("verdict", Text(word, style=style), says)
+    console.print(table)
+    for reason in reasons:
+        console.print(f"✗ {reason}", style="red", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"verdict: {word}", highlight=False)
+
+
+def _rows(outcome: Outcome) -> list[tuple[str, str, str]]:
+    findings, surplus = outcome.findings, outcome.surplus
+    rows = [
+        ("flights", f"{outcome.flights:,}", "of 2013, from New York; from the file"),
+        ("  cancelled", f"{outcome.cancelled:,}", CANCELLED_RULE),
+        ("  without tail number", f"{outcome.without_tail_number:,}", "null; booked too"),
+        ("transactions committed", f"{outcome.transactions_committed:,}", ""),
+        ("transactions aborted", f"{outcome.transactions_aborted:,}", ""),
+        ("worker kills survived", f"{outcome.worker_kills}", "each left an open transaction"),
+        (
+            "coordinator kills survived",
+            f"{outcome.coordinator_kills}",
+            "each left a committing transaction",
+        ),
+        ("time", f"{outcome.elapsed_s:.1f} s", "from the first flight to the last, kills included"),
+        ("records/s", f"{outcome.records_per_s:,.0f}", "flights read and entries written"),
+        ("commit latency p50", f"{outcome.commit_p50_ms:.1f} ms", "until the decision is durable"),
+        ("commit latency p99", f"{outcome.commit_p99_ms:.1f} ms", ""),
+    ]
+    if findings is not None:
+        wrong = findings.missing + findings.doubled + findings.foreign
+        note = f"missing {findings.missing:,}, twice {findings.doubled:,}"
+        note += f", foreign {findings.foreign:,}" if findings.foreign else ""
+        rows.append(("ledger entries", f"{findings.entries:,}", note if wrong else f"{note}"))
+        rows.append(("  not net zero", f"{findings.unbalanced:,}", "transactions"))
+    if surplus is not None:
+        rows.append(("  of aborted transactions", f"{surplus:,}", "read_uncommitted sees them"))
+    return rows
+
+
+def print_keep(
+    console: Console,
+    *,
+    servers: str,
+    coordinator: str,
+    topics: tuple[str, str],
+    directory: Path,
+) -> None:
+    """Where everything is, and how to look at it."""
+    console.print(f"\nKafka and the coordinator go on: bootstrap.servers = {servers},", end=" ")
+    console.print(f"coordinator at {coordinator}.\nTopics: {', '.join(topics)}.", soft_wrap=True)
+    console.print(f"Logs are in {directory}. To read the ledger by whole transactions:\n")
+    console.print(
+        "    import logtx\n"
+        "    from confluent_kafka import TopicPartition\n"
+        "    from logtx.integration.demo.flights import decode_entry\n"
+        f'    consumer = logtx.Consumer({{"bootstrap.servers": "{servers}", "group.id": "me",\n'
+        '                               "auto.offset.reset": "earliest"})\n'
+        f'    consumer.assign([TopicPartition("{topics[1]}", number) for number in range(4)])\n'
+        "    for transaction in consumer.transactions():\n"
+        "        print(transaction.txid, [decode_entry(m.value()) for m in transaction])\n",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print("Ctrl-C stops everything.")

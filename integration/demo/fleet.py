@@ -1,0 +1,85 @@
+"""The processes of one run, and the files that they report in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from .cluster import PARTITIONS, Names
+from .processes import Child, CoordinatorChild
+
+ASSIGNMENT: Final = ("0,3", "1", "2")
+"""Partitions of topic `flights` that each worker consumes."""
+ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A worker process and its producer id."""
+
+    child: Child
+    producer_id: str
+
+
+class Fleet:
+    """A coordinator, three workers and two auditors. Nothing is started here."""
+
+    def __init__(self, servers: str, directory: Path, names: Names, flights: int) -> None:
+        """Lay out what will run.
+
+        Args:
+            servers: bootstrap.servers.
+            directory: logs go there, reports below it.
+            names: of the run.
+            flights: how many of the file's flights.
+        """
+        self.names: Final = names
+        self.flights: Final = flights
+        self.directory: Final = directory
+        self._reports = directory / "reports" / names.run
+        self._reports.mkdir(parents=True)
+        self._servers = servers
+        self.coordinator: Final = CoordinatorChild(directory / "coordinator.log", servers)
+        self.workers: Final = [self._worker(*pair) for pair in enumerate(ASSIGNMENT)]
+        self.auditors: Final = {level: self._auditor(level) for level in ISOLATION_LEVELS}
+
+    def _worker(self, number: int, partitions: str) -> Worker:
+        producer_id = f"{self.names.producer_prefix}{number}"
+        arguments = ["logtx.integration.demo.worker", "--bootstrap-servers", self._servers]
+        arguments += ["--transactional-id", producer_id, "--group", self.names.worker_group]
+        arguments += ["--flights-topic", self.names.flights, "--ledger-topic", self.names.ledger]
+        arguments += ["--partitions", partitions]
+        arguments += ["--report", str(self._reports / f"worker-{number}.commits")]
+        return Worker(self._child(f"worker {number}", arguments), producer_id)
+
+    def _auditor(self, level: str) -> Child:
+        arguments = ["logtx.integration.demo.auditor", "--bootstrap-servers", self._servers]
+        arguments += ["--isolation-level", level, "--group", self.names.auditor_group(level)]
+        arguments += ["--ledger-topic", self.names.ledger, "--partitions", str(PARTITIONS)]
+        arguments += ["--flights", str(self.flights), "--report", str(self.status_path(level))]
+        return self._child(f"{level} auditor", arguments)
+
+    def _child(self, name: str, arguments: Sequence[str]) -> Child:
+        return Child(name, self.directory / f"{name.replace(' ', '-')}.log", arguments)
+
+    @property
+    def children(self) -> list[Child]:
+        """Workers and auditors."""
+        return [*(worker.child for worker in self.workers), *self.auditors.values()]
+
+    def status_path(self, isolation_level: str) -> Path:
+        """Where an auditor reports."""
+        return self._reports / f"auditor-{isolation_level}.json"
+
+    def commit_reports(self) -> list[Path]:
+        """What the workers' incarnations reported, a file each."""
+        return sorted(self._reports.glob("worker-*.commits.*"))
+
+    def stop(self) -> None:
+        """End every process, at whatever point of the run."""
+        for child in self.children:
+            child.kill()
+        self.coordinator.ask_to_stop()
+        self.coordinator.await_end()

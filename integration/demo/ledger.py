@@ -1,0 +1,122 @@
+"""The airport ledger: a double entry per flight, and whether a ledger is exactly the file's.
+
+Pure: entries in, counts out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .flights import Flight, date_of
+
+
+class Entry(NamedTuple):
+    """One side of a flight's double entry; the fields of `ledger_entry.avsc`."""
+
+    airport: str
+    amount: int
+    """-1 at the origin, +1 at the destination."""
+    date: str
+    carrier: str
+    flight: int
+    origin: str
+    sched_dep_time: int
+
+    @property
+    def flight_id(self) -> tuple[str, str, int, str, int]:
+        """What names the flight; unique in the file."""
+        return self[2:]
+
+
+def entries_of(flight: Flight) -> tuple[Entry, Entry]:
+    """The flight leaves its origin (-1) and reaches its destination (+1)."""
+    flight_id = (
+        date_of(flight),
+        flight["carrier"],
+        flight["flight"],
+        flight["origin"],
+        flight["sched_dep_time"],
+    )
+    return Entry(flight["origin"], -1, *flight_id), Entry(flight["dest"], 1, *flight_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerFindings:
+    """What an audit found; a good ledger has zeros below `entries`."""
+
+    entries: int
+    """Entries seen, doubled and foreign ones included."""
+    missing: int
+    """Entries of the file that the ledger lacks."""
+    doubled: int
+    """Entries beyond the first of their kind."""
+    foreign: int
+    """Entries that no flight of the file has: another flight, airport or amount."""
+    unbalanced: int
+    """Transactions that do not net to zero."""
+    split: int
+    """Transactions that hold one side of a flight without the other."""
+
+    @property
+    def exact(self) -> bool:
+        """The set of entries is the file's, each once, and every transaction balances."""
+        return not (self.missing or self.doubled or self.foreign or self.unbalanced or self.split)
+
+
+class LedgerAudit:
+    """Holds a ledger to the flights of the file. Takes whole transactions, in any order."""
+
+    def __init__(self, flights: Iterable[Flight]) -> None:
+        """Learn what must be there.
+
+        Raises:
+            ValueError: two flights have one name; then a ledger of them could not be checked.
+        """
+        self._index: dict[Entry, int] = {}
+        for flight in flights:
+            for entry in entries_of(flight):
+                if entry in self._index:
+                    raise ValueError(f"two flights of the file have one name: {entry.flight_id}")
+                self._index[entry] = len(self._index)
+        self._seen = bytearray(len(self._index))
+        self.transactions = 0
+        self.entries = 0
+        self._distinct = self._doubled = self._foreign = self._unbalanced = self._split = 0
+
+    @property
+    def expected(self) -> int:
+        """How many entries the file makes: two per flight."""
+        return len(self._index)
+
+    def feed(self, transaction: Iterable[Entry]) -> None:
+        """Take all entries of one transaction."""
+        net = 0
+        halves: set[tuple[str, str, int, str, int]] = set()
+        self.transactions += 1
+        for entry in transaction:
+            self.entries += 1
+            net += entry.amount
+            halves ^= {entry.flight_id}
+            index = self._index.get(entry)
+            if index is None:
+                self._foreign += 1
+            elif self._seen[index]:
+                self._doubled += 1
+            else:
+                self._seen[index] = 1
+                self._distinct += 1
+        self._unbalanced += net != 0
+        self._split += bool(halves)
+
+    def findings(self) -> LedgerFindings:
+        """As of the transactions fed."""
+        return LedgerFindings(
+            entries=self.entries,
+            missing=self.expected - self._distinct,
+            doubled=self._doubled,
+            foreign=self._foreign,
+            unbalanced=self._unbalanced,
+            split=self._split,
+        )

@@ -1,0 +1,156 @@
+"""A worker process: consumes flights, and books each block of them in one transaction.
+
+    python -m logtx.integration.demo.worker --bootstrap-servers … --transactional-id ledger-0 …
+
+The transaction holds two ledger entries per flight and the input offsets of what was consumed. So
+a worker that is killed at any instant loses and repeats nothing: its successor, of the same
+`transactional.id`, fences it, has its open transaction aborted, and resumes from the offsets of
+the last transaction that was committed. SIGTERM ends it after the block at hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, TextIO
+
+from confluent_kafka import Message, TopicPartition
+
+from ...consumer.consumer import Consumer
+from ...journal.errors import RetriableError, TransactionError
+from ...producer.producer import Producer
+from .flights import decode_flight, encode_entry
+from .ledger import entries_of
+
+_LOG = logging.getLogger(__name__)
+
+BLOCK_FLIGHTS: Final = 100
+"""Flights of one transaction at most."""
+_BLOCK_WAIT_S: Final = 0.05
+"""A block that does not fill in this time is booked as it is."""
+
+
+class Worker:
+    """Books the flights of its assigned partitions."""
+
+    def __init__(self, options: argparse.Namespace, report: TextIO) -> None:
+        """Fence the predecessor, and resume from what it committed.
+
+        Args:
+            options: see `parse`.
+            report: gets a JSON line for each committed transaction.
+        """
+        self._options = options
+        self._report = report
+        self._stopping = False
+        self._producer = Producer(
+            {
+                "bootstrap.servers": options.bootstrap_servers,
+                "transactional.id": options.transactional_id,
+            }
+        )
+        # Before the offsets are asked for: a transaction that the predecessor left open holds
+        # them until it is aborted.
+        self._producer.init_transactions()
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": options.bootstrap_servers,
+                "group.id": options.group,
+                "offsets.storage": "transactions",
+                "auto.offset.reset": "earliest",
+            }
+        )
+        self._consumer.assign(
+            [TopicPartition(options.flights_topic, number) for number in options.partitions]
+        )
+
+    def stop(self) -> None:
+        """End after the block at hand."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Book blocks until `stop`."""
+        while not self._stopping:
+            block = self._next_block()
+            if not block:
+                continue
+            try:
+                self._book(block)
+            except (TransactionError, RetriableError) as error:
+                # Aborted, or its outcome unknown: the committed offsets tell which, and where to
+                # go on.
+                _LOG.warning("block_not_booked flights=%d error=%r", len(block), error)
+                self._consumer.rewind()
+
+    def _next_block(self) -> list[Message]:
+        block: list[Message] = []
+        deadline_s = time.monotonic() + _BLOCK_WAIT_S
+        while len(block) < BLOCK_FLIGHTS and (left_s := deadline_s - time.monotonic()) > 0:
+            for message in self._consumer.consume(BLOCK_FLIGHTS - len(block), left_s):
+                if message.error() is None:
+                    block.append(message)
+                else:
+                    _LOG.warning("consumer_event error=%s", message.error())
+        return block
+
+    def _book(self, block: Sequence[Message]) -> None:
+        topic = self._options.ledger_topic
+        with self._producer.begin_transaction() as txn:
+            for message in block:
+                value = message.value()
+                assert isinstance(value, bytes)
+                for entry in entries_of(decode_flight(value)):
+                    txn.produce(topic, encode_entry(entry._asdict()), entry.airport.encode())
+            txn.send_offsets(self._consumer)
+            started_s = time.perf_counter()
+        commit_ms = (time.perf_counter() - started_s) * 1000
+        line = {"flights": len(block), "commit_ms": round(commit_ms, 3)}
+        self._report.write(json.dumps(line) + "\n")
+        self._report.flush()
+
+    def close(self) -> None:
+        """Close both clients."""
+        self._consumer.close()
+        self._producer.close()
+
+
+def _partitions(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line; the supervisor writes it."""
+    parser = argparse.ArgumentParser(prog="logtx-demo-worker")
+    parser.add_argument("--bootstrap-servers", required=True)
+    parser.add_argument("--transactional-id", required=True)
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--flights-topic", required=True)
+    parser.add_argument("--ledger-topic", required=True)
+    parser.add_argument("--partitions", type=_partitions, required=True, help="such as 0,3")
+    parser.add_argument("--report", type=Path, required=True, help="file of commit latencies")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Run until SIGTERM."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    options = parse(sys.argv[1:])
+    # One file per incarnation: a predecessor's last line may have been cut off by its kill.
+    number = len(list(options.report.parent.glob(f"{options.report.name}.*")))
+    with options.report.with_name(f"{options.report.name}.{number}").open("x") as report:
+        worker = Worker(options, report)
+        signal.signal(signal.SIGTERM, lambda _number, _frame: worker.stop())
+        try:
+            worker.run()
+        finally:
+            worker.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The demo's processes, their reports, the publisher, and the cluster it runs on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from logtx.integration.demo.cluster import Names, StallWatch, create_topics, journal_end
+from logtx.integration.demo.errors import ProcessDiedError
+from logtx.integration.demo.journal_view import JournalTail, JournalView
+from logtx.integration.demo.processes import Child
+from logtx.integration.demo.publisher import Publisher
+from logtx.integration.demo.reports import percentile, read_commit_ms, read_status, write_status
+from logtx.journal.errors import BrokerError
+from logtx.journal.memory_log import MemoryLog
+from logtx.journal.reader import JOURNAL_TOPIC
+
+# ---- processes, reports, publishing --------------------------------------------------------
+
+
+@pytest.fixture
+def sleeper(tmp_path: Path) -> Iterator[Child]:
+    child = Child(
+        "sleeper", tmp_path / "log", ["timeit", "-n1", "-r1", "import time; time.sleep(60)"]
+    )
+    yield child
+    child.kill()
+
+
+def test_a_child_is_paused_resumed_killed_and_started_again(sleeper: Child) -> None:
+    sleeper.start()
+    first = sleeper.pid
+    sleeper.pause()
+    sleeper.check()
+    sleeper.resume()
+    sleeper.kill()
+    assert not sleeper.is_running
+    sleeper.start()
+    assert sleeper.pid != first
+    assert sleeper.starts == 2
+    sleeper.pause()
+    sleeper.ask_to_stop()  # reaches a paused one too
+    assert not sleeper.await_end(10)  # it ended, but not by itself with status 0
+    assert not sleeper.is_running
+
+
+def test_a_child_that_died_says_its_last_words(tmp_path: Path) -> None:
+    child = Child("talker", tmp_path / "log", ["no_such_module_anywhere"])
+    child.start()
+    assert child._process is not None
+    child._process.wait(10)
+    with pytest.raises(ProcessDiedError, match=r"talker ended by itself \(exit status 1\)") as told:
+        child.check()
+    assert "no_such_module_anywhere" in told.value.details[-1]
+
+
+def test_a_report_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text('{"commit_ms": 3.5}\n{"commit_ms": 4.5}\n{"comm')
+    (tmp_path / "b").write_text('{"commit_ms": 1.0}\n')
+    assert read_commit_ms([tmp_path / "a", tmp_path / "b"]) == [3.5, 4.5, 1.0]
+
+
+def test_a_status_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    assert read_status(path) == {}
+    write_status(path, {"entries": 1})
+    write_status(path, {"entries": 2})
+    assert read_status(path) == {"entries": 2}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_percentiles() -> None:
+    values = [float(n) for n in range(100, 0, -1)]
+    assert (percentile(values, 50), percentile(values, 99)) == (50.0, 99.0)
+    assert percentile([7.0], 99) == 7.0
+    assert math.isnan(percentile([], 50))
+
+
+def test_the_publisher_publishes_what_it_is_allowed(memory_log: MemoryLog) -> None:
+    memory_log.create_topic("flights", partitions=4)
+
+    def count() -> int:
+        return sum(memory_log.end_offset("flights", number) for number in range(4))
+
+    publisher = Publisher(memory_log, "flights", 500)
+    publisher.start()
+    publisher.allow(120)
+    publisher.allow(100)  # never back
+    watch = StallWatch(10)
+    while publisher.published < 120:
+        assert not watch.stalled(publisher.published)
+    publisher.join(0.3)
+    assert count() == publisher.published == publisher.allowed == 120
+    publisher.allow(10_000)
+    publisher.join(10)
+    assert count() == publisher.published == publisher.allowed == 500
+    assert publisher.failure is None
+
+
+def test_the_publisher_stops_in_the_middle(memory_log: MemoryLog) -> None:
+    memory_log.create_topic("flights", partitions=4)
+    publisher = Publisher(memory_log, "flights", 500)
+    publisher.allow(10)
+    publisher.start()
+    publisher.stop()
+    assert not publisher.is_alive()
+
+
+# ---- the cluster ---------------------------------------------------------------------------
+
+
+def test_a_second_run_has_names_of_its_own(memory_log: MemoryLog) -> None:
+    first, second = create_topics(memory_log), create_topics(memory_log)
+    assert (first.flights, first.ledger) == ("flights", "airport_ledger")
+    assert second.flights == f"flights-{second.run}"
+    assert second.ledger == f"airport_ledger-{second.run}"
+    assert first.worker_group != second.worker_group
+    assert not Names(run="1a").producer_prefix.startswith(Names(run="1").producer_prefix)
+
+
+def test_a_journal_without_coordinator_is_gone_on_with(memory_log: MemoryLog) -> None:
+    assert journal_end(memory_log) == 0
+    memory_log.create_topic(JOURNAL_TOPIC, partitions=1)
+    producer = memory_log.producer({})
+    producer.produce(JOURNAL_TOPIC, b"", partition=0)
+    producer.flush(10)
+    assert journal_end(memory_log) == 1
+
+
+def test_the_tail_says_that_the_journal_ends_early(memory_log: MemoryLog) -> None:
+    memory_log.create_topic(JOURNAL_TOPIC, partitions=1)
+    tail = JournalTail(memory_log, 0, 5, JournalView())
+    with pytest.raises(BrokerError, match="no offset 5"):
+        tail.read_until(lambda: False, timeout_s=5)
+    tail.close()
+
+
+def test_a_stall_is_what_does_not_move() -> None:
+    watch = StallWatch(0.05)
+    assert not watch.stalled(1)
+    while not watch.stalled(1):
+        pass
+    assert not watch.stalled(2)
