@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 from ..journal.control import BranchRange, TopicPartition
 from ..journal.errors import (
@@ -21,6 +21,7 @@ from ..journal.errors import (
     TransactionStateError,
     UnknownTransactionError,
 )
+from ..journal.position import Place
 from ..journal.records import AbortReason, DataPartition, OffsetStep
 from ..journal.state import VALID_PREVIOUS, State
 from ..journal.txid import TxId
@@ -28,6 +29,10 @@ from .commands import Outcome
 
 OUTCOMES_MAX: Final = 100_000
 """Finished transactions whose outcome is held in memory; older ones are read from the journal."""
+
+
+StepIdentity: TypeAlias = tuple[str, int, Place | None, Place]
+"""Topic, partition, from where, to where."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,7 +49,9 @@ class Transaction:
     partitions: dict[TopicPartition, DataPartition] = field(default_factory=dict)
     """Registered, or named by the commit."""
     offsets: dict[str, dict[TopicPartition, OffsetStep]] = field(default_factory=dict)
-    """Consumer group → its steps."""
+    """Consumer group → its steps, those that continue each other as one."""
+    steps: dict[str, set[StepIdentity]] = field(default_factory=dict)
+    """Consumer group → every step as it was sent, so that a repeated one is known again."""
     commit_sequence: int | None = None
     """Journal offset of the decision."""
     branches: Mapping[TopicPartition, tuple[BranchRange, ...]] = field(default_factory=dict)
@@ -114,8 +121,10 @@ class TransactionMetadataStore:
 
     def add_offsets(self, begin: int, group: str, steps: Iterable[OffsetStep]) -> None:
         """Add input offsets; a step that continues an earlier one extends it."""
-        known = self._unfinished[begin].offsets.setdefault(group, {})
-        known.update(merge_steps(known, steps))
+        transaction, sent = self._unfinished[begin], tuple(steps)
+        merged = merge_steps(transaction, group, sent)
+        transaction.offsets.setdefault(group, {}).update(merged)
+        transaction.steps.setdefault(group, set()).update(map(_identity, sent))
 
     def update_status(self, begin: int, new: State, expected: State) -> Transaction:
         """Move a transaction from `expected` to `new`.
@@ -143,23 +152,35 @@ def why(transaction: Transaction | None) -> str:
     return f": {transaction.reason}" if transaction and transaction.reason else ""
 
 
+def _identity(step: OffsetStep) -> StepIdentity:
+    return step.topic, step.partition, step.from_place, step.to.place
+
+
 def merge_steps(
-    known: Mapping[TopicPartition, OffsetStep], steps: Iterable[OffsetStep]
+    transaction: Transaction, group: str, steps: Iterable[OffsetStep]
 ) -> dict[TopicPartition, OffsetStep]:
-    """Steps to set so that `steps` take effect after `known`.
+    """Steps to set so that `steps` take effect after those that the transaction has.
+
+    A step that was sent before changes nothing: after a broken connection a client sends all its
+    unanswered requests again, the first of several steps too.
 
     Raises:
         OffsetsConflictError: a step neither repeats nor continues what is known.
     """
+    known = transaction.offsets.get(group, {})
+    sent = set(transaction.steps.get(group, ()))
     merged: dict[TopicPartition, OffsetStep] = {}
     for step in steps:
+        if _identity(step) in sent:
+            continue
+        sent.add(_identity(step))
         key = step.topic, step.partition
         before = merged.get(key) or known.get(key)
-        if before is None or before == step:
+        if before is None:
             merged[key] = step
         elif before.to.place == step.from_place:
             merged[key] = OffsetStep(step.topic, step.partition, before.from_place, step.to)
-        elif before.to.place != step.to.place:
+        else:
             raise OffsetsConflictError(
                 f"offsets of {step.topic}[{step.partition}] go from {step.from_place}, but this"
                 f" transaction has them at {before.to.place} already"

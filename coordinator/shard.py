@@ -508,9 +508,9 @@ class Shard:
 
     def _handle_add_offsets(self, command: c.AddOffsets, ref: Ref) -> Decision:
         transaction = self._require(command.txid, command.session)
-        merge_steps(transaction.offsets.get(command.group, {}), command.steps)
+        new = merge_steps(transaction, command.group, command.steps)
         record = AddOffsets(begin=transaction.begin, group=command.group, steps=command.steps)
-        return Decision(records=(record,), replies=((ref, c.Done()),))
+        return Decision(records=(record,) if new else (), replies=((ref, c.Done()),))
 
     def _handle_bind(self, command: c.BindGroup, ref: Ref) -> Decision:
         bound = self.bindings.get(command.group)

@@ -405,6 +405,7 @@ def dump(shard: Shard) -> dict[str, Any]:
                 *(t.txid, t.producer_id, t.generation, t.timeout_ms, t.started_ms, t.state),
                 *(dict(t.partitions), dict(t.branches), t.commit_sequence, t.reason),
                 {group: dict(steps) for group, steps in t.offsets.items()},
+                {group: set(steps) for group, steps in t.steps.items()},
             )
             for t in store
         ],

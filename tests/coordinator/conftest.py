@@ -1,0 +1,22 @@
+"""Options of the coordinator's tests."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--rewrite-transcripts`."""
+    parser.getgroup("logtx").addoption(
+        "--rewrite-transcripts",
+        action="store_true",
+        default=False,
+        help="write what the shard printed into the transcripts, to be reviewed as a diff;"
+        " name tests/coordinator on the command line with it",
+    )
+
+
+@pytest.fixture
+def rewrite(request: pytest.FixtureRequest) -> bool:
+    """Whether generated files are to be written instead of compared."""
+    return bool(request.config.getoption("--rewrite-transcripts", default=False))

@@ -1,0 +1,426 @@
+"""Transcripts: what a shard appends, replies and does, command by command.
+
+A file holds blocks: comments (``#``), a command with arguments, ``----``, what it printed, and an
+empty line. ``pytest tests/coordinator --rewrite-transcripts`` prints them anew; the diff is what
+a reviewer reads.
+
+Offsets are journal offsets; ``T2`` is the transaction whose BEGIN lies at 2. The n-th request of
+a file is ``#n``. `park` shows what is not told yet, `reply` what is. Commands:
+
+    connect NAME nonce=1 [generation=0] [as=ALIAS]     session NAME generation=0 nonce=1 [as=ALIAS]
+    begin BY [request=1] [below=0] [timeout=60000] [a/0 …]
+    partitions T2 [by=BY | branch] a/0 …               offsets T2 [by=BY] GROUP a/0:none->5 …
+    commit T2 [by=BY] [a/0 …]                          abort T2 [by=BY] [a/0 …]
+    outcome T2          fetch GROUP [a/0 …]            bind GROUP [TRANSACTION-GROUP]      list
+    ack [n]             the next n appends land (all without n)
+    lose [landed=n] [late]       an append times out: load again; n lie in the journal all the same
+    late [n]                     appends that were given up land
+    other OWNER replaces=n | other T2 RECORD epoch=n   somebody else's record lands
+    finish T2 [gone=a/0]  time +1000  attach NAME  detach NAME nonce=1  hw  journal
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from logtx.coordinator import commands as c
+from logtx.coordinator.decision import ShardConfig, WriteMarkers, WriteOffsets
+from logtx.journal.control import BranchRange, TopicPartition
+from logtx.journal.errors import LogtxError
+from logtx.journal.records import (
+    Aborted,
+    AbortReason,
+    AddOffsets,
+    AddPartitions,
+    Begin,
+    Bind,
+    Committed,
+    Entry,
+    JournalRecord,
+    OffsetStep,
+    Owner,
+    PrepareAbort,
+    PrepareCommit,
+    ProducerRecord,
+)
+from logtx.journal.txid import TxId
+
+from .harness import (
+    INCARNATION,
+    Appended,
+    Checker,
+    Closed,
+    Coordinator,
+    Emitted,
+    Event,
+    Failed,
+    Journal,
+    Owned,
+    Parked,
+    Replied,
+    Surprised,
+    Waits,
+    step,
+    txid,
+)
+
+TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
+RULE = "----"
+
+
+# ---- printing --------------------------------------------------------------------------------
+
+
+def show_partition(partition: TopicPartition) -> str:
+    return f"{partition[0]}/{partition[1]}"
+
+
+def show_step(each: OffsetStep) -> str:
+    start = "none" if each.from_place is None else each.from_place.o2
+    return f"{each.topic}/{each.partition}:{start}->{each.to.o2}"
+
+
+def words(*parts: object) -> str:
+    return " ".join(str(p) for p in parts if p not in ("", None))
+
+
+def show_record(record: JournalRecord) -> str:
+    """A journal record as one line."""
+    name = record.type.name
+    match record:
+        case Owner():
+            return words(name, f"replaces={record.replaces}", record.address)
+        case ProducerRecord():
+            who = f"{record.producer_id} generation={record.generation}"
+            voided = "voided" if record.voided else ""
+            return words(name, who, f"nonce={record.session_nonce}", voided)
+        case Begin():
+            who = f"{record.producer_id} generation={record.generation}"
+            named = [show_partition(p.key) for p in record.partitions]
+            return words(name, who, f"request={record.request_id}", *named)
+        case AddPartitions():
+            return words(
+                name, f"T{record.begin}", *(show_partition(p.key) for p in record.partitions)
+            )
+        case AddOffsets():
+            return words(name, f"T{record.begin}", record.group, *map(show_step, record.steps))
+        case PrepareCommit():
+            writes = [show_partition(w.partition.key) for w in record.writes]
+            return words(name, f"T{record.begin}", *writes)
+        case PrepareAbort():
+            return words(name, f"T{record.begin}", record.reason)
+        case Committed() | Aborted():
+            gone = [f"gone={show_partition(p)}" for p in record.gone]
+            return words(name, f"T{record.begin}", *gone)
+        case Bind():
+            return words(name, record.group, record.transaction_group)
+
+
+def show_txid(told: TxId) -> str:
+    made_up = "" if told.incarnation == INCARNATION else "?"
+    return f"T{told.offset}{made_up}"
+
+
+def show_offsets(offsets: c.GroupOffsets) -> str:
+    places = [f"{show_partition(p)}:{o.o2}" for p, o in sorted(offsets.offsets.items())]
+    if offsets.last_commit is None:
+        return words("none committed", *places)
+    return words(*places, f"by {show_txid(offsets.last_commit)} at {offsets.commit_sequence}")
+
+
+def show_reply(reply: c.Reply | None) -> str:
+    """A reply as one line."""
+    match reply:
+        case None:
+            return "look the journal up"
+        case c.Connected():
+            return f"Connected generation={reply.generation} epoch={reply.epoch}"
+        case c.Began():
+            return f"Began {show_txid(reply.txid)}"
+        case c.Done():
+            return "Done"
+        case c.Outcome():
+            at = "" if reply.commit_sequence is None else f"at {reply.commit_sequence}"
+            return words("Outcome", show_txid(reply.txid), reply.state, at)
+        case c.GroupOffsets():
+            return f"GroupOffsets {show_offsets(reply)}"
+        case c.Binding():
+            return f"Binding {reply.transaction_group}"
+        case c.Transactions():
+            listed = [f"{show_txid(t.txid)}={t.state}" for t in reply.transactions]
+            return words("Transactions", *listed)
+        case LogtxError():
+            return f"{type(reply).__name__}: {reply}"
+
+
+def show_event(event: Event) -> str:
+    """An event as one line."""
+    match event:
+        case Appended():
+            return f"append {event.offset}: {show_record(event.record)}"
+        case Parked():
+            return f"park   #{event.ref} until {event.behind - 1} is durable"
+        case Replied():
+            return f"reply  #{event.ref}: {show_reply(event.reply)}"
+        case Failed():
+            return f"retry  #{event.ref}"
+        case Waits():
+            return f"wait   #{event.ref}"
+        case Closed():
+            return f"close  {event.producer_id} nonce={event.nonce}: {type(event.error).__name__}"
+        case Emitted(WriteMarkers(transaction), hw):
+            named = map(show_partition, transaction.partitions)
+            what = f"T{transaction.begin} {transaction.state} at {transaction.commit_sequence}"
+            return words("marker", what, *named, f"hw={hw}")
+        case Emitted(WriteOffsets(group, _, offsets), _):
+            return f"iov    {group}: {show_offsets(offsets)}"
+        case Surprised():
+            return "surprise"
+        case Owned():
+            return f"epoch  {event.epoch}"
+
+
+# ---- commands --------------------------------------------------------------------------------
+
+
+class Line:
+    """A command's arguments: words, and key=value pairs."""
+
+    def __init__(self, text: str) -> None:
+        self.name, *arguments = text.split()
+        pairs = [a.split("=", 1) for a in arguments if re.match(r"[a-z]+=", a)]
+        self.options = dict(pairs)
+        self.words = [a for a in arguments if not re.match(r"[a-z]+=", a)]
+
+    def take(self, default: str | None = None) -> str:
+        """The next word."""
+        if not self.words and default is not None:
+            return default
+        return self.words.pop(0)
+
+    def flag(self, name: str) -> bool:
+        """Whether a bare word was given."""
+        found = name in self.words
+        if found:
+            self.words.remove(name)
+        return found
+
+    def number(self, name: str, default: int | None = None) -> int | None:
+        """A numeric option."""
+        return int(self.options[name]) if name in self.options else default
+
+    def txid(self) -> TxId:
+        """The next word as a TxId: T2, or T2? of another incarnation."""
+        text = self.take()
+        return txid(int(text[1:].rstrip("?")), INCARNATION + text.endswith("?"))
+
+    def partitions(self) -> list[TopicPartition]:
+        """All words left, as partitions."""
+        named, self.words = self.words, []
+        return [parse_partition(text) for text in named]
+
+
+def parse_partition(text: str) -> TopicPartition:
+    topic, number = text.split("/")
+    return topic, int(number)
+
+
+def parse_step(text: str) -> OffsetStep:
+    partition, places = text.split(":")
+    start, to = places.split("->")
+    return step(parse_partition(partition), None if start == "none" else int(start), int(to))
+
+
+class Transcript:
+    """Runs the commands of one file against a coordinator that a checker watches."""
+
+    def __init__(self) -> None:
+        self.printed: list[str] = []
+        self.journal = Journal()
+        self.checker = Checker(self.journal)
+        config = ShardConfig(session_grace_ms=3_000, reload_grace_ms=10_000)
+        self.coordinator = Coordinator(self.journal, config=config, listen=self._listen)
+        self.sessions: dict[str, c.Session] = {}
+        self.aliases: dict[int, str] = {}
+        self.requests = 0
+        self.coordinator.take_over()
+        self.printed.clear()
+
+    def run(self, text: str) -> list[str]:
+        """Run one command and return what it printed."""
+        line = Line(text)
+        handler: Callable[[Line], None] = getattr(self, f"do_{line.name}")
+        handler(line)
+        assert not line.words, f"{text}: what is {line.words}?"
+        self.checker.after_step([self.coordinator])
+        printed, self.printed = self.printed, []
+        return printed or ["ok"]
+
+    def _listen(self, coordinator: Coordinator, event: Event) -> None:
+        self.printed.append(show_event(event))
+        if isinstance(event, Replied):
+            self._learn(coordinator.commands[event.ref], event)
+        self.checker.listen(coordinator, event)
+
+    def _learn(self, command: c.Command, event: Replied) -> None:
+        if isinstance(command, c.Connect) and isinstance(event.reply, c.Connected):
+            session = c.Session(command.producer_id, event.reply.generation, command.nonce)
+            self.sessions[self.aliases[event.ref]] = session
+
+    def _submit(self, command: c.Command, alias: str = "") -> None:
+        self.requests += 1
+        self.aliases[self.requests] = alias
+        self.checker.asked(self.requests, command)
+        self.coordinator.submit(command, self.requests)
+
+    def _by(self, line: Line, told: TxId) -> c.Session:
+        if "by" in line.options:
+            return self.sessions[line.options["by"]]
+        transaction = self.coordinator.shard.transactions.get(told.offset)
+        return self.sessions[transaction.producer_id if transaction else "p"]
+
+    def do_connect(self, line: Line) -> None:
+        name = line.take()
+        nonce = line.number("nonce", 1)
+        assert nonce is not None
+        command = c.Connect(producer_id=name, nonce=nonce, generation=line.number("generation"))
+        self._submit(command, line.options.get("as", name))
+
+    def do_session(self, line: Line) -> None:
+        name = line.take()
+        generation, nonce = line.number("generation"), line.number("nonce")
+        assert generation is not None
+        assert nonce is not None
+        self.sessions[line.options.get("as", name)] = c.Session(name, generation, nonce)
+
+    def do_begin(self, line: Line) -> None:
+        session = self.sessions[line.take()]
+        self._submit(
+            c.Begin(
+                session=session,
+                request_id=line.number("request", self.requests + 1) or 0,
+                answered_below=line.number("below", 0) or 0,
+                timeout_ms=line.number("timeout", 60_000) or 0,
+                partitions=tuple(line.partitions()),
+            )
+        )
+
+    def do_partitions(self, line: Line) -> None:
+        told = line.txid()
+        session = None if line.flag("branch") else self._by(line, told)
+        named = tuple(line.partitions())
+        self._submit(c.AddPartitions(txid=told, partitions=named, session=session))
+
+    def do_offsets(self, line: Line) -> None:
+        told = line.txid()
+        session, group = self._by(line, told), line.take()
+        steps, line.words = tuple(map(parse_step, line.words)), []
+        self._submit(c.AddOffsets(session=session, txid=told, group=group, steps=steps))
+
+    def _end(self, line: Line, action: c.Action) -> None:
+        told = line.txid()
+        session = self._by(line, told)
+        writes = {p: (BranchRange(0, 0, 0, 1),) for p in line.partitions()}
+        self._submit(c.End(session=session, txid=told, action=action, writes=writes))
+
+    def do_commit(self, line: Line) -> None:
+        self._end(line, c.Action.COMMIT)
+
+    def do_abort(self, line: Line) -> None:
+        self._end(line, c.Action.ABORT)
+
+    def do_outcome(self, line: Line) -> None:
+        self._submit(c.GetOutcome(txid=line.txid()))
+
+    def do_fetch(self, line: Line) -> None:
+        group, named = line.take(), tuple(line.partitions())
+        self._submit(c.FetchOffsets(group=group, partitions=named or None))
+
+    def do_bind(self, line: Line) -> None:
+        group = line.take()
+        self._submit(c.BindGroup(group=group, transaction_group=line.take("") or None))
+
+    def do_list(self, _line: Line) -> None:
+        self._submit(c.ListTransactions())
+
+    def do_ack(self, line: Line) -> None:
+        count = line.take("")
+        self.coordinator.ack(int(count) if count else None)
+
+    def do_lose(self, line: Line) -> None:
+        landed = line.number("landed", 0)
+        assert landed is not None
+        self.coordinator.lose(landed, late=line.flag("late"))
+
+    def do_late(self, line: Line) -> None:
+        count = line.take("")
+        self.coordinator.land_late(int(count) if count else None)
+
+    def do_other(self, line: Line) -> None:
+        record: JournalRecord
+        if line.flag("OWNER"):
+            epoch = line.number("replaces", -1) or 0
+            record = Owner(replaces=epoch, address="c2", process_nonce=2)
+        else:
+            epoch = line.number("epoch", 0) or 0
+            begin, kind = line.txid().offset, line.take()
+            record = {
+                "PREPARE_COMMIT": PrepareCommit(begin=begin, writes=(), decided_ms=0),
+                "PREPARE_ABORT": PrepareAbort(
+                    begin=begin, reason=AbortReason.EXPIRED, decided_ms=0
+                ),
+                "COMMITTED": Committed(begin=begin),
+            }[kind]
+        offset = self.journal.append(Entry(epoch, INCARNATION, record))
+        self.printed.append(f"landed {offset}: {show_record(record)}")
+
+    def do_finish(self, line: Line) -> None:
+        gone = line.options.get("gone")
+        self.coordinator.finish(line.txid().offset, (parse_partition(gone),) if gone else ())
+
+    def do_time(self, line: Line) -> None:
+        self.coordinator.pass_time(int(line.take()))
+
+    def do_attach(self, line: Line) -> None:
+        self.coordinator.attach(line.take())
+
+    def do_detach(self, line: Line) -> None:
+        self.coordinator.detach(line.take(), line.number("nonce", 1) or 0)
+        self.coordinator.catch_up()
+
+    def do_hw(self, _line: Line) -> None:
+        self.printed.append(str(self.coordinator.shard.hw))
+
+    def do_journal(self, _line: Line) -> None:
+        for offset, entry in enumerate(self.journal.entries):
+            self.printed.append(f"{offset} (epoch {entry.epoch}): {show_record(entry.record)}")
+
+
+# ---- files -----------------------------------------------------------------------------------
+
+
+def run_file(text: str) -> Iterator[str]:
+    """The file with what its commands print now."""
+    transcript = Transcript()
+    for block in re.split(r"\n\s*\n", text.strip()):
+        lines = block.splitlines()
+        comments = [line for line in lines if line.startswith("#")]
+        rest = [line for line in lines if not line.startswith("#")]
+        if not rest:
+            yield "\n".join(comments)
+            continue
+        printed = transcript.run(rest[0])
+        yield "\n".join([*comments, rest[0], RULE, *printed])
+
+
+@pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
+def test_transcript(path: Path, rewrite: bool) -> None:
+    before = path.read_text()
+    after = "\n\n".join(run_file(before)) + "\n"
+    if rewrite:
+        path.write_text(after)
+    assert after == path.read_text()
