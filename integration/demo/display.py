@@ -145,16 +145,16 @@ def _rows(outcome: Outcome) -> list[tuple[str, str, str]]:
         ("time", f"{outcome.elapsed_s:.1f} s", "from the first flight to the last, kills included"),
         ("records/s", f"{outcome.records_per_s:,.0f}", "flights read and entries written"),
         ("commit latency p50", f"{outcome.commit_p50_ms:.1f} ms", "until the decision is durable"),
-        ("commit latency p99", f"{outcome.commit_p99_ms:.1f} ms", ""),
+        ("commit latency p99", f"{outcome.commit_p99_ms:.1f} ms", "coordinator kills included"),
     ]
     if findings is not None:
-        wrong = findings.missing + findings.doubled + findings.foreign
         note = f"missing {findings.missing:,}, twice {findings.doubled:,}"
-        note += f", foreign {findings.foreign:,}" if findings.foreign else ""
-        rows.append(("ledger entries", f"{findings.entries:,}", note if wrong else f"{note}"))
-        rows.append(("  not net zero", f"{findings.unbalanced:,}", "transactions"))
+        note += f", of no flight {findings.foreign:,}"
+        rows.append(("ledger entries", f"{findings.entries:,}", note))
+        net = f"{findings.unbalanced:,} do not net to zero"
+        rows.append(("  in transactions", f"{outcome.transactions_audited:,}", net))
     if surplus is not None:
-        rows.append(("  of aborted transactions", f"{surplus:,}", "read_uncommitted sees them"))
+        rows.append(("  of aborted transactions", f"{surplus:,}", "seen by read_uncommitted alone"))
     return rows
 
 
@@ -178,7 +178,7 @@ def print_keep(
         '                               "auto.offset.reset": "earliest"})\n'
         f'    consumer.assign([TopicPartition("{topics[1]}", number) for number in range(4)])\n'
         "    for transaction in consumer.transactions():\n"
-        "        print(transaction.txid, [decode_entry(m.value()) for m in transaction])\n",
+        "        print(transaction.txid, [decode_entry(m.value()) for m in transaction.records])\n",
         markup=False,
         highlight=False,
         soft_wrap=True,

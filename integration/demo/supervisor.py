@@ -254,10 +254,11 @@ class Demo:
     def print_logs(self) -> None:
         """Show the last lines of every process's log: a temporary directory goes at the end."""
         for path in sorted(self._fleet.directory.glob("*.log")):
-            lines = last_lines(path, _LOG_LINES)
-            self._console.print(
-                f"{path.name}:", *lines, sep="\n    ", style="dim", markup=False, soft_wrap=True
-            )
+            if lines := last_lines(path, _LOG_LINES):
+                text = "\n    ".join((f"{path.name}:", *lines))
+                self._console.print(
+                    text, style="dim", markup=False, highlight=False, soft_wrap=True
+                )
 
     def keep(self) -> None:
         """Leave Kafka and the coordinator running until Ctrl-C."""

@@ -15,6 +15,7 @@ import json
 import logging
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,16 +40,19 @@ _BLOCK_WAIT_S: Final = 0.05
 class Worker:
     """Books the flights of its assigned partitions."""
 
-    def __init__(self, options: argparse.Namespace, report: TextIO) -> None:
+    def __init__(
+        self, options: argparse.Namespace, report: TextIO, stopping: threading.Event
+    ) -> None:
         """Fence the predecessor, and resume from what it committed.
 
         Args:
             options: see `parse`.
             report: gets a JSON line for each committed transaction.
+            stopping: set it to end after the block at hand.
         """
         self._options = options
         self._report = report
-        self._stopping = False
+        self._stopping = stopping
         self._producer = Producer(
             {
                 "bootstrap.servers": options.bootstrap_servers,
@@ -70,13 +74,9 @@ class Worker:
             [TopicPartition(options.flights_topic, number) for number in options.partitions]
         )
 
-    def stop(self) -> None:
-        """End after the block at hand."""
-        self._stopping = True
-
     def run(self) -> None:
-        """Book blocks until `stop`."""
-        while not self._stopping:
+        """Book blocks until told to stop."""
+        while not self._stopping.is_set():
             block = self._next_block()
             if not block:
                 continue
@@ -141,11 +141,12 @@ def main() -> None:
     """Run until SIGTERM."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
     options = parse(sys.argv[1:])
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
     # One file per incarnation: a predecessor's last line may have been cut off by its kill.
     number = len(list(options.report.parent.glob(f"{options.report.name}.*")))
     with options.report.with_name(f"{options.report.name}.{number}").open("x") as report:
-        worker = Worker(options, report)
-        signal.signal(signal.SIGTERM, lambda _number, _frame: worker.stop())
+        worker = Worker(options, report, stopping)
         try:
             worker.run()
         finally:
