@@ -67,6 +67,7 @@ from ..journal.records import (
     PrepareAbort,
     PrepareCommit,
     ProducerRecord,
+    RecordType,
 )
 from ..journal.state import State
 from ..journal.txid import TxId
@@ -89,6 +90,16 @@ BRANCH_MARKER_BYTES: Final = 40
 """Upper bound of what one branch adds to a marker."""
 MARKER_FIXED_BYTES: Final = 1536
 """Upper bound of a marker without its branches: the partition list takes up to 1 KiB."""
+DEFAULT_OWNER: Final = "default"
+_EXPECTED: Final = {
+    RecordType.ADD_PARTITIONS: State.OPEN,
+    RecordType.ADD_OFFSETS: State.OPEN,
+    RecordType.PREPARE_COMMIT: State.OPEN,
+    RecordType.PREPARE_ABORT: State.OPEN,
+    RecordType.COMMITTED: State.COMMITTING,
+    RecordType.ABORTED: State.ABORTING,
+}
+"""State in which each record about a transaction must find it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -168,7 +179,7 @@ class Shard:
         if isinstance(record, Owner):
             self._replay_owner(offset, entry.incarnation, record)
             return
-        if entry.epoch != self.epoch or entry.incarnation != self.incarnation:
+        if not self._counts(entry):
             return
         begin, finished = offset, False
         effects: tuple[Effect, ...] = ()
@@ -180,27 +191,37 @@ class Shard:
             case AddPartitions():
                 self.transactions.add_produced_partitions(record.begin, record.partitions)
             case AddOffsets():
-                self.transactions.add_offsets(record.begin, record.group, record.steps)
-                self.offsets.hold(record.begin, record.group, record.steps)
+                self._replay_add_offsets(record)
             case PrepareCommit():
                 effects = self._replay_commit(offset, record)
             case PrepareAbort():
                 effects = self._replay_abort(offset, record)
             case Committed() | Aborted():
                 begin, finished = record.begin, True
-                committed = isinstance(record, Committed)
-                new, expected = (
-                    (State.COMMITTED, State.COMMITTING)
-                    if committed
-                    else (State.ABORTED, State.ABORTING)
-                )
-                self.transactions.update_status(begin, new, expected)
+                new = State.COMMITTED if isinstance(record, Committed) else State.ABORTED
+                self.transactions.update_status(begin, new, _EXPECTED[record.type])
             case Bind():
                 self.bindings.setdefault(record.group, record.transaction_group)
         if isinstance(record, Begin) or finished:
             self._effects.append((offset, begin, finished, None))
         for effect in effects:
             self._effects.append((offset, begin, finished, effect))
+
+    def _counts(self, entry: Entry) -> bool:
+        """Whether a record is of the current epoch, and finds its transaction as it must be.
+
+        An owner appends no other. But of several records in flight the first may be lost and the
+        second land, such as an abort without its BEGIN. The journal must be loaded all the same,
+        and consumers, who read it by themselves, pass over such records too (`fate`); so of two
+        decisions the first counts.
+        """
+        if entry.epoch != self.epoch or entry.incarnation != self.incarnation:
+            return False
+        expected = _EXPECTED.get(entry.record.type)
+        if expected is None:
+            return True
+        transaction = self.transactions.get(getattr(entry.record, "begin", NO_EPOCH))
+        return transaction is not None and transaction.state is expected
 
     def _replay_owner(self, offset: int, incarnation: int, record: Owner) -> None:
         if record.replaces != self.epoch:
@@ -240,13 +261,25 @@ class Shard:
         )
         self.transactions.new_transaction(transaction)
         self.transactions.add_produced_partitions(offset, record.partitions)
-        producer = self.producers[record.producer_id]
+        producer = self.producers.get(record.producer_id)
+        if producer is None:
+            # Its PRODUCER record was lost; for a consumer the transaction is open all the same.
+            producer = self.producers[record.producer_id] = Producer(
+                generation=record.generation, nonce=record.session_nonce, owner=DEFAULT_OWNER
+            )
         producer.open[offset] = transaction
         self._unclocked.append(transaction)
         begins = producer.begins
         for request_id in [r for r in begins if r < record.answered_below]:
             del begins[request_id]
         begins[record.request_id] = offset
+
+    def _replay_add_offsets(self, record: AddOffsets) -> None:
+        try:
+            self.transactions.add_offsets(record.begin, record.group, record.steps)
+        except OffsetsConflictError:
+            return  # What they continue was lost: void, as above.
+        self.offsets.hold(record.begin, record.group, record.steps)
 
     def _replay_commit(self, offset: int, record: PrepareCommit) -> tuple[Effect, ...]:
         partitions = [w.partition for w in record.writes]

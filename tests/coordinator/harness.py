@@ -502,10 +502,7 @@ class Reference:
     ) -> None:
         match record:
             case AddOffsets() if told.state is State.OPEN:
-                for each in record.steps:
-                    steps = told.steps.setdefault((record.group, (each.topic, each.partition)), [])
-                    if each not in steps:
-                        steps.append(each)
+                self._add(told, record)
             case PrepareCommit() if told.state is State.OPEN:
                 told.state, told.sequence = State.COMMITTING, offset
                 assert self.generations[told.producer_id] == (told.generation, False), (
@@ -520,6 +517,18 @@ class Reference:
                 told.state = State.ABORTED
             case _:
                 pass
+
+    @staticmethod
+    def _add(told: NaiveTransaction, record: AddOffsets) -> None:
+        chains = {key: list(steps) for key, steps in told.steps.items()}
+        for each in record.steps:
+            chain = chains.setdefault((record.group, (each.topic, each.partition)), [])
+            if each in chain:
+                continue
+            if chain and chain[-1].to.place != each.from_place:
+                return  # What it continues was lost.
+            chain.append(each)
+        told.steps = chains
 
     def _commit(self, offset: int, told: NaiveTransaction) -> None:
         moved: dict[str, Places] = {}

@@ -2,6 +2,23 @@
 
 from __future__ import annotations
 
+from logtx.journal.records import (
+    Aborted,
+    AbortReason,
+    AddOffsets,
+    AddPartitions,
+    Begin,
+    Bind,
+    Committed,
+    Entry,
+    Owner,
+    PrepareAbort,
+    PrepareCommit,
+    ProducerRecord,
+)
+from logtx.journal.state import State
+
+from .harness import INCARNATION, WALL_MS, fates, load, txid
 from .test_shard_transcripts import Transcript
 
 
@@ -26,3 +43,66 @@ def test_offsets_that_end_alike_from_elsewhere_are_a_conflict() -> None:
     # Input 2 to 4 would have been consumed twice: once for whatever committed 4, once here.
     sent = "offsets T2 g a/0:4->5"
     assert "OffsetsConflictError" in last("connect p", "begin p", sent, "offsets T2 g a/0:2->5")
+
+
+def test_an_abort_whose_begin_was_lost_does_not_keep_the_journal_from_being_loaded() -> None:
+    # BEGIN (predicted at 2), PRODUCER, PREPARE_ABORT are in flight; only the abort lands, as 2, and
+    # of an epoch that is still current (TRAPS 3). The same journal says nothing to a consumer.
+    transcript = Transcript()
+    for command in ("connect p", "ack", "begin p", "connect p nonce=2"):
+        transcript.run(command)
+    transcript.coordinator.lose(landed=[2])
+    assert transcript.journal.entries[2].record == PrepareAbort(
+        begin=2, reason=AbortReason.FENCED, decided_ms=WALL_MS
+    )
+    assert fates(transcript.journal.entries, [txid(2)])[txid(2)].state is State.UNKNOWN
+    assert transcript.run("begin p request=9") != []
+
+
+def test_the_first_of_two_decisions_counts_for_a_shard_too() -> None:
+    transcript = Transcript()
+    for command in ("connect p", "ack", "begin p", "ack", "commit T2", "ack"):
+        transcript.run(command)
+    transcript.run("other T2 PREPARE_ABORT epoch=0")
+    transcript.coordinator.lose()
+    assert "committing at 3" in transcript.run("outcome T2")[-1]
+
+
+def test_offsets_whose_predecessor_was_lost_are_void() -> None:
+    transcript = Transcript()
+    for command in ("connect p", "ack", "begin p", "ack"):
+        transcript.run(command)
+    steps = ("offsets T2 g a/0:none->1", "offsets T2 g a/0:1->2", "offsets T2 g a/0:2->3")
+    for command in steps:
+        transcript.run(command)
+    transcript.coordinator.lose(landed=[0, 2])
+    for command in (*steps, "ack", "commit T2", "ack"):
+        transcript.run(command)
+    assert "a/0:3 by T2" in transcript.run("fetch g")[-1]
+
+
+def test_a_journal_of_any_records_can_be_loaded() -> None:
+    # Whatever is lost of what was in flight: each record alone, of the current epoch.
+    begin = Begin(
+        producer_id="p",
+        generation=0,
+        session_nonce=1,
+        request_id=1,
+        answered_below=0,
+        timeout_ms=1,
+        started_ms=0,
+    )
+    owner = Entry(-1, INCARNATION, Owner(replaces=-1, address="c1", process_nonce=1))
+    for record in (
+        ProducerRecord(producer_id="p", generation=0, session_nonce=1, owner="default"),
+        begin,
+        AddPartitions(begin=1, partitions=()),
+        AddOffsets(begin=1, group="g", steps=()),
+        PrepareCommit(begin=1, writes=(), decided_ms=0),
+        PrepareAbort(begin=1, reason=AbortReason.EXPIRED, decided_ms=0),
+        Committed(begin=1),
+        Aborted(begin=1),
+        Bind(group="g", transaction_group="default"),
+    ):
+        shard = load([owner, Entry(0, INCARNATION, record)])
+        assert len(shard.transactions) == (record is begin)
