@@ -16,8 +16,6 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Final
 
-from confluent_kafka import KafkaException
-
 from ..journal.errors import RequestTimedOutError
 from ..journal.log import LogProducer
 
@@ -27,6 +25,7 @@ SERVE_EVERY: Final = 256
 """Records between two polls by the producing thread; a power of two."""
 _FLUSH_SLICE_S: Final = 0.01
 """Longest time that the thread keeps `_serving`: others that wait for room get their turn."""
+_SETTLE_S: Final = 0.001
 _ROOM_SLICE_S: Final = 0.02
 _IDLE_S: Final = 1.0
 
@@ -146,17 +145,22 @@ class Sender:
             try:
                 self._attempt_stalled()
                 if self._hurried or self._stalled:
-                    with self._serving:
-                        self.producer.flush(_FLUSH_SLICE_S)
+                    self._flush_slice()
                 if time.monotonic() >= next_tick_s:
                     if open_transactions:
                         self.serve()
                     open_transactions = self._on_tick()
                     next_tick_s = time.monotonic() + self._tick_s
-            except KafkaException:
-                # A fatal error of librdkafka reaches the transactions through their records.
-                _log.exception("event=sender_poll_failed")
+            except Exception:  # noqa: BLE001 - every open transaction depends on this thread
+                _log.exception("event=sender_round_failed")
                 self._wake.wait(self._tick_s)
+
+    def _flush_slice(self) -> None:
+        with self._serving:
+            left = self.producer.flush(_FLUSH_SLICE_S)
+        if not left and self._hurried:
+            # Everything is reported, and who waited is about to say so: don't spin meanwhile.
+            self._wake.wait(_SETTLE_S)
 
     def _attempt_stalled(self) -> None:
         with self._guard:

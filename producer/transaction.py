@@ -314,9 +314,7 @@ class Transaction(Writer):
                 book.sent()
                 action = Action.COMMIT if book.end is End.COMMIT else Action.ABORT
                 writes = book.writes()
-        if settled:
-            self._sender.done(self)
-        else:
+        if not settled:
             self._sender.hurry(self)
             # Settled in between: nobody would take it off again.
             if self._tally.settled:
@@ -558,6 +556,7 @@ class Transaction(Writer):
     # Writer.
 
     def _on_settled(self) -> None:
+        self._sender.done(self)
         self._advance()
 
     def _on_failure(self, cause: LogtxError) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Message
 
+from logtx.consumer.consumer import Consumer
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.journal.control import BranchRange, Marker, decode_control
@@ -236,6 +237,43 @@ def test_commits_go_through_a_coordinators_restart(
         coordinator.start()
         assert all(f.result(20).state.commits for f in futures)
     assert len(markers(log, topic, 1, 20)) == 20
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_a_reader_gets_what_was_committed_and_accepted(
+    log: Log, make_topic: MakeTopic, unique: Any
+) -> None:
+    topic = make_topic()
+    with producer_on(log) as producer:
+        held = producer.begin_transaction()
+        held.produce(topic, b"never ended", partition=0)
+        with producer.begin_transaction() as txn:
+            txn.produce(topic, b"committed", partition=0)
+            kept, stray = txn.branch(), txn.branch()
+            kept.produce(topic, b"accepted", partition=0)
+            stray.produce(topic, b"stray", partition=0)
+            stray.finish()
+            txn.accept(kept.finish())
+        with producer.begin_transaction() as txn:
+            txn.produce(topic, b"aborted", partition=0)
+            txn.abort()
+        with producer.begin_transaction() as txn:
+            txn.produce(topic, b"last", partition=0)
+        config = {"group.id": unique("group"), "auto.offset.reset": "earliest"}
+        consumer = Consumer(config, log=log)
+        consumer.subscribe([topic])
+        found: list[bytes | None] = []
+
+        def read() -> bool:
+            message = consumer.poll(0.1)
+            if message is not None:
+                assert message.error() is None
+                found.append(message.value())
+            return found[-1:] == [b"last"]
+
+        eventually(read, 20)
+        consumer.close()
+    assert found == [b"committed", b"accepted", b"last"]
 
 
 def test_without_a_coordinator_in_bounded_time(log: Log) -> None:
