@@ -112,6 +112,8 @@ class Producer:
     voided: bool = False
     begins: dict[int, int] = field(default_factory=dict)
     """Request id of a BEGIN of this session → its offset, until the client has the answer."""
+    answered_below: int = 0
+    """The client of this session has the answers of its requests below this number."""
     open: dict[int, Transaction] = field(default_factory=dict)
     """Its undecided transactions by BEGIN, of older generations too until they are aborted."""
 
@@ -242,8 +244,9 @@ class Shard:
                 generation=record.generation, nonce=record.session_nonce, owner=record.owner
             )
             self.producers[record.producer_id] = producer
-        elif producer.nonce != record.session_nonce:
+        elif (producer.generation, producer.nonce) != (record.generation, record.session_nonce):
             producer.begins.clear()
+            producer.answered_below = 0
         producer.generation, producer.nonce = record.generation, record.session_nonce
         producer.owner, producer.voided = record.owner, record.voided
         reason = AbortReason.DOUBLE_START if record.voided else AbortReason.FENCED
@@ -270,6 +273,7 @@ class Shard:
         producer.open[offset] = transaction
         self._unclocked.append(transaction)
         begins = producer.begins
+        producer.answered_below = max(producer.answered_below, record.answered_below)
         for request_id in [r for r in begins if r < record.answered_below]:
             del begins[request_id]
         begins[record.request_id] = offset
@@ -502,6 +506,9 @@ class Shard:
         if known is not None:
             txid = TxId(self.partition, self.incarnation, known)
             return Decision(replies=((ref, c.Began(txid)),))
+        if command.request_id < producer.answered_below:
+            # A duplicate out of a broken stream, read late: nobody would ever end what it opens.
+            raise SessionClosedError(f"request {command.request_id} was answered before")
         if not 0 < command.timeout_ms <= self.config.max_timeout_ms:
             raise NotSupportedError(
                 f"a timeout of {command.timeout_ms} ms: this coordinator allows 1 to"

@@ -411,7 +411,10 @@ def dump(shard: Shard) -> dict[str, Any]:
         ],
         "outcomes": dict(store._outcomes),
         "producers": {
-            name: (p.generation, p.nonce, p.owner, p.voided, dict(p.begins), sorted(p.open))
+            name: (
+                *(p.generation, p.nonce, p.owner, p.voided),
+                *(dict(p.begins), p.answered_below, sorted(p.open)),
+            )
             for name, p in shard.producers.items()
         },
         "groups": {

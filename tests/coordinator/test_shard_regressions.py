@@ -106,3 +106,17 @@ def test_a_journal_of_any_records_can_be_loaded() -> None:
     ):
         shard = load([owner, Entry(0, INCARNATION, record)])
         assert len(shard.transactions) == (record is begin)
+
+
+def test_a_duplicate_begin_that_the_client_has_an_answer_to_opens_nothing() -> None:
+    # A frame of a broken stream, read after those of the next one. Nobody would ever end it.
+    commands = ("connect p", "begin p request=1", "begin p request=2 below=2")
+    assert "SessionClosedError" in last(*commands, "begin p request=1")
+    assert last(*commands, "begin p request=2 below=2") == "Began T3"
+    assert last(*commands, "begin p request=3 below=2") == "Began T4"
+
+
+def test_a_begin_of_a_new_generation_is_not_that_of_the_old_one() -> None:
+    # One client instance raised its generation: request 1 of it is another request.
+    commands = ("connect p", "begin p request=1", "connect p nonce=1 generation=5")
+    assert last(*commands, "begin p request=1") == "Began T5"
