@@ -407,7 +407,13 @@ class Shard:
 
     @staticmethod
     def answer_fate(command: c.Command, outcome: c.Outcome) -> c.Reply:
-        """Answer a command about a transaction that only the journal remembers."""
+        """Answer a command about a transaction that only the journal remembers.
+
+        The shard knows whatever is unfinished. So an unfinished fate is that of the void BEGIN of
+        a replaced coordinator, whose TxId nobody was told: never begun, and never aborted.
+        """
+        if not outcome.state.finished:
+            outcome = c.Outcome(outcome.txid, State.UNKNOWN)
         txid, state = outcome.txid, outcome.state
         if isinstance(command, c.GetOutcome):
             return outcome

@@ -120,3 +120,19 @@ def test_a_begin_of_a_new_generation_is_not_that_of_the_old_one() -> None:
     # One client instance raised its generation: request 1 of it is another request.
     commands = ("connect p", "begin p request=1", "connect p nonce=1 generation=5")
     assert last(*commands, "begin p request=1") == "Began T5"
+
+
+def test_a_void_begin_was_never_aborted() -> None:
+    # The BEGIN of a replaced coordinator lies at 3 for ever. Nobody was told its TxId; whoever
+    # makes it up must not be told that it is open, or was aborted.
+    transcript = Transcript()
+    for command in ("connect p", "ack", "begin p request=1", "ack", "begin p request=2"):
+        transcript.run(command)
+    transcript.coordinator.lose(late=True)
+    transcript.run("late")
+    transcript.coordinator.lose()
+    begun = transcript.journal.entries[4].record
+    assert isinstance(begun, Begin)
+    for command in ("commit T4", "abort T4", "partitions T4 a/0"):
+        assert "UnknownTransactionError" in transcript.run(command)[-1]
+    assert transcript.run("outcome T4")[-1].endswith("Outcome T4 unknown")
