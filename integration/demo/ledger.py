@@ -58,11 +58,14 @@ class LedgerFindings:
     """Transactions that do not net to zero."""
     split: int
     """Transactions that hold one side of a flight without the other."""
+    torn: int
+    """Transactions that were delivered without some of their partitions."""
 
     @property
     def exact(self) -> bool:
         """The set of entries is the file's, each once, and every transaction balances."""
-        return not (self.missing or self.doubled or self.foreign or self.unbalanced or self.split)
+        faults = (self.missing, self.doubled, self.foreign, self.unbalanced, self.split, self.torn)
+        return not any(faults)
 
 
 class LedgerAudit:
@@ -83,15 +86,21 @@ class LedgerAudit:
         self._seen = bytearray(len(self._index))
         self.transactions = 0
         self.entries = 0
-        self._distinct = self._doubled = self._foreign = self._unbalanced = self._split = 0
+        self._distinct = self._doubled = self._foreign = self._unbalanced = 0
+        self._split = self._torn = 0
 
     @property
     def expected(self) -> int:
         """How many entries the file makes: two per flight."""
         return len(self._index)
 
-    def feed(self, transaction: Iterable[Entry]) -> None:
-        """Take all entries of one transaction."""
+    def feed(self, transaction: Iterable[Entry], *, complete: bool = True) -> None:
+        """Take all entries of one transaction.
+
+        Args:
+            transaction: what was delivered of it.
+            complete: whether the consumer says that this is all.
+        """
         net = 0
         halves: set[tuple[str, str, int, str, int]] = set()
         self.transactions += 1
@@ -109,6 +118,7 @@ class LedgerAudit:
                 self._distinct += 1
         self._unbalanced += net != 0
         self._split += bool(halves)
+        self._torn += not complete
 
     def findings(self) -> LedgerFindings:
         """As of the transactions fed."""
@@ -119,4 +129,5 @@ class LedgerAudit:
             foreign=self._foreign,
             unbalanced=self._unbalanced,
             split=self._split,
+            torn=self._torn,
         )

@@ -74,6 +74,8 @@ def _against_ledger(outcome: Outcome) -> list[str]:
         found.append(f"{findings.unbalanced:,} transactions do not net to zero.")
     if findings.split:
         found.append(f"{findings.split:,} transactions hold a flight by half.")
+    if findings.torn:
+        found.append(f"{findings.torn:,} transactions were not delivered whole.")
     return found
 
 

@@ -76,7 +76,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- the ledger ----------------------------------------------------------------------------
 
 Ledger = list[list[Entry]]
-GOOD = {"missing": 0, "doubled": 0, "foreign": 0, "unbalanced": 0, "split": 0}
+GOOD = {"missing": 0, "doubled": 0, "foreign": 0, "unbalanced": 0, "split": 0, "torn": 0}
 
 
 def booked(flights: list[Flight], block: int = 100) -> Ledger:
@@ -166,6 +166,15 @@ def test_every_fault_of_a_ledger_is_found(
     assert findings == LedgerFindings(entries=entries, **{**GOOD, **found})
     assert not findings.exact
     assert reasons_against(replace(good_outcome(), findings=findings))
+
+
+def test_a_transaction_delivered_in_part_is_found(flights: list[Flight]) -> None:
+    auditor = LedgerAudit(flights)
+    for transaction in booked(flights):
+        auditor.feed(transaction, complete=auditor.transactions != 3)
+    assert auditor.findings() == LedgerFindings(entries=2_000, **{**GOOD, "torn": 1})
+    assert not auditor.findings().exact
+    assert reasons_against(replace(good_outcome(), findings=auditor.findings()))
 
 
 def test_a_flight_beyond_those_expected_is_foreign(flights: list[Flight]) -> None:
