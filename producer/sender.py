@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 SERVE_EVERY: Final = 256
 """Records between two polls by the producing thread; a power of two."""
 _FLUSH_SLICE_S: Final = 0.01
-"""Longest time that the thread keeps `_serving`: others that wait for room get their turn."""
+"""Longest time that a thread keeps `_serving`: others that wait for it get their turn."""
 _SETTLE_S: Final = 0.001
 _ROOM_SLICE_S: Final = 0.02
 _IDLE_S: Final = 1.0
@@ -49,6 +49,7 @@ class Sender:
         self._tick_s = tick_s
         self._on_tick = on_tick
         self._serving = threading.Lock()
+        self._server: int | None = None
         self._guard = threading.Lock()
         self._hurried: set[Hashable] = set()
         self._stalled: list[Callable[[], bool]] = []
@@ -81,10 +82,7 @@ class Sender:
     def serve(self) -> None:
         """Serve delivery reports that are there, unless another thread is doing so."""
         if self._serving.acquire(blocking=False):
-            try:
-                self.producer.poll(0)
-            finally:
-                self._serving.release()
+            self._served(self.producer.poll, 0)
 
     def make_room(self, deadline_s: float) -> None:
         """Wait until records were acknowledged, for a moment at most.
@@ -93,47 +91,74 @@ class Sender:
             deadline_s: monotonic clock.
 
         Raises:
-            RequestTimedOutError: the deadline passed; the local queue is still full.
+            RequestTimedOutError: the deadline passed and the local queue is still full; or it is
+                called in a delivery callback, which can't wait for other reports.
         """
         left_s = deadline_s - time.monotonic()
         if left_s <= 0 or self._closed:
             raise RequestTimedOutError(
                 "the local queue is full and the broker acknowledges nothing: check the brokers"
             )
+        if self._in_callback():
+            raise RequestTimedOutError(
+                "the local queue is full, and a delivery callback can't wait for room: produce "
+                "from elsewhere, or raise queue.buffering.max.messages"
+            )
         self.poll(min(_ROOM_SLICE_S, left_s))
 
     def poll(self, timeout_s: float) -> int:
-        """Serve delivery reports for up to `timeout_s`; how many were served here."""
-        if not self._serving.acquire(timeout=max(timeout_s, 0)):
-            return 0
-        try:
-            return self.producer.poll(timeout_s)
-        finally:
-            self._serving.release()
+        """Serve delivery reports for up to `timeout_s`; how many were served here.
+
+        In slices: a long poll must keep neither the thread from its work nor commits waiting for
+        librdkafka's linger.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while not self._in_callback():
+            slice_s = max(min(deadline_s - time.monotonic(), _FLUSH_SLICE_S), 0)
+            if self._serving.acquire(timeout=slice_s):
+                queued = len(self.producer) if self._hurried else 0
+                serve = self.producer.flush if queued else self.producer.poll
+                result = self._served(serve, slice_s)
+                served = queued - result if queued else result
+                if served > 0:
+                    return served
+            if time.monotonic() >= deadline_s or self._closed:
+                break
+        return 0
 
     def flush(self, timeout_s: float) -> int:
         """Wait until nothing is queued, for up to `timeout_s`; how many records are left."""
         deadline_s = time.monotonic() + timeout_s
-        while len(self.producer) and not self._closed:
+        while len(self.producer) and not self._closed and not self._in_callback():
             left_s = min(_FLUSH_SLICE_S * 10, deadline_s - time.monotonic())
             if left_s <= 0:
                 break
             if self._serving.acquire(timeout=left_s):
-                try:
-                    self.producer.flush(left_s)
-                finally:
-                    self._serving.release()
+                self._served(self.producer.flush, left_s)
         return len(self.producer)
+
+    def _in_callback(self) -> bool:
+        # A poll within a poll would serve later reports before earlier ones.
+        return self._server == threading.get_ident()
+
+    def _served(self, serve: Callable[[float], int], timeout_s: float) -> int:
+        """Call librdkafka's poll or flush with `_serving` held, and release it."""
+        self._server = threading.get_ident()
+        try:
+            return serve(timeout_s)
+        finally:
+            self._server = None
+            self._serving.release()
 
     def close(self, timeout_s: float) -> None:
         """Stop the thread; what is still queued then fails."""
         self._closed = True
         self._wake.set()
         self._thread.join(max(timeout_s, 1.0))
-        with self._serving:
+        if self._serving.acquire(timeout=_FLUSH_SLICE_S * 100):
             # Without the purge the librdkafka handle would go on sending until it is collected.
             self.producer.purge()
-            self.producer.flush(1.0)
+            self._served(self.producer.flush, 1.0)
 
     def _run(self) -> None:
         open_transactions, next_tick_s = False, 0.0
@@ -156,8 +181,9 @@ class Sender:
                 self._wake.wait(self._tick_s)
 
     def _flush_slice(self) -> None:
-        with self._serving:
-            left = self.producer.flush(_FLUSH_SLICE_S)
+        if not self._serving.acquire(timeout=_IDLE_S):
+            return  # Whoever serves just now does it for us.
+        left = self._served(self.producer.flush, _FLUSH_SLICE_S)
         if not left and self._hurried:
             # Everything is reported, and who waited is about to say so: don't spin meanwhile.
             self._wake.wait(_SETTLE_S)

@@ -261,7 +261,7 @@ class Transaction(Writer):
             finally:
                 self._set_direct()
         if replaced is not None:
-            replaced.set_exception(TransactionAbortedError("aborted before the commit was sent"))
+            _finish(replaced, TransactionAbortedError("aborted before the commit was sent"))
         if resolve:
             self._engine.resolve(self)
         else:
@@ -283,13 +283,13 @@ class Transaction(Writer):
             self._resolve_until_s = 0.0
             self._future = self._pending = _new_future()
             return self._future, None, True
-        if book.phase is Phase.ABORTED and book.end is not End.ABORT:
-            # Aborted without having been asked to, by a time-out of the coordinator, say.
-            book.end = End.ABORT
+        if self._future is None or book.end is not end:
+            # Decided without having been asked to, by a time-out of the coordinator, say.
             assert self._txid is not None
+            state = State.COMMITTED if book.phase is Phase.COMMITTED else State.ABORTED
+            book.end = end
             self._future = _new_future()
-            self._future.set_result(Outcome(self._txid, State.ABORTED))
-        assert self._future is not None
+            self._future.set_result(Outcome(self._txid, state))
         return self._future, None, False
 
     def _wait(self, future: Future[Outcome], timeout: float | None) -> Outcome:
@@ -332,9 +332,10 @@ class Transaction(Writer):
             if told is Verdict.REFUSED:
                 assert isinstance(reply, LogtxError)
                 self._book.refused(reply)
+                future = self._take_pending()
         if told is Verdict.REFUSED:
             assert isinstance(reply, LogtxError)
-            self._complete(abort_only(reply))
+            _finish(future, abort_only(reply))
         elif told in (Verdict.COMMITTED, Verdict.ABORTED):
             self._decide(reply)
         elif self._book.end is End.ABORT and self._engine.fatal is not None:
@@ -356,6 +357,8 @@ class Transaction(Writer):
             self._direct = False
             self._drop_backlog()
             callbacks = [] if committed else self._not_committed
+            future = self._take_pending()
+        self._sender.done(self)
         for callback in callbacks:
             callback()
         outcome = (
@@ -364,11 +367,11 @@ class Transaction(Writer):
             else Outcome(self._txid, State.COMMITTED if committed else State.ABORTED)
         )
         if committed == (wanted is End.COMMIT):
-            self._complete(outcome)
+            _finish(future, outcome)
         elif committed:
-            self._complete(TransactionCommittedError("the transaction is committed already"))
+            _finish(future, TransactionCommittedError("the transaction is committed already"))
         else:
-            self._complete(self._aborted_error(reply))
+            _finish(future, self._aborted_error(reply))
         self._release()
 
     def _aborted_error(self, reply: Outcome | LogtxError) -> LogtxError:
@@ -380,17 +383,10 @@ class Transaction(Writer):
             return again(reply)
         return TransactionAbortedError("the transaction was aborted: redo its work")
 
-    def _complete(self, result: Outcome | LogtxError) -> None:
-        self._sender.done(self)
-        with self._lock:
-            future, self._pending = self._pending, None
-        if future is None:
-            return
-        # Outside of the lock: the application's callbacks run in here.
-        if isinstance(result, LogtxError):
-            future.set_exception(result)
-        else:
-            future.set_result(result)
+    def _take_pending(self) -> Future[Outcome] | None:
+        """Under the lock, with the step that ends the wait: a later call has another future."""
+        future, self._pending = self._pending, None
+        return future
 
     def _release(self) -> None:
         with self._lock:
@@ -423,6 +419,7 @@ class Transaction(Writer):
             if self._book.phase is not Phase.SENT:
                 return
             self._book.unresolved()
+            future = self._take_pending()
             cause, abort = self._end_error, self._book.end is End.ABORT
         if abort:
             error = again(self._engine.fatal or cause or RequestTimedOutError("abort unconfirmed"))
@@ -432,7 +429,7 @@ class Transaction(Writer):
                 "Producer.outcome() or commit again; never assume an abort"
             )
         error.__cause__ = cause
-        self._complete(error)
+        _finish(future, error)
         self._release()
 
     # What the session and the engine tell.
@@ -445,13 +442,14 @@ class Transaction(Writer):
                 self._begin_error = reply
                 self._book.fail(reply)
                 self._drop_backlog()
+                future = self._take_pending()
             else:
                 self._txid = reply.txid
                 self._headers = [(TXID_HEADER, reply.txid.to_bytes())]
                 offsets, self._offsets_backlog = self._offsets_backlog, []
         if isinstance(reply, LogtxError):
             self._flowing.set()
-            self._complete(again(reply))
+            _finish(future, again(reply))
             self._release()
             return
         for group, steps in offsets:
@@ -461,7 +459,7 @@ class Transaction(Writer):
 
     def _drain(self) -> bool:
         """Send the records that were kept; False while librdkafka's queue is full."""
-        failed = False
+        future: Future[Outcome] | None = None
         with self._lock:
             while self._backlog:
                 record = self._backlog[0]
@@ -473,13 +471,13 @@ class Transaction(Writer):
                     self._tally.withdraw(record.number)
                     self._backlog.popleft()
                     cause = BrokerError(f"a record for {record.topic} was refused: {error}")
-                    failed = self._fail_locked(cause) or failed
+                    future = self._fail_locked(cause) or future
                 else:
                     self._backlog.popleft()
             self._set_direct()
         self._flowing.set()
-        if failed:
-            self._complete(abort_only(self._book.cause or BrokerError("a record was refused")))
+        if future is not None:
+            _finish(future, abort_only(self._book.cause or BrokerError("a record was refused")))
         self._advance()
         return True
 
@@ -501,17 +499,19 @@ class Transaction(Writer):
     def abandon(self) -> None:
         """The producer is closed: nobody will complete the future any more."""
         self.unresolved()
-        self._complete(RequestTimedOutError("the producer was closed before the transaction ended"))
+        with self._lock:
+            future = self._take_pending()
+        _finish(future, RequestTimedOutError("the producer was closed before it ended"))
 
     def on_fatal(self, error: LogtxError) -> None:
         """The session is closed for good."""
         with self._lock:
-            waiting = self._book.phase is Phase.ENDING
+            future = self._take_pending() if self._book.phase is Phase.ENDING else None
             self._book.fail(error)
             self._direct = False
             self._drop_backlog()
-        if waiting:
-            self._complete(again(error))
+        self._sender.done(self)
+        _finish(future, again(error))
 
     def register_partitions(self, now_s: float, delay_s: float) -> None:
         """Tell the coordinator of partitions written to, once the transaction is old enough."""
@@ -561,14 +561,14 @@ class Transaction(Writer):
 
     def _on_failure(self, cause: LogtxError) -> None:
         with self._lock:
-            failed = self._fail_locked(cause)
-        if failed:
-            self._complete(abort_only(cause))
+            future = self._fail_locked(cause)
+        _finish(future, abort_only(cause))
 
-    def _fail_locked(self, cause: LogtxError) -> bool:
-        failed = self._book.fail(cause)
+    def _fail_locked(self, cause: LogtxError) -> Future[Outcome] | None:
+        """Abort-only from now on; the future of a commit that fails by it."""
+        future = self._take_pending() if self._book.fail(cause) else None
         self._set_direct()
-        return failed
+        return future
 
     def _set_direct(self) -> None:
         self._direct = self._txid is not None and not self._backlog and self._book.takes_records
@@ -618,6 +618,16 @@ def _new_future() -> Future[Outcome]:
     # What was asked for is under way: a cancelled future would only lose the answer.
     future.set_running_or_notify_cancel()
     return future
+
+
+def _finish(future: Future[Outcome] | None, result: Outcome | LogtxError) -> None:
+    """Complete a future; never under a lock, for the application's callbacks run in here."""
+    if future is None:
+        return
+    if isinstance(result, LogtxError):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
 
 
 def _failed(error: LogtxError) -> Future[Outcome]:

@@ -383,3 +383,48 @@ def test_on_delivery_is_called_and_its_errors_harm_nothing(
         txn.produce(topic, b"a", partition=0, on_delivery=on_delivery)
         txn.produce(topic, b"b", partition=0, on_delivery=on_delivery)
     assert seen == [(None, 0), (None, 1)]
+
+
+def test_a_delivery_callback_may_produce_and_waits_for_nothing(
+    make_producer: MakeProducer, make_topic: MakeTopic, coordinators: FakeCoordinators
+) -> None:
+    topic = make_topic()
+    producer = make_producer()
+    txn = producer.begin_transaction()
+    done = threading.Event()
+
+    def on_delivery(error: object, message: Message) -> None:
+        assert (error, producer.poll(5)) == (None, 0)
+        producer.flush(5)
+        if message.value() == b"first":
+            txn.produce(topic, b"second", partition=0, on_delivery=on_delivery)
+        else:
+            done.set()
+
+    txn.produce(topic, b"first", partition=0, on_delivery=on_delivery)
+    assert done.wait(3)
+    txn.commit()
+    assert coordinators.transactions[txn.txid].writes == {(topic, 0): (BranchRange(0, 0, 1, 2),)}
+
+
+def test_a_long_poll_keeps_no_commit_waiting(
+    make_producer: MakeProducer, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    producer = make_producer(linger__ms=3_000)
+    producer.begin_transaction().commit()
+    stop = threading.Event()
+
+    def poll() -> None:
+        while not stop.is_set():
+            producer.poll(1.0)
+
+    polling = threading.Thread(target=poll)
+    polling.start()
+    try:
+        txn = producer.begin_transaction()
+        txn.produce(topic, b"x", partition=0)
+        assert txn.commit(timeout=2.5).state.commits
+    finally:
+        stop.set()
+        polling.join()
