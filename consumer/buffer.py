@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Final, TypeAlias
@@ -52,9 +53,10 @@ from ..journal.errors import (
     TornTransactionError,
 )
 from ..journal.position import Journal, Position
-from ..journal.txid import TXID_BYTES, TxId
+from ..journal.txid import TxId
 from .counters import Counters
 from .entries import EndedTransaction, EntryState, Run, SideRead, advance, journal_of
+from .headers import txid_error, well_formed
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
 from .ranges import ControlCache, Match, Verdict
 
@@ -72,6 +74,9 @@ class PartitionBuffer:
 
     Source: seed 001, "Transactional consumer", READ_COMMITTED.
     """
+
+    delivers_plain = True
+    """Whether records without a TxId are delivered, or passed over."""
 
     def __init__(
         self,
@@ -101,7 +106,8 @@ class PartitionBuffer:
         self._pending = pending_map.view()
         self._malformed = malformed
         self._controls = ControlCache()
-        self._start = start
+        # `transactions()` keeps something else in o3.
+        self._start = start = replace(start, o3=0) if start.delivered else start
         self.next_offset = start.o1
         """Offset of the next record to feed: everything below was read."""
         # Sequences delivered whole across partitions are as good as met: by either, the
@@ -157,7 +163,8 @@ class PartitionBuffer:
         last_of_two: RawTxId | None = None  # its TxId, with one more header,
         second: tuple[str, bytes | None] | None = None  # which is this
         append: Callable[[Record], None] = _no_transaction
-        append_plain: Callable[[Record], None] | None = None if live else _pass_over
+        plain = None if live and self.delivers_plain else _pass_over
+        append_plain: Callable[[Record], None] | None = plain
         for record in batch:
             headers = record.headers()
             if headers:
@@ -182,7 +189,7 @@ class PartitionBuffer:
                 elif name == TXID_HEADER or any(n == TXID_HEADER for n, _ in headers):
                     # Perhaps a marker, behind which no list may be used any more.
                     last = last_of_two = None
-                    append_plain = None if live else _pass_over
+                    append_plain = plain
                     pending = self._several_headers(record, headers, live)
                     if pending is None:
                         appends.clear()
@@ -223,7 +230,7 @@ class PartitionBuffer:
         if raw is None or not well_formed(raw):
             self._report(record, raw, None, live)
             return None
-        if raw in self._ended or raw < self._floors.get(raw[:JOURNAL_BYTES], b""):
+        if self.has_ended(raw):
             self.counters.late_records += live
             return None
         pending = PendingTransaction(self.partition, raw, record.offset())
@@ -236,14 +243,8 @@ class PartitionBuffer:
         # An event in the record's place: never a crash, never silence.
         if not live:
             return
-        if error is None:
-            try:
-                TxId.from_bytes(raw)
-            except MalformedHeaderError as found:
-                error = found
-        assert error is not None, raw
         self.counters.malformed_headers += 1
-        self._run().records.append(self._malformed(record, error))
+        self._run().records.append(self._malformed(record, error or txid_error(raw)))
 
     def _several_headers(
         self, record: Record, headers: Sequence[tuple[str, bytes | None]], live: bool
@@ -306,10 +307,8 @@ class PartitionBuffer:
         prefix = raw[:JOURNAL_BYTES]
         journal = journal_of(raw)
         pending = self._pending.pop(raw, None)
-        duplicate = (
-            raw in self._ended
-            or raw < self._floors.get(prefix, b"")
-            or (marker.committed and marker.commit_sequence <= self._met.get(journal, -1))
+        duplicate = self.has_ended(raw) or (
+            marker.committed and marker.commit_sequence <= self._met.get(journal, -1)
         )
         self._remember(raw, prefix)
         if marker.committed:
@@ -331,6 +330,10 @@ class PartitionBuffer:
                 self._push(EndedTransaction(raw, marker, offset))
             if pending is not None:
                 self._pending_map.discard(pending)
+
+    def has_ended(self, raw: RawTxId) -> bool:
+        """Whether a marker of it was read here, or stands below what was; False if forgotten."""
+        return raw in self._ended or raw < self._floors.get(raw[:JOURNAL_BYTES], b"")
 
     def _commit(self, entry: EndedTransaction, pending: PendingTransaction | None) -> None:
         ranges = entry.marker.branches
@@ -678,11 +681,6 @@ def _part(entry: EndedTransaction, start: int, stop: int) -> Sequence[Record]:
     if isinstance(entry.stream, Sequence):
         return entry.stream[start:stop] if start or stop < entry.total else entry.stream
     return list(islice(entry.stream, stop - start))
-
-
-def well_formed(raw: bytes | None) -> bool:
-    """What `TxId.from_bytes` checks, without making a TxId."""
-    return raw is not None and len(raw) == TXID_BYTES and raw[JOURNAL_BYTES] < 0x80
 
 
 def _no_transaction(_: Record) -> None:

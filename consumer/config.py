@@ -36,6 +36,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "fetch.wait.max.ms": 10,  # seek waits for the pending fetch
     "queued.max.messages.kbytes": 32_768,
 }
+_MAIN_ONLY: Final = frozenset({"group.instance.id", "on_commit", "statistics.interval.ms"})
 
 
 class IsolationLevel(StrEnum):
@@ -90,6 +91,16 @@ class ConsumerConfig:
     """Partitions come and go one by one: a cooperative assignor or ``group.protocol=consumer``."""
     librdkafka: Mapping[str, Any]
     """What the inner consumer is made with."""
+
+    @property
+    def librdkafka_quiet(self) -> dict[str, Any]:
+        """For consumers that only read on the side: no callbacks of the application's, no name
+        in the group."""
+        return {
+            name: value
+            for name, value in self.librdkafka.items()
+            if name not in _MAIN_ONLY and (not name.endswith("_cb") or name == "oauth_cb")
+        }
 
     @classmethod
     def parse(cls, config: Mapping[str, Any]) -> Self:

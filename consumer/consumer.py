@@ -29,11 +29,12 @@ from ..journal.log import Log, LogConsumer
 from ..journal.open import open_log
 from ..journal.position import Position
 from ..journal.records import OffsetStep
-from .config import ConsumerConfig, OffsetsStorage
+from .config import ConsumerConfig, IsolationLevel, OffsetsStorage
 from .counters import Counters
 from .offsets import open_positions
 from .pending import Record
-from .reading import OFFSET_TIMEOUT_S, Assigned, Reading
+from .reading import OFFSET_TIMEOUT_S, Assigned, Began, Reading
+from .transactions import CommittedTransaction, TransactionReader
 
 _LOG = logging.getLogger(__name__)
 POLL_SLICE_S: Final = 0.5
@@ -88,6 +89,7 @@ class Consumer:
         self._commit_at_s = time.monotonic() + self._config.auto_commit_interval_ms / 1000
         self._closed = False
         self._mode: str | None = None
+        self._transactions: TransactionReader | None = None
 
     # --- subscription and assignment ------------------------------------------------------------
 
@@ -182,18 +184,18 @@ class Consumer:
         for partition in partitions:
             key = _key(partition)
             stored = committed.get(key)
-            log_start = 0
+            began = Began.ELSEWHERE
             if partition.offset >= 0:
                 start = Position.from_metadata(partition.offset, partition.metadata)
             elif partition.offset in (OFFSET_INVALID, OFFSET_STORED) and stored is not None:
                 start = stored
             else:
                 reset = {OFFSET_BEGINNING: "earliest", OFFSET_END: "latest"}
-                start, log_start = self._reset(key, reset.get(partition.offset))
-            self._reading.add(key, start, stored, log_start)
+                start, began = self._reset(key, reset.get(partition.offset))
+            self._reading.add(key, start, stored, began)
 
-    def _reset(self, key: TopicPartition, wanted: str | None) -> tuple[Position, int]:
-        # Where to begin without a committed position, and the log's start if it is there.
+    def _reset(self, key: TopicPartition, wanted: str | None) -> tuple[Position, Began]:
+        # Where to begin without a committed position.
         reset = wanted or self._config.auto_offset_reset
         topic, partition = key
         if reset == "error":
@@ -205,9 +207,9 @@ class Consumer:
             )
         if reset == "earliest":
             offset = self._log.start_offset(topic, partition, timeout_s=OFFSET_TIMEOUT_S)
-            return Position.at(offset), offset
+            return Position.at(offset), Began.AT_START
         offset = self._log.end_offset(topic, partition, timeout_s=OFFSET_TIMEOUT_S)
-        return Position.at(offset), 0
+        return Position.at(offset), Began.AT_END
 
     def position(self, partitions: Iterable[KafkaPartition]) -> list[KafkaPartition]:
         """Where delivery goes on: offset o2, and (o2, o3, met) as metadata for `assign`.
@@ -361,7 +363,7 @@ class Consumer:
             assigned = self._reading.assigned[key]
             stored = committed.get(key)
             start = stored if stored is not None else assigned.origin
-            self._reading.add(key, start, stored, assigned.began_at_start)
+            self._reading.add(key, start, stored, assigned.began)
         self._reading.reassign(keys)
 
     # --- reading --------------------------------------------------------------------------------
@@ -418,6 +420,47 @@ class Consumer:
                 reading.raise_failure(again=True)
                 return []
 
+    def transactions(self, timeout: float | None = None) -> Iterator[CommittedTransaction]:
+        """Whole committed transactions of ``transaction.group``, in commit-sequence order.
+
+        Each comes when its markers in all of this consumer's partitions of it were read, and
+        counts as delivered from then on: `commit` within the loop's body commits it too. Plain
+        records and other groups' transactions don't come here. Without a committed position
+        ``auto.offset.reset=latest`` begins with what is decided from now on.
+
+        Args:
+            timeout: end the iteration after so many seconds without a transaction; None: never.
+
+        Raises:
+            NotSupportedError: `poll` or `consume` was called on this consumer, or it reads
+                uncommitted records.
+            UnknownTopicError: the cluster has no journal.
+            MalformedHeaderError: once for each record whose TxId or TxCtl does not decode;
+                iterating again goes on behind it.
+            IntegrityError, TornTransactionError: the next one can't be delivered whole.
+            SpillError: as in `poll`.
+        """
+        self._enter("transactions")
+        if self._config.isolation_level is IsolationLevel.READ_UNCOMMITTED:
+            raise NotSupportedError("transactions() needs isolation.level=read_committed")
+        if self._transactions is None:
+            self._transactions = TransactionReader(
+                self._log, self._config, self._reading, self._counters
+            )
+        return self._iterate(self._transactions, timeout)
+
+    def _iterate(
+        self, reader: TransactionReader, timeout: float | None
+    ) -> Iterator[CommittedTransaction]:
+        while True:
+            self._check_open()
+            if self._config.enable_auto_commit:
+                self._auto_commit()
+            found = reader.next(timeout)
+            if found is None:
+                return
+            yield found
+
     def pause(self, partitions: list[KafkaPartition]) -> None:
         """Deliver nothing of these for now."""
         self._check_open()
@@ -439,11 +482,14 @@ class Consumer:
         self._check_open()
         key = _key(partition)
         assigned = self._require(partition)
-        start = Position.from_metadata(partition.offset, partition.metadata)
+        start, began = (
+            Position.from_metadata(partition.offset, partition.metadata),
+            Began.ELSEWHERE,
+        )
         if partition.offset < 0:
             reset = {OFFSET_BEGINNING: "earliest", OFFSET_END: "latest"}
-            start, _ = self._reset(key, reset.get(partition.offset))
-        self._reading.add(key, start, assigned.stored)
+            start, began = self._reset(key, reset.get(partition.offset))
+        self._reading.add(key, start, assigned.stored, began)
         try:
             self._inner.seek(KafkaPartition(key[0], key[1], start.o1))
         except KafkaException:
@@ -516,6 +562,8 @@ class Consumer:
         finally:
             self._counters.spilled_bytes = self._reading.spilled_bytes()
             self._closed = True
+            if self._transactions is not None:
+                self._transactions.close()
             self._inner.close()
             self._reading.close()
             self._positions.close()
@@ -540,7 +588,7 @@ class Consumer:
         self.close()
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages without end, events left out of it by nobody: check `error()`."""
+        """Messages without end, as `poll` gives them: check `error()`."""
         while True:
             message = self.poll()
             if message is not None:

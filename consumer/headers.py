@@ -1,9 +1,10 @@
-"""The TxId of a record, for readers that look for a few transactions only."""
+"""TxId and TxCtl of a record, as raw bytes: found, and checked without decoding."""
 
 from __future__ import annotations
 
 from ..journal.control import TXCTL_HEADER, TXID_HEADER, Marker, decode_control
 from ..journal.errors import MalformedHeaderError
+from ..journal.txid import TXID_BYTES, TxId
 from .pending import RawTxId, Record
 
 
@@ -27,3 +28,16 @@ def is_marker(record: Record) -> bool:
         return isinstance(decode_control(control), Marker)
     except MalformedHeaderError:
         return False
+
+
+def well_formed(raw: bytes | None) -> bool:
+    """What `TxId.from_bytes` checks, without making a TxId: 16 bytes, an offset of 63 bits."""
+    return raw is not None and len(raw) == TXID_BYTES and raw[8] < 0x80
+
+
+def txid_error(raw: bytes | None) -> MalformedHeaderError:
+    """What is wrong with a TxId that is not `well_formed`."""
+    try:
+        return MalformedHeaderError(f"unexpected TxId {TxId.from_bytes(raw)}")
+    except MalformedHeaderError as error:
+        return error

@@ -9,6 +9,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 from typing import Any, Final, cast
 
 from confluent_kafka import KafkaError, Message
@@ -42,45 +43,54 @@ SIDE_READ_SLICE_S: Final = 0.005
 _topic_of: Any = Message.topic
 _partition_of: Any = Message.partition
 _error_of: Any = Message.error
-BufferFactory = Callable[[TopicPartition, Position, int], PartitionBuffer]
+
+
+class Began(Enum):
+    """How a partition's first position was chosen."""
+
+    ELSEWHERE = "elsewhere"
+    """Committed, or given by the application."""
+    AT_START = "start"
+    AT_END = "end"
 
 
 class Assigned:
     """One assigned partition."""
 
     __slots__ = (
-        *("active", "began_at_start", "buffer", "held", "key"),
-        *("origin", "paused", "stored", "told"),
+        *("active", "began", "buffer", "held", "key"),
+        *("origin", "paused", "stored", "told", "urgent"),
     )
 
     def __init__(
-        self,
-        key: TopicPartition,
-        buffer: PartitionBuffer,
-        origin: Position,
-        stored: Position | None,
+        self, key: TopicPartition, origin: Position, stored: Position | None, began: Began
     ) -> None:
         self.key = key
-        self.buffer = buffer
         self.origin = origin
         """Where reading began."""
+        self.buffer: PartitionBuffer
         self.stored = stored
         """The committed position, or for steps of an IOV the last one handed out."""
+        self.began = began
         self.paused = False
         """By the application."""
         self.held = False
         """By us, until what is read ahead is delivered."""
         self.active = False
         """In the queue of those that may have something to deliver."""
+        self.urgent = False
+        """Others wait for what comes here: it is never held."""
         self.told = False
         """Its failure was raised once."""
-        self.began_at_start = 0
-        """Where reading began, if that was the log's start; else 0."""
 
-    def kafka(self, offset: int | None = None) -> KafkaPartition:
-        """As confluent-kafka's, at an offset or where reading goes on."""
-        at = self.buffer.next_offset if offset is None else offset
-        return KafkaPartition(self.key[0], self.key[1], at)
+    def kafka(self) -> KafkaPartition:
+        """As confluent-kafka's, where reading goes on."""
+        return KafkaPartition(self.key[0], self.key[1], self.buffer.next_offset)
+
+    def torn_skip_below(self, torn_reset: str | None) -> int:
+        """What ``torn.reset`` means here, as `PartitionBuffer` wants it."""
+        began_at = self.origin.o1 if self.began is Began.AT_START else 0
+        return {"skip": 2**63, "error": 0}.get(torn_reset or "", began_at)
 
 
 def malformed_event(record: Record, error: MalformedHeaderError) -> Record:
@@ -114,13 +124,13 @@ class Reading:
         """
         self.assigned: dict[TopicPartition, Assigned] = {}
         self.counters = counters
-        self.make_buffer: BufferFactory = self._partition_buffer
+        self.make_buffer: Callable[[Assigned], PartitionBuffer] = self._partition_buffer
         self._log = log
         self._inner = inner
         self._config = config
         self._store = RocksSpillStore(config.pending_dir)
         self.pending_map = PendingTransactionMap(config.pending_memory_max_bytes, self._store)
-        self._side_reader = SideReader(log, config.librdkafka, self.pending_map)
+        self._side_reader = SideReader(log, config.librdkafka_quiet, self.pending_map)
         self._look_ups = LookUps(log)
         self._active: deque[Assigned] = deque()
         self._events: deque[Message] = deque()
@@ -134,7 +144,11 @@ class Reading:
     # --- partitions -----------------------------------------------------------------------------
 
     def add(
-        self, key: TopicPartition, start: Position, stored: Position | None, log_start: int = 0
+        self,
+        key: TopicPartition,
+        start: Position,
+        stored: Position | None,
+        began: Began = Began.ELSEWHERE,
     ) -> Assigned:
         """Begin a partition, or begin it anew elsewhere.
 
@@ -142,18 +156,25 @@ class Reading:
             key: topic and number.
             start: where to go on.
             stored: what is committed, if anything.
-            log_start: where the log begins, if reading begins there.
+            began: how `start` was chosen.
         """
         former = self.assigned.get(key)
         if former is not None:
             self._drop_buffer(former)
-        assigned = Assigned(key, self.make_buffer(key, start, log_start), start, stored)
-        assigned.began_at_start = log_start
+        assigned = Assigned(key, start, stored, began)
+        assigned.buffer = self.make_buffer(assigned)
         if former is not None:
             assigned.paused = former.paused
         self.assigned[key] = assigned
         self._changed()
         return assigned
+
+    def rebuild(self) -> None:
+        """Begin every partition anew, with buffers of another kind."""
+        for key, assigned in list(self.assigned.items()):
+            self.add(key, assigned.origin, assigned.stored, assigned.began)
+        if self.assigned:
+            self.reassign(list(self.assigned))
 
     def remove(self, keys: Iterable[TopicPartition]) -> None:
         """Stop partitions and drop what is pending in them."""
@@ -171,24 +192,27 @@ class Reading:
             assigned.active = False
         self._blocked.discard(assigned.key)
 
+    def take_events(self) -> list[Message]:
+        """Kafka's own events, apart from what the buffers deliver."""
+        events = list(self._events)
+        self._events.clear()
+        return events
+
     def _changed(self) -> None:
         self._one = next(iter(self.assigned.values())) if len(self.assigned) == 1 else None
         self._events = deque(
             e for e in self._events if (e.topic(), e.partition()) in self.assigned or not e.topic()
         )
 
-    def _partition_buffer(
-        self, key: TopicPartition, start: Position, log_start: int
-    ) -> PartitionBuffer:
-        skip_below = {"skip": 2**63, "error": 0}.get(self._config.torn_reset or "", log_start)
+    def _partition_buffer(self, assigned: Assigned) -> PartitionBuffer:
         committed = self._config.isolation_level is IsolationLevel.READ_COMMITTED
         return (PartitionBuffer if committed else UncommittedBuffer)(
-            key,
-            start,
+            assigned.key,
+            assigned.origin,
             self.pending_map,
             malformed=malformed_event,
             counters=self.counters,
-            torn_skip_below=skip_below,
+            torn_skip_below=assigned.torn_skip_below(self._config.torn_reset),
         )
 
     # --- in -------------------------------------------------------------------------------------
@@ -235,9 +259,10 @@ class Reading:
         buffer = assigned.buffer
         buffer.feed(cast(Sequence[Record], batch))
         self._wake(assigned)
-        if not assigned.held and buffer.queued_records > HELD_MAX_RECORDS:
-            assigned.held = True
-            self._inner.pause([assigned.kafka()])
+        if assigned.held or assigned.urgent or buffer.queued_records <= HELD_MAX_RECORDS:
+            return
+        assigned.held = True
+        self._inner.pause([assigned.kafka()])
 
     def _wake(self, assigned: Assigned) -> None:
         if assigned.buffer.ready:
@@ -270,7 +295,7 @@ class Reading:
         end = self._log.end_offset(topic, partition, timeout_s=OFFSET_TIMEOUT_S)
         position = assigned.buffer.position()
         reset = self._config.auto_offset_reset
-        log_start = 0
+        began = Began.ELSEWHERE
         if start <= position.o2 <= end:
             # Only o1's data is gone, which side reads and `torn.reset` settle one by one.
             position = Position(
@@ -284,13 +309,13 @@ class Reading:
             self._events.append(event)
             return
         else:
-            log_start = start if reset == "earliest" else 0
+            began = Began.AT_START if reset == "earliest" else Began.AT_END
             position = Position.at(start if reset == "earliest" else end)
         _LOG.warning(
             "offset_reset topic=%s partition=%d from=%d to=%d start=%d end=%d",
             *(topic, partition, assigned.buffer.next_offset, position.o1, start, end),
         )
-        self.add(assigned.key, position, assigned.stored, log_start)
+        self.add(assigned.key, position, assigned.stored, began)
         self.reassign([assigned.key])
 
     def reassign(self, keys: Sequence[TopicPartition]) -> None:
@@ -330,11 +355,13 @@ class Reading:
                 continue
             assigned.active = False
             self._wake(assigned)
-            self._release(assigned)
+            if not assigned.buffer.blocked:
+                self.release(assigned)
         return taken
 
-    def _release(self, assigned: Assigned) -> None:
-        if assigned.held and not assigned.buffer.blocked:
+    def release(self, assigned: Assigned) -> None:
+        """Read a partition on that was held."""
+        if assigned.held:
             assigned.held = False
             if not assigned.paused:
                 self._inner.resume([assigned.kafka()])
@@ -382,7 +409,7 @@ class Reading:
         assigned = self.assigned[target.partition]
         if not assigned.buffer.blocked:
             self._blocked.discard(assigned.key)
-            self._release(assigned)
+            self.release(assigned)
         self._wake(assigned)
         return True
 

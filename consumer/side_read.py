@@ -66,13 +66,11 @@ class SideReader:
 
         Args:
             log: the log of the data partitions.
-            settings: librdkafka's, of the main consumer.
+            settings: librdkafka's.
             pending_map: where the records found are kept, and spilled.
         """
         self._log = log
-        self._settings = {
-            name: value for name, value in settings.items() if not name.startswith("group.instance")
-        }
+        self._settings = dict(settings)
         self._pending_map = pending_map
         self._view = pending_map.view()
         self._controls = ControlCache()

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from ..journal.control import TXCTL_HEADER, TXID_HEADER
 from ..journal.errors import MalformedHeaderError
-from .buffer import PartitionBuffer, well_formed
+from .buffer import PartitionBuffer
+from .headers import well_formed
 from .pending import Record
 
 

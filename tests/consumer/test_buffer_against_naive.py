@@ -21,7 +21,7 @@ from logtx.journal.position import Position
 from .naive import LogWriter, expected, parse
 from .records import DATA, FakeRecord, malformed
 
-WEIGHTS = (3, 3, 4, 4, 2, 2, 2, 1, 1)
+WEIGHTS = (2, 2, 6, 6, 2, 2, 2, 1, 1)
 """Of the actions of `LogWriter.step`: most steps write data, few finish."""
 
 
@@ -33,7 +33,7 @@ def some_actions(seed: int, size: int) -> list[tuple[int, int, int]]:
     return [(kind, chance.randrange(64), chance.randrange(64)) for kind in kinds]
 
 
-ACTIONS = st.builds(some_actions, st.integers(0, 2**32), st.integers(5, 90))
+ACTIONS = st.builds(some_actions, st.integers(0, 2**32), st.integers(5, 150))
 
 
 def write(actions: Sequence[tuple[int, int, int]]) -> list[FakeRecord]:
@@ -88,7 +88,7 @@ def offsets(records: Sequence[FakeRecord]) -> list[int]:
     return [record.at for record in records]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=1500, deadline=None)
 @given(ACTIONS, st.integers(0, 60), st.integers(1, 40), st.integers(1, 4))
 def test_deliveries_equal_the_naive_readers_from_any_start(
     actions: list[tuple[int, int, int]], start: int, batch: int, limit: int
@@ -132,7 +132,7 @@ def test_a_crash_after_every_record_loses_and_repeats_nothing(
     assert got == want
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=1500, deadline=None)
 @given(ACTIONS, st.integers(1, 40))
 def test_every_record_is_delivered_late_aborted_or_pending(
     actions: list[tuple[int, int, int]], batch: int

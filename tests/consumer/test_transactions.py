@@ -1,0 +1,197 @@
+"""`transactions()`: whole, in commit-sequence order, across partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from logtx.consumer.consumer import Consumer
+from logtx.consumer.transactions import CommittedTransaction
+from logtx.journal.control import TXID_HEADER
+from logtx.journal.errors import MalformedHeaderError, NotSupportedError
+from logtx.journal.memory_log import MemoryLog
+
+from .conftest import MakeConsumer
+from .logs import Transactions
+
+
+@pytest.fixture
+def log(memory_log: MemoryLog) -> MemoryLog:
+    """In memory: a journal of its own for each test."""
+    memory_log.create_topic("t", partitions=3)
+    return memory_log
+
+
+@pytest.fixture
+def written(log: MemoryLog) -> Transactions:
+    transactions = Transactions(log)
+    transactions.with_journal()
+    return transactions
+
+
+def everything(consumer: Consumer, timeout: float = 0.3) -> list[list[bytes | None]]:
+    return [[r.value() for r in t.records] for t in consumer.transactions(timeout)]
+
+
+def assigned(consumer: Consumer, *partitions: int) -> Consumer:
+    consumer.assign([TopicPartition("t", p) for p in partitions or (0, 1, 2)])
+    return consumer
+
+
+def test_trap_23_markers_out_of_step_come_in_decision_order(
+    written: Transactions, make_consumer: MakeConsumer
+) -> None:
+    first, second = written.begin(), written.begin()
+    written.write(first, "t", [b"1a"], 0)
+    written.write(first, "t", [b"1b"], 1)
+    written.write(second, "t", [b"2a"], 0)
+    written.decide(first)
+    written.decide(second)
+    consumer = assigned(make_consumer())
+    # T2's marker is read long before T1's: T1 has none at all in partition 1 yet.
+    written.mark(first, "t", 0)
+    written.mark(second, "t", 0)
+    written.append("t", [b"plain"], partition=2)
+    assert everything(consumer) == []
+    written.mark(first, "t", 1)
+    found = list(consumer.transactions(0.3))
+    assert [t.txid for t in found] == [first, second]
+    assert [t.commit_sequence for t in found] == sorted(written.sequences.values())
+    assert all(t.complete for t in found)
+    assert found[0].partitions == (("t", 0), ("t", 1))
+    assert found[0].timestamp == 2_000
+
+
+def test_records_stream_partition_by_partition(
+    written: Transactions, make_consumer: MakeConsumer
+) -> None:
+    txid = written.begin()
+    written.write(txid, "t", [b"b1", b"b2"], 1)
+    written.write(txid, "t", [b"a1", b"a2"], 0)
+    written.mark(txid, "t", 0)
+    written.mark(txid, "t", 1)
+    aborted = written.begin()
+    written.write(aborted, "t", [b"never"], 0)
+    written.mark(aborted, "t", 0, commit=False)
+    assert everything(assigned(make_consumer())) == [[b"a1", b"a2", b"b1", b"b2"]]
+
+
+def test_a_part_of_the_partitions_is_said_to_be_incomplete(
+    written: Transactions, make_consumer: MakeConsumer
+) -> None:
+    txid = written.begin()
+    written.write(txid, "t", [b"a"], 0)
+    written.write(txid, "t", [b"b"], 1)
+    written.mark(txid, "t", 0)
+    [found] = assigned(make_consumer(), 0, 2).transactions(0.3)
+    assert not found.complete
+    assert found.partitions == (("t", 0),)
+
+
+def test_commit_counts_what_was_yielded_and_resume_goes_on_behind_it(
+    written: Transactions, make_consumer: MakeConsumer
+) -> None:
+    hanging = written.begin()
+    written.write(hanging, "t", [b"h"], 0)
+    for number in range(4):
+        txid = written.begin()
+        written.write(txid, "t", [b"%d" % number], number % 2)
+        written.mark(txid, "t", number % 2)
+    for count in range(1, 5):
+        consumer = assigned(make_consumer(enable_auto_commit=False))
+        stream = consumer.transactions(0.3)
+        given = [[r.value() for r in next(stream).records] for _ in range(count)]
+        consumer.commit(asynchronous=False)
+        consumer.close()
+        again = assigned(make_consumer(group_id=consumer.group_id))
+        assert given + everything(again) == [[b"0"], [b"1"], [b"2"], [b"3"]]
+        again.close()
+    written.mark(hanging, "t", 0)
+    again = assigned(make_consumer(group_id=consumer.group_id))
+    assert everything(again) == [[b"h"]]
+
+
+def test_latest_begins_with_what_is_decided_from_now_on(
+    written: Transactions, make_consumer: MakeConsumer
+) -> None:
+    before, across, after = written.begin(), written.begin(), written.begin()
+    for number, txid in enumerate((before, across, after)):
+        written.write(txid, "t", [b"%d" % number], 0)
+    written.mark(before, "t", 0)
+    written.decide(across)
+    consumer = assigned(make_consumer(auto_offset_reset="latest"))
+    assert everything(consumer, 0.1) == []
+    written.mark(across, "t", 0)
+    written.mark(after, "t", 0)
+    # Its data lies before the start: a side read gets it.
+    assert everything(consumer) == [[b"2"]]
+
+
+def test_markers_below_the_start_are_passed_over_once_finished(
+    written: Transactions, make_consumer: MakeConsumer
+) -> None:
+    old, new = written.begin(), written.begin()
+    written.write(old, "t", [b"old"], 0)
+    written.mark(old, "t", 0)
+    written.write(new, "t", [b"new"], 0)
+    written.mark(new, "t", 0)
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0, 2)])
+    assert everything(consumer) == []
+    written.finish(old)
+    assert everything(consumer) == [[b"new"]]
+    assert consumer.counters.skipped_transactions == 1
+
+
+def test_a_replaced_coordinators_decision_does_not_count(
+    written: Transactions, make_consumer: MakeConsumer
+) -> None:
+    txid, other = written.begin(), written.begin()
+    written.write(txid, "t", [b"void"], 0)
+    written.write(other, "t", [b"valid"], 0)
+    current = written.epoch
+    written.epoch = 10_000
+    written.decide(txid)
+    written.epoch = current
+    written.mark(other, "t", 0)
+    assert everything(assigned(make_consumer())) == [[b"valid"]]
+
+
+def test_malformed_headers_raise_once_each(
+    written: Transactions, make_consumer: MakeConsumer
+) -> None:
+    written.append("t", [b"bad"], [(TXID_HEADER, b"x")])
+    written.transaction("t", [b"good"])
+    consumer = assigned(make_consumer())
+    with pytest.raises(MalformedHeaderError, match=r"t\[0\] offset 0"):
+        everything(consumer)
+    assert everything(consumer) == [[b"good"]]
+
+
+def test_poll_and_transactions_do_not_mix(
+    written: Transactions, make_consumer: MakeConsumer
+) -> None:
+    del written
+    consumer = assigned(make_consumer())
+    consumer.poll(0)
+    with pytest.raises(NotSupportedError, match="don't mix"):
+        consumer.transactions()
+    other = assigned(make_consumer())
+    other.transactions(0)
+    with pytest.raises(NotSupportedError, match="don't mix"):
+        other.consume(1, 0)
+
+
+def test_a_transaction_given_up_half_way_does_not_disturb_the_next(
+    written: Transactions, make_consumer: MakeConsumer
+) -> None:
+    for number in range(3):
+        written.transaction("t", [b"%d-%d" % (number, n) for n in range(3)])
+    stream: Iterator[CommittedTransaction] = assigned(make_consumer()).transactions(0.3)
+    first = next(stream)
+    assert next(first.records).value() == b"0-0"
+    second = next(stream)
+    assert list(first.records) == []
+    assert [r.value() for r in second.records] == [b"1-0", b"1-1", b"1-2"]
