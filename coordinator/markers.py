@@ -52,6 +52,8 @@ MARKER_CONFIG: Final = {
     # A marker that timed out would leave a gap that the guarantee does not cover, so none does:
     # a partition without a leader holds its markers back in librdkafka, in order.
     "message.timeout.ms": 0,
+    # A topic that is gone is believed to be so after this time; the default is 30 s.
+    "topic.metadata.propagation.max.ms": 5_000,
     # Without librdkafka's warning at every start that the guarantee is experimental.
     "log_level": 3,
 }

@@ -1,0 +1,211 @@
+"""Faults of a real broker and of a real coordinator process, with transactions under way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+import logtx
+from logtx.coordinator.client import CoordinatorQueries, State
+from logtx.coordinator.embedded import EmbeddedCoordinator
+from logtx.coordinator.service import CoordinatorConfig
+from logtx.integration.kafka import LocalKafka
+from logtx.journal.kafka_log import KafkaLog
+from logtx.journal.reader import read_entries
+from logtx.journal.records import Aborted, Committed
+
+pytestmark = pytest.mark.kafka
+TIMEOUT_S = 30.0
+
+
+@pytest.fixture
+def log(logtx_kafka: LocalKafka) -> Iterator[KafkaLog]:
+    """The session's broker."""
+    opened = KafkaLog({"bootstrap.servers": logtx_kafka.bootstrap_servers})
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def topic(log: KafkaLog, unique: Callable[[str], str]) -> str:
+    """A topic of one partition."""
+    name = unique("faults")
+    log.create_topic(name, partitions=1)
+    return name
+
+
+@pytest.fixture
+def cluster(log: KafkaLog) -> Iterator[EmbeddedCoordinator]:
+    """A coordinator in this process."""
+    config = CoordinatorConfig(
+        bootstrap_servers=log.bootstrap_servers, listen="127.0.0.1:0", journal_partitions=4
+    )
+    with EmbeddedCoordinator(config) as running:
+        yield running
+
+
+def read(servers: str, topic: str, count: int) -> list[bytes]:
+    """Committed values in partition 0 from the start: `count`, and what comes right after."""
+    config = {"bootstrap.servers": servers, "group.id": "faults", "auto.offset.reset": "earliest"}
+    found: list[bytes] = []
+    deadline = time.monotonic() + TIMEOUT_S
+    with logtx.Consumer(config) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        while time.monotonic() < deadline:
+            message = consumer.poll(0.5 if len(found) >= count else 1.0)
+            if message is None and len(found) >= count:
+                break
+            if message is not None:
+                assert message.error() is None, message.error()
+                value = message.value()
+                assert isinstance(value, bytes)
+                found.append(value)
+    return found
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_broker_glitch_shorter_than_the_delivery_timeout_aborts_nothing(
+    logtx_kafka: LocalKafka, topic: str, unique: Callable[[str], str]
+) -> None:
+    servers, count = logtx_kafka.bootstrap_servers, 40
+    with logtx.Producer(
+        {"bootstrap.servers": servers, "transactional.id": unique("producer")}
+    ) as producer:
+        futures = []
+        for number in range(count):
+            txn = producer.begin_transaction()
+            txn.produce(topic, str(number), partition=0)
+            if number == count // 2:
+                assert txn.txid
+                logtx_kafka.pause()
+                threading.Timer(3, logtx_kafka.resume).start()
+            futures.append(txn.commit_async())
+        for future in futures:
+            assert future.result(TIMEOUT_S * 2).state.commits
+    assert sorted(read(servers, topic, count)) == sorted(str(n).encode() for n in range(count))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_deleted_topic_ends_the_transactions_open_on_it(
+    logtx_kafka: LocalKafka, log: KafkaLog, topic: str, unique: Callable[[str], str]
+) -> None:
+    servers, doomed = logtx_kafka.bootstrap_servers, unique("doomed")
+    log.create_topic(doomed, partitions=1)
+    with logtx.Producer(
+        {"bootstrap.servers": servers, "transactional.id": unique("producer")}
+    ) as producer:
+        txn = producer.begin_transaction(partitions=[(doomed, 0), (topic, 0)])
+        txn.produce(topic, "kept", partition=0)
+        txid = txn.txid
+        producer.flush(TIMEOUT_S)
+        log.delete_topic(doomed)
+        assert txn.commit().state.commits
+    queries = CoordinatorQueries(log, timeout_s=TIMEOUT_S)
+    deadline = time.monotonic() + TIMEOUT_S
+    while queries.outcome(txid).state is not State.COMMITTED:
+        assert time.monotonic() < deadline, "a deleted topic holds its transaction for ever"
+        time.sleep(0.2)
+    queries.close()
+    end = log.end_offset("__transaction_control", txid.partition)
+    finished = [
+        entry.record
+        for _, entry in read_entries(log, txid.partition, txid.offset, end, timeout_s=10)
+        if isinstance(entry.record, Committed | Aborted) and entry.record.begin == txid.offset
+    ]
+    assert [record.gone for record in finished] == [((doomed, 0),)]
+    assert read(servers, topic, 1) == [b"kept"]
+
+
+def start_coordinator(servers: str) -> subprocess.Popen[str]:
+    """A coordinator process that serves."""
+    command = [sys.executable, "-m", "logtx", "coordinator", "--bootstrap-servers", servers]
+    process = subprocess.Popen(
+        [*command, "--listen", "127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("coordinator ready on "), line
+    return process
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_open_transactions_outlive_the_coordinator_process(
+    logtx_kafka: LocalKafka, topic: str, unique: Callable[[str], str], signum: signal.Signals
+) -> None:
+    servers = logtx_kafka.bootstrap_servers
+    first = start_coordinator(servers)
+    second = None
+    try:
+        with logtx.Producer(
+            {"bootstrap.servers": servers, "transactional.id": unique("producer")}
+        ) as producer:
+            txns = [producer.begin_transaction() for _ in range(5)]
+            for number, txn in enumerate(txns):
+                txn.produce(topic, str(number), partition=0)
+                assert txn.txid
+            first.send_signal(signum)
+            status = first.wait(TIMEOUT_S)
+            assert status == (0 if signum == signal.SIGTERM else -signum)
+            futures = [txn.commit_async() for txn in txns]
+            second = start_coordinator(servers)
+            for future in futures:
+                assert future.result(TIMEOUT_S).state.commits
+        assert sorted(read(servers, topic, 5)) == [str(n).encode() for n in range(5)]
+    finally:
+        for process in (first, second):
+            if process is not None:
+                process.kill()
+                process.wait()
+                assert process.stdout is not None
+                process.stdout.close()
+
+
+PRODUCER = """
+import sys, time, logtx
+producer = logtx.Producer({"bootstrap.servers": sys.argv[1], "transactional.id": sys.argv[3]})
+txn = producer.begin_transaction()
+txn.produce(sys.argv[2], "left open", partition=0)
+producer.flush(10)
+print(txn.txid, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_producer_leaves_nothing_open(
+    logtx_kafka: LocalKafka,
+    log: KafkaLog,
+    topic: str,
+    unique: Callable[[str], str],
+    signum: signal.Signals,
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "producer.py"
+    script.write_text(PRODUCER)
+    command: list[Any] = [sys.executable, script, logtx_kafka.bootstrap_servers, topic]
+    process = subprocess.Popen([*command, unique("killed")], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    txid = logtx.TxId.parse(process.stdout.readline().strip())
+    process.send_signal(signum)
+    process.wait(TIMEOUT_S)
+    process.stdout.close()
+    queries = CoordinatorQueries(log, timeout_s=TIMEOUT_S)
+    deadline = time.monotonic() + TIMEOUT_S
+    while queries.outcome(txid).state is not State.ABORTED:
+        assert time.monotonic() < deadline, "its socket closed and the grace passed"
+        time.sleep(0.1)
+    queries.close()
