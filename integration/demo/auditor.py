@@ -1,0 +1,190 @@
+"""An auditor process: reads the ledger while it is written, and tells what it found.
+
+    python -m logtx.integration.demo.auditor --isolation-level read_committed …
+
+The read_committed one takes whole transactions and holds them to the file (`LedgerAudit`); the
+read_uncommitted one counts all entries, those of aborted transactions too. Nothing tells either
+what the other processes did. After SIGTERM an auditor reads up to the ends that the partitions
+then have, makes its last report, and ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import Message, TopicPartition
+
+from ...consumer.consumer import Consumer
+from .flights import decode_entry, read_flights
+from .ledger import Entry, LedgerAudit
+from .reports import write_status
+
+_LOG = logging.getLogger(__name__)
+
+_REPORT_EVERY_S: Final = 0.25
+_WAIT_S: Final = 0.1
+_BATCH: Final = 2_000
+_STALL_S: Final = 20.0
+
+
+class Auditor(ABC):
+    """Reads the ledger to its end; what it counts is its subclasses' affair."""
+
+    def __init__(self, options: argparse.Namespace, finishing: threading.Event) -> None:
+        """Begin at the ledger's start.
+
+        Args:
+            options: see `parse`.
+            finishing: set it to read up to the ends that the partitions then have, and stop.
+        """
+        self._options = options
+        self._finishing = finishing
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": options.bootstrap_servers,
+                "group.id": options.group,
+                "isolation.level": options.isolation_level,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
+        self._partitions = [
+            TopicPartition(options.ledger_topic, number) for number in range(options.partitions)
+        ]
+        self._consumer.assign(self._partitions)
+
+    @abstractmethod
+    def read(self) -> int:
+        """Take what is there, waiting a moment for it; how many entries that were."""
+
+    @abstractmethod
+    def status(self) -> dict[str, Any]:
+        """What was found so far."""
+
+    def run(self) -> None:
+        """Read until told to finish, reporting now and then."""
+        report_at_s = 0.0
+        ends: dict[int, int] | None = None
+        progress_s = time.monotonic()
+        complete = False
+        while not complete:
+            if self._finishing.is_set() and ends is None:
+                ends = self._ends()
+                progress_s = time.monotonic()
+            now_s = time.monotonic()
+            if self.read():
+                progress_s = now_s
+            if now_s >= report_at_s:
+                report_at_s = now_s + _REPORT_EVERY_S
+                write_status(self._options.report, {**self.status(), "final": False})
+            complete = ends is not None and self._reached(ends)
+            if ends is not None and now_s - progress_s > _STALL_S:
+                _LOG.error("end_not_reached ends=%s", ends)
+                break
+        write_status(self._options.report, {**self.status(), "final": complete})
+
+    def _ends(self) -> dict[int, int]:
+        return {p.partition: self._consumer.get_watermark_offsets(p)[1] for p in self._partitions}
+
+    def _reached(self, ends: dict[int, int]) -> bool:
+        places = self._consumer.position(self._partitions)
+        return all(place.offset >= ends[place.partition] for place in places)
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()
+
+
+class CommittedAuditor(Auditor):
+    """Whole transactions, held to the file."""
+
+    def __init__(self, options: argparse.Namespace, finishing: threading.Event) -> None:
+        super().__init__(options, finishing)
+        self._audit = LedgerAudit(read_flights(options.flights))
+        self._transactions = self._consumer.transactions(timeout=_WAIT_S)
+
+    def read(self) -> int:
+        """Take whole transactions, for as long as a report can wait."""
+        before, until_s = self._audit.entries, time.monotonic() + _REPORT_EVERY_S
+        while time.monotonic() < until_s:
+            transaction = next(self._transactions, None)
+            if transaction is None:
+                self._transactions = self._consumer.transactions(timeout=_WAIT_S)
+                break
+            entries = (_entry(message) for message in transaction.records)
+            self._audit.feed(entries, complete=transaction.complete)
+        return self._audit.entries - before
+
+    def status(self) -> dict[str, Any]:
+        """The findings."""
+        findings = asdict(self._audit.findings())
+        return {"transactions": self._audit.transactions, "findings": findings}
+
+
+class UncommittedAuditor(Auditor):
+    """Everything that was written, whatever became of it."""
+
+    def __init__(self, options: argparse.Namespace, finishing: threading.Event) -> None:
+        super().__init__(options, finishing)
+        self._entries = 0
+
+    def read(self) -> int:
+        """Count."""
+        messages = self._consumer.consume(_BATCH, _WAIT_S)
+        found = sum(message.error() is None for message in messages)
+        self._entries += found
+        return found
+
+    def status(self) -> dict[str, Any]:
+        """The count."""
+        return {"entries": self._entries}
+
+
+def _entry(message: Message) -> Entry:
+    value = message.value()
+    assert isinstance(value, bytes)
+    return Entry(**decode_entry(value))
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line; the supervisor writes it."""
+    parser = argparse.ArgumentParser(prog="logtx-demo-auditor")
+    parser.add_argument("--bootstrap-servers", required=True)
+    parser.add_argument(
+        "--isolation-level", choices=["read_committed", "read_uncommitted"], required=True
+    )
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--ledger-topic", required=True)
+    parser.add_argument("--partitions", type=int, required=True, help="of the ledger")
+    parser.add_argument("--flights", type=int, required=True, help="rows of the file to expect")
+    parser.add_argument("--report", type=Path, required=True, help="status file")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Run until SIGTERM and the end of the ledger."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    options = parse(sys.argv[1:])
+    committed = options.isolation_level == "read_committed"
+    finishing = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: finishing.set())
+    kind = CommittedAuditor if committed else UncommittedAuditor
+    auditor: Auditor = kind(options, finishing)
+    try:
+        auditor.run()
+    finally:
+        auditor.close()
+
+
+if __name__ == "__main__":
+    main()
