@@ -1,0 +1,252 @@
+"""Look-ups and side reads of a whole Consumer, over a journal and retention in memory."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from logtx.consumer.consumer import Consumer
+from logtx.consumer.lookup import answer
+from logtx.journal.errors import TornTransactionError
+from logtx.journal.memory_log import MemoryLog
+
+from .conftest import MakeConsumer
+from .logs import Transactions, nothing_more, read, wait_for
+
+PLACE = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def log(memory_log: MemoryLog) -> MemoryLog:
+    memory_log.create_topic("t", partitions=1)
+    return memory_log
+
+
+@pytest.fixture
+def written(log: MemoryLog) -> Transactions:
+    transactions = Transactions(log)
+    transactions.with_journal()
+    return transactions
+
+
+@pytest.fixture
+def consumer(make_consumer: MakeConsumer) -> Consumer:
+    made = make_consumer(pending_lookup_age_ms=20)
+    made.assign([PLACE])
+    return made
+
+
+def pending(consumer: Consumer) -> int:
+    return consumer.stats()["pending_transactions"]
+
+
+@pytest.mark.parametrize("commit", [False, True])
+def test_trap_19_data_without_a_marker_goes_when_the_journal_says_finished(
+    written: Transactions, consumer: Consumer, commit: bool
+) -> None:
+    # The producer died before it registered the partition, or a stray attempt wrote there.
+    txid = written.begin()
+    written.write(txid, "t", [b"orphan"], accepted=False)
+    written.append("t", [b"plain"])
+    assert read(consumer, 1) == [b"plain"]
+    wait_for(lambda: consumer.counters.look_ups, consumer)
+    assert pending(consumer) == 1
+    written.decide(txid, commit=commit)
+    written.finish(txid, commit=commit)
+    wait_for(lambda: pending(consumer) == 0, consumer)
+    assert consumer.counters.discarded_transactions == 1
+    consumer.commit(asynchronous=False)
+    stored = written.log.group_offset(consumer.group_id, "t", 0)
+    assert stored is not None
+    assert stored.offset == 2
+
+
+def test_trap_16_trimmed_or_made_up_goes_open_stays(
+    written: Transactions, consumer: Consumer, log: MemoryLog
+) -> None:
+    trimmed = written.begin()
+    written.write(trimmed, "t", [b"x"])
+    still_open = written.begin()
+    written.write(still_open, "t", [b"y"])
+    log.delete_records("__transaction_control", 0, still_open.offset)
+    wait_for(lambda: consumer.counters.discarded_transactions == 1, consumer)
+    written.mark(still_open, "t")
+    assert read(consumer, 1) == [b"y"]
+
+
+def test_a_decided_transaction_is_kept_until_its_marker_comes(
+    written: Transactions, consumer: Consumer
+) -> None:
+    txid = written.begin()
+    written.write(txid, "t", [b"x"])
+    written.decide(txid)
+    wait_for(lambda: consumer.counters.look_ups > 1, consumer)
+    written.mark(txid, "t")
+    written.finish(txid)
+    assert read(consumer, 1) == [b"x"]
+    assert consumer.counters.discarded_transactions == 0
+
+
+def test_trap_17_the_fate_is_taken_before_the_end(
+    written: Transactions, log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    txid = written.begin()
+    written.write(txid, "t", [b"x"])
+    written.decide(txid)
+    asked: list[str] = []
+    real = log.end_offset
+
+    def end_offset(topic: str, partition: int, *, timeout_s: float = 10) -> int:
+        asked.append(topic)
+        found = real(topic, partition, timeout_s=timeout_s)
+        if topic == "__transaction_control":
+            # Between the two questions marker and COMMITTED are written.
+            written.mark(txid, "t")
+            written.finish(txid)
+        return found
+
+    monkeypatch.setattr(log, "end_offset", end_offset)
+    [found] = answer(log, [(("t", 0), txid.to_bytes())], timeout_s=5)
+    assert asked == ["__transaction_control", "t"]
+    assert not found.ended
+    assert found.end_offset == 2
+
+
+def test_without_a_journal_nothing_is_discarded(
+    log: MemoryLog, make_consumer: MakeConsumer
+) -> None:
+    transactions = Transactions(log)
+    txid = transactions.begin()
+    transactions.write(txid, "t", [b"x"])
+    consumer = make_consumer(pending_lookup_age_ms=10)
+    consumer.assign([PLACE])
+    wait_for(lambda: consumer.counters.look_ups > 1, consumer)
+    transactions.mark(txid, "t")
+    assert read(consumer, 1) == [b"x"]
+
+
+@pytest.mark.parametrize("torn", [None, "skip", "error"])
+@pytest.mark.parametrize("start", ["earliest", "middle"])
+def test_trap_21_retention_took_the_first_records(
+    written: Transactions, make_consumer: MakeConsumer, log: MemoryLog, torn: str, start: str
+) -> None:
+    old = written.begin()
+    written.write(old, "t", [b"1", b"2", b"3"])
+    written.append("t", [b"plain"])
+    written.mark(old, "t")
+    written.append("t", [b"after"])
+    log.delete_records("t", 0, 2)
+    consumer = make_consumer(**({"torn_reset": torn} if torn else {}))
+    consumer.assign([PLACE if start == "earliest" else TopicPartition("t", 0, 3)])
+    assert read(consumer, 1) == [b"plain"]
+    if torn == "skip" or (torn is None and start == "earliest"):
+        assert read(consumer, 1) == [b"after"]
+        assert consumer.counters.torn_transactions == 1
+        return
+    for _ in range(2):
+        with pytest.raises(TornTransactionError, match=r"torn\.reset"):
+            read(consumer, 1)
+    assert consumer.position([PLACE])[0].offset == 4
+    consumer.seek(TopicPartition("t", 0, 5))
+    assert read(consumer, 1) == [b"after"]
+
+
+def test_a_failed_partition_does_not_stop_the_others(
+    written: Transactions, make_consumer: MakeConsumer, log: MemoryLog
+) -> None:
+    log.create_topic("u", partitions=1)
+    old = written.begin()
+    written.write(old, "t", [b"1", b"2"])
+    written.mark(old, "t")
+    log.delete_records("t", 0, 1)
+    consumer = make_consumer(torn_reset="error")
+    consumer.assign([PLACE, TopicPartition("u", 0)])
+    with pytest.raises(TornTransactionError):
+        read(consumer, 1)
+    written.append("u", [b"a"])
+    assert read(consumer, 1) == [b"a"]
+    written.transaction("u", [b"b"])
+    assert read(consumer, 1) == [b"b"]
+
+
+def test_trap_14_after_a_restart_without_memory_side_reads_tell_duplicates(
+    written: Transactions, make_consumer: MakeConsumer
+) -> None:
+    three = [written.begin() for _ in range(3)]
+    for number, txid in enumerate(three):
+        written.write(txid, "t", [b"%d" % number] * 3)
+        written.decide(txid)
+    for txid in three:
+        written.mark(txid, "t")
+    end = written.append("t", [b"plain"])[0]
+    for txid in three:  # a recovery redoes them
+        written.mark(txid, "t")
+    written.append("t", [b"last"])
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0, end)])
+    assert read(consumer, 2) == [b"plain", b"last"]
+    assert consumer.counters.duplicate_markers == 3
+    assert consumer.counters.side_reads == 3
+
+
+def test_trimmed_o1_goes_on_from_o2_by_side_reads(
+    written: Transactions, make_consumer: MakeConsumer, log: MemoryLog
+) -> None:
+    hanging = written.begin()
+    written.write(hanging, "t", [b"h"])
+    for number in range(3):
+        written.transaction("t", [b"%d" % number])
+    consumer = make_consumer(enable_auto_commit=False)
+    consumer.assign([PLACE])
+    assert read(consumer, 2) == [b"0", b"1"]
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    log.delete_records("t", 0, 3)
+    again = make_consumer(group_id=consumer.group_id, auto_offset_reset="error")
+    again.assign([PLACE])
+    assert read(again, 1) == [b"2"]
+    written.mark(hanging, "t")
+    with pytest.raises(TornTransactionError):
+        read(again, 1)
+
+
+def test_trimmed_beyond_the_position_resets_as_the_user_says(
+    written: Transactions, make_consumer: MakeConsumer, log: MemoryLog
+) -> None:
+    written.append("t", [b"%d" % n for n in range(10)])
+    consumer = make_consumer(enable_auto_commit=False)
+    consumer.assign([PLACE])
+    read(consumer, 2)
+    consumer.commit(asynchronous=False)
+    log.delete_records("t", 0, 5)
+    earliest = make_consumer(group_id=consumer.group_id)
+    earliest.assign([PLACE])
+    assert read(earliest, 5) == [b"%d" % n for n in range(5, 10)]
+    latest = make_consumer(group_id=consumer.group_id, auto_offset_reset="latest")
+    latest.assign([PLACE])
+    assert nothing_more(latest)
+    error = make_consumer(group_id=consumer.group_id, auto_offset_reset="error")
+    error.assign([PLACE])
+    event = error.poll(5)
+    assert event is not None
+    assert event.error() is not None
+
+
+def test_side_reads_hold_up_their_own_partition_only(
+    written: Transactions, make_consumer: MakeConsumer, log: MemoryLog
+) -> None:
+    log.create_topic("u", partitions=1)
+    big = written.begin()
+    written.write(big, "t", [b"x"] * 30_000)
+    start = written.append("t", [b"between"])[0]
+    written.mark(big, "t")
+    written.append("u", [b"%d" % n for n in range(50)])
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0, start), TopicPartition("u", 0, 0)])
+    first = read(consumer, 51)
+    assert b"x" not in first
+    began = time.monotonic()
+    assert read(consumer, 30_000) == [b"x"] * 30_000
+    assert time.monotonic() - began < 15
