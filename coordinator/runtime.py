@@ -36,12 +36,14 @@ from ..journal.control import TopicPartition
 from ..journal.errors import (
     BrokerError,
     CoordinatorLoadingError,
+    CorruptRecordError,
     JournalError,
     JournalTruncatedError,
     LogtxError,
     NotCoordinatorError,
     RequestTooLargeError,
     TopicError,
+    TransactionError,
 )
 from ..journal.log import Log
 from ..journal.reader import (
@@ -365,6 +367,10 @@ class PartitionRuntime:
             await asyncio.sleep(pause_s * (1 + random.random()))
             pause_s = min(pause_s * 2, RETRY_MAX_S)
 
+    def _fail(self, error: LogtxError) -> None:
+        _LOG.error("partition_failed partition=%d error=%s", self.partition, error)
+        self.status, self.failure = Serving.FAILED, error
+
     async def _take_over(self) -> bool:
         """Win an OWNER epoch and load the shard; False if another candidate won."""
         services, started = self._services, time.monotonic()
@@ -421,7 +427,13 @@ class PartitionRuntime:
                 )
         if end > start:
             for offset, entry in read_entries(log, partition, start, end, timeout_s=LOAD_TIMEOUT_S):
-                shard.replay(offset, entry)
+                try:
+                    shard.replay(offset, entry)
+                except (TransactionError, KeyError) as error:
+                    raise CorruptRecordError(
+                        f"journal partition {partition} at offset {offset}: the record does not"
+                        f" follow from those before it: {error!r}"
+                    ) from error
         return end
 
     def _serve(self, shard: Shard) -> None:
