@@ -1,0 +1,103 @@
+"""Clients of both sides, with the same settings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient
+
+import logtx
+from logtx.integration.kafka import create_topic
+
+PRODUCER: Final[Mapping[str, Any]] = {
+    "acks": "all",
+    "enable.idempotence": True,
+    # librdkafka's own default, written down because it matters. Both sides flush to commit.
+    "linger.ms": 5,
+}
+CONSUMER: Final[Mapping[str, Any]] = {
+    "isolation.level": "read_committed",
+    "enable.auto.commit": False,
+    "auto.offset.reset": "earliest",
+    # At librdkafka's default of 1,000 ms Kafka's side would stall in a backlog.
+    "fetch.queue.backoff.ms": 5,
+    "fetch.wait.max.ms": 10,
+    "queued.max.messages.kbytes": 65_536,
+    "queued.min.messages": 100_000,
+}
+BULK_TOPIC: Final = {
+    "retention.bytes": str(128 * 1024 * 1024),
+    "segment.bytes": str(64 * 1024 * 1024),
+    "file.delete.delay.ms": "1000",
+}
+"""Old records go while the benchmark runs, on both sides: a disk is not what is measured."""
+TRANSACTION_TIMEOUT_MS: Final = 60_000
+CONNECT_TIMEOUT_S: Final = 30.0
+
+
+def shown(settings: Mapping[str, Any]) -> str:
+    """Settings as text."""
+    return ", ".join(f"{k}={str(v).lower()}" for k, v in settings.items())
+
+
+def kafka_producer(servers: str, transactional_id: str | None) -> confluent_kafka.Producer:
+    """confluent-kafka's; with an id, ready to begin transactions."""
+    config: dict[str, Any] = {**PRODUCER, "bootstrap.servers": servers}
+    if transactional_id is None:
+        return confluent_kafka.Producer(config)
+    config["transactional.id"] = transactional_id
+    config["transaction.timeout.ms"] = TRANSACTION_TIMEOUT_MS
+    producer = confluent_kafka.Producer(config)
+    producer.init_transactions(CONNECT_TIMEOUT_S)
+    return producer
+
+
+def logtx_producer(servers: str, transactional_id: str) -> logtx.Producer:
+    """logtx's, connected to its coordinator."""
+    producer = logtx.Producer(
+        {
+            **PRODUCER,
+            "bootstrap.servers": servers,
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        }
+    )
+    producer.init_transactions()
+    return producer
+
+
+def consumer_config(servers: str, group: str) -> dict[str, Any]:
+    """Of a consumer of either kind."""
+    return {**CONSUMER, "bootstrap.servers": servers, "group.id": group}
+
+
+def from_start(topic: str, partitions: int) -> list[confluent_kafka.TopicPartition]:
+    """All of a topic, from its first record."""
+    beginning = confluent_kafka.OFFSET_BEGINNING
+    return [confluent_kafka.TopicPartition(topic, p, beginning) for p in range(partitions)]
+
+
+def make_topic(
+    servers: str, name: str, partitions: int, config: Mapping[str, str] | None = None
+) -> None:
+    """Create a topic, without records of an earlier run."""
+    delete_topics(servers, [name])
+    deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
+    while not create_topic(servers, name, partitions=partitions, config=config):
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"topic {name} is not deleted yet")
+        time.sleep(0.1)
+        delete_topics(servers, [name])
+
+
+def delete_topics(servers: str, names: list[str]) -> None:
+    """Delete topics, where they exist."""
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+    existing = set(admin.list_topics(timeout=CONNECT_TIMEOUT_S).topics)
+    found = [name for name in names if name in existing]
+    if found:
+        for future in admin.delete_topics(found, operation_timeout=CONNECT_TIMEOUT_S).values():
+            future.result(CONNECT_TIMEOUT_S)

@@ -1,0 +1,44 @@
+"""`logtx coordinator`, with a sampler that SIGUSR1 starts, and SIGUSR2 stops and writes down.
+
+Without those signals it is the command and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+
+from logtx.integration.cli import main
+
+from .profiling import Sampler
+
+
+def _install(path: Path) -> None:
+    running: list[Sampler] = []
+
+    def start(_signal: int, _frame: FrameType | None) -> None:
+        sampler = Sampler()
+        sampler.__enter__()
+        running.append(sampler)
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        if running:
+            sampler = running.pop()
+            sampler.__exit__(None, None, None)
+            text = json.dumps([asdict(thread) for thread in sampler.threads])
+            # Renamed into place: whoever sees the file sees all of it.
+            part = path.with_suffix(".part")
+            part.write_text(text)
+            part.rename(path)
+
+    signal.signal(signal.SIGUSR1, start)
+    signal.signal(signal.SIGUSR2, stop)
+
+
+if __name__ == "__main__":
+    _install(Path(sys.argv.pop(1)))
+    main()

@@ -1,0 +1,273 @@
+"""How long a small transaction takes to its delivery, alone and while another stays open."""
+
+from __future__ import annotations
+
+import multiprocessing
+import struct
+import time
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+import confluent_kafka
+
+import logtx
+
+from ..clients import (
+    CONNECT_TIMEOUT_S,
+    CONSUMER,
+    PRODUCER,
+    consumer_config,
+    delete_topics,
+    kafka_producer,
+    logtx_producer,
+    make_topic,
+    shown,
+)
+from ..model import Better, Comparison, Context, Sample, Scenario
+from ..stats import percentile
+
+PARTITIONS: Final = 2
+OPEN_S: Final = 5.0
+ALONE_S: Final = 2.0
+EVERY_S: Final = 0.025
+_NUMBER: Final = struct.Struct("<Q")
+_PADDING: Final = b"x" * (100 - _NUMBER.size)
+_HANGING: Final = 2**64 - 1
+_POLL_S: Final = 0.05
+_PROBE_S: Final = 0.5
+
+
+def _value(number: int) -> bytes:
+    return _NUMBER.pack(number) + _PADDING
+
+
+def _consume(connection: Connection, kind: str, servers: str, group: str, topic: str) -> None:
+    """The consumer's process: notes when each transaction was delivered completely.
+
+    Asked by "start", "stop", and "times", which gives {transaction: monotonic ns}. The clock is
+    the machine's, the same in all processes.
+    """
+    make: Any = confluent_kafka.Consumer if kind == "kafka" else logtx.Consumer
+    consumer = make(consumer_config(servers, group))
+    counts: dict[int, int] = {}
+    times: dict[int, int] = {}
+    connection.send("ready")
+    try:
+        while True:
+            message = consumer.poll(_POLL_S)
+            if message is not None and message.error() is None:
+                (number,) = _NUMBER.unpack_from(message.value())
+                counts[number] = counts.get(number, 0) + 1
+                if counts[number] == PARTITIONS:
+                    times[number] = time.monotonic_ns()
+            if not connection.poll():
+                continue
+            request = connection.recv()
+            if request == "start":
+                end = confluent_kafka.OFFSET_END
+                places = [confluent_kafka.TopicPartition(topic, p, end) for p in range(PARTITIONS)]
+                consumer.assign(places)
+                counts.clear()
+                times.clear()
+            elif request == "stop":
+                consumer.unassign()
+            connection.send(dict(times))
+    except EOFError:
+        consumer.close()
+
+
+class _Latency:
+    """A producer here, a consumer in a process of its own, and a producer that keeps one open."""
+
+    kind = ""
+    held_open = False
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.topic = f"bench-latency-{self.kind}"
+        self.name = f"bench-{type(self).__name__}"
+        self.number = 0
+        self.producer: Any = None
+        self.other: Any = None
+
+    def open(self) -> None:
+        """Connect all three."""
+        self.producer = self.make_producer(self.name)
+        if self.held_open:
+            self.other = self.make_producer(f"{self.name}-other")
+        spawning = multiprocessing.get_context("spawn")
+        self.connection, remote = spawning.Pipe()
+        arguments = (remote, self.kind, self.context.bootstrap_servers, self.name, self.topic)
+        self.process = spawning.Process(target=_consume, args=arguments, daemon=True)
+        self.process.start()
+        remote.close()
+        if not self.connection.poll(CONNECT_TIMEOUT_S):
+            raise TimeoutError("the consumer did not start")
+        self.connection.recv()
+
+    def close(self) -> None:
+        """Disconnect."""
+        self.connection.close()
+        self.process.join(CONNECT_TIMEOUT_S)
+        for producer in (self.producer, self.other):
+            if producer is not None:
+                self.close_producer(producer)
+
+    def make_producer(self, name: str) -> Any:
+        raise NotImplementedError
+
+    def close_producer(self, producer: Any) -> None:
+        """Nothing is open."""
+
+    def measure(self) -> Sample:
+        """Run one round."""
+        self._ask("start")
+        self._await_delivery()
+        full = OPEN_S if self.held_open else ALONE_S
+        if self.held_open:
+            self._begin_other()
+        committed: dict[int, int] = {}
+        started = time.monotonic()
+        until = started + self.context.sized(full, 0.3)
+        while (now := time.monotonic()) < until:
+            self.number += 1
+            committed[self.number] = self._transaction(self.number)
+            time.sleep(max(0.0, now + EVERY_S - time.monotonic()))
+        if self.held_open:
+            self.other.commit_transaction(CONNECT_TIMEOUT_S)
+        times = self._times_of(committed)
+        self._ask("stop")
+        latencies_ms = [(times[n] - committed[n]) / 1e6 for n in committed]
+        notes = {
+            "transactions": float(len(latencies_ms)),
+            "p99 ms": percentile(latencies_ms, 99),
+            "max ms": max(latencies_ms),
+        }
+        return Sample(percentile(latencies_ms, 50), notes)
+
+    def _transaction(self, number: int) -> int:
+        """A record in each partition; when commit was called, monotonic ns."""
+        producer = self.producer
+        producer.begin_transaction()
+        for partition in range(PARTITIONS):
+            producer.produce(self.topic, _value(number), partition=partition)
+        called_ns = time.monotonic_ns()
+        producer.commit_transaction(CONNECT_TIMEOUT_S)
+        return called_ns
+
+    def _begin_other(self) -> None:
+        self.other.begin_transaction()
+        for partition in range(PARTITIONS):
+            self.other.produce(self.topic, _value(_HANGING), partition=partition)
+        if self.other.flush(CONNECT_TIMEOUT_S):
+            raise TimeoutError("the open transaction's records were not acknowledged")
+
+    def _await_delivery(self) -> None:
+        """Transactions until one is delivered: from then on the consumer is reading."""
+        deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            self.number += 1
+            self._transaction(self.number)
+            probe_s = time.monotonic() + _PROBE_S
+            while time.monotonic() < probe_s:
+                if self.number in self._ask("times"):
+                    return
+        raise TimeoutError("the consumer does not read")
+
+    def _times_of(self, numbers: dict[int, int]) -> dict[int, int]:
+        deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            times = self._ask("times")
+            if numbers.keys() <= times.keys():
+                return times
+        raise TimeoutError("not every transaction was delivered")
+
+    def _ask(self, request: str) -> dict[int, int]:
+        self.connection.send(request)
+        times: dict[int, int] = self.connection.recv()
+        return times
+
+
+class KafkaAlone(_Latency):
+    """Kafka's."""
+
+    kind = "kafka"
+
+    def make_producer(self, name: str) -> Any:
+        """A transactional producer."""
+        return kafka_producer(self.context.bootstrap_servers, name)
+
+
+class KafkaBesideOpen(KafkaAlone):
+    """Kafka's, beside an open one."""
+
+    held_open = True
+
+
+class LogtxAlone(_Latency):
+    """logtx's."""
+
+    kind = "logtx"
+
+    def make_producer(self, name: str) -> Any:
+        """A producer."""
+        return logtx_producer(self.context.bootstrap_servers, name)
+
+    def close_producer(self, producer: Any) -> None:
+        """Close it."""
+        producer.close()
+
+
+class LogtxBesideOpen(LogtxAlone):
+    """logtx's, beside an open one."""
+
+    held_open = True
+
+
+_TOPICS: Final = ("bench-latency-kafka", "bench-latency-logtx")
+
+
+def prepare(context: Context) -> None:
+    """Create a topic for each side."""
+    for topic in _TOPICS:
+        make_topic(context.bootstrap_servers, topic, PARTITIONS)
+
+
+def finish(context: Context) -> None:
+    """Delete them."""
+    delete_topics(context.bootstrap_servers, list(_TOPICS))
+
+
+LATENCY: Final = Scenario(
+    name="latency",
+    title="Delivery of a small transaction while another stays open",
+    unit="ms",
+    better=Better.LOWER,
+    method=(
+        "One producer commits a transaction of 2 records in 2 partitions every 25 ms; a consumer "
+        "in a process of its own polls. Measured: p50 of the time from the call of commit to the "
+        "return of the poll that delivers the transaction's last record, by the machine's "
+        "monotonic clock, which both processes share. Alone for 2 s a round; then for 5 s, while "
+        "another producer's transaction with a record in each partition stays open. Kafka's "
+        "consumer waits for that one's end, so its p50 is about half of the 5 s."
+    ),
+    settings=(shown(PRODUCER), shown(CONSUMER)),
+    sides={
+        "kafka": KafkaAlone,
+        "logtx": LogtxAlone,
+        "kafka-beside-open": KafkaBesideOpen,
+        "logtx-beside-open": LogtxBesideOpen,
+    },
+    comparisons=(
+        Comparison(title="commit to delivery, p50", kafka="kafka", logtx="logtx"),
+        Comparison(
+            title="while another transaction stays open for 5 s; ratio: to logtx without it",
+            kafka="kafka-beside-open",
+            logtx="logtx-beside-open",
+            baseline="logtx",
+            target=1.2,
+        ),
+    ),
+    prepare=prepare,
+    finish=finish,
+)

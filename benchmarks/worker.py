@@ -1,0 +1,110 @@
+"""A side in a process of its own, so that no side's threads or GIL disturb another's."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, Final, Self
+
+from .model import Context, Sample, Side
+from .profiling import Sampler, ThreadProfile
+
+_START_TIMEOUT_S: Final = 60.0
+_ROUND_TIMEOUT_S: Final = 180.0
+_JOIN_TIMEOUT_S: Final = 30.0
+
+
+class SideFailedError(Exception):
+    """A side raised an error; the message is its stack."""
+
+
+def _measure(side: Side) -> Sample:
+    """Run one round; notes the CPU time of the client's process with it."""
+    before_s = time.process_time()
+    sample = side.measure()
+    return Sample(sample.value, {**sample.notes, "CPU s": time.process_time() - before_s})
+
+
+def _serve(connection: Connection, make: Callable[[Context], Side], context: Context) -> None:
+    side: Side | None = None
+    try:
+        side = make(context)
+        side.open()
+        connection.send(("ready", None))
+        while (request := connection.recv()) is not None:
+            if request == "measure":
+                connection.send(("sample", _measure(side)))
+            else:
+                with Sampler() as sampler:
+                    sample = side.measure()
+                connection.send(("profile", (sample, sampler.threads)))
+    except EOFError:
+        pass  # The parent is gone.
+    except Exception:  # noqa: BLE001 - whatever it is, the parent is told
+        connection.send(("failed", traceback.format_exc()))
+    finally:
+        if side is not None:
+            side.close()
+
+
+class Worker:
+    """A context manager around a side's process."""
+
+    def __init__(self, name: str, make: Callable[[Context], Side], context: Context) -> None:
+        self._name = name
+        spawning = multiprocessing.get_context("spawn")
+        self._connection, self._remote = spawning.Pipe()
+        # Not a daemon: it may have a child of its own. It ends when its pipe is closed.
+        self._process = spawning.Process(
+            target=_serve, args=(self._remote, make, context), name=name
+        )
+
+    def __enter__(self) -> Self:
+        """Start the process; `await_open` before anything is asked of it."""
+        self._process.start()
+        self._remote.close()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the side, and end the process."""
+        self._connection.close()
+        self._process.join(_JOIN_TIMEOUT_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+    def await_open(self) -> None:
+        """Wait until the side is connected. Raises SideFailedError."""
+        self._receive(_START_TIMEOUT_S)
+
+    def measure(self) -> Sample:
+        """Run one round. Raises SideFailedError."""
+        self._connection.send("measure")
+        sample: Sample = self._receive(_ROUND_TIMEOUT_S)
+        return sample
+
+    def profile(self) -> tuple[Sample, list[ThreadProfile]]:
+        """Run one round under the sampler. Raises SideFailedError."""
+        self._connection.send("profile")
+        result: tuple[Sample, list[ThreadProfile]] = self._receive(_ROUND_TIMEOUT_S)
+        return result
+
+    def _receive(self, timeout_s: float) -> Any:
+        if not self._connection.poll(timeout_s):
+            raise SideFailedError(f"side {self._name} did not answer within {timeout_s:.0f} s")
+        try:
+            kind, result = self._connection.recv()
+        except EOFError:
+            raise SideFailedError(f"the process of side {self._name} ended") from None
+        if kind == "failed":
+            raise SideFailedError(f"side {self._name}: {result}")
+        return result
