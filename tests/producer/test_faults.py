@@ -26,10 +26,12 @@ from logtx.journal.memory_log import MemoryLog
 from logtx.journal.position import Place, Position
 from logtx.journal.records import OffsetStep
 from logtx.journal.state import State
+from logtx.producer.bookkeeping import Phase
 from logtx.producer.producer import Producer
+from logtx.producer.tally import BranchTally
 from logtx.producer.transaction import Transaction
 
-from .conftest import MakeProducer, eventually
+from .conftest import MakeProducer, eventually, read_topic
 from .fake import FakeCoordinators
 
 T = "t"
@@ -419,6 +421,58 @@ def test_fenced_while_the_commit_is_sent_tells_the_decision(
         coordinators.expire(txn.txid)
         with pytest.raises(ProducerFencedError):
             txn.commit()
+
+
+def test_a_session_closed_for_good_does_not_decide_a_commit(
+    producer: Producer, coordinators: FakeCoordinators
+) -> None:
+    fenced = ProducerFencedError("a newer generation took over")
+    txn = begun(producer, b"x")
+    held = coordinators.hold("commit")
+    coordinators.lose_reply("commit", 1, fenced)
+    future = txn.commit_async()
+    eventually(lambda: txn._book.phase is Phase.SENT)
+    producer._engine._on_closed(fenced)
+    held.set()
+    assert future.result(5).state is State.COMMITTED
+
+
+def test_records_stop_before_the_tally_is_closed(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The other way round, a record sent in between would be in nobody's count, and lost.
+    txn = begun(producer, b"x")
+    open_at_close: list[bool] = []
+    close = BranchTally.close
+
+    def watched(tally: BranchTally) -> None:
+        open_at_close.append(txn._direct)
+        close(tally)
+
+    monkeypatch.setattr(BranchTally, "close", watched)
+    txn.commit()
+    assert open_at_close
+    assert not any(open_at_close)
+
+
+def test_kept_records_stay_in_order_while_the_queue_is_full(
+    memory_log: MemoryLog, make_memory_producer: MakeProducer, coordinators: FakeCoordinators
+) -> None:
+    memory_log.create_topic(T, partitions=2)
+    memory_log.hold_appends(T, 0)
+    producer = make_memory_producer(queue__buffering__max__messages=10)
+    held = coordinators.hold("begin")
+    txn = producer.begin_transaction()
+    for i in range(30):
+        txn.produce(T, b"%d" % i, partition=0)
+    held.set()
+    eventually(lambda: memory_log.held_appends(T, 0) == 10)
+    for i in range(30, 40):
+        txn.produce(T, b"%d" % i, partition=0)
+    memory_log.release_appends(T, 0)
+    txn.commit()
+    values = [message.value() for message in read_topic(memory_log, T, 2)]
+    assert values == [b"%d" % i for i in range(40)]
 
 
 # Offsets.

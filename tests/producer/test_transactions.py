@@ -407,6 +407,16 @@ def test_a_delivery_callback_may_produce_and_waits_for_nothing(
     assert coordinators.transactions[txn.txid].writes == {(topic, 0): (BranchRange(0, 0, 1, 2),)}
 
 
+def test_a_commit_does_not_wait_for_linger(
+    make_producer: MakeProducer, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    producer = make_producer(linger__ms=3_000)
+    txn = producer.begin_transaction()
+    txn.produce(topic, b"x", partition=0)
+    assert txn.commit(timeout=2.5).state.commits
+
+
 def test_a_long_poll_keeps_no_commit_waiting(
     make_producer: MakeProducer, make_topic: MakeTopic
 ) -> None:
