@@ -87,6 +87,8 @@ class Consumer:
         self._positions = open_positions(self._log, self._inner, self._config)
         self._callbacks: dict[str, RebalanceCallback | None] = {}
         self._commit_at_s = time.monotonic() + self._config.auto_commit_interval_ms / 1000
+        self._unrestored: list[KafkaPartition] = []
+        """Given to us by the group, and their positions could not be learnt yet."""
         self._closed = False
         self._mode: str | None = None
         self._transactions: TransactionReader | None = None
@@ -124,6 +126,7 @@ class Consumer:
         """
         self._check_open()
         self._reading.remove(list(self._reading.assigned))
+        self._unrestored = []
         self._restore(partitions)
         self._inner.assign([a.kafka() for a in self._reading.assigned.values()])
 
@@ -138,16 +141,33 @@ class Consumer:
         self._check_open()
         return [KafkaPartition(topic, number) for topic, number in self._reading.assigned]
 
-    def _assigned(self, inner: LogConsumer, partitions: list[KafkaPartition]) -> None:
+    def _assigned(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
         if not self._config.cooperative:
             self._reading.remove(list(self._reading.assigned))
-        self._restore(partitions)
+            self._unrestored = []
+        try:
+            self._restore(partitions)
+        except (LogtxError, KafkaException):
+            # Nothing may be read without its position; the next poll tries again.
+            self._unrestored += partitions
+            self._take_over([])
+            raise
+        self._take_over(partitions)
+        _LOG.info("assigned group=%s partitions=%d", self.group_id, len(partitions))
+        self._call("assign", partitions)
+
+    def _take_over(self, partitions: list[KafkaPartition]) -> None:
         places = [self._reading.assigned[_key(p)].kafka() for p in partitions]
         if self._config.cooperative:
-            inner.incremental_assign(places)
+            self._inner.incremental_assign(places)
         else:
-            inner.assign(places)
-        _LOG.info("assigned group=%s partitions=%d", self.group_id, len(partitions))
+            self._inner.assign(places)
+
+    def _restore_again(self) -> None:
+        partitions = self._unrestored
+        self._restore(partitions)
+        self._unrestored = []
+        self._take_over(partitions)
         self._call("assign", partitions)
 
     def _revoked(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
@@ -159,14 +179,19 @@ class Consumer:
             # The next owner starts from what was committed before: repeats, but loses nothing.
             _LOG.warning("commit_at_revocation_failed group=%s error=%s", self.group_id, error)
         finally:
-            self._reading.remove([_key(p) for p in partitions])
+            self._forget(partitions)
         _LOG.info("revoked group=%s partitions=%d", self.group_id, len(partitions))
 
     def _lost(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
         # Another member may own them already: nothing of ours is committed any more.
-        self._reading.remove([_key(p) for p in partitions])
+        self._forget(partitions)
         _LOG.warning("lost group=%s partitions=%d", self.group_id, len(partitions))
         self._call("lost" if self._callbacks.get("lost") else "revoke", partitions)
+
+    def _forget(self, partitions: list[KafkaPartition]) -> None:
+        gone = {_key(p) for p in partitions}
+        self._reading.remove(gone)
+        self._unrestored = [p for p in self._unrestored if _key(p) not in gone]
 
     def _call(self, kind: str, partitions: list[KafkaPartition]) -> None:
         callback = self._callbacks.get(kind)
@@ -393,17 +418,20 @@ class Consumer:
                 "transactions() and poll() or consume() don't mix on one consumer: open another"
             )
         self._mode = mode
+        if self._unrestored:
+            self._restore_again()
 
     def _deliver(self, limit: int, timeout: float) -> list[Message]:
         self._enter("records")
         reading = self._reading
         if self._config.enable_auto_commit:
             self._auto_commit()
+        # Before anything is taken: what is taken counts as delivered, and must not be lost to an
+        # error.
+        reading.raise_failure(again=False)
+        reading.tend()
         found = reading.take(limit)
-        if found and not reading.fetch_due:
-            return found
         if found:
-            reading.fetch(0)
             return found
         until = None if timeout < 0 else time.monotonic() + timeout
         while True:
@@ -453,7 +481,7 @@ class Consumer:
         self, reader: TransactionReader, timeout: float | None
     ) -> Iterator[CommittedTransaction]:
         while True:
-            self._check_open()
+            self._enter("transactions")
             if self._config.enable_auto_commit:
                 self._auto_commit()
             found = reader.next(timeout)
@@ -559,12 +587,14 @@ class Consumer:
                 self._commit_moved(list(self._reading.assigned), wait=True)
         except KafkaException as error:
             _LOG.warning("commit_at_close_failed group=%s error=%s", self.group_id, error)
+        try:
+            # Gives partitions back, for which the application's callbacks are called once more.
+            self._inner.close()
         finally:
             self._counters.spilled_bytes = self._reading.spilled_bytes()
             self._closed = True
             if self._transactions is not None:
                 self._transactions.close()
-            self._inner.close()
             self._reading.close()
             self._positions.close()
             if self._own_log:

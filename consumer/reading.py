@@ -217,25 +217,37 @@ class Reading:
 
     # --- in -------------------------------------------------------------------------------------
 
-    def fetch(self, timeout_s: float) -> bool:
+    def fetch(self, timeout_s: float, limit: int = FETCH_MAX_RECORDS) -> bool:
         """Read one batch, waiting up to `timeout_s` for its first record; True if there was any.
 
         Serves rebalances. Raises what the application's callbacks raise.
         """
-        # consume() with a time-out waits for a full batch; poll() returns at the first record.
         # What is over the limit is spilled before more is read: a disk that refuses stops the
         # reading and not the memory's growth.
         self.pending_map.enforce()
+        # consume() with a time-out waits for a full batch; poll() returns at the first record.
         first = self._inner.poll(timeout_s)
         self._fetched_s = time.monotonic()
         if first is None:
             return False
-        batch = self._inner.consume(FETCH_MAX_RECORDS, 0)
+        batch = self._inner.consume(limit, 0) if limit > 1 else []
         batch.insert(0, first)
         if any(map(_error_of, batch)):
             batch = self._without_events(batch)
         self._sort(batch)
         return True
+
+    def tend(self) -> None:
+        """See to the rest although there is something to deliver, now and then.
+
+        Rebalances, side reads, look-ups; and partitions that have nothing to deliver are read, so
+        that a long transaction in one partition holds up no other.
+        """
+        if time.monotonic() - self._fetched_s < FETCH_EVERY_S or not self._active:
+            return
+        self.work()
+        idle = any(not (a.active or a.held or a.paused) for a in self.assigned.values())
+        self.fetch(0, FETCH_MAX_RECORDS if idle else 1)
 
     def _sort(self, batch: list[Message]) -> None:
         if self._one is not None and batch:
@@ -365,11 +377,6 @@ class Reading:
             assigned.held = False
             if not assigned.paused:
                 self._inner.resume([assigned.kafka()])
-
-    @property
-    def fetch_due(self) -> bool:
-        """Whether other partitions should be read although there is something to deliver."""
-        return time.monotonic() - self._fetched_s > FETCH_EVERY_S
 
     def raise_failure(self, *, again: bool) -> None:
         """Raise what stopped a partition; `again` also where it was raised before."""

@@ -1,0 +1,83 @@
+"""Settings of a consumer: checked, sorted, and those fixed inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from logtx.consumer.config import ConsumerConfig, IsolationLevel, OffsetsStorage
+from logtx.journal.errors import ConfigError, NotSupportedError
+
+
+def parse(**settings: Any) -> ConsumerConfig:
+    return ConsumerConfig.parse({"group.id": "g", "bootstrap.servers": "x:1"} | settings)
+
+
+def test_defaults() -> None:
+    config = parse()
+    assert config.isolation_level is IsolationLevel.READ_COMMITTED
+    assert config.offsets_storage is OffsetsStorage.KAFKA
+    assert config.enable_auto_commit
+    assert config.pending_memory_max_bytes == 64 * 1024 * 1024
+    assert config.torn_reset is None
+    assert config.librdkafka["auto.offset.reset"] == "error"
+    assert config.librdkafka["enable.auto.commit"] is False
+    assert config.librdkafka["fetch.queue.backoff.ms"] == 5
+    assert "bootstrap.servers" not in config.librdkafka
+
+
+def test_librdkafkas_settings_pass_and_ours_do_not() -> None:
+    config = parse(**{"fetch.queue.backoff.ms": 7, "client.id": "me", "pending.dir": "/x"})
+    assert config.librdkafka["fetch.queue.backoff.ms"] == 7
+    assert config.librdkafka["client.id"] == "me"
+    assert not any(name.startswith("pending.") for name in config.librdkafka)
+    assert config.pending_dir == "/x"
+
+
+def test_side_consumers_get_no_callbacks_of_the_application() -> None:
+    config = parse(**{"stats_cb": print, "oauth_cb": print, "group.instance.id": "a"})
+    quiet = config.librdkafka_quiet
+    assert set(config.librdkafka) - set(quiet) == {"stats_cb", "group.instance.id"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"group.id": ""},
+        {"isolation.level": "read_comitted"},
+        {"auto.offset.reset": "first"},
+        {"pending.memory.max.byte": 1},
+        {"pending.memory.max.bytes": -1},
+        {"pending.memory.max.bytes": "lots"},
+        {"torn.reset": "sometimes"},
+        {"offsets.storage": "zookeeper"},
+        {"transaction.groups": "x"},
+        {"transaction.group": ""},
+        {"enable.auto.commit": "maybe"},
+        {"enable.auto.commit": True, "offsets.storage": "transactions"},
+        {"enable.partition.eof": True},
+        {"auto.commit.interval.ms": 2**40},
+    ],
+)
+def test_a_wrong_setting_is_named(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(**settings)
+    assert any(name in str(caught.value) for name in settings)
+
+
+def test_serializable_is_not_there_yet() -> None:
+    with pytest.raises(NotSupportedError, match="transactions"):
+        parse(**{"isolation.level": "serializable"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "cooperative"),
+    [
+        ("partition.assignment.strategy", "cooperative-sticky", True),
+        ("partition.assignment.strategy", "range,roundrobin", False),
+        ("group.protocol", "consumer", True),
+    ],
+)
+def test_how_partitions_come_and_go(name: str, value: str, cooperative: bool) -> None:
+    assert parse(**{name: value}).cooperative is cooperative
