@@ -70,7 +70,7 @@ class Producer:
         log, coordinators, close_log = resources(config, log, coordinators)
         self._config = settings
         self._engine = Engine(settings, log, coordinators, close_log)
-        self._send = self._engine.sender.producer.produce
+        self._send = self._engine.sender.send
         self._current: Transaction | None = None
         self._plain_offsets = PlainOffsets(self._fetch_offsets)
 
@@ -150,15 +150,7 @@ class Producer:
         deadline_s = time.monotonic() + self._config.delivery_timeout_s
         while True:
             try:
-                self._send(
-                    topic,
-                    value,
-                    key,
-                    partition,
-                    on_delivery=on_delivery,
-                    timestamp=timestamp,
-                    headers=pairs,
-                )
+                self._send(topic, value, key, partition, on_delivery, None, timestamp, pairs)
             except BufferError:
                 self._engine.sender.make_room(deadline_s)
             else:

@@ -14,7 +14,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable
-from typing import Final
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
 
 from ..journal.errors import RequestTimedOutError
 from ..journal.log import LogProducer
@@ -28,6 +30,53 @@ _FLUSH_SLICE_S: Final = 0.01
 _SETTLE_S: Final = 0.001
 _ROOM_SLICE_S: Final = 0.02
 _IDLE_S: Final = 1.0
+
+
+Send = Callable[[str, Any, Any, int, Any, None, int, Any], None]
+"""(topic, value, key, partition, delivery callback, None, timestamp, headers) → queued.
+
+The None stands where confluent-kafka's C function has `on_delivery`, the second name of `callback`.
+"""
+
+
+def positional(producer: LogProducer) -> Send:
+    """`producer.produce`, to be called without keywords.
+
+    Measured per record of 100 B with header and callback: 730 ns with three keywords, 450 ns with
+    none; that is a third of what a record costs us. The order is not documented, so it is tried
+    first, with a header that must be refused; where that fails, keywords are used.
+    """
+    call: Any = producer.produce
+    try:
+        # An empty topic name is refused too: nothing is queued whatever the order is.
+        call("", None, None, -1, None, None, 0, [("probe", object())])
+    except TypeError as error:
+        if "header value" in str(error):
+            return call  # type: ignore[no-any-return]
+    except (KafkaException, ValueError):
+        _log.warning("event=produce_order_unknown")
+
+    def send(
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int,
+        on_delivery: Any,
+        _unused: None,
+        timestamp: int,
+        headers: Any,
+    ) -> None:
+        producer.produce(
+            topic,
+            value,
+            key,
+            partition,
+            on_delivery=on_delivery,
+            timestamp=timestamp,
+            headers=headers,
+        )
+
+    return send
 
 
 class Sender:
@@ -44,6 +93,8 @@ class Sender:
             on_tick: called on the thread; whether transactions are open. Must not block.
         """
         self.producer: Final = producer
+        self.send: Final = positional(producer)
+        """Queue a record; the hot path's way to `producer.produce`."""
         self.floors: Final[dict[tuple[str, int], int]] = {}
         """See `tally.Floors`."""
         self._tick_s = tick_s

@@ -64,7 +64,7 @@ class Writer:
         )
         self._admit = self._tally.admit
         self._receivers = self._tally.receivers
-        self._send = sender.producer.produce
+        self._send = sender.send
         self._headers: Headers = []
         # Whether records may go straight to librdkafka. False before anything closes the tally.
         self._direct = False
@@ -109,9 +109,10 @@ class Writer:
                     value,
                     key,
                     partition,
-                    on_delivery=self._receivers[topic],
-                    timestamp=timestamp,
-                    headers=self._headers,
+                    self._receivers[topic],
+                    None,
+                    timestamp,
+                    self._headers,
                 )
             except BufferError:
                 pass  # The queue is full: wait for room, below.
@@ -176,9 +177,10 @@ class Writer:
             record.value,
             record.key,
             record.partition,
-            on_delivery=receiver,
-            timestamp=record.timestamp,
-            headers=headers,
+            receiver,
+            None,
+            record.timestamp,
+            headers,
         )
 
     def _send_waiting(self, record: Record) -> None:
