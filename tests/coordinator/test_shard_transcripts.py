@@ -55,7 +55,6 @@ from logtx.journal.txid import TxId
 from .harness import (
     INCARNATION,
     Appended,
-    Checker,
     Closed,
     Coordinator,
     Emitted,
@@ -70,6 +69,7 @@ from .harness import (
     step,
     txid,
 )
+from .test_shard_checkers import Checker
 
 TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 RULE = "----"

@@ -1,0 +1,430 @@
+"""Checkers of the shard: a naive reading of the journal, and what must hold of all that is told.
+
+`Reference` reads a journal in the slow and obvious way, and `Checker` holds everything that
+coordinators tell against it: the invariants of the design, by their numbers. Both look at the
+journal alone. The tests at the end show that each finds a journal that breaks its rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pytest
+
+from logtx.coordinator import commands as c
+from logtx.coordinator.decision import WriteMarkers, WriteOffsets
+from logtx.coordinator.shard import Shard
+from logtx.journal.control import TopicPartition
+from logtx.journal.errors import TransactionAbortedError, TransactionCommittedError
+from logtx.journal.fate import EpochFilter
+from logtx.journal.position import Place
+from logtx.journal.records import (
+    Aborted,
+    AddOffsets,
+    Begin,
+    Bind,
+    Committed,
+    Entry,
+    JournalRecord,
+    OffsetStep,
+    Owner,
+    PrepareAbort,
+    PrepareCommit,
+    ProducerRecord,
+)
+from logtx.journal.state import State
+from logtx.journal.txid import TxId
+
+from .harness import (
+    INCARNATION,
+    Coordinator,
+    Emitted,
+    Event,
+    Journal,
+    Owned,
+    Ref,
+    Replied,
+    dump,
+    fates,
+    load,
+    step,
+    txid,
+)
+
+
+@dataclass(slots=True)
+class NaiveTransaction:
+    """One transaction as the journal has it."""
+
+    producer_id: str
+    generation: int
+    nonce: int
+    request_id: int
+    state: State = State.OPEN
+    sequence: int | None = None
+    steps: dict[tuple[str, TopicPartition], list[OffsetStep]] = field(default_factory=dict)
+
+
+Places = dict[TopicPartition, Place]
+Request = tuple[str, int, int, int]
+"""Producer id, generation, nonce and request id of a BEGIN."""
+
+
+class Reference:
+    """The state of a journal in the slow and obvious way, and what must hold of any journal.
+
+    Raises:
+        AssertionError: a record acts on another transaction than its writer meant (invariant 2);
+            a transaction of a fenced generation was committed (6), or one whose input leaves a
+            gap or overlaps (8).
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        """Read a journal from offset 0."""
+        self.transactions: dict[int, NaiveTransaction] = {}
+        self.generations: dict[str, tuple[int, bool]] = {}
+        self.bindings: dict[str, str] = {}
+        self.iovs: dict[str, list[tuple[int, Places]]] = {}
+        """Group → its IOV after each commit, with the commit sequence."""
+        self.end = 0
+        epochs = EpochFilter()
+        for offset, entry in enumerate(journal.entries):
+            self.end = offset + 1
+            if not epochs.accept(offset, entry):
+                continue
+            self._apply(offset, entry.record)
+            meant, begin = journal.meant[offset], getattr(entry.record, "begin", None)
+            if meant is not None and begin in self.transactions:
+                assert journal.entries[begin].record == meant, (
+                    f"the record at {offset} was meant for another transaction than T{begin}"
+                )
+
+    @property
+    def hw(self) -> int:
+        """The oldest unfinished BEGIN, else the end."""
+        unfinished = (b for b, t in self.transactions.items() if not t.state.finished)
+        return min(unfinished, default=self.end)
+
+    def iov(self, group: str, sequence: int | None = None) -> Places:
+        """A group's IOV now, or as of a commit sequence."""
+        history = self.iovs.get(group, [])
+        return next((p for s, p in reversed(history) if sequence in (None, s)), {})
+
+    def _apply(self, offset: int, record: JournalRecord) -> None:
+        match record:
+            case ProducerRecord():
+                self.generations[record.producer_id] = record.generation, record.voided
+            case Begin():
+                self.transactions[offset] = NaiveTransaction(
+                    record.producer_id, record.generation, record.session_nonce, record.request_id
+                )
+            case Bind():
+                self.bindings.setdefault(record.group, record.transaction_group)
+            case AddOffsets() | PrepareCommit() | PrepareAbort() | Committed() | Aborted():
+                transaction = self.transactions.get(record.begin)
+                if transaction is not None:
+                    self._move(offset, transaction, record)
+            case _:
+                pass
+
+    def _move(
+        self,
+        offset: int,
+        told: NaiveTransaction,
+        record: AddOffsets | PrepareCommit | PrepareAbort | Committed | Aborted,
+    ) -> None:
+        match record:
+            case AddOffsets() if told.state is State.OPEN:
+                self._add(told, record)
+            case PrepareCommit() if told.state is State.OPEN:
+                told.state, told.sequence = State.COMMITTING, offset
+                assert self.generations[told.producer_id] == (told.generation, False), (
+                    f"a fenced transaction was committed at {offset}"
+                )
+                self._commit(offset, told)
+            case PrepareAbort() if told.state is State.OPEN:
+                told.state, told.sequence = State.ABORTING, offset
+            case Committed() if told.state is State.COMMITTING:
+                told.state = State.COMMITTED
+            case Aborted() if told.state is State.ABORTING:
+                told.state = State.ABORTED
+            case _:
+                pass
+
+    @staticmethod
+    def _add(told: NaiveTransaction, record: AddOffsets) -> None:
+        chains = {key: list(steps) for key, steps in told.steps.items()}
+        for each in record.steps:
+            chain = chains.setdefault((record.group, (each.topic, each.partition)), [])
+            if each in chain:
+                continue
+            if chain and chain[-1].to.place != each.from_place:
+                return  # What it continues was lost.
+            chain.append(each)
+        told.steps = chains
+
+    def _commit(self, offset: int, told: NaiveTransaction) -> None:
+        moved: dict[str, Places] = {}
+        for (group, partition), steps in told.steps.items():
+            places = moved.setdefault(group, dict(self.iov(group)))
+            for each in steps:
+                assert places.get(partition) == each.from_place, (
+                    f"the input of {group} in {partition} stood at {places.get(partition)}, and the"
+                    f" commit at {offset} goes on from {each.from_place}"
+                )
+                places[partition] = each.to.place
+        for group, places in moved.items():
+            self.iovs.setdefault(group, []).append((offset, places))
+
+
+# ---- the checkers ----------------------------------------------------------------------------
+
+
+class Checker:
+    """Holds what coordinators tell against the journal; `listen` is for `Coordinator`."""
+
+    def __init__(self, journal: Journal) -> None:
+        """Check coordinators of this journal."""
+        self.journal = journal
+        self.hw = 0
+        """The highest that any marker could have stated."""
+        self.begun: dict[TxId, Request] = {}
+        """TxIds that clients were told, and in answer to what."""
+        self._answers: dict[Request, TxId] = {}
+        self._marked: dict[Coordinator, int] = {}
+        self._to_assert: dict[Coordinator, set[str]] = {}
+        self._floors: dict[Ref, int] = {}
+        self._known: dict[Ref, bool] = {}
+        self._reference: Reference | None = None
+
+    @property
+    def reference(self) -> Reference:
+        """The naive reading of the journal as it stands."""
+        if self._reference is None or self._reference.end != self.journal.end:
+            self._reference = Reference(self.journal)
+        return self._reference
+
+    def asked(self, ref: Ref, command: c.Command) -> None:
+        """Call before a command is submitted: what its answer must know already."""
+        if isinstance(command, c.FetchOffsets):
+            self._floors[ref] = max(
+                (sequence for sequence, _ in self.reference.iovs.get(command.group, [])), default=-1
+            )
+        self._known[ref] = (
+            command.group in self.reference.bindings
+            if isinstance(command, c.BindGroup)
+            else getattr(command, "txid", None) in self.begun
+        )
+
+    def listen(self, coordinator: Coordinator, event: Event) -> None:
+        """Check one event."""
+        match event:
+            case Replied():
+                self._replied(event.ref, coordinator.commands[event.ref], event.reply)
+            case Owned():
+                self._marked[coordinator] = -1
+                self._to_assert[coordinator] = set(self.reference.iovs)
+            case Emitted(WriteMarkers(transaction), hw):
+                sequence = transaction.commit_sequence
+                self._decided(transaction.txid, transaction.state, sequence)
+                assert sequence is not None
+                assert sequence > self._marked[coordinator], "markers out of order (invariant 4)"
+                self._marked[coordinator] = sequence
+                self.published(hw)
+            case Emitted(WriteOffsets(group, _, offsets), hw):
+                self._iov(group, offsets, None)
+                self._to_assert[coordinator].discard(group)
+                self.published(hw)
+            case _:
+                pass
+
+    def published(self, hw: int) -> None:
+        """A marker may state this HW: no transaction that could still commit lies below it."""
+        self.hw = max(self.hw, hw)
+        assert self.hw <= self.reference.hw, (
+            f"HW {self.hw} is above the unfinished BEGIN or end at {self.reference.hw}"
+        )
+
+    def after_step(self, coordinators: Iterable[Coordinator]) -> None:
+        """Call when something happened: live states, replayed ones and the naive agree."""
+        reference, entries = self.reference, self.journal.entries
+        shard = load(entries)
+        self._agree(shard, reference)
+        assert self.hw <= reference.hw, "HW went back"
+        for coordinator in coordinators:
+            if not coordinator.serving:
+                continue
+            assert not self._to_assert[coordinator], "an IOV was not asserted again (TRAPS 27)"
+            self.published(coordinator.shard.hw)
+            self._fenced(coordinator.shard)
+            if coordinator.acknowledged_end == self.journal.end:
+                flying = [flying.entry for flying in coordinator.in_flight]
+                again = load([*entries, *flying])
+                assert dump(again) == dump(coordinator.shard), "replay differs from the live state"
+
+    @staticmethod
+    def _fenced(shard: Shard) -> None:
+        for transaction in shard.transactions:
+            producer = shard.producers[transaction.producer_id]
+            fenced = producer.voided or transaction.generation < producer.generation
+            assert not (fenced and transaction.state is State.OPEN), (
+                f"{transaction.txid} of a fenced generation is still open"
+            )
+
+    @staticmethod
+    def _agree(shard: Shard, reference: Reference) -> None:
+        for begin, told in reference.transactions.items():
+            outcome = shard.transactions.outcome(begin)
+            if outcome is None and told.state.finished and not shard.transactions._outcomes:
+                continue  # The test lets it forget what is finished.
+            assert outcome is not None, f"the shard lost the transaction at {begin}"
+            assert (outcome.state, outcome.commit_sequence) == (told.state, told.sequence)
+        unfinished = {b for b, t in reference.transactions.items() if not t.state.finished}
+        assert {t.begin for t in shard.transactions} == unfinished
+        for group in {*reference.iovs, *shard.offsets.groups()}:
+            offsets = shard.offsets.committed(group).offsets
+            assert {p: o.place for p, o in offsets.items()} == reference.iov(group)
+        held = {n: (p.generation, p.voided) for n, p in shard.producers.items()}
+        assert held == reference.generations
+        assert shard.bindings == reference.bindings
+
+    def _replied(self, ref: Ref, command: c.Command, reply: c.Reply) -> None:
+        match reply:
+            case c.Began():
+                assert isinstance(command, c.Begin)
+                self._began(command, reply.txid)
+            case c.Outcome() if reply.state.commits or reply.state.aborts:
+                self._decided(reply.txid, reply.state, reply.commit_sequence)
+            case TransactionCommittedError():
+                self._decided(command.txid, State.COMMITTING, None)  # type: ignore[union-attr]
+            case TransactionAbortedError():
+                self._decided(command.txid, State.ABORTING, None)  # type: ignore[union-attr]
+            case c.Outcome(state=State.UNKNOWN):
+                assert not self._known[ref], f"{reply.txid} was begun, and is denied"
+            case c.GroupOffsets():
+                assert isinstance(command, c.FetchOffsets)
+                sequence = reply.commit_sequence
+                assert (-1 if sequence is None else sequence) >= self._floors[ref], (
+                    "a stale IOV was told"
+                )
+                self._iov(command.group, reply, command.partitions)
+            case c.Binding(None):
+                assert not self._known[ref], "a binding is denied"
+            case c.Binding(bound):
+                assert isinstance(command, c.BindGroup)
+                assert bound == self.reference.bindings.get(command.group), "bound elsewhere"
+            case _:
+                pass
+
+    def _began(self, command: c.Begin, told: TxId) -> None:
+        session = command.session
+        request = session.producer_id, session.generation, session.nonce, command.request_id
+        assert self.begun.setdefault(told, request) == request, f"{told} was given out twice"
+        assert self._answers.setdefault(request, told) == told, f"{request} began two"
+        found = self.reference.transactions.get(told.offset)
+        assert found is not None, f"{told} was told before it was durable"
+        assert (found.producer_id, found.generation, found.nonce, found.request_id) == request
+
+    def _decided(self, told: TxId, state: State, sequence: int | None) -> None:
+        found = self.reference.transactions.get(told.offset)
+        assert found is not None, f"{told} was said to be {state}, and is not in the journal"
+        assert (found.state.commits, found.state.aborts) == (state.commits, state.aborts), (
+            f"{told} was said to be {state}; the journal has it {found.state}"
+        )
+        assert sequence in (None, found.sequence)
+        fate = fates(self.journal.entries, [told])[told]
+        assert (fate.state, fate.commit_sequence) == (found.state, found.sequence)
+
+    def _iov(
+        self, group: str, offsets: c.GroupOffsets, asked: Iterable[TopicPartition] | None
+    ) -> None:
+        expected = self.reference.iov(group, offsets.commit_sequence)
+        if offsets.commit_sequence is None:
+            expected = {}
+        elif asked is not None:
+            wanted = set(asked)
+            expected = {p: place for p, place in expected.items() if p in wanted}
+        assert {p: o.place for p, o in offsets.offsets.items()} == expected, (
+            f"an IOV of {group} that no commit made was told"
+        )
+
+
+# ---- the checkers' own tests -------------------------------------------------------------------
+
+
+def journal_of(*records: JournalRecord) -> Journal:
+    """OWNER at 0, PRODUCER at 1, BEGIN at 2 and 3, then these records."""
+    journal = Journal()
+    journal.append(Entry(-1, INCARNATION, Owner(replaces=-1, address="c1", process_nonce=1)))
+    producer = ProducerRecord(producer_id="p", generation=0, session_nonce=1, owner="default")
+    begins = (
+        Begin(
+            producer_id="p",
+            generation=0,
+            session_nonce=1,
+            request_id=request_id,
+            answered_below=1,
+            timeout_ms=1_000,
+            started_ms=0,
+        )
+        for request_id in (1, 2)
+    )
+    for record in (producer, *begins, *records):
+        journal.append(Entry(0, INCARNATION, record))
+    return journal
+
+
+def commit(begin: int) -> PrepareCommit:
+    return PrepareCommit(begin=begin, writes=(), decided_ms=0)
+
+
+def offsets(begin: int, start: int | None, to: int) -> AddOffsets:
+    return AddOffsets(begin=begin, group="g", steps=(step(("a", 0), start, to),))
+
+
+def test_reference_follows_a_chain_of_input() -> None:
+    steps = offsets(2, None, 1), offsets(2, 1, 2), offsets(3, 2, 5)
+    reference = Reference(journal_of(*steps, commit(2), commit(3), Committed(begin=2)))
+    assert reference.iov("g") == {("a", 0): Place(5)}
+    assert reference.iov("g", 7) == {("a", 0): Place(2)}
+    assert reference.hw == 3
+
+
+@pytest.mark.parametrize("start", [0, 2])
+def test_reference_refuses_gaps_and_overlaps(start: int) -> None:
+    journal = journal_of(offsets(2, None, 1), offsets(3, start, 3), commit(2), commit(3))
+    with pytest.raises(AssertionError, match="the input of g"):
+        Reference(journal)
+
+
+def test_reference_refuses_the_commit_of_a_fenced_generation() -> None:
+    newer = ProducerRecord(producer_id="p", generation=1, session_nonce=2, owner="default")
+    with pytest.raises(AssertionError, match="fenced"):
+        Reference(journal_of(newer, commit(2)))
+
+
+def test_reference_refuses_a_record_meant_for_another() -> None:
+    journal = journal_of()
+    other = journal.entries[3].record
+    assert isinstance(other, Begin)
+    journal.append(Entry(0, INCARNATION, commit(2)), other)
+    with pytest.raises(AssertionError, match="meant for another"):
+        Reference(journal)
+
+
+def test_checker_refuses_what_the_journal_does_not_say() -> None:
+    journal = journal_of(commit(2))
+    checker = Checker(journal)
+    ask = c.GetOutcome(txid=txid(2))
+    checker.asked(1, ask)
+    checker._replied(1, ask, c.Outcome(txid(2), State.COMMITTING, 4))
+    for told in (
+        c.Outcome(txid(2), State.ABORTING, 4),
+        c.Outcome(txid(2), State.COMMITTING, 5),
+        TransactionAbortedError("no"),
+    ):
+        with pytest.raises(AssertionError):
+            checker._replied(1, ask, told)
+    with pytest.raises(AssertionError, match="above"):
+        checker.published(3)

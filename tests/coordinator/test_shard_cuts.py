@@ -1,0 +1,290 @@
+"""Stop at every record and load again: nothing that was told is denied, and all comes to its end.
+
+First with recorded histories: for each prefix of the journal, a new owner is asked again whatever
+was told by then. Then with a client that only wants its work done: it is played once without any
+fault, and once for every record at which the owner may lose its place and every number of records
+in flight that land all the same; it must be told the same each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import pairwise
+
+import pytest
+
+from logtx.coordinator import commands as c
+from logtx.journal.control import BranchRange, TopicPartition
+from logtx.journal.errors import LogtxError, TransactionAbortedError, TransactionCommittedError
+from logtx.journal.txid import TxId
+
+from .harness import Appended, Coordinator, Event, Journal, Replied, step
+from .test_shard_checkers import Checker
+from .test_shard_stateful import World, run_seed
+
+# ---- recorded histories ------------------------------------------------------------------------
+
+
+class Recorded(World):
+    """A world that remembers when it told what."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[int, c.Command, c.Reply]] = []
+        """Journal's end when it was told, the command, the reply."""
+        super().__init__()
+
+    def _listen(self, coordinator: Coordinator, event: Event) -> None:
+        super()._listen(coordinator, event)
+        if isinstance(event, Replied):
+            self.told.append((self.journal.end, coordinator.commands[event.ref], event.reply))
+
+
+def decision(reply: c.Reply) -> bool | None:
+    """Whether a reply says committed (True), aborted (False) or neither."""
+    match reply:
+        case c.Outcome():
+            return True if reply.state.commits else False if reply.state.aborts else None
+        case TransactionCommittedError():
+            return True
+        case TransactionAbortedError():
+            return False
+        case _:
+            return None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_nothing_told_is_denied_by_a_reload_at_any_record(seed: int) -> None:
+    world = run_seed(seed, steps=60, make=Recorded)
+    assert isinstance(world, Recorded)
+    for cut in range(1, world.journal.end + 1):
+        journal = Journal()
+        for entry in world.journal.entries[:cut]:
+            journal.append(entry)
+        checker = Checker(journal)
+        owner = Coordinator(journal, name="c9", listen=checker.listen)
+        owner.take_over()
+        owner.ack()
+        checker.after_step([owner])
+        for ref, (end, command, reply) in enumerate(world.told):
+            told = decision(reply)
+            if end > cut or told is None:
+                continue
+            ask = c.GetOutcome(txid=command.txid)  # type: ignore[union-attr]
+            checker.asked(ref, ask)
+            owner.submit(ask, ref)
+            assert decision(owner.replies[ref]) is told, f"{ask.txid}, cut at {cut}"
+
+
+# ---- a client that wants its work done ---------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """What a client asks until it is answered."""
+
+    make: Callable[[], c.Command]
+    reply: c.Reply | None = None
+
+
+class Client:
+    """Sends its requests in order, and those without an answer again after a break."""
+
+    def __init__(self, lose_at: int | None = None, landed: int = 0) -> None:
+        """Nothing was asked yet.
+
+        Args:
+            lose_at: number of the appended record after which the owner loses its place; None:
+                it never does.
+            landed: how many of the records then in flight land all the same.
+        """
+        self.lose_at = lose_at
+        self.landed = landed
+        self.appended = 0
+        self.in_flight = 0
+        """At the loss."""
+        self.requests: list[Request] = []
+        self._sent: list[Request] = []
+        self._lost = False
+        self.journal = Journal()
+        self.checker = Checker(self.journal)
+        self.coordinator = Coordinator(self.journal, listen=self._listen)
+        self.coordinator.take_over()
+
+    def _listen(self, coordinator: Coordinator, event: Event) -> None:
+        self.checker.listen(coordinator, event)
+        if isinstance(event, Appended):
+            self.appended += 1
+        elif isinstance(event, Replied):
+            self._sent[event.ref].reply = event.reply
+
+    def ask(self, make: Callable[[], c.Command]) -> Request:
+        """Send a request."""
+        request = Request(make)
+        self.requests.append(request)
+        self._send(request)
+        self._maybe_lose()
+        return request
+
+    def _send(self, request: Request) -> None:
+        ref, command = len(self._sent), request.make()
+        self._sent.append(request)
+        self.checker.asked(ref, command)
+        self.coordinator.submit(command, ref)
+
+    def _maybe_lose(self) -> None:
+        if self._lost or self.lose_at is None or self.appended < self.lose_at:
+            return
+        self._lost = True
+        self.in_flight = len(self.coordinator.in_flight)
+        self.coordinator.lose(self.landed)
+        for request in self.requests:
+            if request.reply is None:
+                self._send(request)
+
+    def wait(self, *requests: Request) -> None:
+        """Let appends land one by one until these are answered."""
+        while any(r.reply is None for r in requests):
+            assert self.coordinator.in_flight, "nothing in flight, and no answer"
+            self.coordinator.ack(1)
+        self.checker.after_step([self.coordinator])
+
+    def finish_all(self) -> None:
+        """Write every marker."""
+        while self.coordinator.markers or self.coordinator.in_flight:
+            self.coordinator.ack()
+            for begin in list(self.coordinator.markers)[:1]:
+                self.coordinator.finish(begin)
+            self._maybe_lose()
+
+
+class Work:
+    """The same work each time: two commits out of order, an abort and its redo, a successor."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.session: c.Session | None = None
+        self.begun = 0
+
+    def connect(self, nonce: int) -> None:
+        """Connect, and use the session from then on."""
+        make = partial(c.Connect, producer_id="p", nonce=nonce)
+        request = self.client.ask(make)
+        self.client.wait(request)
+        assert isinstance(request.reply, c.Connected)
+        self.session = c.Session("p", request.reply.generation, nonce)
+
+    def begin(self, count: int) -> list[TxId]:
+        """Open transactions, all at once."""
+        requests = []
+        for _ in range(count):
+            self.begun += 1
+            requests.append(
+                self.client.ask(
+                    partial(
+                        c.Begin,
+                        session=self.session,
+                        request_id=self.begun,
+                        answered_below=self.begun - len(requests),
+                        timeout_ms=60_000,
+                        partitions=(("a", 0),),
+                    )
+                )
+            )
+        self.client.wait(*requests)
+        replies = [r.reply for r in requests]
+        return [r.txid for r in replies if isinstance(r, c.Began)]
+
+    def offsets(self, txid: TxId, *places: int | None) -> list[Request]:
+        """Send offsets that go from place to place, one request each."""
+        return [
+            self.client.ask(
+                partial(
+                    c.AddOffsets,
+                    session=self.session,
+                    txid=txid,
+                    group="g",
+                    steps=(step(("a", 0), start, to),),
+                )
+            )
+            for start, to in pairwise(places)
+            if to is not None
+        ]
+
+    def end(self, txid: TxId, action: c.Action) -> Request:
+        """Commit or abort."""
+        writes: dict[TopicPartition, tuple[BranchRange, ...]] = {
+            ("b", 1): (BranchRange(0, 0, 0, 1),)
+        }
+        make = partial(c.End, session=self.session, txid=txid, action=action, writes=writes)
+        return self.client.ask(make)
+
+    def do(self) -> list[str]:
+        """Everything; returns what was told."""
+        client, commit, abort = self.client, c.Action.COMMIT, c.Action.ABORT
+        self.connect(1)
+        first, second = self.begin(2)
+        client.wait(*self.offsets(first, None, 1, 2), *self.offsets(second, 2, 3))
+        client.wait(self.end(second, commit), self.end(first, commit))
+        client.finish_all()
+        third, fourth = self.begin(2)
+        client.wait(*self.offsets(third, 3, 4), *self.offsets(fourth, 4, 5))
+        client.wait(self.end(fourth, commit), self.end(third, abort))
+        client.wait(self.end(fourth, abort))
+        [fifth, sixth] = self.begin(2)
+        client.wait(*self.offsets(fifth, 3, 4, 5), *self.offsets(sixth, 5, 6))
+        client.wait(self.end(fifth, commit))
+        left = self.end(sixth, commit)
+        self.begin(1)
+        self.connect(2)
+        client.wait(left)
+        client.finish_all()
+        return [described(r.reply) for r in client.requests]
+
+
+def described(reply: c.Reply | None) -> str:
+    """A reply without the numbers that depend on where records lie."""
+    match reply:
+        case c.Outcome():
+            # Asked again, it may be finished already.
+            return "commits" if reply.state.commits else "aborts"
+        case c.Connected():
+            return f"generation {reply.generation}"
+        case LogtxError() | _:
+            return type(reply).__name__
+
+
+@cache
+def plain() -> tuple[Client, list[str]]:
+    """The work without any fault, and what was told."""
+    client = Client()
+    return client, Work(client).do()
+
+
+def losses() -> Iterable[tuple[int, int]]:
+    """(record, how many in flight land): every place where the owner can lose its place."""
+    for record in range(1, plain()[0].appended + 1):
+        probe = Client(lose_at=record)
+        Work(probe).do()
+        for landed in range(probe.in_flight + 1):
+            yield record, landed
+
+
+def test_the_plain_run_does_its_work() -> None:
+    client, told = plain()
+    assert client.checker.reference.iov("g")["a", 0].o2 == 6
+    assert told.count("commits") == 4
+    assert told.count("OffsetsConflictError") == 1
+    assert client.coordinator.shard.hw == client.journal.end
+
+
+def test_work_is_told_the_same_wherever_the_owner_loses_its_place() -> None:
+    count = 0
+    for lose_at, landed in losses():
+        client = Client(lose_at, landed)
+        assert Work(client).do() == plain()[1], (lose_at, landed)
+        assert client.checker.reference.iov("g")["a", 0].o2 == 6
+        assert client.coordinator.shard.hw == client.journal.end
+        count += 1
+    assert count > plain()[0].appended

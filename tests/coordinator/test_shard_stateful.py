@@ -1,0 +1,448 @@
+"""Random histories of the shard: two producers and their zombies, two coordinators, a bad log.
+
+`World` is what can happen, `ShardMachine` lets Hypothesis choose, and the `Checker` of the harness
+watches every step. `test_shard_mutations.py` shows that it finds what it should.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from logtx.coordinator import commands as c
+from logtx.coordinator.decision import ShardConfig
+from logtx.journal.control import BranchRange, TopicPartition
+from logtx.journal.records import (
+    AbortReason,
+    Committed,
+    Entry,
+    JournalRecord,
+    Owner,
+    PrepareAbort,
+    PrepareCommit,
+    ProducerRecord,
+)
+from logtx.journal.txid import TxId
+
+from .harness import INCARNATION, Coordinator, Event, Journal, Replied, step, txid
+from .test_shard_checkers import Checker
+
+GROUPS: Final = ("g", "h")
+INPUTS: Final[tuple[TopicPartition, ...]] = (("a", 0), ("a", 1))
+CONFIG: Final = ShardConfig(session_grace_ms=300, reload_grace_ms=1_000)
+TIMEOUT_MS: Final = 2_000
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Client:
+    """One instance of a producer; it lives on as a zombie when another took its place."""
+
+    producer_id: str
+    nonce: int
+    session: c.Session | None = None
+    next_request: int = 1
+    unanswered: set[int] = field(default_factory=set)
+    """Request ids of its BEGINs without an answer."""
+    transactions: list[TxId] = field(default_factory=list)
+    cursors: dict[tuple[str, TopicPartition], int | None] = field(default_factory=dict)
+    """Where its input stands, per group and partition, as far as it sent it."""
+
+
+def pick(items: Sequence[T], index: int) -> T:
+    return items[index % len(items)]
+
+
+class World:
+    """Everything that can happen; arguments are small numbers, so that anybody may choose.
+
+    `where` chooses the coordinator: 0 the one that took over last, 1 the other, which may believe
+    that it still owns the journal.
+    """
+
+    def __init__(self) -> None:
+        """One coordinator owns the journal; four client instances of two producers exist."""
+        self.journal = Journal()
+        self.checker = Checker(self.journal)
+        self.coordinators = [
+            Coordinator(self.journal, name=name, config=CONFIG, listen=self._listen)
+            for name in ("c1", "c2")
+        ]
+        self.clients = [Client("p", 1), Client("p", 2), Client("q", 3), Client("q", 4)]
+        self.sent: list[tuple[Client, c.Command]] = []
+        self._senders: dict[int, Client] = {}
+        self.coordinators[0].take_over()
+
+    def _listen(self, coordinator: Coordinator, event: Event) -> None:
+        self.checker.listen(coordinator, event)
+        if isinstance(event, Replied):
+            command = coordinator.commands[event.ref]
+            self._learn(self._senders[event.ref], command, event.reply)
+
+    @staticmethod
+    def _learn(client: Client, command: c.Command, reply: c.Reply) -> None:
+        match reply:
+            case c.Connected() if isinstance(command, c.Connect):
+                session = c.Session(client.producer_id, reply.generation, client.nonce)
+                if client.session != session:
+                    client.session, client.cursors = session, {}
+            case c.Began() if isinstance(command, c.Begin):
+                client.unanswered.discard(command.request_id)
+                if reply.txid not in client.transactions:
+                    client.transactions.append(reply.txid)
+            case _:
+                pass
+
+    def at(self, where: int) -> Coordinator:
+        """A coordinator, by `where`."""
+        return self.coordinators[where % 2]
+
+    def send(self, client: Client, command: c.Command, where: int = 0) -> None:
+        """A client sends a command, for the first time or again."""
+        ref = len(self._senders)
+        self._senders[ref] = client
+        self.checker.asked(ref, command)
+        self.at(where).submit(command, ref)
+
+    def ask(self, client: Client, command: c.Command, where: int = 0) -> None:
+        """A client sends a command that it may repeat."""
+        self.sent.append((client, command))
+        self.send(client, command, where)
+
+    def check(self) -> None:
+        """What must hold between any two steps."""
+        self.checker.after_step(self.coordinators)
+
+    # ---- clients -----------------------------------------------------------------------------
+
+    def connect(self, who: int, generation: int, where: int) -> None:
+        """Connect; `generation`: 0 none given, 1 its own, 2 one above, 3 zero."""
+        client = pick(self.clients, who)
+        own = client.session.generation if client.session else 0
+        given = pick((None, own, own + 1, 0), generation)
+        command = c.Connect(producer_id=client.producer_id, nonce=client.nonce, generation=given)
+        self.ask(client, command, where)
+        self.at(where).attach(client.producer_id)
+
+    def begin(self, who: int, where: int) -> None:
+        """Open a transaction."""
+        client = pick(self.clients, who)
+        if client.session is None:
+            return
+        request_id, client.next_request = client.next_request, client.next_request + 1
+        client.unanswered.add(request_id)
+        command = c.Begin(
+            session=client.session,
+            request_id=request_id,
+            answered_below=min(client.unanswered),
+            timeout_ms=TIMEOUT_MS,
+            partitions=INPUTS[: who % 3],
+        )
+        self.ask(client, command, where)
+
+    def offsets(self, who: int, which: int, group: int, start: int, where: int) -> None:
+        """Send offsets; `start`: 0 go on, 1 from the committed, 2 from somewhere."""
+        client = pick(self.clients, who)
+        if client.session is None or not client.transactions:
+            return
+        name, partition = pick(GROUPS, group), pick(INPUTS, group // 2)
+        place = self.checker.reference.iov(name).get(partition)
+        committed = None if place is None else place.o2
+        key = name, partition
+        begins = pick((client.cursors.get(key, committed), committed, which), start)
+        ends = (begins or 0) + 1 + which % 2
+        client.cursors[key] = ends
+        command = c.AddOffsets(
+            session=client.session,
+            txid=client.transactions[-1 - which % len(client.transactions)],
+            group=name,
+            steps=(step(partition, begins, ends),),
+        )
+        self.ask(client, command, where)
+
+    def end(self, who: int, which: int, action: c.Action, where: int) -> None:
+        """Commit or abort one of its transactions, latest first."""
+        client = pick(self.clients, who)
+        if client.session is None or not client.transactions:
+            return
+        command = c.End(
+            session=client.session,
+            txid=client.transactions[-1 - which % len(client.transactions)],
+            action=action,
+            writes={("b", which % 4): (BranchRange(0, 0, 0, 1),)},
+        )
+        self.ask(client, command, where)
+
+    def partitions(self, who: int, which: int, where: int) -> None:
+        """Register a partition, as the owner or as a branch."""
+        client = pick(self.clients, who)
+        if not client.transactions:
+            return
+        told = client.transactions[-1 - which % len(client.transactions)]
+        session = client.session if which % 2 else None
+        self.ask(
+            client,
+            c.AddPartitions(txid=told, partitions=(("b", which % 4),), session=session),
+            where,
+        )
+
+    def question(self, who: int, kind: int, which: int, where: int) -> None:
+        """Ask: 0 an outcome, 1 that of any journal offset, 2 an IOV, 3 a binding, 4 a list."""
+        client = pick(self.clients, who)
+        told = client.transactions or [txid(0)]
+        self.ask(
+            client,
+            pick(
+                (
+                    c.GetOutcome(txid=pick(told, which)),
+                    c.GetOutcome(txid=txid(which)),
+                    c.FetchOffsets(group=pick(GROUPS, which)),
+                    c.BindGroup(group=pick(GROUPS, which), transaction_group=str(who)),
+                    c.ListTransactions(),
+                ),
+                kind,
+            ),
+            where,
+        )
+
+    def retry(self, back: int, where: int) -> None:
+        """A command is sent again, or a duplicate of it arrives late."""
+        if self.sent:
+            self.send(*self.sent[-1 - back % len(self.sent)], where)
+
+    def pipeline(self, who: int, group: int, *, in_order: bool) -> None:
+        """Two transactions, the second on the input that the first will have consumed."""
+        for _ in range(2):
+            self.begin(who, 0)
+        self.at(0).ack()
+        for which in (1, 0):
+            self.offsets(who, which, group, 0, 0)
+        for which in (1, 0) if in_order else (0, 1):
+            self.end(who, which, c.Action.COMMIT, 0)
+
+    def disconnect(self, who: int) -> None:
+        """A client's stream breaks."""
+        client = pick(self.clients, who)
+        for coordinator in self.coordinators:
+            if coordinator.serving:
+                coordinator.detach(client.producer_id, client.nonce)
+
+    # ---- the coordinators and their log ------------------------------------------------------
+
+    def ack(self, count: int, where: int) -> None:
+        """Appends land and are acknowledged."""
+        self.at(where).ack(count)
+
+    def lose(self, landed: int, late: bool, where: int) -> None:
+        """An append times out, and the coordinator takes over again."""
+        coordinator = self.at(where)
+        coordinator.lose(landed, late=late)
+        if where % 2:
+            self.coordinators.reverse()
+
+    def usurp(self) -> None:
+        """The other coordinator takes over; this one is not told."""
+        self.lose(0, True, 1)
+
+    def land_late(self, count: int, where: int) -> None:
+        """Appends that were given up land."""
+        self.at(where).land_late(count)
+
+    def intrude(self, kind: int, which: int) -> None:
+        """A record of a dead epoch lands, or an OWNER that replaces one."""
+        shard = self.at(0).shard
+        if not shard.past_epochs:
+            return
+        epoch, begin = pick(shard.past_epochs, which), which
+        client = pick(self.clients, which)
+        record: JournalRecord = pick(
+            (
+                Owner(replaces=epoch, address="c3", process_nonce=3),
+                PrepareCommit(begin=begin, writes=(), decided_ms=0),
+                PrepareAbort(begin=begin, reason=AbortReason.EXPIRED, decided_ms=0),
+                Committed(begin=begin),
+                ProducerRecord(
+                    producer_id=client.producer_id, generation=9, session_nonce=9, owner="default"
+                ),
+            ),
+            kind,
+        )
+        self.journal.append(Entry(epoch, INCARNATION, record))
+
+    def finish(self, which: int, where: int) -> None:
+        """All markers of a transaction are written."""
+        coordinator = self.at(where)
+        if coordinator.serving and coordinator.markers:
+            coordinator.finish(pick(list(coordinator.markers), which))
+
+    def pass_time(self, milliseconds: int) -> None:
+        """Time goes by, everywhere."""
+        for coordinator in self.coordinators:
+            coordinator.pass_time(milliseconds)
+
+    def settle(self) -> None:
+        """Nothing goes wrong any more: everything ends, and the journal says so."""
+        owner = self.at(0)
+        owner.lose()
+        owner.pass_time(TIMEOUT_MS + CONFIG.reload_grace_ms)
+        owner.ack()
+        while owner.markers:
+            owner.finish(next(iter(owner.markers)))
+            owner.ack()
+        self.check()
+        assert all(t.state.finished for t in self.checker.reference.transactions.values())
+        assert owner.shard.hw == self.journal.end
+        for group in GROUPS:
+            self.send(self.clients[0], c.FetchOffsets(group=group))
+            assert isinstance(owner.replies[len(self._senders) - 1], c.GroupOffsets)
+
+    def act(self, action: str, a: int, b: int, where: int) -> None:
+        """Do something, by its name in `WEIGHTS`."""
+        if not self.at(0).serving:
+            # After a surprise it takes over at once; what it had in flight may land before.
+            self.lose(b % 4, a % 2 == 0, 0)
+        acts: dict[str, Callable[[], None]] = {
+            "connect": lambda: self.connect(a, b, where),
+            "begin": lambda: self.begin(a, where),
+            "offsets": lambda: self.offsets(a, b, b // 4, pick((0, 0, 1, 2), b), where),
+            "commit": lambda: self.end(a, b, c.Action.COMMIT, where),
+            "abort": lambda: self.end(a, b, c.Action.ABORT, where),
+            "partitions": lambda: self.partitions(a, b, where),
+            "question": lambda: self.question(a, b, b // 5, where),
+            "retry": lambda: self.retry(b, where),
+            "pipeline": lambda: self.pipeline(a, b // 4, in_order=b % 3 == 0),
+            "disconnect": lambda: self.disconnect(a),
+            "ack": lambda: self.ack(1 + b % 4, where),
+            "ack_all": lambda: self.ack(99, where),
+            "lose": lambda: self.lose(b % 4, a % 2 == 0, where),
+            "usurp": self.usurp,
+            "land_late": lambda: self.land_late(1 + b % 4, where),
+            "intrude": lambda: self.intrude(a, b),
+            "finish": lambda: self.finish(a, where),
+            "pass_time": lambda: self.pass_time(pick((1, 50, 300, 1_000), a)),
+        }
+        acts[action]()
+
+
+WEIGHTS: Final = {
+    "begin": 8,
+    "offsets": 8,
+    "commit": 10,
+    "pipeline": 7,
+    "retry": 7,
+    "ack": 6,
+    "ack_all": 10,
+    "finish": 7,
+    "question": 5,
+    "connect": 4,
+    "lose": 5,
+    "abort": 3,
+    "partitions": 2,
+    "land_late": 4,
+    "pass_time": 2,
+    "disconnect": 1,
+    "usurp": 1,
+    "intrude": 1,
+}
+"""What happens how often: most steps get something done, few break something."""
+ACTIONS: Final = tuple(name for name, weight in WEIGHTS.items() for _ in range(weight))
+
+
+class ShardMachine(RuleBasedStateMachine):
+    """Hypothesis chooses what happens in a `World`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+
+    @initialize(connected=st.booleans())
+    def start(self, connected: bool) -> None:
+        """Most histories start with a connected instance of each producer."""
+        if connected:
+            for who in (0, 2):
+                self.world.connect(who, 0, 0)
+            self.world.ack(9, 0)
+
+    # One rule and not one for each action: Hypothesis chooses rules evenly.
+    @rule(
+        action=st.sampled_from(ACTIONS),
+        a=st.sampled_from((0, 0, 0, 2, 2, 1, 3)),
+        b=st.integers(0, 15),
+        where=st.sampled_from((0, 0, 0, 0, 0, 1)),
+    )
+    def act(self, action: str, a: int, b: int, where: int) -> None:
+        """Anything happens."""
+        self.world.act(action, a, b, where)
+
+    @invariant()
+    def checked(self) -> None:
+        """Every checker, after every step."""
+        self.world.check()
+
+    def teardown(self) -> None:
+        """Everything ends well when nothing goes wrong any more."""
+        self.world.settle()
+
+
+def run_seed(seed: int, steps: int = 80, make: Callable[[], World] = World) -> World:
+    """One history, drawn by a seed: denser than Hypothesis draws them, and not shrunk.
+
+    The same seed gives the same history. To shrink a failure, lower `steps` first.
+    """
+    chance = Random(seed)
+    world = make()
+    for who in (0, 2):
+        world.connect(who, 0, 0)
+    world.ack(9, 0)
+    names, weights = list(WEIGHTS), list(WEIGHTS.values())
+    for _ in range(steps):
+        [action] = chance.choices(names, weights)
+        a, b = chance.choice((0, 0, 0, 2, 2, 1, 3)), chance.randrange(16)
+        world.act(action, a, b, int(chance.random() < 0.1))
+        world.check()
+    world.settle()
+    return world
+
+
+QUICK: Final = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def test_random_histories() -> None:
+    run_state_machine_as_test(ShardMachine, settings=QUICK)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_history_of_seed(seed: int) -> None:
+    run_seed(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_histories_of_many_seeds() -> None:
+    for seed in range(1_000, 6_000):
+        run_seed(seed, 120)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_many_random_histories() -> None:
+    many = settings(QUICK, max_examples=3_000, stateful_step_count=60, phases=[Phase.generate])
+    run_state_machine_as_test(ShardMachine, settings=many)
