@@ -1,0 +1,396 @@
+"""Every state by every command, every state by every record, and the page drawn from them.
+
+`docs/states.md` holds the diagram of `VALID_PREVIOUS` and the table below;
+``pytest tests/coordinator --rewrite-transcripts`` writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from logtx.coordinator import commands as c
+from logtx.journal.control import BranchRange
+from logtx.journal.errors import LogtxError
+from logtx.journal.records import (
+    Aborted,
+    AbortReason,
+    AddOffsets,
+    AddPartitions,
+    Begin,
+    Bind,
+    Committed,
+    Entry,
+    JournalRecord,
+    Owner,
+    PrepareAbort,
+    PrepareCommit,
+    ProducerRecord,
+    RecordType,
+)
+from logtx.journal.state import VALID_PREVIOUS, State
+from logtx.journal.txid import TxId
+
+from .harness import INCARNATION, Coordinator, Journal, load, step, txid
+
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "states.md"
+A0: Final = ("a", 0)
+
+
+class Case(StrEnum):
+    """What a TxId may stand for when a command names it."""
+
+    OPEN = "open"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    ABORTING = "aborting"
+    ABORTED = "aborted"
+    FORGOTTEN_COMMIT = "committed, forgotten"
+    FORGOTTEN_ABORT = "aborted, forgotten"
+    NEVER_BEGUN = "never begun"
+    NO_BEGIN = "no BEGIN there"
+    VOID_BEGIN = "void BEGIN"
+    OTHER_INCARNATION = "other incarnation"
+
+
+class Ask(StrEnum):
+    """Commands that name a TxId."""
+
+    ADD_PARTITIONS = "AddPartitions"
+    BRANCH = "AddPartitions of a branch"
+    ADD_OFFSETS = "AddOffsets"
+    COMMIT = "End COMMIT"
+    ABORT = "End ABORT"
+    GET_OUTCOME = "GetOutcome"
+
+
+DONE, COMMITTED, ABORTED, UNKNOWN = (
+    "Done",
+    "TransactionCommittedError",
+    "TransactionAbortedError",
+    "UnknownTransactionError",
+)
+# In the order of `Ask`.
+TABLE: Final[Mapping[Case, tuple[str, ...]]] = {
+    Case.OPEN: (DONE, DONE, DONE, "committing", "aborting", "open"),
+    Case.COMMITTING: (*[COMMITTED] * 3, "committing", COMMITTED, "committing"),
+    Case.COMMITTED: (*[COMMITTED] * 3, "committed", COMMITTED, "committed"),
+    Case.ABORTING: (*[ABORTED] * 4, "aborting", "aborting"),
+    Case.ABORTED: (*[ABORTED] * 4, "aborted", "aborted"),
+    Case.FORGOTTEN_COMMIT: (*[COMMITTED] * 3, "committed", COMMITTED, "committed"),
+    Case.FORGOTTEN_ABORT: (*[ABORTED] * 4, "aborted", "aborted"),
+    Case.NEVER_BEGUN: (*[UNKNOWN] * 5, "unknown"),
+    Case.NO_BEGIN: (*[UNKNOWN] * 5, "unknown"),
+    Case.VOID_BEGIN: (*[UNKNOWN] * 5, "unknown"),
+    Case.OTHER_INCARNATION: (*[UNKNOWN] * 5, "unknown"),
+}
+
+
+class Stage:
+    """A coordinator with a transaction of each kind, all of one producer."""
+
+    def __init__(self) -> None:
+        self.coordinator = Coordinator(Journal())
+        self.coordinator.take_over()
+        self.refs = 0
+        self.session = self.connect("p", 1)
+        self.other = self.connect("q", 2)
+        self.txids = {case: self.begin() for case in list(Case)[:7]}
+        for case in (Case.COMMITTING, Case.COMMITTED, Case.FORGOTTEN_COMMIT):
+            self.end(case, c.Action.COMMIT)
+        for case in (Case.ABORTING, Case.ABORTED, Case.FORGOTTEN_ABORT):
+            self.end(case, c.Action.ABORT)
+        for case in (Case.COMMITTED, Case.ABORTED, Case.FORGOTTEN_COMMIT, Case.FORGOTTEN_ABORT):
+            self.coordinator.finish(self.txids[case].offset)
+        self.coordinator.ack()
+        self.void_begin()
+        for case in (Case.FORGOTTEN_COMMIT, Case.FORGOTTEN_ABORT):
+            del self.coordinator.shard.transactions._outcomes[self.txids[case].offset]
+        self.txids |= {
+            Case.NEVER_BEGUN: txid(1_000),
+            Case.NO_BEGIN: txid(1),
+            Case.OTHER_INCARNATION: txid(self.txids[Case.OPEN].offset, INCARNATION + 1),
+        }
+
+    def ask(self, command: c.Command) -> c.Reply:
+        """The reply to a command, once everything is durable."""
+        self.refs += 1
+        self.coordinator.submit(command, self.refs)
+        self.coordinator.ack()
+        return self.coordinator.replies[self.refs]
+
+    def connect(self, name: str, nonce: int, generation: int | None = None) -> c.Session:
+        reply = self.ask(c.Connect(producer_id=name, nonce=nonce, generation=generation))
+        assert isinstance(reply, c.Connected)
+        return c.Session(name, reply.generation, nonce)
+
+    def begin(self) -> TxId:
+        command = c.Begin(
+            session=self.session, request_id=self.refs, answered_below=0, timeout_ms=60_000
+        )
+        reply = self.ask(command)
+        assert isinstance(reply, c.Began)
+        return reply.txid
+
+    def end(self, case: Case, action: c.Action) -> None:
+        self.ask(c.End(session=self.session, txid=self.txids[case], action=action, writes={}))
+
+    def void_begin(self) -> None:
+        """A BEGIN that its coordinator gave up lands behind the next OWNER."""
+        self.coordinator.submit(
+            c.Begin(session=self.session, request_id=99, answered_below=0, timeout_ms=1), "void"
+        )
+        self.coordinator.lose(late=True)
+        self.coordinator.land_late()
+        self.txids[Case.VOID_BEGIN] = txid(self.coordinator.journal.end - 1)
+        self.coordinator.lose()
+
+    def command(self, ask: Ask, told: TxId, session: c.Session) -> c.Command:
+        """A command about a transaction."""
+        if ask in (Ask.ADD_PARTITIONS, Ask.BRANCH):
+            by = session if ask is Ask.ADD_PARTITIONS else None
+            return c.AddPartitions(txid=told, partitions=(A0,), session=by)
+        if ask is Ask.ADD_OFFSETS:
+            steps = (step(A0, None, 1),)
+            return c.AddOffsets(session=session, txid=told, group="g", steps=steps)
+        if ask is Ask.GET_OUTCOME:
+            return c.GetOutcome(txid=told)
+        action = c.Action.COMMIT if ask is Ask.COMMIT else c.Action.ABORT
+        writes = {A0: (BranchRange(0, 0, 0, 1),)}
+        return c.End(session=session, txid=told, action=action, writes=writes)
+
+
+def name(reply: c.Reply) -> str:
+    """As `TABLE` has it: a state for an Outcome, else the class."""
+    return reply.state.value if isinstance(reply, c.Outcome) else type(reply).__name__
+
+
+@pytest.mark.parametrize("ask", Ask)
+@pytest.mark.parametrize("case", Case)
+def test_reply(case: Case, ask: Ask) -> None:
+    stage = Stage()
+    reply = stage.ask(stage.command(ask, stage.txids[case], stage.session))
+    assert name(reply) == TABLE[case][list(Ask).index(ask)]
+    assert not isinstance(reply, c.Outcome) or reply.txid == stage.txids[case]
+
+
+# ---- sessions ----------------------------------------------------------------------------------
+
+FENCED, DOUBLE, CLOSED = "ProducerFencedError", "DoubleStartError", "SessionClosedError"
+SESSIONS: Final[Mapping[str, tuple[c.Session, str]]] = {
+    "generation above": (c.Session("p", 1, 1), CLOSED),
+    "generation below": (c.Session("p", -1, 1), FENCED),
+    "another instance": (c.Session("p", 0, 77), FENCED),
+    "another producer": (c.Session("q", 0, 2), FENCED),
+    "an unknown producer": (c.Session("nobody", 0, 1), CLOSED),
+}
+NEEDS_SESSION: Final = (Ask.ADD_PARTITIONS, Ask.ADD_OFFSETS, Ask.COMMIT, Ask.ABORT)
+
+
+@pytest.mark.parametrize("ask", NEEDS_SESSION)
+@pytest.mark.parametrize("who", SESSIONS)
+def test_nobody_else_changes_an_open_transaction(who: str, ask: Ask) -> None:
+    session, expected = SESSIONS[who]
+    stage = Stage()
+    reply = stage.ask(stage.command(ask, stage.txids[Case.OPEN], session))
+    assert name(reply) == expected
+
+
+@pytest.mark.parametrize("who", [w for w in SESSIONS if w != "another producer"])
+def test_nobody_else_begins(who: str) -> None:
+    session, expected = SESSIONS[who]
+    reply = Stage().ask(c.Begin(session=session, request_id=1, answered_below=0, timeout_ms=1))
+    assert name(reply) == expected
+
+
+@pytest.mark.parametrize("case", [Case.COMMITTING, Case.COMMITTED, Case.ABORTING, Case.ABORTED])
+@pytest.mark.parametrize("who", SESSIONS)
+def test_a_decision_is_told_to_anybody(who: str, case: Case) -> None:
+    # A retried end must succeed whatever became of the session since.
+    stage = Stage()
+    ask = Ask.COMMIT if case in (Case.COMMITTING, Case.COMMITTED) else Ask.ABORT
+    assert name(stage.ask(stage.command(ask, stage.txids[case], SESSIONS[who][0]))) == case.value
+
+
+@pytest.mark.parametrize(
+    ("setup", "generation", "nonce", "expected"),
+    [
+        ("new", None, 5, "generation 0"),
+        ("new", 7, 5, "generation 7"),
+        ("same", None, 1, "generation 0"),
+        ("same", 0, 1, "generation 0"),
+        ("same", 1, 1, "generation 1"),
+        ("same", None, 5, "generation 1"),
+        ("same", 0, 5, DOUBLE),
+        ("same", 3, 5, "generation 3"),
+        ("same", -1, 5, FENCED),
+        ("fenced", 0, 1, FENCED),
+        ("fenced", None, 1, "generation 2"),
+        ("fenced", 1, 1, DOUBLE),
+        ("voided", 0, 1, DOUBLE),
+        ("voided", 0, 5, DOUBLE),
+        ("voided", -1, 1, FENCED),
+        ("voided", None, 1, "generation 1"),
+        ("voided", None, 5, "generation 1"),
+        ("voided", 1, 1, "generation 1"),
+    ],
+)
+def test_connect(setup: str, generation: int | None, nonce: int, expected: str) -> None:
+    stage = Stage()
+    if setup == "fenced":
+        stage.connect("p", 6)
+    if setup == "voided":
+        stage.ask(c.Connect(producer_id="p", nonce=6, generation=0))
+    producer_id = "fresh" if setup == "new" else "p"
+    reply = stage.ask(c.Connect(producer_id=producer_id, nonce=nonce, generation=generation))
+    told = f"generation {reply.generation}" if isinstance(reply, c.Connected) else name(reply)
+    assert told == expected
+    # Who was fenced or voided left nothing open; who came back found it as it was.
+    kept = setup in ("new", "same") and expected in ("generation 0", "generation 7", FENCED)
+    assert (
+        stage.coordinator.shard.transactions.get(stage.txids[Case.OPEN].offset).state  # type: ignore[union-attr]
+        is (State.OPEN if kept else State.ABORTING)
+    )
+
+
+# ---- what replay does --------------------------------------------------------------------------
+
+
+def begin_record() -> Begin:
+    return Begin(
+        producer_id="p",
+        generation=0,
+        session_nonce=1,
+        request_id=1,
+        answered_below=0,
+        timeout_ms=1,
+        started_ms=0,
+    )
+
+
+RECORDS: Final[tuple[JournalRecord, ...]] = (
+    Owner(replaces=0, address="c2", process_nonce=2),
+    ProducerRecord(producer_id="p", generation=1, session_nonce=2, owner="default"),
+    begin_record(),
+    AddPartitions(begin=2, partitions=()),
+    AddOffsets(begin=2, group="g", steps=()),
+    PrepareCommit(begin=2, writes=(), decided_ms=0),
+    PrepareAbort(begin=2, reason=AbortReason.EXPIRED, decided_ms=0),
+    Committed(begin=2),
+    Aborted(begin=2),
+    Bind(group="g", transaction_group="default"),
+)
+LEADS_TO: Final[Mapping[State, tuple[JournalRecord, ...]]] = {
+    State.OPEN: (),
+    State.COMMITTING: RECORDS[5:6],
+    State.COMMITTED: (RECORDS[5], RECORDS[7]),
+    State.ABORTING: RECORDS[6:7],
+    State.ABORTED: (RECORDS[6], RECORDS[8]),
+}
+
+
+def state_after(*records: JournalRecord) -> State:
+    """State of the transaction at 2 after these records."""
+    owner = Entry(-1, INCARNATION, Owner(replaces=-1, address="c1", process_nonce=1))
+    producer = ProducerRecord(producer_id="p", generation=0, session_nonce=1, owner="default")
+    all_records = (producer, begin_record(), *records)
+    shard = load([owner, *(Entry(0, INCARNATION, record) for record in all_records)])
+    outcome = shard.transactions.outcome(2)
+    assert outcome is not None
+    return outcome.state
+
+
+def transitions() -> dict[tuple[State, State], list[RecordType]]:
+    """(before, after) → the records that make replay take that step."""
+    found: dict[tuple[State, State], list[RecordType]] = {}
+    for before, records in LEADS_TO.items():
+        assert state_after(*records) is before
+        for record in RECORDS:
+            after = state_after(*records, record)
+            if after is not before:
+                found.setdefault((before, after), []).append(record.type)
+    return found
+
+
+def test_records_cover_every_type() -> None:
+    assert {r.type for r in RECORDS} == set(RecordType)
+
+
+def test_replay_takes_exactly_the_steps_of_the_table() -> None:
+    allowed = {(old, new) for new, before in VALID_PREVIOUS.items() for old in before}
+    assert set(transitions()) == allowed
+
+
+def test_every_state_but_unknown_is_in_the_table() -> None:
+    assert set(VALID_PREVIOUS) == set(State) - {State.UNKNOWN}
+    assert all(state.finished == (not followers(state)) for state in VALID_PREVIOUS)
+
+
+def followers(state: State) -> list[State]:
+    return [new for new, before in VALID_PREVIOUS.items() if state in before]
+
+
+# ---- the page ----------------------------------------------------------------------------------
+
+
+TEMPLATE: Final = """\
+# States of a transaction
+
+Drawn from `VALID_PREVIOUS` in [`journal/state.py`](../journal/state.py) and from what `replay` does
+with each journal record, by `tests/coordinator/test_shard_table.py`. A record that finds its
+transaction in another state is void: the first decision in the journal counts.
+
+```mermaid
+stateDiagram-v2
+{steps}
+```
+
+What a command is told about a transaction, by its state. Who asks matters only while it is open:
+then another session than its own gets `ProducerFencedError`, `DoubleStartError` or
+`SessionClosedError`. A decision is told to anybody, so that a retried end succeeds whatever became
+of the session since.
+
+| the transaction is | {columns} |
+|---|{rule}
+{rows}
+
+*Forgotten*: finished so long ago that its outcome is read from the journal. *Void BEGIN*: appended
+late by a coordinator that had been replaced; nobody was told its TxId.
+"""
+
+
+def page() -> str:
+    """docs/states.md."""
+    steps = [f"[*] --> {State.OPEN}: {RecordType.BEGIN.name}"]
+    for (before, after), records in transitions().items():
+        steps.append(f"{before} --> {after}: {' or '.join(r.name for r in records)}")
+    steps += [f"{state} --> [*]" for state in VALID_PREVIOUS if state.finished]
+    return TEMPLATE.format(
+        steps="\n".join(f"    {each}" for each in steps),
+        columns=" | ".join(f"`{ask}`" for ask in Ask),
+        rule="---|" * len(Ask),
+        rows="\n".join(
+            f"| {case} | " + " | ".join(f"`{reply}`" for reply in replies) + " |"
+            for case, replies in TABLE.items()
+        ),
+    )
+
+
+def test_page_is_current(rewrite: bool) -> None:
+    if rewrite:
+        PAGE.write_text(page())
+    assert PAGE.read_text() == page(), "run: pytest tests/coordinator --rewrite-transcripts"
+
+
+def test_errors_of_the_table_cross_the_wire() -> None:
+    classes = {cls.__name__: cls for cls in _subclasses(LogtxError)}
+    named = {reply for replies in TABLE.values() for reply in replies if reply.endswith("Error")}
+    assert all(classes[error].code for error in named)
+
+
+def _subclasses(root: type[LogtxError]) -> list[type[LogtxError]]:
+    return [root, *(c for s in root.__subclasses__() for c in _subclasses(s))]
