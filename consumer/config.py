@@ -12,11 +12,9 @@ from enum import StrEnum
 from typing import Any, Final, Self
 
 from ..journal.errors import ConfigError, NotSupportedError
+from ..journal.settings import take_choice, take_flag, take_integer, take_text
 
 MIB: Final = 1024 * 1024
-_INT32_MAX: Final = 2**31 - 1
-_TRUE: Final = ("true", "t", "1")
-_FALSE: Final = ("false", "f", "0")
 _RESETS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("earliest", "smallest", "beginning"), "earliest"),
     **dict.fromkeys(("latest", "largest", "end"), "latest"),
@@ -119,9 +117,11 @@ class ConsumerConfig:
                 "isolation.level=serializable is not there yet; Consumer.transactions() yields "
                 "one transaction group in its serial order"
             )
-        storage = OffsetsStorage(_choice(rest, "offsets.storage", "kafka", list(OffsetsStorage)))
+        storage = OffsetsStorage(
+            take_choice(rest, "offsets.storage", "kafka", list(OffsetsStorage))
+        )
         in_kafka = storage is OffsetsStorage.KAFKA
-        auto_commit = _flag(rest, "enable.auto.commit", in_kafka)
+        auto_commit = take_flag(rest, "enable.auto.commit", in_kafka)
         if auto_commit and not in_kafka:
             raise ConfigError(
                 "enable.auto.commit=true does not go with offsets.storage=transactions, where "
@@ -130,22 +130,22 @@ class ConsumerConfig:
         own: dict[str, Any] = {
             "group_id": group,
             "isolation_level": IsolationLevel(
-                _choice(rest, "isolation.level", "read_committed", list(IsolationLevel))
+                take_choice(rest, "isolation.level", "read_committed", list(IsolationLevel))
             ),
             "auto_offset_reset": _RESETS[
-                _choice(rest, "auto.offset.reset", "latest", list(_RESETS))
+                take_choice(rest, "auto.offset.reset", "latest", list(_RESETS))
             ],
             "enable_auto_commit": auto_commit,
-            "auto_commit_interval_ms": _integer(rest, "auto.commit.interval.ms", 5_000, 0),
-            "pending_memory_max_bytes": _integer(
+            "auto_commit_interval_ms": take_integer(rest, "auto.commit.interval.ms", 5_000, 0),
+            "pending_memory_max_bytes": take_integer(
                 rest, "pending.memory.max.bytes", 64 * MIB, 0, 2**62
             ),
-            "pending_dir": _text(rest, "pending.dir", None),
-            "pending_lookup_age_ms": _integer(rest, "pending.lookup.age.ms", 60_000, 1),
-            "torn_reset": _choice(rest, "torn.reset", None, ["skip", "error"]),
+            "pending_dir": take_text(rest, "pending.dir", None),
+            "pending_lookup_age_ms": take_integer(rest, "pending.lookup.age.ms", 60_000, 1),
+            "torn_reset": take_choice(rest, "torn.reset", None, ["skip", "error"]),
             "offsets_storage": storage,
-            "coordinator_timeout_ms": _integer(rest, "coordinator.timeout.ms", 30_000, 1),
-            "transaction_group": _text(rest, "transaction.group", "default"),
+            "coordinator_timeout_ms": take_integer(rest, "coordinator.timeout.ms", 30_000, 1),
+            "transaction_group": take_text(rest, "transaction.group", "default"),
         }
         for name in rest:
             if name.startswith(_OWN_PREFIXES):
@@ -155,7 +155,7 @@ class ConsumerConfig:
 
 def _librdkafka(rest: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("enable.auto.offset.store", "enable.partition.eof"):
-        if _flag(dict(rest), name, False):
+        if take_flag(dict(rest), name, False):
             raise ConfigError(f"{name}=true can't be used: positions are logtx's own; remove it")
     return {**_DEFAULTS, **rest, **_FIXED}
 
@@ -163,39 +163,3 @@ def _librdkafka(rest: Mapping[str, Any]) -> dict[str, Any]:
 def _cooperative(rest: Mapping[str, Any]) -> bool:
     strategy = str(rest.get("partition.assignment.strategy", ""))
     return "cooperative" in strategy or rest.get("group.protocol") == "consumer"
-
-
-def _flag(rest: dict[str, Any], name: str, default: bool) -> bool:
-    value = rest.pop(name, default)
-    text = str(value).lower()
-    if text not in _TRUE + _FALSE:
-        raise ConfigError(f"{name} must be true or false, not {value!r}")
-    return text in _TRUE
-
-
-def _text(rest: dict[str, Any], name: str, default: str | None) -> str | None:
-    value = rest.pop(name, default)
-    if value != default and (not isinstance(value, str) or not value):
-        raise ConfigError(f"{name} must be a non-empty string, not {value!r}")
-    return None if value is None else str(value)
-
-
-def _choice(rest: dict[str, Any], name: str, default: str | None, allowed: list[Any]) -> Any:
-    value = rest.pop(name, default)
-    if value != default and value not in allowed:
-        names = ", ".join(map(str, allowed))
-        raise ConfigError(f"{name} must be one of {names}, not {value!r}")
-    return value
-
-
-def _integer(
-    rest: dict[str, Any], name: str, default: int, least: int, most: int = _INT32_MAX
-) -> int:
-    value = rest.pop(name, default)
-    try:
-        number = int(value)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{name} must be a whole number, not {value!r}") from error
-    if not least <= number <= most:
-        raise ConfigError(f"{name} must be between {least} and {most}, not {number}")
-    return number

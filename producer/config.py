@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from ..journal.errors import ConfigError
-
-_INT32_MAX: Final = 2**31 - 1
-_TRUE: Final = ("true", "t", "1")
-_FALSE: Final = ("false", "f", "0")
+from ..journal.settings import take_flag, take_integer, take_text
 
 # Settings of librdkafka that would break what the producer promises, and why.
 _FORBIDDEN_TRUE: Final = {
@@ -62,16 +59,16 @@ class ProducerConfig:
             ConfigError: out of range, or one that would break a guarantee.
         """
         rest = dict(config)
-        timeout_ms = _integer(rest, "transaction.timeout.ms", 60_000, 1)
-        own = {
-            "producer_id": _text(rest, "transactional.id", "")
+        timeout_ms = take_integer(rest, "transaction.timeout.ms", 60_000, 1)
+        own: dict[str, Any] = {
+            "producer_id": take_text(rest, "transactional.id", "")
             or f"anonymous-{secrets.token_hex(8)}",
-            "generation": _integer(rest, "transactional.generation", None, 0),
-            "transaction_group": _text(rest, "transaction.group", "default"),
+            "generation": take_integer(rest, "transactional.generation", None, 0),
+            "transaction_group": take_text(rest, "transaction.group", "default"),
             "transaction_timeout_ms": timeout_ms,
-            "coordinator_timeout_ms": _integer(rest, "coordinator.timeout.ms", 30_000, 1),
-            "registration_delay_ms": _integer(rest, "partition.registration.delay.ms", 50, 0),
-            "in_flight_max": _integer(rest, "transactions.in.flight.max", 1_000, 1),
+            "coordinator_timeout_ms": take_integer(rest, "coordinator.timeout.ms", 30_000, 1),
+            "registration_delay_ms": take_integer(rest, "partition.registration.delay.ms", 50, 0),
+            "in_flight_max": take_integer(rest, "transactions.in.flight.max", 1_000, 1),
         }
         librdkafka = check_librdkafka(rest)
         # A record delivered after its transaction expired would be dropped by every consumer.
@@ -79,7 +76,7 @@ class ProducerConfig:
             librdkafka["delivery.timeout.ms"] = timeout_ms
         delivery = next(librdkafka[n] for n in _DELIVERY_TIMEOUTS if n in librdkafka)
         # librdkafka reads 0 as "never"; every wait of ours has a bound.
-        delivery_ms = _integer({"delivery.timeout.ms": delivery}, "delivery.timeout.ms", 0, 1)
+        delivery_ms = take_integer({"delivery.timeout.ms": delivery}, "delivery.timeout.ms", 0, 1)
         return cls(**own, delivery_timeout_ms=delivery_ms, librdkafka=librdkafka)
 
 
@@ -90,7 +87,7 @@ def check_librdkafka(config: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: the user asks for the opposite.
     """
     settings = {k: v for k, v in config.items() if k != "bootstrap.servers"}
-    if not _flag(settings, "enable.idempotence", default=True):
+    if not take_flag(settings, "enable.idempotence", True):
         raise ConfigError(
             "enable.idempotence=false would let retries write a record twice into a transaction: "
             "remove it"
@@ -99,34 +96,6 @@ def check_librdkafka(config: Mapping[str, Any]) -> dict[str, Any]:
         if str(settings.pop(name, "all")).lower() not in ("all", "-1"):
             raise ConfigError(f"{name} must be all: a commit counts on replicated records")
     for name, reason in _FORBIDDEN_TRUE.items():
-        if _flag(settings, name, default=False):
+        if take_flag(settings, name, False):
             raise ConfigError(f"{name}=true can't be used, for {reason}: remove it")
-        settings.pop(name, None)
     return {**settings, "enable.idempotence": True, "acks": "all"}
-
-
-def _flag(config: Mapping[str, Any], name: str, *, default: bool) -> bool:
-    text = str(config.get(name, default)).lower()
-    if text not in _TRUE + _FALSE:
-        raise ConfigError(f"{name} must be true or false, not {config[name]!r}")
-    return text in _TRUE
-
-
-def _text(config: dict[str, Any], name: str, default: str) -> str:
-    value = config.pop(name, default)
-    if not isinstance(value, str) or (not value and default):
-        raise ConfigError(f"{name} must be a non-empty string, not {value!r}")
-    return value
-
-
-def _integer(config: dict[str, Any], name: str, default: int | None, minimum: int) -> Any:
-    value = config.pop(name, default)
-    if value is None:
-        return None
-    try:
-        number = int(value)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{name} must be a whole number, not {value!r}") from error
-    if not minimum <= number <= _INT32_MAX:
-        raise ConfigError(f"{name} must be between {minimum} and {_INT32_MAX}, not {number}")
-    return number

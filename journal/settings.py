@@ -1,0 +1,79 @@
+"""Taking settings with dotted names out of a user's dict, each checked."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from typing import Any, Final, TypeVar
+
+from .errors import ConfigError
+
+INT32_MAX: Final = 2**31 - 1
+_TRUE: Final = ("true", "t", "1")
+_FALSE: Final = ("false", "f", "0")
+_D = TypeVar("_D", str, None)
+_N = TypeVar("_N", int, None)
+
+
+def take_flag(settings: MutableMapping[str, Any], name: str, default: bool) -> bool:
+    """A switch, given as librdkafka takes it: a bool, "true", "t", "1" …
+
+    Raises:
+        ConfigError: anything else.
+    """
+    value = settings.pop(name, default)
+    text = str(value).lower()
+    if text not in _TRUE + _FALSE:
+        raise ConfigError(f"{name} must be true or false, not {value!r}")
+    return text in _TRUE
+
+
+def take_text(settings: MutableMapping[str, Any], name: str, default: _D) -> str | _D:
+    """A string that is not empty, unless the default is.
+
+    Raises:
+        ConfigError: no string, or empty.
+    """
+    value = settings.pop(name, default)
+    if value == default:
+        return default
+    if not isinstance(value, str) or not value:
+        raise ConfigError(f"{name} must be a non-empty string, not {value!r}")
+    return value
+
+
+def take_integer(
+    settings: MutableMapping[str, Any],
+    name: str,
+    default: _N,
+    least: int,
+    most: int = INT32_MAX,
+) -> int | _N:
+    """A whole number from `least` to `most`, or None where that is the default.
+
+    Raises:
+        ConfigError: no whole number, or out of range.
+    """
+    value = settings.pop(name, default)
+    if value is None and default is None:
+        return default
+    try:
+        number = int(value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name} must be a whole number, not {value!r}") from error
+    if not least <= number <= most:
+        raise ConfigError(f"{name} must be between {least} and {most}, not {number}")
+    return number
+
+
+def take_choice(
+    settings: MutableMapping[str, Any], name: str, default: _D, allowed: Sequence[str]
+) -> str | _D:
+    """One of some words.
+
+    Raises:
+        ConfigError: another.
+    """
+    value = settings.pop(name, default)
+    if value != default and value not in allowed:
+        raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+    return default if value == default else str(value)
