@@ -25,6 +25,11 @@ _STATES: Final[Mapping[State, pb.Outcome.State]] = {
     State.ABORTED: pb.Outcome.ABORTED,
 }
 _STATES_BACK: Final = {wire: state for state, wire in _STATES.items()}
+_ACTIONS: Final[Mapping[c.Action, pb.End.Action]] = {
+    c.Action.COMMIT: pb.End.COMMIT,
+    c.Action.ABORT: pb.End.ABORT,
+}
+_ACTIONS_BACK: Final = {wire: action for action, wire in _ACTIONS.items()}
 
 
 def _partitions(partitions: Iterable[TopicPartition]) -> list[pb.Partitions]:
@@ -109,6 +114,14 @@ def _writes_back(wire: Iterable[pb.Writes]) -> dict[TopicPartition, tuple[Branch
     }
 
 
+def _action_back(wire: pb.End.Action) -> c.Action:
+    # proto3 hands through numbers that this version does not know, such as a newer "prepare".
+    action = _ACTIONS_BACK.get(wire)
+    if action is None:
+        raise NotSupportedError(f"action {wire} of a newer client: this coordinator can't do it")
+    return action
+
+
 # ---- requests ------------------------------------------------------------------------------
 
 
@@ -139,8 +152,7 @@ def encode_request(request_id: int, command: c.Command, partition: int) -> pb.Re
             request.add_offsets.steps.extend(map(_step, command.steps))
         case c.End():
             request.end.txid = command.txid.to_bytes()
-            aborts = command.action is c.Action.ABORT
-            request.end.action = pb.End.ABORT if aborts else pb.End.COMMIT
+            request.end.action = _ACTIONS[command.action]
             request.end.writes.extend(_writes(command.writes))
         case c.GetOutcome():
             request.get_outcome.txid = command.txid.to_bytes()
@@ -166,7 +178,7 @@ def decode_request(request: pb.Request, session: c.Session | None) -> c.Command:
         session: of the stream it came by; None for a single call.
 
     Raises:
-        NotSupportedError: of an unknown kind, or one that needs a session.
+        NotSupportedError: of an unknown kind or action, or one that needs a session.
         MalformedHeaderError, ValueError: a TxId or range that can't be.
     """
     kind = request.WhichOneof("command")
@@ -204,7 +216,7 @@ _DECODERS: Final[Mapping[str, Callable[[Any, Any, int], c.Command]]] = {
     "end": lambda w, s, _i: c.End(
         session=s,
         txid=TxId.from_bytes(w.txid),
-        action=c.Action.ABORT if w.action == pb.End.ABORT else c.Action.COMMIT,
+        action=_action_back(w.action),
         writes=_writes_back(w.writes),
     ),
     "get_outcome": lambda w, _s, _i: c.GetOutcome(txid=TxId.from_bytes(w.txid)),

@@ -1,0 +1,263 @@
+"""Commands and replies cross the wire unharmed, and what is unknown is refused, not guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logtx.coordinator import commands as c
+from logtx.coordinator import coordinator_pb2 as pb
+from logtx.coordinator.wire import decode_reply, decode_request, encode_reply, encode_request
+from logtx.journal import errors
+from logtx.journal.control import BranchRange
+from logtx.journal.errors import LogtxError, NotSupportedError, error_from_code
+from logtx.journal.position import Place, Position
+from logtx.journal.records import OffsetStep
+from logtx.journal.state import State
+from logtx.journal.txid import MAX_OFFSET, MAX_PARTITION, TxId
+
+LONG: Final = st.integers(0, 2**63 - 1)
+NAME: Final = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+TXID: Final = st.builds(
+    TxId, st.integers(0, MAX_PARTITION), st.integers(0, 2**48 - 1), st.integers(0, MAX_OFFSET)
+)
+PARTITION: Final = st.tuples(NAME, st.integers(0, 2**31 - 1))
+PARTITIONS: Final = st.lists(PARTITION, unique=True, max_size=5).map(sorted).map(tuple)
+"""The wire groups partitions by topic, so their order is not kept."""
+JOURNALS: Final = st.dictionaries(
+    st.tuples(st.integers(0, 65_535), st.integers(0, 2**48 - 1)), LONG, max_size=3
+)
+POSITION: Final = st.builds(Position, o1=LONG, o2=LONG, o3=LONG, met=JOURNALS, delivered=JOURNALS)
+STEP: Final = st.builds(
+    OffsetStep,
+    NAME,
+    st.integers(0, 2**31 - 1),
+    st.none() | st.builds(Place, LONG, LONG),
+    POSITION,
+)
+
+
+@st.composite
+def ranges(draw: st.DrawFn) -> BranchRange:
+    """A branch's records between two offsets."""
+    first = draw(st.integers(0, 2**62))
+    length = draw(st.integers(1, 2**62))
+    count = draw(st.integers(1, length))
+    return BranchRange(draw(st.integers(0, 2**64 - 1)), first, first + length - 1, count)
+
+
+SESSION: Final = c.Session("p", 3, 77)
+WRITES: Final = st.dictionaries(PARTITION, st.lists(ranges(), max_size=3).map(tuple), max_size=4)
+COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
+    # Its owner is the authenticated subject, which the coordinator sees for itself.
+    c.Connect: st.builds(
+        c.Connect,
+        producer_id=NAME,
+        nonce=LONG,
+        generation=st.none() | st.integers(-(2**63), 2**63 - 1),
+        owner=st.just("default"),
+    ),
+    c.Begin: st.builds(
+        c.Begin,
+        session=st.just(SESSION),
+        request_id=LONG,
+        answered_below=LONG,
+        timeout_ms=LONG,
+        partitions=PARTITIONS,
+    ),
+    c.AddPartitions: st.builds(
+        c.AddPartitions, txid=TXID, partitions=PARTITIONS, session=st.just(SESSION)
+    ),
+    c.AddOffsets: st.builds(
+        c.AddOffsets,
+        session=st.just(SESSION),
+        txid=TXID,
+        group=NAME,
+        steps=st.lists(STEP, max_size=4).map(tuple),
+    ),
+    c.End: st.builds(
+        c.End,
+        session=st.just(SESSION),
+        txid=TXID,
+        action=st.sampled_from(c.Action),
+        writes=WRITES,
+    ),
+    c.GetOutcome: st.builds(c.GetOutcome, txid=TXID),
+    c.FetchOffsets: st.builds(c.FetchOffsets, group=NAME, partitions=st.none() | PARTITIONS),
+    c.BindGroup: st.builds(c.BindGroup, group=NAME, transaction_group=st.none() | NAME),
+    c.ListTransactions: st.builds(c.ListTransactions),
+}
+STATE: Final = st.sampled_from(State)
+OFFSETS: Final = st.dictionaries(PARTITION, POSITION, max_size=4)
+INFO: Final = st.builds(
+    c.TransactionInfo,
+    txid=TXID,
+    state=STATE,
+    producer_id=NAME,
+    generation=LONG,
+    started_ms=LONG,
+    timeout_ms=LONG,
+    partitions=PARTITIONS,
+    groups=st.lists(NAME, max_size=3).map(tuple),
+)
+REPLY_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
+    c.Connected: st.builds(
+        c.Connected,
+        generation=LONG,
+        partition=st.integers(0, MAX_PARTITION),
+        incarnation=st.integers(0, 2**48 - 1),
+        epoch=LONG,
+    ),
+    c.Began: st.builds(c.Began, TXID),
+    c.Done: st.builds(c.Done),
+    c.Outcome: st.builds(c.Outcome, TXID, STATE, st.none() | LONG),
+    c.GroupOffsets: st.builds(c.GroupOffsets, OFFSETS)
+    | st.builds(c.GroupOffsets, OFFSETS, TXID, LONG),
+    c.Binding: st.builds(c.Binding, st.none() | NAME),
+    c.Transactions: st.builds(c.Transactions, st.lists(INFO, max_size=3).map(tuple)),
+}
+
+
+def subclasses(root: type[LogtxError]) -> list[type[LogtxError]]:
+    return [root, *(each for s in root.__subclasses__() for each in subclasses(s))]
+
+
+def test_every_command_and_reply_is_drawn() -> None:
+    assert set(COMMAND_KINDS) == set(get_args(c.Command))
+    assert set(REPLY_KINDS) == set(get_args(c.Reply)) - {LogtxError}
+
+
+@given(st.one_of(*COMMAND_KINDS.values()), LONG)
+def test_commands_round_trip(command: c.Command, request_id: int) -> None:
+    if isinstance(command, c.Begin):
+        request_id = command.request_id
+    raw = encode_request(request_id, command, 3).SerializeToString()
+    request = pb.Request.FromString(raw)
+    assert request.request_id == request_id
+    assert decode_request(request, SESSION) == command
+
+
+@given(st.one_of(*REPLY_KINDS.values()), LONG)
+def test_replies_round_trip(reply: c.Reply, request_id: int) -> None:
+    wire = pb.Reply.FromString(encode_reply(request_id, reply).SerializeToString())
+    assert wire.request_id == request_id
+    assert decode_reply(wire) == reply
+
+
+@pytest.mark.parametrize(
+    "error", [cls for cls in subclasses(LogtxError) if cls.code], ids=lambda cls: cls.__name__
+)
+def test_errors_round_trip(error: type[LogtxError]) -> None:
+    wire = pb.Reply.FromString(encode_reply(1, error("é, why")).SerializeToString())
+    back = decode_reply(wire)
+    assert type(back) is error
+    assert str(back) == "é, why"
+
+
+# ---- what is unknown ---------------------------------------------------------------------------
+
+
+def test_a_request_of_an_unknown_kind_is_refused() -> None:
+    # Field 99, as a newer client would send it: protobuf skips it.
+    newer = pb.Request.FromString(b"\x9a\x06\x00" + pb.Request(request_id=7).SerializeToString())
+    assert newer.request_id == 7
+    with pytest.raises(NotSupportedError, match="does not know"):
+        decode_request(newer, SESSION)
+
+
+def test_a_reply_of_an_unknown_kind_is_an_error() -> None:
+    assert isinstance(decode_reply(pb.Reply.FromString(b"\x9a\x06\x00")), NotSupportedError)
+
+
+def test_an_unknown_action_is_not_a_commit() -> None:
+    # Such as a newer client's "prepare"; proto3 hands the number through.
+    request = encode_request(
+        1, c.End(session=SESSION, txid=TxId(0, 1, 2), action=c.Action.ABORT, writes={}), 0
+    )
+    raw = request.SerializeToString().replace(b"\x10\x01", b"\x10\x02")
+    newer = pb.Request.FromString(raw)
+    assert newer.end.action == 2
+    with pytest.raises(NotSupportedError, match="action"):
+        decode_request(newer, SESSION)
+
+
+def test_an_unknown_state_is_unknown() -> None:
+    wire = encode_reply(1, c.Outcome(TxId(0, 1, 2), State.ABORTED))
+    wire.outcome.state = 77  # type: ignore[assignment]
+    reply = decode_reply(pb.Reply.FromString(wire.SerializeToString()))
+    assert reply == c.Outcome(TxId(0, 1, 2), State.UNKNOWN)
+
+
+def test_an_unknown_error_says_so() -> None:
+    error = error_from_code(9_999, "why")
+    assert type(error) is LogtxError
+    assert "9999" in str(error)
+    assert "why" in str(error)
+
+
+@pytest.mark.parametrize("kind", ["begin", "add_offsets", "end"])
+def test_commands_of_a_session_need_one(kind: str) -> None:
+    request = pb.Request()
+    getattr(request, kind).SetInParent()
+    with pytest.raises(NotSupportedError, match="session"):
+        decode_request(request, None)
+
+
+@pytest.mark.parametrize("raw", [b"", b"short", bytes(17)])
+def test_a_txid_of_another_length_is_refused(raw: bytes) -> None:
+    request = pb.Request(get_outcome=pb.GetOutcome(txid=raw))
+    with pytest.raises((LogtxError, ValueError)):
+        decode_request(request, None)
+
+
+def test_a_range_that_can_not_be_is_refused() -> None:
+    branch = pb.Branch(branch=1, first_offset=5, last_offset=5, count=2)
+    writes = [pb.Writes(topic="a", partition=0, branches=[branch])]
+    request = pb.Request(end=pb.End(txid=TxId(0, 1, 2).to_bytes(), writes=writes))
+    with pytest.raises(ValueError, match="2 records"):
+        decode_request(request, SESSION)
+
+
+# ---- error codes -------------------------------------------------------------------------------
+
+CODES: Final = {
+    1: errors.ConfigError,
+    2: errors.NotSupportedError,
+    10: errors.CoordinatorNotAvailableError,
+    11: errors.NotCoordinatorError,
+    12: errors.CoordinatorLoadingError,
+    13: errors.RequestTimedOutError,
+    14: errors.OffsetsPendingError,
+    15: errors.SessionClosedError,
+    20: errors.UnknownTransactionError,
+    21: errors.TransactionAbortedError,
+    22: errors.TransactionCommittedError,
+    23: errors.TransactionStateError,
+    24: errors.TransactionAbortOnlyError,
+    25: errors.OffsetsConflictError,
+    26: errors.GroupBoundError,
+    27: errors.RequestTooLargeError,
+    30: errors.ProducerFencedError,
+    31: errors.DoubleStartError,
+    40: errors.UnknownTopicError,
+    41: errors.UnsupportedTopicError,
+    42: errors.JournalTopicError,
+    50: errors.BrokerError,
+}
+"""Never change a line: clients of every version read these numbers. Add new ones."""
+
+
+def test_codes_are_unique_and_stable() -> None:
+    coded = [cls for cls in subclasses(LogtxError) if cls.__dict__.get("code")]
+    assert len({cls.code for cls in coded}) == len(coded)
+    assert {cls.code: cls for cls in coded} == CODES
+
+
+def test_a_code_stands_for_its_own_class() -> None:
+    # A subclass without a code of its own would come back as its parent.
+    inherited = [cls for cls in subclasses(LogtxError) if cls.code and "code" not in cls.__dict__]
+    assert inherited == []
