@@ -22,7 +22,7 @@ from typing import Final
 from ...journal.records import AbortReason
 from ...journal.state import State
 from .fleet import Worker
-from .journal_view import JournalTail, JournalView
+from .journal_view import JournalTail, JournalView, Seen
 from .processes import CoordinatorChild
 from .publisher import Publisher
 
@@ -152,15 +152,21 @@ class Monkey:
         if target is Target.COORDINATOR:
             return self._try_coordinator()
         for worker in sorted(self.workers, key=lambda w: w.child.starts):
-            if self.tail.view.open_of(worker.producer_id) is not None:
+            if self._victim(worker) is not None:
                 return self._try_worker(worker)
         return False
+
+    def _victim(self, worker: Worker) -> Seen | None:
+        seen = self.tail.view.open_of(worker.producer_id)
+        # A killed worker's transaction stays open until its successor is up: it counts once.
+        hit = seen is not None and any(kill.begin == seen.begin for kill in self.worker_kills)
+        return None if hit else seen
 
     def _try_worker(self, worker: Worker) -> bool:
         worker.child.pause()
         time.sleep(_LANDING_S)
         self.tail.read_to_end(timeout_s=_READ_TIMEOUT_S)
-        seen = self.tail.view.open_of(worker.producer_id)
+        seen = self._victim(worker)
         if seen is None:
             worker.child.resume()
             return False

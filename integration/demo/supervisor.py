@@ -1,6 +1,6 @@
 """Runs the demo: starts its processes, follows the journal, and says the verdict.
 
-Every wait is bounded: a run in which nothing moves for `STALL_S` ends with the verdict FALSE and
+Every wait is bounded: a run without progress for `STALL_S` ends with the verdict FALSE and
 a sentence that says what stood still.
 """
 
@@ -146,18 +146,21 @@ class Demo:
         """Run it all. What goes wrong on the way is told in the outcome's problems."""
         problems: list[str] = []
         self._started_s = time.monotonic()
-        try:
-            for child in self._fleet.children:
-                child.start()
-            self._publisher.start()
-            self._monkey.start()
-            with LiveProgress(self._console, self._flights) as display:
-                self._drive(display)
-                self._end_workers()
-                self._end_auditors(display)
-        except LogtxError as error:
-            problems.append(str(error))
+        with LiveProgress(self._console, self._flights) as display:
+            # Each one whatever became of the one before: if a flight is never booked, the
+            # auditors still tell which entries are missing.
+            for step in (self._start, self._drive, self._end_workers, self._end_auditors):
+                try:
+                    step(display)
+                except LogtxError as error:
+                    problems.append(str(error))
         return self._outcome(problems)
+
+    def _start(self, _display: LiveProgress) -> None:
+        for child in self._fleet.children:
+            child.start()
+        self._publisher.start()
+        self._monkey.start()
 
     def _drive(self, display: LiveProgress) -> None:
         """Until every flight is booked."""
@@ -170,26 +173,37 @@ class Demo:
                 raise self._publisher.failure
             return self._booked >= self._flights
 
-        self._follow(display, done)
+        # Aborted transactions are no progress: a run that only aborts must end too.
+        self._follow(display, done, lambda: (self._publisher.published, self._booked))
         self._booked_all_s = time.monotonic()
 
-    def _end_workers(self) -> None:
+    def _end_workers(self, _display: LiveProgress) -> None:
         for worker in self._fleet.workers:
             worker.child.ask_to_stop()
-        for worker in self._fleet.workers:
-            if not worker.child.await_end(_END_TIMEOUT_S):
-                raise ProcessDiedError(f"The {worker.child.name} did not end well when asked to.")
+        bad = [w for w in self._fleet.workers if not w.child.await_end(_END_TIMEOUT_S)]
         # What stays unfinished is told by the verdict.
         self._tail.read_until(lambda: not self._view.unfinished, timeout_s=_END_TIMEOUT_S)
+        if bad:
+            names = ", ".join(worker.child.name for worker in bad)
+            raise ProcessDiedError(f"Did not end well when asked to: {names}.")
 
     def _end_auditors(self, display: LiveProgress) -> None:
         for auditor in self._fleet.auditors.values():
             auditor.ask_to_stop()
-        self._follow(display, lambda: not any(a.is_running for a in self._fleet.auditors.values()))
+        auditors = self._fleet.auditors.values()
+        self._follow(
+            display, lambda: not any(a.is_running for a in auditors), lambda: self._statuses
+        )
         self._read_statuses()
 
-    def _follow(self, display: LiveProgress, done: Callable[[], bool]) -> None:
-        """Read the journal and show progress until `done`; DemoError if nothing moves."""
+    def _follow(
+        self, display: LiveProgress, done: Callable[[], bool], progress: Callable[[], object]
+    ) -> None:
+        """Read the journal and show how far it is until `done`.
+
+        Raises:
+            DemoError: `progress` was the same for `STALL_S`.
+        """
         watch = StallWatch(STALL_S)
         while not done():
             self._tail.read(_TICK_S)
@@ -198,9 +212,9 @@ class Demo:
                 self._read_statuses()
             snapshot = self._snapshot()
             display.show(snapshot)
-            if watch.stalled((snapshot, self._statuses)):
+            if watch.stalled(progress()):
                 raise DemoError(
-                    f"Nothing moved for {STALL_S:.0f} s, with {snapshot.published:,} of "
+                    f"No progress for {STALL_S:.0f} s, with {snapshot.published:,} of "
                     f"{snapshot.flights:,} flights published, {snapshot.booked:,} booked, "
                     f"{snapshot.audited:,} entries audited and {snapshot.open} transactions open."
                 )
@@ -231,6 +245,7 @@ class Demo:
         view, monkey, publisher = self._view, self._monkey, self._publisher
         return Outcome(
             flights=self._flights,
+            flights_booked=self._booked,
             cancelled=publisher.cancelled,
             without_tail_number=publisher.without_tail_number,
             transactions_committed=view.committed,

@@ -12,6 +12,9 @@ class Outcome:
     """The figures of one run."""
 
     flights: int
+    """Flights of the file that were to be booked."""
+    flights_booked: int
+    """Those in committed transactions, as the journal counts records."""
     cancelled: int
     without_tail_number: int
     transactions_committed: int
@@ -39,7 +42,7 @@ class Outcome:
     @property
     def records_per_s(self) -> float:
         """Flights consumed and ledger entries committed, per second."""
-        return 3 * self.flights / self.elapsed_s if self.elapsed_s > 0 else float("nan")
+        return 3 * self.flights_booked / self.elapsed_s if self.elapsed_s > 0 else float("nan")
 
     @property
     def surplus(self) -> int | None:

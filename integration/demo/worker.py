@@ -35,6 +35,7 @@ BLOCK_FLIGHTS: Final = 100
 """Flights of one transaction at most."""
 _BLOCK_WAIT_S: Final = 0.05
 """A block that does not fill in this time is booked as it is."""
+_RETRY_S: Final = 0.1
 
 
 class Worker:
@@ -86,6 +87,7 @@ class Worker:
                 # Aborted, or its outcome unknown: the committed offsets tell which, and where to
                 # go on.
                 _LOG.warning("block_not_booked flights=%d error=%r", len(block), error)
+                self._stopping.wait(_RETRY_S)
                 self._consumer.rewind()
 
     def _next_block(self) -> list[Message]:

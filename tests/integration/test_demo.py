@@ -192,6 +192,7 @@ def test_a_file_with_two_flights_of_one_name_is_refused(flights: list[Flight]) -
 def good_outcome() -> Outcome:
     return Outcome(
         flights=1_000,
+        flights_booked=1_000,
         cancelled=4,
         without_tail_number=2,
         transactions_committed=10,

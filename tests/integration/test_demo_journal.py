@@ -282,6 +282,22 @@ def test_a_worker_is_killed_with_its_transaction_open(journal: Journal) -> None:
     assert len(stage.worker.done) == 3  # that was all
 
 
+def test_a_transaction_left_open_is_not_killed_for_twice(journal: Journal) -> None:
+    stage = Stage(journal, (Target.WORKER, Target.WORKER))
+    begin = journal.begin()
+    journal.write(begin)
+    booked = journal.begin("ledger-1")
+    journal.append(commit_record(booked, count=2 * 299))
+    for _ in range(3):
+        stage.monkey.step()  # the successor has not fenced the transaction yet
+    assert stage.worker.done == ["pause", "kill", "start"]
+    journal.abort(begin)
+    begin = journal.begin()
+    journal.write(begin)
+    stage.monkey.step()
+    assert [kill.begin for kill in stage.monkey.worker_kills][1:] == [begin]
+
+
 def test_a_worker_that_ended_its_transaction_in_time_lives(journal: Journal) -> None:
     stage = Stage(journal, (Target.WORKER,))
     begin = journal.begin()

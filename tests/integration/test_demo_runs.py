@@ -18,7 +18,7 @@ import pytest
 
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
-from logtx.integration.demo import auditor
+from logtx.integration.demo import auditor, run_demo
 from logtx.integration.demo.flights import Flight, encode_entry, read_flights
 from logtx.integration.demo.ledger import Entry, entries_of
 from logtx.integration.demo.reports import read_status
@@ -75,7 +75,9 @@ def test_20_000_flights_survive_all_kills(tmp_path: Path) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
+)
 def test_a_run_cut_short_leaves_no_process(number: signal.Signals, tmp_path: Path) -> None:
     with (tmp_path / "out").open("wb") as out:
         demo = subprocess.Popen(demo_command(tmp_path), stdout=out, stderr=out)
@@ -95,6 +97,23 @@ def test_a_run_cut_short_leaves_no_process(number: signal.Signals, tmp_path: Pat
 
 
 @pytest.mark.kafka
+def test_a_run_that_stalls_is_false_and_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("logtx.integration.demo.supervisor.STALL_S", 4.0)
+    # Nobody consumes partition 3.
+    monkeypatch.setattr("logtx.integration.demo.fleet.ASSIGNMENT", ("0", "1", "2"))
+    assert run_demo(400, keep=False, data_dir=tmp_path, bootstrap_servers=None) == 1
+    shown = capsys.readouterr().out
+    assert "No progress for 4 s, with 400 of 400 flights published" in shown
+    assert re.search(r"✗ \d+ ledger entries are missing", shown)
+    assert "did not finish" not in shown
+    assert "verdict: FALSE\n" in shown
+    assert processes_of(tmp_path) == []
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_on_a_cluster_that_is_there(tmp_path: Path) -> None:
     with LocalKafka(tmp_path / "kafka") as kafka:
