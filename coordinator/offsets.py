@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import TypeVar
 
 from ..journal.control import TopicPartition
 from ..journal.errors import OffsetsPendingError
@@ -17,6 +18,8 @@ from ..journal.records import OffsetStep
 from ..journal.txid import TxId
 from .commands import GroupOffsets
 from .metadata import Transaction
+
+K = TypeVar("K")
 
 
 class Verdict(Enum):
@@ -37,6 +40,8 @@ class _Group:
     commit_sequence: int | None = None
     held: dict[TopicPartition, set[int]] = field(default_factory=dict)
     """BEGINs of the undecided transactions that would move a partition's offset."""
+    to_come: dict[tuple[TopicPartition, Place], set[int]] = field(default_factory=dict)
+    """BEGINs of those that have a step to a place; so that hundreds of commits can wait."""
 
 
 class CommittedOffsets:
@@ -79,18 +84,20 @@ class CommittedOffsets:
 
     def hold(self, begin: int, group: str, steps: Iterable[OffsetStep]) -> None:
         """A transaction would move these offsets."""
-        held = self._groups.setdefault(group, _Group()).held
+        state = self._groups.setdefault(group, _Group())
         for step in steps:
-            held.setdefault((step.topic, step.partition), set()).add(begin)
+            partition = step.topic, step.partition
+            state.held.setdefault(partition, set()).add(begin)
+            state.to_come.setdefault((partition, step.to.place), set()).add(begin)
 
-    def release(self, begin: int, offsets: Mapping[str, Mapping[TopicPartition, object]]) -> None:
+    def release(self, transaction: Transaction) -> None:
         """A transaction is decided and holds its offsets no longer."""
-        for group, partitions in offsets.items():
-            held = self._groups[group].held
-            for partition in partitions:
-                held[partition].discard(begin)
-                if not held[partition]:
-                    del held[partition]
+        for group, steps in transaction.steps.items():
+            state = self._groups[group]
+            for topic, number, _, place in steps:
+                partition = topic, number
+                _discard(state.held, partition, transaction.begin)
+                _discard(state.to_come, (partition, place), transaction.begin)
 
     def evaluate(self, transaction: Transaction, open_now: Mapping[int, Transaction]) -> Verdict:
         """Compare each step's `from` with what is committed.
@@ -107,28 +114,20 @@ class CommittedOffsets:
             state = self._groups[group]
             for partition, step in steps.items():
                 position = state.offsets.get(partition)
-                if (position.place if position else None) == step.from_place:
+                place = step.from_place
+                if (position.place if position else None) == place:
                     continue
-                if not self._is_to_come(step.from_place, group, partition, transaction, open_now):
+                earlier = () if place is None else state.to_come.get((partition, place), ())
+                # One that went on from there since does not end there.
+                if not any(
+                    begin < transaction.begin
+                    and begin in open_now
+                    and open_now[begin].offsets[group][partition].to.place == place
+                    for begin in earlier
+                ):
                     return Verdict.CONFLICT
                 verdict = Verdict.WAIT
         return verdict
-
-    @staticmethod
-    def _is_to_come(
-        place: Place | None,
-        group: str,
-        partition: TopicPartition,
-        transaction: Transaction,
-        open_now: Mapping[int, Transaction],
-    ) -> bool:
-        for begin, earlier in open_now.items():
-            if begin >= transaction.begin:
-                continue
-            step = earlier.offsets.get(group, {}).get(partition)
-            if step is not None and step.to.place == place:
-                return True
-        return False
 
     def commit(self, group: str, steps: Iterable[OffsetStep], txid: TxId, sequence: int) -> None:
         """Let a committed transaction's steps take effect."""
@@ -136,3 +135,11 @@ class CommittedOffsets:
         for step in steps:
             state.offsets[step.topic, step.partition] = step.to
         state.last_commit, state.commit_sequence = txid, sequence
+
+
+def _discard(index: dict[K, set[int]], key: K, begin: int) -> None:
+    begins = index.get(key)
+    if begins is not None:
+        begins.discard(begin)
+        if not begins:
+            del index[key]

@@ -304,7 +304,7 @@ class Shard:
     def _decide(self, begin: int, state: State, offset: int) -> Transaction:
         transaction = self.transactions.update_status(begin, state, State.OPEN)
         transaction.commit_sequence = offset
-        self.offsets.release(begin, transaction.offsets)
+        self.offsets.release(transaction)
         self.producers[transaction.producer_id].open.pop(begin, None)
         self._wake.add(transaction.producer_id)
         return transaction

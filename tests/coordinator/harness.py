@@ -447,6 +447,7 @@ def dump(shard: Shard) -> dict[str, Any]:
             name: (
                 *(dict(g.offsets), g.last_commit, g.commit_sequence),
                 {partition: sorted(begins) for partition, begins in g.held.items()},
+                {place: sorted(begins) for place, begins in g.to_come.items()},
             )
             for name, g in groups.items()
         },
