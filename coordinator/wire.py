@@ -105,13 +105,16 @@ def _writes(writes: Mapping[TopicPartition, Sequence[BranchRange]]) -> list[pb.W
     ]
 
 
-def _writes_back(wire: Iterable[pb.Writes]) -> dict[TopicPartition, tuple[BranchRange, ...]]:
-    return {
+def _writes_back(wire: Sequence[pb.Writes]) -> dict[TopicPartition, tuple[BranchRange, ...]]:
+    writes = {
         (w.topic, w.partition): tuple(
             BranchRange(b.branch, b.first_offset, b.last_offset, b.count) for b in w.branches
         )
         for w in wire
     }
+    if len(writes) < len(wire):
+        raise ValueError("a partition is named twice: its records would be those of one alone")
+    return writes
 
 
 def _action_back(wire: pb.End.Action) -> c.Action:

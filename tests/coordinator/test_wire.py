@@ -222,6 +222,15 @@ def test_a_range_that_can_not_be_is_refused() -> None:
         decode_request(request, SESSION)
 
 
+def test_a_partition_named_twice_is_refused() -> None:
+    # The second would silently take the place of the first, and its records would be lost.
+    branches = [pb.Branch(branch=b, first_offset=5, last_offset=5, count=1) for b in (1, 2)]
+    writes = [pb.Writes(topic="a", partition=0, branches=[branch]) for branch in branches]
+    request = pb.Request(end=pb.End(txid=TxId(0, 1, 2).to_bytes(), writes=writes))
+    with pytest.raises(ValueError, match="twice"):
+        decode_request(request, SESSION)
+
+
 # ---- error codes -------------------------------------------------------------------------------
 
 CODES: Final = {
