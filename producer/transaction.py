@@ -52,8 +52,10 @@ if TYPE_CHECKING:
     from ..journal.offsets import OffsetSource
     from .engine import Engine
 
-_BACKLOG_MAX: Final = 1_000
-"""Records kept while the TxId is awaited; the next one waits for it."""
+_BACKLOG_MAX: Final = 64
+"""Records kept while the TxId is awaited; the next one waits for it. Keeping one costs three times
+a direct produce, and the TxId comes within 0.5 ms: with 1,000, transactions of 10,000 small
+records were a tenth slower and took a fifth more CPU. What is smaller never waits."""
 _SLICE_S: Final = 0.05
 
 
