@@ -26,6 +26,7 @@ RECORDS: Final = 10_000
 PARTITIONS: Final = 4
 SECONDS: Final = 1.0
 POLL_EVERY: Final = 1_000
+WARM_UP_ROUNDS: Final = 2
 _ROOM_S: Final = 0.01
 
 
@@ -219,6 +220,7 @@ def _scenario(size: int, label: str, target: float, sides: dict[str, Any]) -> Sc
         ),
         prepare=topics.prepare,
         finish=topics.finish,
+        warm_up_rounds=WARM_UP_ROUNDS,
     )
 
 
