@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 from confluent_kafka import KafkaError
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logtx.coordinator import offsets_log
@@ -53,11 +53,13 @@ OFFSETS: Final = st.builds(
 # ---- codecs ------------------------------------------------------------------------------------
 
 
+@settings(deadline=None)
 @given(KEY)
 def test_keys_round_trip(key: OffsetsKey) -> None:
     assert decode_key(encode_key(key)) == key
 
 
+@settings(deadline=None)
 @given(OFFSETS)
 def test_values_round_trip(offsets: GroupOffsets) -> None:
     assert decode_value(encode_value(offsets)) == offsets
@@ -91,6 +93,7 @@ def test_what_does_not_decode_is_corrupt(decode: Callable[[Any], Any], raw: byte
         decode(raw)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40))
 def test_any_bytes_decode_or_are_corrupt(raw: bytes) -> None:
     for decode in (decode_key, decode_value):

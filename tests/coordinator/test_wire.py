@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final, get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logtx.coordinator import commands as c
@@ -131,6 +131,7 @@ def test_every_command_and_reply_is_drawn() -> None:
     assert set(REPLY_KINDS) == set(get_args(c.Reply)) - {LogtxError}
 
 
+@settings(deadline=None)
 @given(st.one_of(*COMMAND_KINDS.values()), LONG)
 def test_commands_round_trip(command: c.Command, request_id: int) -> None:
     if isinstance(command, c.Begin):
@@ -141,6 +142,7 @@ def test_commands_round_trip(command: c.Command, request_id: int) -> None:
     assert decode_request(request, SESSION) == command
 
 
+@settings(deadline=None)
 @given(st.one_of(*REPLY_KINDS.values()), LONG)
 def test_replies_round_trip(reply: c.Reply, request_id: int) -> None:
     wire = pb.Reply.FromString(encode_reply(request_id, reply).SerializeToString())
