@@ -418,7 +418,7 @@ def run_seed(seed: int, steps: int = 80, make: Callable[[], World] = World) -> W
 
 
 QUICK: Final = settings(
-    max_examples=60,
+    max_examples=200,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -429,7 +429,7 @@ def test_random_histories() -> None:
     run_state_machine_as_test(ShardMachine, settings=QUICK)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(150))
 def test_history_of_seed(seed: int) -> None:
     run_seed(seed)
 
