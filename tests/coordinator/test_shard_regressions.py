@@ -63,6 +63,16 @@ def test_an_abort_whose_begin_was_lost_does_not_keep_the_journal_from_being_load
     assert transcript.run("begin p request=9") != []
 
 
+def test_a_losing_candidate_does_not_end_the_journal_either() -> None:
+    # Its void OWNER lands in front of a BEGIN in flight and of the abort that names it, and shifts
+    # both by one; nothing was lost.
+    transcript = Transcript()
+    for command in ("connect p", "ack", "begin p", "connect p nonce=2", "other OWNER replaces=-1"):
+        transcript.run(command)
+    assert transcript.run("lose landed=3")[-1].endswith("PREPARE_ABORT T3 fenced")
+    assert transcript.run("ack") == ["marker T3 aborting at 7 hw=3"]
+
+
 def test_the_first_of_two_decisions_counts_for_a_shard_too() -> None:
     transcript = Transcript()
     for command in ("connect p", "ack", "begin p", "ack", "commit T2", "ack"):
