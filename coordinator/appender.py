@@ -128,7 +128,7 @@ class Appender:
                 # Checked again: a record queued between len() and clear() has set it in vain.
                 if not len(self._producer) and not self._stopped:
                     self._work.wait(_IDLE_POLL_S)
-                    self._producer.poll(0)
+                    self._flush(0)
 
     def _flush(self, timeout_s: float) -> None:
         self._broken |= _flush(self._producer, timeout_s)

@@ -39,6 +39,6 @@ class Checkpoint:
         try:
             metadata = json.loads(committed.metadata)
             epoch, address = int(metadata["epoch"]), str(metadata["address"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
         return cls(offset=committed.offset, epoch=epoch, address=address)

@@ -127,7 +127,11 @@ def decode_value(raw: bytes | None) -> GroupOffsets:
         (r["topic"], r["partition"]): Position.from_metadata(r["o1"], r["metadata"])
         for r in body["offsets"]
     }
-    return GroupOffsets(offsets, TxId.parse(body["last_commit"]), body["commit_sequence"])
+    try:
+        last_commit = TxId.parse(body["last_commit"])
+    except ValueError as error:
+        raise CorruptRecordError(f"an offsets record names no TxId: {error}") from error
+    return GroupOffsets(offsets, last_commit, body["commit_sequence"])
 
 
 def _encode(schema: Any, body: Mapping[str, Any]) -> bytes:
@@ -188,7 +192,9 @@ class OffsetsWriter:
     def forget(self, partition: int) -> None:
         """Drop what is queued for a journal partition that must be loaded again."""
         for key in [k for k in self._lanes if k.partition == partition]:
-            del self._lanes[key]
+            lane = self._lanes.pop(key)
+            lane.newest = None
+            lane.waiting.clear()
 
     def _append(
         self,
@@ -216,9 +222,9 @@ class OffsetsWriter:
                 self._send(lane)
                 return
             _LOG.warning("offsets_not_written group=%s error=%s", lane.key.group, error.name())
-            lane.newest = lane.newest or offsets
-            lane.waiting[:0] = waiting
             if self._lanes.get(lane.key) is lane:
+                lane.newest = lane.newest or offsets
+                lane.waiting[:0] = waiting
                 asyncio.get_running_loop().call_later(RETRY_S, self._send, lane)
 
         self._append(lane.key, encode_value(offsets), acknowledge)

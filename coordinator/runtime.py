@@ -45,6 +45,7 @@ from ..journal.errors import (
     TopicError,
     TransactionError,
 )
+from ..journal.fate import NO_EPOCH
 from ..journal.log import Log
 from ..journal.reader import (
     COORDINATORS_GROUP,
@@ -61,7 +62,7 @@ from .checkpoint import Checkpoint
 from .decision import Decision, Effect, Instant, ShardConfig, WriteMarkers, WriteOffsets
 from .markers import MarkerWriter
 from .offsets_log import OffsetsKey, OffsetsWriter
-from .shard import NO_EPOCH, Shard
+from .shard import Shard
 
 _LOG = logging.getLogger(__name__)
 
@@ -202,8 +203,8 @@ class PartitionRuntime:
     def _apply(self, decision: Decision) -> None:
         shard = self.shard
         values = [
-            encode_entry(Entry(shard.epoch, shard.incarnation, record))
-            for record in decision.records
+            encode_entry(shard.entry(record, ahead))
+            for ahead, record in enumerate(decision.records)
         ]
         largest = max(map(len, values), default=0)
         if largest > RECORD_MAX_BYTES:
@@ -227,7 +228,7 @@ class PartitionRuntime:
 
     def _append(self, record: JournalRecord, value: bytes) -> None:
         offset = self.shard.next_offset
-        self.shard.replay(offset, Entry(self.shard.epoch, self.shard.incarnation, record))
+        self.shard.replay(offset, self.shard.entry(record))
         acknowledge = partial(self._acknowledged, self._term, offset)
         self._services.journal.append(JOURNAL_TOPIC, self.partition, acknowledge, value=value)
 

@@ -51,6 +51,7 @@ from ..journal.errors import (
     UnknownTopicError,
     UnknownTransactionError,
 )
+from ..journal.fate import NO_EPOCH, EpochFilter
 from ..journal.records import (
     Aborted,
     AbortReason,
@@ -67,7 +68,6 @@ from ..journal.records import (
     PrepareAbort,
     PrepareCommit,
     ProducerRecord,
-    RecordType,
 )
 from ..journal.state import State
 from ..journal.txid import TxId
@@ -85,21 +85,11 @@ from .decision import (
 from .metadata import Transaction, TransactionMetadataStore, merge_steps
 from .offsets import CommittedOffsets, Verdict
 
-NO_EPOCH: Final = -1
 BRANCH_MARKER_BYTES: Final = 40
 """Upper bound of what one branch adds to a marker."""
 MARKER_FIXED_BYTES: Final = 1536
 """Upper bound of a marker without its branches: the partition list takes up to 1 KiB."""
 DEFAULT_OWNER: Final = "default"
-_EXPECTED: Final = {
-    RecordType.ADD_PARTITIONS: State.OPEN,
-    RecordType.ADD_OFFSETS: State.OPEN,
-    RecordType.PREPARE_COMMIT: State.OPEN,
-    RecordType.PREPARE_ABORT: State.OPEN,
-    RecordType.COMMITTED: State.COMMITTING,
-    RecordType.ABORTED: State.ABORTING,
-}
-"""State in which each record about a transaction must find it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,8 +123,7 @@ class Shard:
         """An empty shard, to be filled by `replay` from the journal's start."""
         self.partition = partition
         self.config = config or ShardConfig()
-        self.epoch = NO_EPOCH
-        self.incarnation = 0
+        self._epochs = EpochFilter()
         self.owner: Owner | None = None
         self.past_epochs: list[int] = []
         """Epochs before this one, oldest first: their offsets records are cleared."""
@@ -159,6 +148,20 @@ class Shard:
     # ---- what the journal says -------------------------------------------------------------
 
     @property
+    def epoch(self) -> int:
+        """Offset of the OWNER record that the partition is served under; `NO_EPOCH` before."""
+        return self._epochs.epoch
+
+    @property
+    def incarnation(self) -> int:
+        """Of the journal partition; 0 before its first OWNER record."""
+        return self._epochs.incarnation or 0
+
+    def entry(self, record: JournalRecord, ahead: int = 0) -> Entry:
+        """A record as it is to be appended, `ahead` records behind the next."""
+        return Entry(self.epoch, self.incarnation, record, self.next_offset + ahead)
+
+    @property
     def hw(self) -> int:
         """Transaction high watermark: the oldest unfinished BEGIN, else the acknowledged end.
 
@@ -172,20 +175,17 @@ class Shard:
         return self._acknowledged_end
 
     def replay(self, offset: int, entry: Entry) -> None:
-        """Apply a journal record, from the log or just decided.
-
-        Records of any epoch but the current one are void: their writer had been replaced.
-        """
+        """Apply a journal record, from the log or just decided; void ones change nothing."""
         self.next_offset = offset + 1
-        record = entry.record
-        if isinstance(record, Owner):
-            self._replay_owner(offset, entry.incarnation, record)
-            return
-        if not self._counts(entry):
+        record, former = entry.record, self.epoch
+        if not self._epochs.accept(offset, entry):
             return
         begin, finished = offset, False
         effects: tuple[Effect, ...] = ()
         match record:
+            case Owner():
+                self.past_epochs += [former] if former != NO_EPOCH else []
+                self.owner = record
             case ProducerRecord():
                 self._replay_producer(record)
             case Begin():
@@ -200,42 +200,13 @@ class Shard:
                 effects = self._replay_abort(offset, record)
             case Committed() | Aborted():
                 begin, finished = record.begin, True
-                new = State.COMMITTED if isinstance(record, Committed) else State.ABORTED
-                self.transactions.update_status(begin, new, _EXPECTED[record.type])
+                self._replay_finished(record)
             case Bind():
                 self.bindings.setdefault(record.group, record.transaction_group)
         if isinstance(record, Begin) or finished:
             self._effects.append((offset, begin, finished, None))
         for effect in effects:
             self._effects.append((offset, begin, finished, effect))
-
-    def _counts(self, entry: Entry) -> bool:
-        """Whether a record is of the current epoch, and finds its transaction as it must be.
-
-        An owner appends no other. But of several records in flight the first may be lost and the
-        second land, such as an abort without its BEGIN. The journal must be loaded all the same,
-        and consumers, who read it by themselves, pass over such records too (`fate`); so of two
-        decisions the first counts.
-        """
-        if entry.epoch != self.epoch or entry.incarnation != self.incarnation:
-            return False
-        expected = _EXPECTED.get(entry.record.type)
-        if expected is None:
-            return True
-        transaction = self.transactions.get(getattr(entry.record, "begin", NO_EPOCH))
-        return transaction is not None and transaction.state is expected
-
-    def _replay_owner(self, offset: int, incarnation: int, record: Owner) -> None:
-        if record.replaces != self.epoch:
-            return  # Two candidates bid to replace the same epoch; the log picked the first.
-        if self.epoch == NO_EPOCH:
-            self.incarnation = incarnation
-        elif incarnation != self.incarnation:
-            return
-        else:
-            self.past_epochs.append(self.epoch)
-        self.epoch = offset
-        self.owner = record
 
     def _replay_producer(self, record: ProducerRecord) -> None:
         producer = self.producers.get(record.producer_id)
@@ -300,6 +271,12 @@ class Shard:
         transaction = self._decide(record.begin, State.ABORTING, offset)
         transaction.reason = record.reason
         return (WriteMarkers(transaction),)
+
+    def _replay_finished(self, record: Committed | Aborted) -> None:
+        if isinstance(record, Committed):
+            self.transactions.update_status(record.begin, State.COMMITTED, State.COMMITTING)
+        else:
+            self.transactions.update_status(record.begin, State.ABORTED, State.ABORTING)
 
     def _decide(self, begin: int, state: State, offset: int) -> Transaction:
         transaction = self.transactions.update_status(begin, state, State.OPEN)

@@ -1,8 +1,7 @@
 """What became of transactions, read from the journal alone. Pure: entries in, fates out.
 
-Two rules decide which entries count. An OWNER record is valid iff it replaces the epoch that is
-current; every other record counts only if its writer's epoch is the current one. What a replaced
-coordinator appends late is thereby void for every reader alike.
+`EpochFilter` says which entries count, so that what a replaced coordinator appends late is void for
+every reader alike.
 
 Source: seed 001, "Transactional consumer" (a consumer looks an old transaction up).
 """
@@ -35,10 +34,19 @@ NO_EPOCH: Final = -1
 
 
 class EpochFilter:
-    """Tells valid journal entries from those of replaced coordinators.
+    """Tells valid journal entries from void ones, as their writer itself would.
+
+    An OWNER record is valid iff it replaces the current epoch. Behind it, the entries of that
+    epoch are valid up to the epoch's first *surprise*: an entry of anybody else, or one that does
+    not lie where its writer predicted it. A writer decides each record on top of those before it;
+    so when one is lost and a later one lands in its place, or a stranger's lands in between, what
+    follows was decided on a state that never came to be. (Pipelined T0 with input 0→1 and T1 with
+    1→2: the append that commits T0 times out, T1's lands. Were T1 committed, input 0 would be
+    lost.) The owner tells nobody of a record behind a surprise, and goes on only under a new
+    epoch, so nothing that was ever acknowledged is void.
 
     Args:
-        epoch: the epoch current where reading begins; `NO_EPOCH` at the very start.
+        epoch: the epoch current where reading begins, unsurprised; `NO_EPOCH` at the very start.
         incarnation: that of the journal partition; None at the very start.
     """
 
@@ -46,21 +54,26 @@ class EpochFilter:
         self.epoch = epoch
         """Offset of the last valid OWNER."""
         self.incarnation = incarnation
+        self._surprised = False
 
     def accept(self, offset: int, entry: Entry) -> bool:
         """Whether the entry counts; a valid OWNER begins its epoch. Feed in journal order."""
         record = entry.record
-        if not isinstance(record, Owner):
-            return entry.epoch == self.epoch and entry.incarnation == self.incarnation
-        # Of two candidates that bid for one epoch, the log picked the first.
-        if record.replaces != self.epoch:
-            return False
-        if self.epoch == NO_EPOCH:
-            self.incarnation = entry.incarnation
-        elif entry.incarnation != self.incarnation:
-            return False
-        self.epoch = offset
-        return True
+        if isinstance(record, Owner) and record.replaces == self.epoch:
+            # Of two candidates that bid for one epoch, the log picked the first.
+            if self.epoch == NO_EPOCH:
+                self.incarnation = entry.incarnation
+            if entry.incarnation == self.incarnation:
+                self.epoch = offset
+                self._surprised = False
+                return True
+        if (
+            entry.epoch != self.epoch
+            or entry.predicted != offset
+            or entry.incarnation != self.incarnation
+        ):
+            self._surprised = True
+        return not self._surprised
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,30 +182,33 @@ class FateScan:
     def feed(self, offset: int, entry: Entry) -> None:
         """Take the next journal entry."""
         self._next = offset + 1
+        accepting = [found for epochs, found in self._lineages if epochs.accept(offset, entry)]
         wanted = self._wanted.get(offset)
         if wanted is not None and isinstance(entry.record, Begin):
-            self._begin(wanted, entry, entry.record)
+            self._begin(wanted, entry, entry.record, accepting)
             return
-        for epochs, transactions in self._lineages:
-            if not epochs.accept(offset, entry):
-                continue
-            begin = getattr(entry.record, "begin", None)
+        begin = getattr(entry.record, "begin", None)
+        for transactions in accepting:
             if begin is not None and (found := transactions.get(begin)) is not None:
                 found.apply(offset, entry.record)
 
-    def _begin(self, wanted: Iterable[TxId], entry: Entry, record: Begin) -> None:
+    def _begin(
+        self,
+        wanted: Iterable[TxId],
+        entry: Entry,
+        record: Begin,
+        accepting: list[dict[int, _Progress]],
+    ) -> None:
         for txid in wanted:
             if txid.incarnation != entry.incarnation:
                 continue
             found = self._found[txid] = _Progress()
             found.register(record.partitions)
-            for epochs, transactions in self._lineages:
-                if epochs.accept(txid.offset, entry):
-                    transactions[txid.offset] = found
-                    break
-            else:
+            if not accepting:
+                accepting = [{}]
                 epochs = EpochFilter(entry.epoch, entry.incarnation)
-                self._lineages.append((epochs, {txid.offset: found}))
+                self._lineages.append((epochs, accepting[0]))
+            accepting[0][txid.offset] = found
 
     @property
     def settled(self) -> bool:

@@ -189,7 +189,11 @@ _PREFIX: Final = {code: bytes((FORMAT_VERSION, code)) for code in _CLASSES}
 def encode_entry(entry: Entry) -> bytes:
     """The value of a journal record."""
     record = entry.record
-    body: Avro = {"epoch": entry.epoch, "incarnation": entry.incarnation}
+    body: Avro = {
+        "epoch": entry.epoch,
+        "incarnation": entry.incarnation,
+        "predicted": entry.predicted,
+    }
     for name in record.__dataclass_fields__:
         value = getattr(record, name)
         convert = _TO_AVRO.get(name)
@@ -222,8 +226,9 @@ def decode_entry(raw: bytes | None) -> Entry:
         if not isinstance(body, dict) or source.read(1):
             raise CorruptRecordError("the journal record has bytes left over")
         epoch, incarnation = body.pop("epoch"), body.pop("incarnation")
+        predicted = body.pop("predicted")
         for name in body.keys() & _FROM_AVRO.keys():
             body[name] = _FROM_AVRO[name](body[name])
-        return Entry(epoch, incarnation, _CLASSES[code](**body))
+        return Entry(epoch, incarnation, _CLASSES[code](**body), predicted)
     except (ValueError, TypeError, KeyError, EOFError, IndexError, OverflowError) as error:
         raise CorruptRecordError(f"the journal record does not decode: {error!r}") from error

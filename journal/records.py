@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from .control import BranchRange, TopicPartition
 from .position import Place, Position
@@ -217,6 +217,10 @@ JournalRecord: TypeAlias = (
 )
 
 
+NO_PREDICTION: Final = -1
+"""Stands for the predicted offset in an `Owner` record, whose writer can't know it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A journal record as it lies in the journal."""
@@ -225,3 +229,5 @@ class Entry:
     """Its writer's epoch; an `Owner` record carries the epoch it replaces."""
     incarnation: int
     record: JournalRecord
+    predicted: int = NO_PREDICTION
+    """Offset that its writer decided it for: at any other it is void, see `EpochFilter`."""

@@ -12,6 +12,7 @@ from logtx.consumer.transactions import CommittedTransaction
 from logtx.journal.control import TXID_HEADER
 from logtx.journal.errors import MalformedHeaderError, NotSupportedError
 from logtx.journal.memory_log import MemoryLog
+from logtx.journal.records import Owner
 
 from .conftest import MakeConsumer
 from .logs import Transactions
@@ -155,6 +156,8 @@ def test_a_replaced_coordinators_decision_does_not_count(
     written.epoch = 10_000
     written.decide(txid)
     written.epoch = current
+    owner = Owner(replaces=current, address="nowhere:1", process_nonce=1)
+    written.epoch = written.journal(owner)
     written.mark(other, "t", 0)
     assert everything(assigned(make_consumer())) == [[b"valid"]]
 

@@ -101,7 +101,6 @@ def test_any_bytes_decode_or_are_corrupt(raw: bytes) -> None:
             decode(b"\x01" + raw)
 
 
-@pytest.mark.xfail(strict=True, reason="a TxId that does not parse raises a plain ValueError")
 def test_a_value_with_a_broken_txid_is_corrupt() -> None:
     good = encode_value(GroupOffsets({}, TxId(3, 0x9F3A, 30), 40))
     with pytest.raises(CorruptRecordError):
@@ -220,7 +219,6 @@ def test_a_forgotten_lane_is_not_repeated(writer: OffsetsWriter) -> None:
     assert fake(writer).sequences() == [1]
 
 
-@pytest.mark.xfail(strict=True, reason="forget() leaves what waits in the lane")
 def test_what_is_queued_is_dropped_when_the_partition_is_loaded_again(
     writer: OffsetsWriter,
 ) -> None:

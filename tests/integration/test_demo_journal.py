@@ -39,7 +39,7 @@ class Journal:
     def append(self, record: r.JournalRecord, epoch: int | None = None) -> int:
         offset, self.offset = self.offset, self.offset + 1
         at = self.epoch if epoch is None else epoch
-        self.view.feed(offset, r.Entry(at, INCARNATION, record))
+        self.view.feed(offset, r.Entry(at, INCARNATION, record, offset))
         return offset
 
     def own(self, replaces: int | None = None) -> None:
@@ -123,6 +123,7 @@ def test_what_a_replaced_coordinator_appends_is_void(journal: Journal) -> None:
     journal.epoch -= 1
     journal.commit(begin, epoch=old)
     assert journal.view[begin].state is State.OPEN
+    journal.own()
     journal.commit(begin)
     assert journal.view[begin].state is State.COMMITTING
 
@@ -157,7 +158,8 @@ def test_the_tail_reads_to_the_end(memory_log: MemoryLog) -> None:
     producer = memory_log.producer({})
 
     def append(record: r.JournalRecord, epoch: int) -> None:
-        value = encode_journal_entry(r.Entry(epoch, INCARNATION, record))
+        at = memory_log.end_offset(JOURNAL_TOPIC, 0)
+        value = encode_journal_entry(r.Entry(epoch, INCARNATION, record, at))
         producer.produce(JOURNAL_TOPIC, value, partition=0)
         producer.flush(10)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,7 +40,8 @@ class Journal:
         self.incarnation = incarnation
 
     def add(self, epoch: int, record: JournalRecord, incarnation: int | None = None) -> int:
-        self.entries.append(Entry(epoch, incarnation or self.incarnation, record))
+        at = len(self.entries)
+        self.entries.append(Entry(epoch, incarnation or self.incarnation, record, at))
         return len(self.entries) - 1
 
     def owner(self, replaces: int) -> int:
@@ -118,14 +121,14 @@ def test_the_first_decision_stays() -> None:
 
 def test_trap_1_a_lost_decision_leaves_the_transaction_open() -> None:
     # PREPARE_COMMIT of the old owner lands behind the OWNER that replaced it: it is void, and
-    # the new owner decides.
+    # the new owner, surprised by it, decides in its next epoch.
     journal = Journal()
     old = journal.owner(NO_EPOCH)
     begin = journal.begin(old)
     new = journal.owner(old)
     journal.commit(old, begin)
     assert journal.fate(begin).state is State.OPEN
-    decision = journal.abort(new, begin)
+    decision = journal.abort(journal.owner(new), begin)
     assert journal.fate(begin).commit_sequence == decision
 
 
@@ -147,9 +150,35 @@ def test_trap_3_a_late_abort_of_a_dead_epoch_kills_nobody_elses_transaction() ->
     new = journal.owner(old)
     begin = journal.begin(new)
     journal.abort(old, begin)
-    decision = journal.commit(new, begin)
+    decision = journal.commit(journal.owner(new), begin)
     assert journal.fate(begin).commit_sequence == decision
     assert journal.fate(begin).state is State.COMMITTING
+
+
+def test_what_was_decided_on_top_of_a_lost_append_is_void() -> None:
+    # T0's commit was predicted at 3 and lost; T1's, predicted at 4, lands at 3.
+    journal = Journal()
+    epoch = journal.owner(NO_EPOCH)
+    t0, t1 = journal.begin(epoch), journal.begin(epoch)
+    journal.commit(epoch, t1)
+    journal.entries[-1] = replace(journal.entries[-1], predicted=4)
+    assert journal.fate(t1).state is State.OPEN
+    # Nor does anything behind it count, though it lies where it was predicted.
+    journal.commit(epoch, t0)
+    assert journal.fate(t0).state is State.OPEN
+    after = journal.owner(epoch)
+    assert journal.commit(after, t0) == journal.fate(t0).commit_sequence
+    assert journal.commit(after, t1) == journal.fate(t1).commit_sequence
+
+
+def test_behind_a_strangers_entry_an_epoch_is_void() -> None:
+    # Batch 1 is lost, a void OWNER lies in its place, batch 2 lands where it was predicted.
+    journal = Journal()
+    epoch = journal.owner(NO_EPOCH)
+    begin = journal.begin(epoch)
+    journal.owner(NO_EPOCH)
+    journal.commit(epoch, begin)
+    assert journal.fate(begin).state is State.OPEN
 
 
 def test_trap_7_of_two_candidates_the_first_wins_and_the_second_is_void() -> None:
@@ -186,7 +215,8 @@ def test_records_of_another_incarnation_decide_nothing() -> None:
     begin = journal.begin(epoch)
     journal.add(epoch, PrepareAbort(begin=begin, reason=AbortReason.FENCED, decided_ms=0), 7)
     journal.add(epoch, Owner(replaces=epoch, address="a:1", process_nonce=1), 7)
-    decision = journal.commit(epoch, begin)
+    assert journal.fate(begin).state is State.OPEN
+    decision = journal.commit(journal.owner(epoch), begin)
     assert journal.fate(begin).commit_sequence == decision
 
 
@@ -208,11 +238,12 @@ def test_the_filter_follows_valid_owners_only() -> None:
     journal.owner(NO_EPOCH)
     journal.begin(first)
     second = journal.owner(first)
+    journal.begin(second)
     journal.begin(first)
     journal.begin(second)
     epochs = EpochFilter()
     accepted = [epochs.accept(o, e) for o, e in enumerate(journal.entries)]
-    assert accepted == [True, False, True, True, False, True]
+    assert accepted == [True, False, False, True, True, False, False]
     assert (epochs.epoch, epochs.incarnation) == (second, INCARNATION)
 
 

@@ -149,7 +149,8 @@ class Journal:
         log.create_topic(JOURNAL_TOPIC, partitions=2)
 
     def add(self, epoch: int, record: JournalRecord) -> int:
-        value = encode_entry(Entry(epoch, INCARNATION, record))
+        at = self.log.end_offset(JOURNAL_TOPIC, self.partition)
+        value = encode_entry(Entry(epoch, INCARNATION, record, at))
         return self.log.append_directly(JOURNAL_TOPIC, self.partition, value)
 
     def owner(self, replaces: int = NO_EPOCH) -> int:
@@ -201,6 +202,7 @@ def test_fates_over_two_journal_partitions_and_an_owner_change(journal: Journal)
     decision = journal.commit(first, committed)
     second = journal.owner(first)
     journal.commit(first, aborted)  # void: of a dead epoch
+    second = journal.owner(second)
     journal.add(second, Committed(begin=committed.offset))
     journal.abort(second, aborted)
     journal.add(second, Aborted(begin=aborted.offset))

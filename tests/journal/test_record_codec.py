@@ -14,6 +14,7 @@ from logtx.journal.errors import CorruptRecordError, UnknownRecordError
 from logtx.journal.position import Place, Position
 from logtx.journal.record_codec import FORMAT_VERSION, decode_entry, encode_entry
 from logtx.journal.records import (
+    NO_PREDICTION,
     Aborted,
     AbortReason,
     AddOffsets,
@@ -156,7 +157,9 @@ RECORD: st.SearchStrategy[JournalRecord] = st.one_of(
     st.builds(Aborted, begin=LONG, gone=GONE),
     st.builds(Bind, group=NAME, transaction_group=NAME),
 )
-ENTRY = st.builds(Entry, st.integers(-1, 2**62), st.integers(0, 2**48 - 1), RECORD)
+ENTRY = st.builds(
+    Entry, st.integers(-1, 2**62), st.integers(0, 2**48 - 1), RECORD, st.integers(-1, 2**62)
+)
 
 
 def golden() -> dict[str, bytes]:
@@ -165,7 +168,9 @@ def golden() -> dict[str, bytes]:
 
 
 def sample(name: str) -> Entry:
-    return Entry(16000, 0x9F3AC1D2E4B7, SAMPLES[name])
+    record = SAMPLES[name]
+    predicted = NO_PREDICTION if isinstance(record, Owner) else 17042
+    return Entry(16000, 0x9F3AC1D2E4B7, record, predicted)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
