@@ -25,10 +25,10 @@ from logtx.coordinator.decision import (
     TopicFacts,
     WriteMarkers,
 )
-from logtx.coordinator.shard import NO_EPOCH, Shard
+from logtx.coordinator.shard import Shard
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import LogtxError
-from logtx.journal.fate import FateScan
+from logtx.journal.fate import NO_EPOCH, FateScan
 from logtx.journal.position import Place, Position
 from logtx.journal.record_codec import decode_entry, encode_entry
 from logtx.journal.records import (
@@ -290,7 +290,7 @@ class Coordinator:
 
         Args:
             landed: how many of those in flight lie in the journal all the same, unacknowledged;
-                or which ones.
+                or which ones, for an append may be lost and those behind it land.
             late: the others land later, by `land_late`; else they are lost.
         """
         keep = set(range(landed)) if isinstance(landed, int) else set(landed)
@@ -344,8 +344,7 @@ class Coordinator:
     def _apply(self, decision: Decision) -> None:
         shard = self.shard
         for record in decision.records:
-            offset = shard.next_offset
-            entry = Entry(shard.epoch, shard.incarnation, record)
+            offset, entry = shard.next_offset, shard.entry(record)
             shard.replay(offset, entry)
             self.in_flight.append(Flying(offset, entry, self._meant(record)))
             self._listen(self, Appended(offset, record))

@@ -14,10 +14,10 @@ import pytest
 
 from logtx.coordinator import commands as c
 from logtx.coordinator.decision import WriteMarkers, WriteOffsets
-from logtx.coordinator.shard import NO_EPOCH, Shard
+from logtx.coordinator.shard import Shard
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import TransactionAbortedError, TransactionCommittedError
-from logtx.journal.fate import EpochFilter
+from logtx.journal.fate import NO_EPOCH
 from logtx.journal.position import Place
 from logtx.journal.records import (
     Aborted,
@@ -75,8 +75,9 @@ class Reference:
     """The state of a journal in the slow and obvious way, and what must hold of any journal.
 
     Raises:
-        AssertionError: a transaction of a fenced generation was committed (invariant 6), or one
-            whose input leaves a gap or overlaps (8).
+        AssertionError: a record acts on another transaction than its writer meant (invariant 2);
+            a transaction of a fenced generation was committed (6), or one whose input leaves a
+            gap or overlaps (8).
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -86,23 +87,29 @@ class Reference:
         self.bindings: dict[str, str] = {}
         self.iovs: dict[str, list[tuple[int, Places]]] = {}
         """Group → its IOV after each commit, with the commit sequence."""
-        self.strays: list[tuple[int, int]] = []
-        """(offset, BEGIN) of each record that acts on another transaction than it was meant for.
-
-        That happens where a foreign record shifts all that is in flight. Such a BEGIN is in
-        flight too, so nobody was told its TxId yet.
-        """
         self.end = 0
-        epochs = EpochFilter()
+        epoch, incarnation, in_place = NO_EPOCH, 0, False
         for offset, entry in enumerate(journal.entries):
-            self.end = offset + 1
-            if not epochs.accept(offset, entry):
+            self.end, record = offset + 1, entry.record
+            bids = isinstance(record, Owner) and record.replaces == epoch
+            if bids and (epoch == NO_EPOCH or entry.incarnation == incarnation):
+                epoch, incarnation, in_place = offset, entry.incarnation, True
                 continue
-            self._apply(offset, entry.record)
-            meant, begin = journal.meant[offset], getattr(entry.record, "begin", NO_EPOCH)
-            known = meant is not None and begin in self.transactions
-            if known and journal.entries[begin].record != meant:
-                self.strays.append((offset, begin))
+            # What its writer decided on top of something lost or foreign was never decided.
+            in_place = in_place and (entry.epoch, entry.incarnation, entry.predicted) == (
+                *(epoch, incarnation, offset),
+            )
+            if in_place:
+                self._apply(offset, record)
+                self._check_meant(journal, offset)
+
+    def _check_meant(self, journal: Journal, offset: int) -> None:
+        meant = journal.meant[offset]
+        if meant is not None:
+            begin = getattr(journal.entries[offset].record, "begin", NO_EPOCH)
+            assert journal.entries[begin].record == meant, (
+                f"the record at {offset} was meant for another transaction than T{begin}"
+            )
 
     @property
     def hw(self) -> int:
@@ -200,7 +207,6 @@ class Checker:
         self._to_assert: dict[Coordinator, set[str]] = {}
         self._floors: dict[Ref, int] = {}
         self._known: dict[Ref, bool] = {}
-        self._strays = 0
         self._reference: Reference | None = None
 
     @property
@@ -208,11 +214,6 @@ class Checker:
         """The naive reading of the journal as it stands."""
         if self._reference is None or self._reference.end != self.journal.end:
             self._reference = Reference(self.journal)
-            for offset, begin in self._reference.strays[self._strays :]:
-                assert txid(begin) not in self.begun, (
-                    f"the record at {offset} was meant for another transaction than T{begin}"
-                )
-            self._strays = len(self._reference.strays)
         return self._reference
 
     def asked(self, ref: Ref, command: c.Command) -> None:
@@ -381,7 +382,7 @@ def journal_of(*records: JournalRecord) -> Journal:
         for request_id in (1, 2)
     )
     for record in (producer, *begins, *records):
-        journal.append(Entry(0, INCARNATION, record))
+        journal.append(Entry(0, INCARNATION, record, journal.end))
     return journal
 
 
@@ -414,21 +415,20 @@ def test_reference_refuses_the_commit_of_a_fenced_generation() -> None:
         Reference(journal_of(newer, commit(2)))
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_checker_refuses_a_record_that_hits_a_transaction_somebody_knows(told: bool) -> None:
+def test_reference_refuses_a_record_meant_for_another() -> None:
     journal = journal_of()
-    checker = Checker(journal)
-    if told:
-        checker.begun[txid(2)] = "p", 0, 1, 1
     other = journal.entries[3].record
     assert isinstance(other, Begin)
-    journal.append(Entry(0, INCARNATION, commit(2)), other)
-    assert Reference(journal).strays == [(4, 2)]
-    if told:
-        with pytest.raises(AssertionError, match="meant for another"):
-            _ = checker.reference
-    else:
-        assert checker.reference.end == 5
+    journal.append(Entry(0, INCARNATION, commit(2), 4), other)
+    with pytest.raises(AssertionError, match="meant for another"):
+        Reference(journal)
+
+
+def test_reference_believes_nothing_behind_a_surprise() -> None:
+    journal = journal_of()
+    for record, predicted in ((commit(2), 5), (commit(2), 5), (commit(3), 6)):
+        journal.append(Entry(0, INCARNATION, record, predicted))
+    assert all(t.state is State.OPEN for t in Reference(journal).transactions.values())
 
 
 def test_checker_refuses_what_the_journal_does_not_say() -> None:

@@ -246,10 +246,15 @@ class World:
         """Appends land and are acknowledged."""
         self.at(where).ack(count)
 
-    def lose(self, landed: int, late: bool, where: int) -> None:
-        """An append times out, and the coordinator takes over again."""
+    def lose(self, landed: int, late: bool, where: int, *, first: bool = True) -> None:
+        """An append times out, and the coordinator takes over again.
+
+        Of those in flight the `first` ones land all the same, or any: the bits of `landed`.
+        """
         coordinator = self.at(where)
-        coordinator.lose(landed, late=late)
+        flying = range(len(coordinator.in_flight))
+        which = flying[:landed] if first else [i for i in flying if landed >> i % 4 & 1]
+        coordinator.lose(which, late=late)
         if where % 2:
             self.coordinators.reverse()
 
@@ -280,7 +285,7 @@ class World:
             ),
             kind,
         )
-        self.journal.append(Entry(epoch, INCARNATION, record))
+        self.journal.append(Entry(epoch, INCARNATION, record, self.journal.end))
 
     def finish(self, which: int, where: int) -> None:
         """All markers of a transaction are written."""
@@ -313,7 +318,7 @@ class World:
         """Do something, by its name in `WEIGHTS`."""
         if not self.at(0).serving:
             # After a surprise it takes over at once; what it had in flight may land before.
-            self.lose(b % 4, a % 2 == 0, 0)
+            self.lose(b, a % 2 == 0, 0, first=a < 2)
         acts: dict[str, Callable[[], None]] = {
             "connect": lambda: self.connect(a, b, where),
             "begin": lambda: self.begin(a, where),
@@ -327,7 +332,7 @@ class World:
             "disconnect": lambda: self.disconnect(a),
             "ack": lambda: self.ack(1 + b % 4, where),
             "ack_all": lambda: self.ack(99, where),
-            "lose": lambda: self.lose(b % 4, a % 2 == 0, where),
+            "lose": lambda: self.lose(b, a % 2 == 0, where, first=a < 2),
             "usurp": self.usurp,
             "land_late": lambda: self.land_late(1 + b % 4, where),
             "intrude": lambda: self.intrude(a, b),

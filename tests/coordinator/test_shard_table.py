@@ -15,7 +15,7 @@ import pytest
 
 from logtx.coordinator import commands as c
 from logtx.journal.control import BranchRange
-from logtx.journal.errors import LogtxError
+from logtx.journal.errors import LogtxError, TransactionStateError
 from logtx.journal.records import (
     Aborted,
     AbortReason,
@@ -298,8 +298,8 @@ def state_after(*records: JournalRecord) -> State:
     owner = Entry(-1, INCARNATION, Owner(replaces=-1, address="c1", process_nonce=1))
     producer = ProducerRecord(producer_id="p", generation=0, session_nonce=1, owner="default")
     all_records = (producer, begin_record(), *records)
-    shard = load([owner, *(Entry(0, INCARNATION, record) for record in all_records)])
-    outcome = shard.transactions.outcome(2)
+    valid = [Entry(0, INCARNATION, record, at) for at, record in enumerate(all_records, start=1)]
+    outcome = load([owner, *valid]).transactions.outcome(2)
     assert outcome is not None
     return outcome.state
 
@@ -310,7 +310,10 @@ def transitions() -> dict[tuple[State, State], list[RecordType]]:
     for before, records in LEADS_TO.items():
         assert state_after(*records) is before
         for record in RECORDS:
-            after = state_after(*records, record)
+            try:
+                after = state_after(*records, record)
+            except (TransactionStateError, KeyError):
+                continue  # No owner appends that.
             if after is not before:
                 found.setdefault((before, after), []).append(record.type)
     return found
@@ -341,8 +344,8 @@ TEMPLATE: Final = """\
 # States of a transaction
 
 Drawn from `VALID_PREVIOUS` in [`journal/state.py`](../journal/state.py) and from what `replay` does
-with each journal record, by `tests/coordinator/test_shard_table.py`. A record that finds its
-transaction in another state is void: the first decision in the journal counts.
+with each journal record, by `tests/coordinator/test_shard_table.py`. An owner appends no record
+that finds its transaction in another state, and whatever else lies in the journal is void.
 
 ```mermaid
 stateDiagram-v2

@@ -13,7 +13,8 @@ a file is ``#n``. `park` shows what is not told yet, `reply` what is. Commands:
     commit T2 [by=BY] [a/0 …]                          abort T2 [by=BY] [a/0 …]
     outcome T2          fetch GROUP [a/0 …]            bind GROUP [TRANSACTION-GROUP]      list
     ack [n]             the next n appends land (all without n)
-    lose [landed=n] [late]       an append times out: load again; n lie in the journal all the same
+    lose [landed=n | only=0,2] [late]   an append times out: load again; the first n in flight, or
+                        those counted from 0, lie in the journal all the same
     late [n]                     appends that were given up land
     other OWNER replaces=n | other T2 RECORD epoch=n   somebody else's record lands
     finish T2 [gone=a/0]  time +1000  attach NAME  detach NAME nonce=1  hw  journal
@@ -356,9 +357,9 @@ class Transcript:
         self.coordinator.ack(int(count) if count else None)
 
     def do_lose(self, line: Line) -> None:
-        landed = line.number("landed", 0)
-        assert landed is not None
-        self.coordinator.lose(landed, late=line.flag("late"))
+        late, only = line.flag("late"), line.options.get("only")
+        which = range(line.number("landed", 0) or 0) if only is None else map(int, only.split(","))
+        self.coordinator.lose(list(which), late=late)
 
     def do_late(self, line: Line) -> None:
         count = line.take("")
