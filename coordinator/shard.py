@@ -89,7 +89,6 @@ BRANCH_MARKER_BYTES: Final = 40
 """Upper bound of what one branch adds to a marker."""
 MARKER_FIXED_BYTES: Final = 1536
 """Upper bound of a marker without its branches: the partition list takes up to 1 KiB."""
-DEFAULT_OWNER: Final = "default"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -193,7 +192,8 @@ class Shard:
             case AddPartitions():
                 self.transactions.add_produced_partitions(record.begin, record.partitions)
             case AddOffsets():
-                self._replay_add_offsets(record)
+                self.transactions.add_offsets(record.begin, record.group, record.steps)
+                self.offsets.hold(record.begin, record.group, record.steps)
             case PrepareCommit():
                 effects = self._replay_commit(offset, record)
             case PrepareAbort():
@@ -235,12 +235,7 @@ class Shard:
         )
         self.transactions.new_transaction(transaction)
         self.transactions.add_produced_partitions(offset, record.partitions)
-        producer = self.producers.get(record.producer_id)
-        if producer is None:
-            # Its PRODUCER record was lost; for a consumer the transaction is open all the same.
-            producer = self.producers[record.producer_id] = Producer(
-                generation=record.generation, nonce=record.session_nonce, owner=DEFAULT_OWNER
-            )
+        producer = self.producers[record.producer_id]
         producer.open[offset] = transaction
         self._unclocked.append(transaction)
         begins = producer.begins
@@ -248,13 +243,6 @@ class Shard:
         for request_id in [r for r in begins if r < record.answered_below]:
             del begins[request_id]
         begins[record.request_id] = offset
-
-    def _replay_add_offsets(self, record: AddOffsets) -> None:
-        try:
-            self.transactions.add_offsets(record.begin, record.group, record.steps)
-        except OffsetsConflictError:
-            return  # What they continue was lost: void, as above.
-        self.offsets.hold(record.begin, record.group, record.steps)
 
     def _replay_commit(self, offset: int, record: PrepareCommit) -> tuple[Effect, ...]:
         partitions = [w.partition for w in record.writes]

@@ -165,15 +165,10 @@ class Reference:
 
     @staticmethod
     def _add(told: NaiveTransaction, record: AddOffsets) -> None:
-        chains = {key: list(steps) for key, steps in told.steps.items()}
         for each in record.steps:
-            chain = chains.setdefault((record.group, (each.topic, each.partition)), [])
-            if each in chain:
-                continue
-            if chain and chain[-1].to.place != each.from_place:
-                return  # What it continues was lost.
-            chain.append(each)
-        told.steps = chains
+            chain = told.steps.setdefault((record.group, (each.topic, each.partition)), [])
+            if each not in chain:
+                chain.append(each)
 
     def _commit(self, offset: int, told: NaiveTransaction) -> None:
         moved: dict[str, Places] = {}
