@@ -37,10 +37,12 @@ from ..journal.errors import (
     BrokerError,
     CoordinatorLoadingError,
     CorruptRecordError,
+    DoubleStartError,
     JournalError,
     JournalTruncatedError,
     LogtxError,
     NotCoordinatorError,
+    ProducerFencedError,
     RequestTooLargeError,
     TopicError,
     TransactionError,
@@ -75,6 +77,8 @@ RETRY_MIN_S: Final = 0.1
 RETRY_MAX_S: Final = 5.0
 TICK_S: Final = 0.05
 LOOK_UP_TIMEOUT_S: Final = 30.0
+CLEARED_EPOCHS: Final = 8
+"""Earlier owners whose offsets records a new one clears; those before them did the same."""
 PUBLISH_S: Final = 3_600.0
 PROBE_S: Final = 1.0
 PROBES_MISSED_MAX: Final = 3
@@ -202,16 +206,9 @@ class PartitionRuntime:
 
     def _apply(self, decision: Decision) -> None:
         shard = self.shard
-        values = [
-            encode_entry(shard.entry(record, ahead))
-            for ahead, record in enumerate(decision.records)
-        ]
-        largest = max(map(len, values), default=0)
-        if largest > RECORD_MAX_BYTES:
-            refusal = RequestTooLargeError(
-                f"the request would take {largest} bytes in the journal, which has"
-                f" {RECORD_MAX_BYTES} for one; use fewer partitions, branches or offsets"
-            )
+        try:
+            values = self._encode(decision)
+        except RequestTooLargeError as refusal:
             for answer, _ in decision.replies:
                 self._park(_Parked(answer, refusal, shard.next_offset))
             return
@@ -224,6 +221,35 @@ class PartitionRuntime:
             else:
                 self._park(parked)
         for producer_id, nonce, error in decision.close:
+            # Parked as well: were the fencing lost, the one fenced would have left for nothing.
+            close = partial(self._close_session, producer_id, nonce)
+            self._park(_Parked(close, error, shard.next_offset))
+
+    def _encode(self, decision: Decision) -> list[bytes]:
+        """The decision's records as they go into the journal.
+
+        Raises:
+            RequestTooLargeError: one does not fit; nothing was decided.
+        """
+        try:
+            values = [
+                encode_entry(self.shard.entry(record, ahead))
+                for ahead, record in enumerate(decision.records)
+            ]
+        except (OverflowError, ValueError) as error:
+            raise RequestTooLargeError(
+                f"a number of the request is out of range: {error}"
+            ) from error
+        largest = max(map(len, values), default=0)
+        if largest > RECORD_MAX_BYTES:
+            raise RequestTooLargeError(
+                f"the request would take {largest} bytes in the journal, which has"
+                f" {RECORD_MAX_BYTES} for one; use fewer partitions, branches or offsets"
+            )
+        return values
+
+    def _close_session(self, producer_id: str, nonce: int, error: c.Reply) -> None:
+        if isinstance(error, ProducerFencedError | DoubleStartError):
             self._services.close_session(self.partition, producer_id, nonce, error)
 
     def _append(self, record: JournalRecord, value: bytes) -> None:
@@ -444,7 +470,7 @@ class PartitionRuntime:
         self._unwritten.clear()
         self.status = Serving.SERVING
         for group in shard.offsets.groups():
-            for epoch in shard.past_epochs:
+            for epoch in shard.past_epochs[-CLEARED_EPOCHS:]:
                 key = OffsetsKey(group, self.partition, shard.incarnation, epoch)
                 self._services.offsets.clear(key)
         self._execute(shard.loaded(_now()))

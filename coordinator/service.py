@@ -317,6 +317,8 @@ class Coordinator(pb_grpc.CoordinatorServicer):
 
         try:
             command = decode_request(request, stream.session)
+            if isinstance(command, c.Connect):
+                raise NotSupportedError("this stream is connected already")
             await self._learn_topics(command)
         except (LogtxError, ValueError) as error:
             answer(_as_logtx(error))

@@ -145,6 +145,8 @@ class DoubleStartError(LogtxError):
 class TopicError(LogtxError):
     """A topic can't be used as asked."""
 
+    code = 43
+
 
 class UnknownTopicError(TopicError):
     """A topic or partition does not exist; create it first."""
@@ -167,17 +169,25 @@ class JournalTopicError(TopicError):
 class JournalError(LogtxError):
     """The journal can't be read as it stands; its partition is not served."""
 
+    code = 60
+
 
 class CorruptRecordError(JournalError):
     """A journal record does not decode; the message gives partition and offset."""
+
+    code = 61
 
 
 class UnknownRecordError(JournalError):
     """A journal record of a type or version newer than this program; upgrade it."""
 
+    code = 62
+
 
 class JournalTruncatedError(JournalError):
     """The journal ends below what was acknowledged: the broker lost its tail."""
+
+    code = 63
 
 
 class ConsumerError(LogtxError):
