@@ -20,8 +20,8 @@ _HEAD: Final = """\
 
 logtx beside Kafka's own transactions (confluent-kafka, on librdkafka), by `make bench`: one
 broker, one coordinator process, one run. Every side has a process of its own. The sides run in
-turn, a round each, {rounds} times, after a round that does not count; shown are medians, with the
-least and the most of the rounds, and the ratio of the medians. All records are acknowledged by
+turn, a round each, {rounds} times, after some rounds that do not count; shown are medians, with
+the least and the most of the rounds, and the ratio of the medians. All records are acknowledged by
 all replicas (`acks=all`), by idempotent producers.
 
 Measured {measured} on {cores} cores ({architecture}, {system}), shared by the broker, the

@@ -1,13 +1,15 @@
 """Where a process's CPU goes, per thread.
 
-A thread looks every few milliseconds at what every other is doing, and books the CPU time that
-each has used since on the line where it is. So waiting costs nothing, and a thread of librdkafka
-or gRPC, which has no Python stack, is still seen by its CPU time. Lines that call into C carry
-the time spent there.
+Every few milliseconds somebody looks at what each thread is doing, and books the CPU time that it
+has used since on the line where it is. So waiting costs nothing, and a thread of librdkafka or
+gRPC, which has no Python stack, is still seen by its CPU time. Lines that call into C carry the
+time spent there. The main thread looks at itself, by a timer of CPU time. The others are looked
+at by a thread, which sees them rather where they give up the GIL.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 import time
@@ -63,11 +65,17 @@ class Sampler:
         self._names: dict[int, str] = {}
 
     def __enter__(self) -> Self:
-        """Begin to sample."""
+        """Begin to sample; on the main thread alone."""
         self._switch_s = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_S)
         self._native = _native_cpu_s()
         self._started_s = time.monotonic()
+        self._main = threading.get_ident()
+        self._names[self._main] = threading.current_thread().name
+        self._lines[self._main], self._functions[self._main] = Counter(), Counter()
+        self._cpu_s[self._main] = time.thread_time()
+        self._former = signal.signal(signal.SIGPROF, self._on_timer)
+        signal.setitimer(signal.ITIMER_PROF, INTERVAL_S, INTERVAL_S)
         self._thread.start()
         return self
 
@@ -78,6 +86,8 @@ class Sampler:
         trace: TracebackType | None,
     ) -> None:
         """Stop, and make the profile."""
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, self._former)
         self._stop.set()
         own = self._thread.native_id
         self._thread.join()
@@ -108,12 +118,20 @@ class Sampler:
             (t for t in found if t.share >= 0.005), key=lambda t: t.cpu_s, reverse=True
         )
 
+    def _on_timer(self, _signal: int, frame: FrameType | None) -> None:
+        cpu_s = time.thread_time()
+        used_s, self._cpu_s[self._main] = cpu_s - self._cpu_s[self._main], cpu_s
+        if frame is not None:
+            self._book(self._main, frame, used_s)
+
     def _run(self) -> None:
         while not self._stop.wait(INTERVAL_S):
             frames = sys._current_frames()
             for thread in threading.enumerate():
                 ident = thread.ident
-                if ident is None or thread.name == _OWN_NAME or ident not in frames:
+                if ident is None or ident in (self._main, self._thread.ident):
+                    continue
+                if ident not in frames:
                     continue
                 try:
                     cpu_s = time.clock_gettime(time.pthread_getcpuclockid(ident))

@@ -257,7 +257,12 @@ CODES: Final = {
     40: errors.UnknownTopicError,
     41: errors.UnsupportedTopicError,
     42: errors.JournalTopicError,
+    43: errors.TopicError,
     50: errors.BrokerError,
+    60: errors.JournalError,
+    61: errors.CorruptRecordError,
+    62: errors.UnknownRecordError,
+    63: errors.JournalTruncatedError,
 }
 """Never change a line: clients of every version read these numbers. Add new ones."""
 
