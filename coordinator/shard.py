@@ -72,6 +72,7 @@ from ..journal.records import (
 from ..journal.state import State
 from ..journal.txid import TxId
 from . import commands as c
+from .clocks import Clocks
 from .decision import (
     Decision,
     Effect,
@@ -136,10 +137,7 @@ class Shard:
         self._effects: deque[tuple[int, int, bool, Effect | None]] = deque()
         self._unfinished_heap: list[int] = []
         self._finished: set[int] = set()
-        self._deadlines: list[tuple[int, int]] = []
-        self._unclocked: list[Transaction] = []
-        self._detached: dict[str, int] = {}
-        self._graces: list[tuple[int, str]] = []
+        self._clocks = Clocks(self.config)
         self._to_abort: deque[tuple[int, AbortReason]] = deque()
         self._waiting: dict[int, _Waiting] = {}
         self._wake: set[str] = set()
@@ -237,7 +235,7 @@ class Shard:
         self.transactions.add_produced_partitions(offset, record.partitions)
         producer = self.producers[record.producer_id]
         producer.open[offset] = transaction
-        self._unclocked.append(transaction)
+        self._clocks.begin(transaction)
         begins = producer.begins
         producer.answered_below = max(producer.answered_below, record.answered_below)
         for request_id in [r for r in begins if r < record.answered_below]:
@@ -298,20 +296,15 @@ class Shard:
         self.acknowledge(self.next_offset - 1)
         self._wake.clear()
         self._to_abort.clear()
-        self._unclocked.clear()
-        redo: list[Transaction] = []
-        for transaction in self.transactions:
-            if transaction.state is not State.OPEN:
-                redo.append(transaction)
-                continue
+        still_open = [t for t in self.transactions if t.state is State.OPEN]
+        self._clocks.reload(still_open, now)
+        for transaction in still_open:
             producer = self.producers[transaction.producer_id]
             if producer.voided:
                 self._to_abort.append((transaction.begin, AbortReason.DOUBLE_START))
             elif transaction.generation < producer.generation:
                 self._to_abort.append((transaction.begin, AbortReason.FENCED))
-            self._start_clock(transaction, now, reload=True)
-            grace_ms = now.monotonic_ms + self.config.reload_grace_ms
-            self._start_grace(transaction.producer_id, grace_ms)
+        redo = [t for t in self.transactions if t.state is not State.OPEN]
         redo.sort(key=lambda t: t.commit_sequence or 0)
         offsets = [
             WriteOffsets(group, NO_EPOCH, self.offsets.committed(group))
@@ -660,9 +653,7 @@ class Shard:
         earlier transaction's offsets are decided; transactions past their timeout, then those of
         producers that went away, are aborted in the order of their deadlines.
         """
-        for transaction in self._unclocked:
-            self._start_clock(transaction, now)
-        self._unclocked.clear()
+        self._clocks.start(now)
         return (
             self._due_fenced(now)
             or self._due_waiting(now)
@@ -672,37 +663,23 @@ class Shard:
 
     def next_due_ms(self) -> int | None:
         """Monotonic time at which `due` may have something to do without any command."""
-        heads = [heap[0][0] for heap in (self._deadlines, self._graces) if heap]
-        return min(heads, default=None)
+        return self._clocks.next_ms()
 
     def attach(self, producer_id: str) -> None:
         """A producer's stream is connected."""
-        self._detached.pop(producer_id, None)
+        self._clocks.attach(producer_id)
 
     def detach(self, producer_id: str, nonce: int, now: Instant) -> None:
         """A producer's stream broke; it has `session_grace_ms` to come back."""
         producer = self.producers.get(producer_id)
         if producer is not None and producer.nonce == nonce:
-            self._start_grace(producer_id, now.monotonic_ms + self.config.session_grace_ms)
+            self._clocks.detach(producer_id, now)
 
     def forget_waiting(self, refs: Iterable[Ref]) -> None:
         """Commits whose client went away stop waiting; their transactions stay open."""
         gone = set(map(id, refs))
         for begin in [b for b, w in self._waiting.items() if id(w.ref) in gone]:
             del self._waiting[begin]
-
-    def _start_grace(self, producer_id: str, deadline_ms: int) -> None:
-        self._detached[producer_id] = deadline_ms
-        heapq.heappush(self._graces, (deadline_ms, producer_id))
-
-    def _start_clock(self, transaction: Transaction, now: Instant, *, reload: bool = False) -> None:
-        left_ms = transaction.timeout_ms
-        if reload:
-            # The wall clock may have jumped since BEGIN: never less than the grace, never more
-            # than the whole timeout.
-            left_ms += transaction.started_ms - now.wall_ms
-            left_ms = min(max(left_ms, self.config.reload_grace_ms), transaction.timeout_ms)
-        heapq.heappush(self._deadlines, (now.monotonic_ms + left_ms, transaction.begin))
 
     def _due_fenced(self, now: Instant) -> Decision | None:
         while self._to_abort:
@@ -730,19 +707,17 @@ class Shard:
         return None
 
     def _due_expired(self, now: Instant) -> Decision | None:
-        while self._deadlines and self._deadlines[0][0] <= now.monotonic_ms:
-            _, begin = heapq.heappop(self._deadlines)
+        while (begin := self._clocks.expired(now)) is not None:
             transaction = self.transactions.get(begin)
             if transaction is not None and transaction.state is State.OPEN:
                 return self._abort(transaction, AbortReason.EXPIRED, now)
         return None
 
     def _due_detached(self, now: Instant) -> Decision | None:
-        while self._graces and self._graces[0][0] <= now.monotonic_ms:
-            deadline_ms, producer_id = self._graces[0]
+        while (producer_id := self._clocks.given_up(now)) is not None:
             producer = self.producers.get(producer_id)
-            if self._detached.get(producer_id) == deadline_ms and producer and producer.open:
+            if producer is not None and producer.open:
                 transaction = next(iter(producer.open.values()))
                 return self._abort(transaction, AbortReason.DISCONNECTED, now)
-            heapq.heappop(self._graces)
+            self._clocks.forget_given_up()
         return None

@@ -20,9 +20,19 @@ PURE_MODULES = [
     "journal/records.py",
     "journal/fate.py",
     "journal/position.py",
+    "journal/record_codec.py",
+    "journal/state.py",
+    "coordinator/clocks.py",
+    "coordinator/commands.py",
+    "coordinator/decision.py",
+    "coordinator/metadata.py",
+    "coordinator/offsets.py",
     "coordinator/shard.py",
     "producer/bookkeeping.py",
+    "producer/tally.py",
     "consumer/buffer.py",
+    "consumer/ranges.py",
+    "consumer/whole.py",
 ]
 
 IMPURE = {
