@@ -64,6 +64,22 @@ class Transaction:
         return self.txid.offset
 
 
+@dataclass(slots=True, kw_only=True)
+class Producer:
+    """A producer's generation and what it has open."""
+
+    generation: int
+    nonce: int
+    owner: str
+    voided: bool = False
+    begins: dict[int, int] = field(default_factory=dict)
+    """Request id of a BEGIN of this session → its offset, until the client has the answer."""
+    answered_below: int = 0
+    """The client of this session has the answers of its requests below this number."""
+    open: dict[int, Transaction] = field(default_factory=dict)
+    """Its undecided transactions by BEGIN, of older generations too until they are aborted."""
+
+
 class TransactionMetadataStore:
     """Transactions of one journal partition by the offset of their BEGIN."""
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ..journal.control import BranchRange, TopicPartition
@@ -83,29 +83,13 @@ from .decision import (
     WriteMarkers,
     WriteOffsets,
 )
-from .metadata import Transaction, TransactionMetadataStore, merge_steps
+from .metadata import Producer, Transaction, TransactionMetadataStore, merge_steps
 from .offsets import CommittedOffsets, Verdict
 
 BRANCH_MARKER_BYTES: Final = 40
 """Upper bound of what one branch adds to a marker."""
 MARKER_FIXED_BYTES: Final = 1536
 """Upper bound of a marker without its branches: the partition list takes up to 1 KiB."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Producer:
-    """A producer's generation and what it has open."""
-
-    generation: int
-    nonce: int
-    owner: str
-    voided: bool = False
-    begins: dict[int, int] = field(default_factory=dict)
-    """Request id of a BEGIN of this session → its offset, until the client has the answer."""
-    answered_below: int = 0
-    """The client of this session has the answers of its requests below this number."""
-    open: dict[int, Transaction] = field(default_factory=dict)
-    """Its undecided transactions by BEGIN, of older generations too until they are aborted."""
 
 
 @dataclass(frozen=True, slots=True)
