@@ -219,6 +219,9 @@ def _on_sigterm(_signal: int, _frame: FrameType | None) -> None:
 def main() -> None:
     """Entry point of the command; exits with its status."""
     signal.signal(signal.SIGTERM, _on_sigterm)
+    # A shell starts background jobs with SIGINT ignored, and Python leaves it so; whoever sends it
+    # all the same wants a clean stop.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         app()
     except (LogtxError, LocalKafkaError) as error:
