@@ -210,6 +210,8 @@ class Sender:
             # Without the purge the librdkafka handle would go on sending until it is collected.
             self.producer.purge()
             self._served(self.producer.flush, 1.0)
+            if not len(self.producer):
+                self.producer.close()
 
     def _run(self) -> None:
         open_transactions, next_tick_s = False, 0.0
