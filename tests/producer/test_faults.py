@@ -460,19 +460,19 @@ def test_kept_records_stay_in_order_while_the_queue_is_full(
 ) -> None:
     memory_log.create_topic(T, partitions=2)
     memory_log.hold_appends(T, 0)
-    producer = make_memory_producer(queue__buffering__max__messages=10)
+    producer = make_memory_producer(queue__buffering__max__messages=5)
     held = coordinators.hold("begin")
     txn = producer.begin_transaction()
-    for i in range(30):
+    for i in range(15):
         txn.produce(T, b"%d" % i, partition=0)
     held.set()
-    eventually(lambda: memory_log.held_appends(T, 0) == 10)
-    for i in range(30, 40):
+    eventually(lambda: memory_log.held_appends(T, 0) == 5)
+    for i in range(15, 25):
         txn.produce(T, b"%d" % i, partition=0)
     memory_log.release_appends(T, 0)
     txn.commit()
     values = [message.value() for message in read_topic(memory_log, T, 2)]
-    assert values == [b"%d" % i for i in range(40)]
+    assert values == [b"%d" % i for i in range(25)]
 
 
 # Offsets.
