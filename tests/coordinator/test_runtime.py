@@ -311,7 +311,7 @@ async def test_markers_stand_in_commit_sequence_order_whatever_the_partition_ref
 
 
 @on_loop
-async def test_a_deleted_topic_finishes_and_the_journal_says_so(log: MemoryLog) -> None:
+async def test_trap_12_a_deleted_topic_finishes_and_the_journal_says_so(log: MemoryLog) -> None:
     async with running(log) as driver:
         session = await driver.connect()
         txid = await driver.begun(session)
