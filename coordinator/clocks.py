@@ -74,11 +74,6 @@ class Clocks:
         """Nothing is left of the producer that `given_up` named."""
         heapq.heappop(self._graces)
 
-    def next_ms(self) -> int | None:
-        """Monotonic time of the next deadline or grace."""
-        heads = [heap[0][0] for heap in (self._deadlines, self._graces) if heap]
-        return min(heads, default=None)
-
     def _expire_at(self, deadline_ms: int, transaction: Transaction) -> None:
         heapq.heappush(self._deadlines, (deadline_ms, transaction.begin))
 

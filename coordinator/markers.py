@@ -167,10 +167,6 @@ class MarkerWriter:
                 for job in lane.in_flight:
                     job.ending.finished = _ignore
 
-    def pending(self) -> int:
-        """Markers not acknowledged yet."""
-        return sum(len(lane.queue) + len(lane.in_flight) for lane in self._lanes.values())
-
     async def close(self, timeout_s: float = 5) -> None:
         """Stop; markers not written are written by whoever owns the journal next."""
         self._closed = True

@@ -71,8 +71,6 @@ class CoordinatorConfig:
     """Partitions of the journal topic, if it must be created; fixed from then on."""
     replication_factor: int = -1
     """Of logtx's own topics; -1 is the broker's default."""
-    default_timeout_ms: int = 60_000
-    """Timeout of a transaction whose producer names none."""
     max_timeout_ms: int = 900_000
     session_grace_ms: int = 3_000
     """How long after its socket closed a producer may come back before its work is aborted."""

@@ -645,10 +645,6 @@ class Shard:
             or self._due_detached(now)
         )
 
-    def next_due_ms(self) -> int | None:
-        """Monotonic time at which `due` may have something to do without any command."""
-        return self._clocks.next_ms()
-
     def attach(self, producer_id: str) -> None:
         """A producer's stream is connected."""
         self._clocks.attach(producer_id)

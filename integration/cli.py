@@ -134,18 +134,15 @@ def coordinator(
         int | None,
         typer.Option(min=0, help="How long a producer may be gone before its transactions abort."),
     ] = None,
-    default_timeout_ms: Annotated[
-        int | None, typer.Option(min=1, help="A transaction's timeout, if its producer names none.")
-    ] = None,
     max_timeout_ms: Annotated[
         int | None, typer.Option(min=1, help="The longest timeout that a producer may ask for.")
     ] = None,
 ) -> None:
     """Run one coordinator until Ctrl-C or SIGTERM.
 
-    Run several on different machines: each journal partition is owned by one of them, and the
-    others take over in less than a second when it dies. All state is in the journal, a topic of
-    the cluster; a coordinator has no disk and can be replaced at any time.
+    One coordinator serves the whole journal; another that is started takes it over, and the
+    former stands down until its successor can't be reached any more. All state is in the journal,
+    a topic of the cluster; a coordinator has no disk and can be replaced at any time.
 
     Examples:
 
@@ -162,7 +159,6 @@ def coordinator(
         "journal_partitions": journal_partitions,
         "replication_factor": replication_factor,
         "session_grace_ms": session_grace_ms,
-        "default_timeout_ms": default_timeout_ms,
         "max_timeout_ms": max_timeout_ms,
     }
     given = {name: value for name, value in optional.items() if value is not None}
