@@ -16,6 +16,7 @@ from .control_pb2 import BranchRange as WireRange
 from .control_pb2 import TopicPartitions as WirePartitions
 from .control_pb2 import TxCtl as WireControl
 from .errors import MalformedHeaderError
+from .value import value
 
 TXID_HEADER: Final = "TxId"
 TXCTL_HEADER: Final = "TxCtl"
@@ -28,7 +29,7 @@ PARTITION_LIST_MAX_BYTES: Final = 1024
 TopicPartition = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class BranchRange:
     """What one branch wrote to one partition."""
 

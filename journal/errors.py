@@ -43,6 +43,11 @@ class NotCoordinatorError(RetriableError):
 
     code = 11
 
+    def __init__(self, message: str = "", *, hint: str = "") -> None:
+        """Say where to ask instead, if that is known: `hint` is a host:port."""
+        super().__init__(message)
+        self.hint = hint
+
 
 class CoordinatorLoadingError(RetriableError):
     """The owner is still replaying its journal partition; retry after a pause."""
@@ -66,6 +71,18 @@ class SessionClosedError(RetriableError):
     """The producer's stream to the coordinator broke; its client connects again by itself."""
 
     code = 15
+
+
+class TooManyTransactionsError(RetriableError):
+    """As many transactions are open as the coordinator allows; end some, or begin again later."""
+
+    code = 16
+
+
+class CoordinatorBusyError(RetriableError):
+    """The coordinator has as much under way as it takes; nothing was done, ask again later."""
+
+    code = 17
 
 
 class TransactionError(LogtxError):
@@ -123,6 +140,12 @@ class RequestTooLargeError(TransactionError):
     code = 27
 
 
+class ConcurrentTransactionsError(TransactionError):
+    """A transaction key has one open transaction at a time: commit or abort that one first."""
+
+    code = 28
+
+
 class UnknownOutcomeError(TransactionError):
     """The commit was sent, and its decision could not be learnt in the time allowed.
 
@@ -134,6 +157,24 @@ class ProducerFencedError(LogtxError):
     """A newer producer of the same ``transactional.id`` took over. Close this one."""
 
     code = 30
+
+
+class NotAllowedError(ProducerFencedError):
+    """A connection of an old epoch of its transaction key, or of a deleted one. Close it."""
+
+    code = 32
+
+
+class ExpiredTransactionError(ProducerFencedError):
+    """The transaction belongs to an old epoch of its transaction key, and is aborted."""
+
+    code = 33
+
+
+class UnknownKeyError(LogtxError):
+    """No transaction key of this name: nobody connected with it, or it was deleted."""
+
+    code = 34
 
 
 class DoubleStartError(LogtxError):
@@ -226,8 +267,10 @@ def _classes(root: type[LogtxError]) -> list[type[LogtxError]]:
     return [root, *(c for s in root.__subclasses__() for c in _classes(s))]
 
 
-def error_from_code(code: int, message: str) -> LogtxError:
+def error_from_code(code: int, message: str, hint: str = "") -> LogtxError:
     """The error that crossed the wire; one of a newer peer becomes a plain `LogtxError`."""
+    if code == NotCoordinatorError.code:
+        return NotCoordinatorError(message, hint=hint)
     for cls in _classes(LogtxError):
         if code and cls.code == code:
             return cls(message)

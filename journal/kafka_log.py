@@ -10,11 +10,13 @@ topics by itself, tells no settings and trims nothing.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar, cast
 
 from confluent_kafka import (
@@ -37,6 +39,11 @@ from .errors import BrokerError, LogtxError, UnknownTopicError
 from .log import GroupOffset, LogConsumer, LogProducer, TopicInfo
 
 _T = TypeVar("_T")
+_LIBRDKAFKA: Final = logging.getLogger("logtx.librdkafka")
+"""Where librdkafka's log goes unless the user gives another ``logger``; not to standard error."""
+_NEVER_POLLED: Final = {"log_level": 0}
+"""A client tells its log when it is polled, and keeps it till then: one that never is must not
+have any. What matters of its answers is raised."""
 
 _SHARED_PREFIXES: Final = (
     "api.version.",
@@ -183,7 +190,8 @@ class KafkaLog:
         self._shared = shared_settings(config)
         self._lock = threading.Lock()
         self._admin_client: AdminClient | None = None
-        self._group_readers: dict[str, LogConsumer] = {}
+        self._group_readers: dict[str, tuple[LogConsumer, threading.Lock]] = {}
+        """Each with a lock that is held while it is asked: it can't be closed meanwhile."""
         self._is_mock: bool | None = None
 
     def producer(self, config: Mapping[str, Any]) -> LogProducer:
@@ -207,8 +215,14 @@ class KafkaLog:
             found = asking.answer(lambda left: self._admin().list_topics(timeout=left))
             if topic not in found.topics:
                 raise UnknownTopicError(f"there is no topic {topic!r}")
-            count = len(found.topics[topic].partitions)
-            return TopicInfo(topic=topic, topic_id="", partition_count=count, settings=None)
+            partitions = found.topics[topic].partitions.values()
+            return TopicInfo(
+                topic=topic,
+                topic_id="",
+                partition_count=len(partitions),
+                settings=None,
+                replication_factor=min(len(p.replicas) for p in partitions),
+            )
         described = asking.answer(lambda left: self._describe(topic, left, asking))
         topic_id = getattr(described, "topic_id", None)
         return TopicInfo(
@@ -217,6 +231,7 @@ class KafkaLog:
             topic_id="" if topic_id is None else str(topic_id).translate(_URL_SAFE),
             partition_count=len(described.partitions),
             settings=asking.answer(lambda left: self._topic_settings(topic, left, asking)),
+            replication_factor=min(len(p.replicas) for p in described.partitions),
         )
 
     def _describe(self, topic: str, left_s: float, asking: _Asking) -> Any:
@@ -335,6 +350,24 @@ class KafkaLog:
         """
         return self._offset(topic, partition, _LATEST, timeout_s)
 
+    def offset_for_time(
+        self, topic: str, partition: int, wall_ms: int, *, timeout_s: float = 10
+    ) -> int | None:
+        """Offset of the first record stamped at `wall_ms` or later, asked of the leader.
+
+        Returns:
+            None if there is no such record.
+
+        Raises:
+            UnknownTopicError: no such topic or partition.
+            BrokerError: no answer, or librdkafka's mock, which knows start and end only.
+        """
+        asking = _Asking(f"offset of {topic}-{partition} at {wall_ms} ms", timeout_s)
+        self._refuse_mock(asking)
+        spec = OffsetSpec.for_timestamp(wall_ms)
+        found = self._offset(topic, partition, spec, asking.left_s)
+        return None if found < 0 else found
+
     def _offset(self, topic: str, partition: int, spec: OffsetSpec, timeout_s: float) -> int:
         asking = _Asking(f"offset of {topic}-{partition}", timeout_s)
         key = TopicPartition(topic, partition)
@@ -393,18 +426,35 @@ class KafkaLog:
         """
         asking = _Asking(f"offset of group {group!r}", timeout_s)
 
-        def ask(left_s: float) -> TopicPartition:
-            with self._lock:
-                reader = self._group_readers.get(group)
-                if reader is None:
-                    reader = self.consumer({"group.id": group, "enable.auto.commit": False})
-                    self._group_readers[group] = reader
-                (answer,) = reader.committed([TopicPartition(topic, partition)], timeout=left_s)
+        def ask(_left_s: float) -> TopicPartition:
+            place = TopicPartition(topic, partition)
+            with self._reading(group, asking) as reader:
+                (answer,) = reader.committed([place], timeout=asking.left_s)
             _raise_partition_error(answer)
             return answer
 
         found = asking.answer(ask)
         return GroupOffset(found.offset, found.metadata or "") if found.offset >= 0 else None
+
+    @contextmanager
+    def _reading(self, group: str, asking: _Asking) -> Iterator[LogConsumer]:
+        """The group's reader, for one question at a time; waits for others no longer than asked."""
+        while True:
+            with self._lock:
+                if group not in self._group_readers:
+                    reader = self.consumer(
+                        {"group.id": group, "enable.auto.commit": False, **_NEVER_POLLED}
+                    )
+                    self._group_readers[group] = reader, threading.Lock()
+                reader, asked = self._group_readers[group]
+            if not asked.acquire(timeout=asking.left_s):
+                raise BrokerError(f"{asking.asked}: Kafka did not answer those who asked before")
+            try:
+                if self._group_readers.get(group) == (reader, asked):
+                    yield reader
+                    return
+            finally:
+                asked.release()
 
     def commit_group_offset(
         self,
@@ -437,16 +487,22 @@ class KafkaLog:
             self._admin_client = None
             readers = list(self._group_readers.values())
             self._group_readers.clear()
-        for reader in readers:
-            reader.close()
+        for reader, asked in readers:
+            with asked:
+                reader.close()
 
     def _settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        return {**self._shared, **config, "bootstrap.servers": self.bootstrap_servers}
+        return {
+            "logger": _LIBRDKAFKA,
+            **self._shared,
+            **config,
+            "bootstrap.servers": self.bootstrap_servers,
+        }
 
     def _admin(self) -> AdminClient:
         with self._lock:
             if self._admin_client is None:
-                self._admin_client = AdminClient(self._settings({}))
+                self._admin_client = AdminClient(self._settings(_NEVER_POLLED))
             return self._admin_client
 
     def _mock(self, asking: _Asking) -> bool:

@@ -102,6 +102,8 @@ class TopicInfo:
     partition_count: int
     settings: Mapping[str, str] | None
     """Effective topic settings; None where the log can't be asked (librdkafka's mock)."""
+    replication_factor: int
+    """Replicas of each partition; the lowest, if they differ."""
 
     @property
     def compacted(self) -> bool:
@@ -158,6 +160,20 @@ class Log(Protocol):
 
     def end_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
         """Offset that the next record will get."""
+
+    def offset_for_time(
+        self, topic: str, partition: int, wall_ms: int, *, timeout_s: float = 10
+    ) -> int | None:
+        """Offset of the first record stamped at `wall_ms` or later; None if there is none.
+
+        By whose clock, says the topic's ``message.timestamp.type``.
+
+        Args:
+            topic: the topic.
+            partition: its number.
+            wall_ms: milliseconds since 1970.
+            timeout_s: bound of the wait.
+        """
 
     def delete_records(
         self, topic: str, partition: int, before_offset: int, *, timeout_s: float = 10

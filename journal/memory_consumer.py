@@ -503,8 +503,5 @@ def _offset_at(partition: MemoryPartition, timestamp_ms: int) -> int:
         return partition.end
     if timestamp_ms == OFFSET_BEGINNING:
         return partition.start
-    # Timestamps are the clients' own and need not ascend: the first that is late enough counts.
-    for index, record in enumerate(partition.records):
-        if record[3] >= timestamp_ms:
-            return partition.start + index
-    return OFFSET_END
+    found = partition.offset_at(timestamp_ms)
+    return OFFSET_END if found is None else found

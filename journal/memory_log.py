@@ -62,6 +62,13 @@ class MemoryPartition:
         """Offset of the next record."""
         return self.start + len(self.records)
 
+    def offset_at(self, timestamp_ms: int) -> int | None:
+        """Offset of the first record stamped then or later; stamps need not ascend."""
+        for offset, record in enumerate(self.records, self.start):
+            if record[3] >= timestamp_ms:
+                return offset
+        return None
+
     def trim(self, before: int) -> None:
         """Delete the records below `before`."""
         if before > self.start:
@@ -143,6 +150,7 @@ class MemoryLog:
                 topic_id=found.id,
                 partition_count=len(found.partitions),
                 settings=dict(found.settings),
+                replication_factor=1,
             )
 
     def create_topic(
@@ -187,6 +195,13 @@ class MemoryLog:
         """Offset that the next record will get."""
         with self._asked(timeout_s):
             return self._partition(topic, partition).end
+
+    def offset_for_time(
+        self, topic: str, partition: int, wall_ms: int, *, timeout_s: float = 10
+    ) -> int | None:
+        """Offset of the first record stamped at `wall_ms` or later; None if there is none."""
+        with self._asked(timeout_s):
+            return self._partition(topic, partition).offset_at(wall_ms)
 
     def delete_records(
         self, topic: str, partition: int, before_offset: int, *, timeout_s: float = 10
@@ -261,6 +276,11 @@ class MemoryLog:
         with self.changed:
             return len(self._partition(topic, partition).held)
 
+    def let_overtake(self, topic: str, partition: int) -> None:
+        """For tests: the record that was held last is placed first, as by another connection."""
+        with self.changed:
+            self._partition(topic, partition).held.rotate(1)
+
     def lose_acknowledgements(self, topic: str, partition: int, count: int = 1) -> None:
         """For tests: append the next `count` records and report them as _MSG_TIMED_OUT."""
         with self.changed:
@@ -308,6 +328,13 @@ class MemoryLog:
         with self.changed:
             found = self._topic(topic)
             found.alter({**found.settings, **settings})
+
+    def add_partitions(self, topic: str, count: int) -> None:
+        """For tests: let a topic have so many."""
+        with self.changed:
+            partitions = self._topic(topic).partitions
+            partitions += [MemoryPartition() for _ in range(count - len(partitions))]
+            self._topics_changed(topic)
 
     def expel_member(self, group: str, member_id: str) -> None:
         """For tests: let a member's session expire, as after a long SIGSTOP."""

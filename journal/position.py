@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
+
+from .errors import ConsumerError
+from .value import value
 
 METADATA_MAX_CHARS: Final = 4000
 """Kafka keeps 4,095 characters; `Position.to_metadata` stays below with room for a suffix."""
@@ -20,7 +23,7 @@ Journal = tuple[int, int]
 """(journal partition, incarnation)."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Place:
     """What has been delivered, exactly: the part of a position that two claims are compared by."""
 
@@ -30,7 +33,7 @@ class Place:
     """Records already delivered of the transaction whose marker stands at `o2`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Position:
     """(o1, o2, o3) of one partition, and the last commit sequence met per journal partition."""
 
@@ -46,7 +49,8 @@ class Position:
     A marker at or below it is a duplicate.
     """
     delivered: Mapping[Journal, int] = field(default_factory=dict)
-    """Last commit sequence that `transactions()` delivered whole, by journal; else empty."""
+    """Last commit sequence, by journal, up to which nothing is due in this partition: of a consumer
+    in serial order, else empty."""
 
     @property
     def place(self) -> Place:
@@ -61,12 +65,23 @@ class Position:
     def to_metadata(self) -> str:
         """The text that goes with o1 into a Kafka group offset.
 
-        At most `METADATA_MAX_CHARS`: where more journals were met than fit, those with the
-        lowest commit sequences are left out; a duplicate marker of theirs costs a side read.
+        At most `METADATA_MAX_CHARS`. What `transactions()` and serializable readers delivered
+        always is in it, for without it transactions would come again. Of the journals met, those
+        with the lowest commit sequences are left out where not all fit (about 100 do): a
+        duplicate marker of theirs costs a side read, and nothing else.
+
+        Raises:
+            ConsumerError: more journals were delivered from than fit.
         """
         text = f"{_PREFIX} {self.o2} {self.o3}"
         for (partition, incarnation), sequence in sorted(self.delivered.items()):
             text += f" !{partition}-{incarnation:012x}={sequence}"
+        if len(text) > METADATA_MAX_CHARS:
+            raise ConsumerError(
+                f"a position with the last transactions delivered of {len(self.delivered)} "
+                f"journals takes {len(text)} characters, and a Kafka group offset holds "
+                f"{METADATA_MAX_CHARS}: read fewer transaction groups with one consumer group"
+            )
         for (partition, incarnation), sequence in sorted(
             self.met.items(), key=lambda item: item[1], reverse=True
         ):

@@ -16,6 +16,7 @@ from .fate import UNKNOWN_FATE, Fate, FateScan
 from .log import Log, LogConsumer
 from .record_codec import decode_entry
 from .records import Entry
+from .snapshots import FoundSnapshot, SnapshotScan
 from .txid import TxId
 
 JOURNAL_TOPIC: Final = "__transaction_control"
@@ -205,8 +206,11 @@ def _scan(log: Log, partition: int, txids: list[TxId], deadline_s: float) -> dic
         # The end first: what is decided by now must be seen.
         end = log.end_offset(JOURNAL_TOPIC, partition, timeout_s=left_s())
         log_start = log.start_offset(JOURNAL_TOPIC, partition, timeout_s=left_s())
-    except UnknownTopicError:
-        log.topic_info(JOURNAL_TOPIC, timeout_s=left_s())  # raises where there is no journal
+    except UnknownTopicError as error:
+        info = log.topic_info(JOURNAL_TOPIC, timeout_s=left_s())  # raises where there is no journal
+        if partition < info.partition_count:
+            # Brokers say so for a moment; told as UNKNOWN, what was committed would be dropped.
+            raise BrokerError(f"{JOURNAL_TOPIC}-{partition} is there, but: {error}") from error
         return dict.fromkeys(txids, UNKNOWN_FATE)
     fates = dict.fromkeys(txids, UNKNOWN_FATE)
     present = [t for t in txids if log_start <= t.offset < end]
@@ -222,3 +226,52 @@ def _scan(log: Log, partition: int, txids: list[TxId], deadline_s: float) -> dic
             left_s()
     _LOGGER.debug("fates_found partition=%d count=%d", partition, len(present))
     return fates | scan.fates()
+
+
+def find_snapshot(log: Log, partition: int, *, timeout_s: float) -> FoundSnapshot | None:
+    """A snapshot that counts: the checkpoint's, or where that leads nowhere the journal's last.
+
+    Returns:
+        None where there is none: such a journal was never trimmed by its owners.
+
+    Raises:
+        BrokerError: no answer in time.
+        JournalError: a record on the way does not decode.
+        UnknownTopicError: there is no journal.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    # The checkpoint first: it names nothing that is not acknowledged, so nothing above the end.
+    hint = log.group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, partition, timeout_s=timeout_s)
+    for attempt in range(_TRIMMED_RETRIES):
+        start = log.start_offset(JOURNAL_TOPIC, partition, timeout_s=timeout_s)
+        end = log.end_offset(JOURNAL_TOPIC, partition, timeout_s=timeout_s)
+        try:
+            if hint is not None and start <= hint.offset < end:
+                found = _scan_snapshots(log, partition, hint.offset, end, deadline_s, first=True)
+                if found is not None:
+                    return found
+            return _scan_snapshots(log, partition, start, end, deadline_s, first=False)
+        except RecordsTrimmedError:
+            # The owner trimmed between our question for the start and the read.
+            if attempt == _TRIMMED_RETRIES - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _scan_snapshots(
+    log: Log, partition: int, start: int, end: int, deadline_s: float, *, first: bool
+) -> FoundSnapshot | None:
+    scan = SnapshotScan()
+    entries = read_entries(
+        log, partition, start, end, timeout_s=max(deadline_s - time.monotonic(), 0)
+    )
+    with closing(entries):
+        for offset, entry in entries:
+            if first and offset == start and not scan.begins_at(offset, entry):
+                return None  # the hint leads nowhere
+            scan.feed(offset, entry)
+            if first and scan.found is not None:
+                return scan.found
+            if time.monotonic() > deadline_s:
+                raise BrokerError(f"{JOURNAL_TOPIC}-{partition} was not read in time")
+    return None if first else scan.found

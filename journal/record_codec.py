@@ -1,11 +1,13 @@
-"""Journal records to bytes and back: version byte, type byte, Avro body (``schemas/v1.avsc``)."""
+"""Journal records to bytes and back: version byte, type byte, Avro body (``schemas/v2.avsc``)."""
 
 from __future__ import annotations
 
 import io
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from importlib import resources
+from itertools import repeat
 from typing import Any, Final
 
 import fastavro
@@ -13,7 +15,9 @@ import fastavro
 from .control import BranchRange, TopicPartition
 from .errors import CorruptRecordError, UnknownRecordError
 from .position import Journal, Place, Position
+from .record_reader import READERS, read_longs
 from .records import (
+    UNKNOWN_OFFSET,
     Aborted,
     AbortReason,
     AddOffsets,
@@ -31,9 +35,16 @@ from .records import (
     PrepareCommit,
     ProducerRecord,
     RecordType,
+    Snapshot,
+    SnapshotGroup,
+    SnapshotProducer,
+    SnapshotSteps,
+    SnapshotTransaction,
+    StepIdentity,
 )
+from .state import State
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 """Written into every record; a schema change that old readers can't read needs the next one."""
 
 Avro = dict[str, Any]
@@ -45,14 +56,30 @@ def _signed(branch: int) -> int:
 
 
 def _partitions_to_avro(partitions: Iterable[DataPartition]) -> list[Avro]:
-    grouped: dict[tuple[str, str], list[int]] = {}
+    grouped: dict[tuple[str, str], list[DataPartition]] = {}
     for p in partitions:
-        grouped.setdefault((p.topic, p.topic_id), []).append(p.partition)
-    return [{"topic": t, "topic_id": i, "partitions": ps} for (t, i), ps in grouped.items()]
+        grouped.setdefault((p.topic, p.topic_id), []).append(p)
+    return [
+        {
+            "topic": topic,
+            "topic_id": topic_id,
+            "partitions": [p.partition for p in found],
+            "first_offsets": [p.first_offset for p in found]
+            if any(p.first_offset != UNKNOWN_OFFSET for p in found)
+            else [],
+        }
+        for (topic, topic_id), found in grouped.items()
+    ]
 
 
 def _partitions_from_avro(rows: Sequence[Avro]) -> tuple[DataPartition, ...]:
-    return tuple(DataPartition(r["topic"], p, r["topic_id"]) for r in rows for p in r["partitions"])
+    found: list[DataPartition] = []
+    for row in rows:
+        topic, topic_id, partitions = row["topic"], row["topic_id"], row["partitions"]
+        first_offsets = row["first_offsets"] or repeat(UNKNOWN_OFFSET, len(partitions))
+        for partition, first_offset in zip(partitions, first_offsets, strict=True):
+            found.append(DataPartition(topic, partition, topic_id, first_offset))
+    return tuple(found)
 
 
 def _gone_to_avro(gone: Iterable[TopicPartition]) -> list[Avro]:
@@ -69,6 +96,7 @@ def _writes_to_avro(writes: Iterable[PartitionWrites]) -> list[Avro]:
             "topic": w.partition.topic,
             "topic_id": w.partition.topic_id,
             "partition": w.partition.partition,
+            "first_offset": w.partition.first_offset,
             "branches": [
                 {
                     "branch": _signed(b.branch),
@@ -84,16 +112,17 @@ def _writes_to_avro(writes: Iterable[PartitionWrites]) -> list[Avro]:
 
 
 def _writes_from_avro(rows: Sequence[Avro]) -> tuple[PartitionWrites, ...]:
-    return tuple(
-        PartitionWrites(
-            DataPartition(r["topic"], r["partition"], r["topic_id"]),
-            tuple(
-                BranchRange(b["branch"] % 2**64, b["first_offset"], b["last_offset"], b["count"])
-                for b in r["branches"]
-            ),
+    found: list[PartitionWrites] = []
+    for row in rows:
+        partition = DataPartition(
+            row["topic"], row["partition"], row["topic_id"], row["first_offset"]
         )
-        for r in rows
-    )
+        branches = [
+            BranchRange(b["branch"] % 2**64, b["first_offset"], b["last_offset"], b["count"])
+            for b in row["branches"]
+        ]
+        found.append(PartitionWrites(partition, tuple(branches)))
+    return tuple(found)
 
 
 def _sequences_to_avro(sequences: Mapping[Journal, int]) -> list[Avro]:
@@ -106,18 +135,44 @@ def _sequences_from_avro(rows: Sequence[Avro]) -> dict[Journal, int]:
     return {(r["partition"], r["incarnation"]): r["sequence"] for r in rows}
 
 
+def _position_to_avro(position: Position) -> Avro:
+    return {
+        "o1": position.o1,
+        "o2": position.o2,
+        "o3": position.o3,
+        "met": _sequences_to_avro(position.met),
+        "delivered": _sequences_to_avro(position.delivered),
+    }
+
+
+def _position_from_avro(row: Avro) -> Position:
+    return Position(
+        o1=row["o1"],
+        o2=row["o2"],
+        o3=row["o3"],
+        met=_sequences_from_avro(row["met"]),
+        delivered=_sequences_from_avro(row["delivered"]),
+    )
+
+
+def _from_place_to_avro(place: Place | None) -> Avro:
+    return {
+        "from_o2": None if place is None else place.o2,
+        "from_o3": 0 if place is None else place.o3,
+    }
+
+
+def _from_place_from_avro(row: Avro) -> Place | None:
+    return None if row["from_o2"] is None else Place(row["from_o2"], row["from_o3"])
+
+
 def _steps_to_avro(steps: Iterable[OffsetStep]) -> list[Avro]:
     return [
         {
             "topic": s.topic,
             "partition": s.partition,
-            "from_o2": None if s.from_place is None else s.from_place.o2,
-            "from_o3": 0 if s.from_place is None else s.from_place.o3,
-            "o1": s.to.o1,
-            "o2": s.to.o2,
-            "o3": s.to.o3,
-            "met": _sequences_to_avro(s.to.met),
-            "delivered": _sequences_to_avro(s.to.delivered),
+            **_from_place_to_avro(s.from_place),
+            **_position_to_avro(s.to),
         }
         for s in steps
     ]
@@ -125,20 +180,103 @@ def _steps_to_avro(steps: Iterable[OffsetStep]) -> list[Avro]:
 
 def _steps_from_avro(rows: Sequence[Avro]) -> tuple[OffsetStep, ...]:
     return tuple(
-        OffsetStep(
-            r["topic"],
-            r["partition"],
-            None if r["from_o2"] is None else Place(r["from_o2"], r["from_o3"]),
-            Position(
-                o1=r["o1"],
-                o2=r["o2"],
-                o3=r["o3"],
-                met=_sequences_from_avro(r["met"]),
-                delivered=_sequences_from_avro(r["delivered"]),
-            ),
-        )
+        OffsetStep(r["topic"], r["partition"], _from_place_from_avro(r), _position_from_avro(r))
         for r in rows
     )
+
+
+def _sent_to_avro(sent: Iterable[StepIdentity]) -> list[Avro]:
+    return [
+        {
+            "topic": topic,
+            "partition": partition,
+            **_from_place_to_avro(from_place),
+            "o2": to.o2,
+            "o3": to.o3,
+        }
+        for topic, partition, from_place, to in sent
+    ]
+
+
+def _sent_from_avro(rows: Sequence[Avro]) -> tuple[StepIdentity, ...]:
+    return tuple(
+        (r["topic"], r["partition"], _from_place_from_avro(r), Place(r["o2"], r["o3"]))
+        for r in rows
+    )
+
+
+def _producers_to_avro(rows: Iterable[SnapshotProducer]) -> list[Avro]:
+    return [
+        row._asdict() | {"begins": [{"request_id": r, "begin": b} for r, b in row.begins]}
+        for row in rows
+    ]
+
+
+def _producers_from_avro(rows: Iterable[Avro]) -> tuple[SnapshotProducer, ...]:
+    for row in rows:
+        row["begins"] = tuple((b["request_id"], b["begin"]) for b in row["begins"])
+    return tuple(SnapshotProducer(**row) for row in rows)
+
+
+def _transactions_to_avro(rows: Iterable[SnapshotTransaction]) -> list[Avro]:
+    return [
+        row._asdict()
+        | {
+            "partitions": _partitions_to_avro(row.partitions),
+            "writes": _writes_to_avro(row.writes),
+            "steps": [
+                {
+                    "group": s.group,
+                    "steps": _steps_to_avro(s.steps),
+                    "sent": _sent_to_avro(s.sent),
+                }
+                for s in row.steps
+            ],
+        }
+        for row in rows
+    ]
+
+
+def _transactions_from_avro(rows: Iterable[Avro]) -> tuple[SnapshotTransaction, ...]:
+    for row in rows:
+        row["state"] = State(row["state"])
+        row["reason"] = None if row["reason"] is None else AbortReason(row["reason"])
+        row["partitions"] = _partitions_from_avro(row["partitions"])
+        row["writes"] = _writes_from_avro(row["writes"])
+        row["steps"] = tuple(
+            SnapshotSteps(s["group"], _steps_from_avro(s["steps"]), _sent_from_avro(s["sent"]))
+            for s in row["steps"]
+        )
+    return tuple(SnapshotTransaction(**row) for row in rows)
+
+
+def _groups_to_avro(rows: Iterable[SnapshotGroup]) -> list[Avro]:
+    return [
+        row._asdict()
+        | {
+            "offsets": [
+                {"topic": topic, "partition": partition, **_position_to_avro(position)}
+                for topic, partition, position in row.offsets
+            ]
+        }
+        for row in rows
+    ]
+
+
+def _groups_from_avro(rows: Iterable[Avro]) -> tuple[SnapshotGroup, ...]:
+    for row in rows:
+        row["offsets"] = tuple(
+            (o["topic"], o["partition"], _position_from_avro(o)) for o in row["offsets"]
+        )
+    return tuple(SnapshotGroup(**row) for row in rows)
+
+
+def _bindings_to_avro(bindings: Iterable[tuple[str, str]]) -> list[Avro]:
+    return [{"group": group, "transaction_group": bound} for group, bound in bindings]
+
+
+def _bindings_from_avro(rows: Iterable[Avro]) -> tuple[tuple[str, str], ...]:
+    return tuple((r["group"], r["transaction_group"]) for r in rows)
 
 
 # Fields whose Avro form differs from the dataclass's own value, by field name. A name means the
@@ -148,7 +286,10 @@ _TO_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "gone": _gone_to_avro,
     "writes": _writes_to_avro,
     "steps": _steps_to_avro,
-    "reason": lambda reason: reason.value,
+    "producers": _producers_to_avro,
+    "transactions": _transactions_to_avro,
+    "groups": _groups_to_avro,
+    "bindings": _bindings_to_avro,
 }
 _FROM_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "partitions": _partitions_from_avro,
@@ -156,6 +297,11 @@ _FROM_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "writes": _writes_from_avro,
     "steps": _steps_from_avro,
     "reason": AbortReason,
+    "producers": _producers_from_avro,
+    "transactions": _transactions_from_avro,
+    "groups": _groups_from_avro,
+    "bindings": _bindings_from_avro,
+    "past_epochs": tuple,
 }
 _CLASSES: Final[Mapping[int, type[JournalRecord]]] = {
     cls.type: cls
@@ -170,7 +316,14 @@ _CLASSES: Final[Mapping[int, type[JournalRecord]]] = {
         Committed,
         Aborted,
         Bind,
+        Snapshot,
     )
+}
+
+
+_CONVERTED: Final[Mapping[int, Sequence[tuple[str, Callable[[Any], Any]]]]] = {
+    code: [(f.name, _FROM_AVRO[f.name]) for f in fields(cls) if f.name in _FROM_AVRO]
+    for code, cls in _CLASSES.items()
 }
 
 
@@ -178,10 +331,10 @@ def _load_schemas(version: int) -> dict[int, Any]:
     text = resources.files(__package__).joinpath(f"schemas/v{version}.avsc").read_text("utf-8")
     named: dict[str, Any] = {}
     parsed = {s["name"]: fastavro.parse_schema(s, named) for s in json.loads(text)}
-    return {code: parsed[cls.__name__] for code, cls in _CLASSES.items()}
+    return {code: parsed[cls.__name__] for code, cls in _CLASSES.items() if cls.__name__ in parsed}
 
 
-_SCHEMAS: Final[Mapping[int, Mapping[int, Any]]] = {1: _load_schemas(1)}
+_SCHEMAS: Final[Mapping[int, Mapping[int, Any]]] = {v: _load_schemas(v) for v in (1, 2)}
 _CURRENT: Final = _SCHEMAS[FORMAT_VERSION]
 _PREFIX: Final = {code: bytes((FORMAT_VERSION, code)) for code in _CLASSES}
 
@@ -194,7 +347,7 @@ def encode_entry(entry: Entry) -> bytes:
         "incarnation": entry.incarnation,
         "predicted": entry.predicted,
     }
-    for name in record.__dataclass_fields__:
+    for name in record.__slots__:
         value = getattr(record, name)
         convert = _TO_AVRO.get(name)
         body[name] = convert(value) if convert else value
@@ -214,21 +367,35 @@ def decode_entry(raw: bytes | None) -> Entry:
     if raw is None or len(raw) < 2:
         raise CorruptRecordError("the journal record is empty")
     version, code = raw[0], raw[1]
-    if version not in _SCHEMAS or code not in _CLASSES:
+    if code not in _SCHEMAS.get(version, ()):
         kind = RecordType(code).name if code in _CLASSES else code
         raise UnknownRecordError(
             f"journal record of version {version} and type {kind}; upgrade this program"
         )
-    source = io.BytesIO(raw)
-    source.seek(2)
     try:
-        body = fastavro.schemaless_reader(source, _SCHEMAS[version][code], _CURRENT[code])
-        if not isinstance(body, dict) or source.read(1):
-            raise CorruptRecordError("the journal record has bytes left over")
-        epoch, incarnation = body.pop("epoch"), body.pop("incarnation")
-        predicted = body.pop("predicted")
-        for name in body.keys() & _FROM_AVRO.keys():
-            body[name] = _FROM_AVRO[name](body[name])
-        return Entry(epoch, incarnation, _CLASSES[code](**body), predicted)
+        if version != FORMAT_VERSION or code not in READERS:
+            return decode_by_schema(raw)
+        (epoch, incarnation, predicted), at = read_longs(raw, 2, 3)
+        record, end = READERS[code](raw, at)
+        if end != len(raw):
+            raise CorruptRecordError("the journal record does not end where its bytes do")
+        return Entry(epoch, incarnation, record, predicted)
     except (ValueError, TypeError, KeyError, EOFError, IndexError, OverflowError) as error:
         raise CorruptRecordError(f"the journal record does not decode: {error!r}") from error
+
+
+def decode_by_schema(raw: bytes) -> Entry:
+    """The slow way of `decode_entry`, for any known version and type; errors as they come."""
+    version, code = raw[0], raw[1]
+    source = io.BytesIO(raw)
+    source.seek(2)
+    # Resolving a schema with itself would take as long as reading.
+    newer = None if version == FORMAT_VERSION else _CURRENT[code]
+    body = fastavro.schemaless_reader(source, _SCHEMAS[version][code], newer)
+    if not isinstance(body, dict) or source.read(1):
+        raise CorruptRecordError("the journal record has bytes left over")
+    epoch, incarnation = body.pop("epoch"), body.pop("incarnation")
+    predicted = body.pop("predicted")
+    for name, convert in _CONVERTED[code]:
+        body[name] = convert(body[name])
+    return Entry(epoch, incarnation, _CLASSES[code](**body), predicted)

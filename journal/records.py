@@ -11,12 +11,13 @@ Source: seed 001, "Transaction flow" (BEGIN, PREPARE_COMMIT, COMMITTED …) and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 from .control import BranchRange, TopicPartition
 from .position import Place, Position
+from .state import State
+from .value import value
 
 
 class RecordType(IntEnum):
@@ -33,7 +34,8 @@ class RecordType(IntEnum):
     ABORTED = 9
     BIND = 10
     # Numbers given to types that this version neither writes nor reads: ADD_ACKS 11, PREPARE 12,
-    # CLAIM 13, EXTEND 14, PLACED 15, SNAPSHOT 16.
+    # CLAIM 13, EXTEND 14, PLACED 15.
+    SNAPSHOT = 16
 
 
 class AbortReason(StrEnum):
@@ -49,9 +51,19 @@ class AbortReason(StrEnum):
     """Its producer's socket closed and the grace passed."""
     DOUBLE_START = "double_start"
     """Two producers started with the same generation."""
+    RETENTION = "retention"
+    """The broker's retention threatened its data."""
+    OPERATOR = "operator"
+    """An operator asked for it."""
+    KEY_DELETED = "key_deleted"
+    """Its transaction key was deleted."""
 
 
-@dataclass(frozen=True, slots=True)
+UNKNOWN_OFFSET: Final = -1
+"""Stands for a first offset that nobody told."""
+
+
+@value(frozen=True, slots=True)
 class DataPartition:
     """A data partition of a transaction, tied to the topic that bore the name then."""
 
@@ -59,6 +71,8 @@ class DataPartition:
     partition: int
     topic_id: str = ""
     """Kafka's topic id; empty where the log has none. A topic created anew has another."""
+    first_offset: int = UNKNOWN_OFFSET
+    """First offset that the transaction wrote there, for the retention guard."""
 
     @property
     def key(self) -> TopicPartition:
@@ -66,7 +80,7 @@ class DataPartition:
         return self.topic, self.partition
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PartitionWrites:
     """What the accepted branches wrote to one data partition."""
 
@@ -74,7 +88,7 @@ class PartitionWrites:
     branches: tuple[BranchRange, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class OffsetStep:
     """One entry of an IOV: a compare-and-set of a consumer group's place in a partition."""
 
@@ -85,7 +99,7 @@ class OffsetStep:
     to: Position
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Owner:
     """A claim to the journal partition: valid if the epoch it replaces is still current.
 
@@ -99,9 +113,11 @@ class Owner:
     """host:port that clients reach this coordinator at."""
     process_nonce: int
     """Random 63 bits of this process: tells two processes at one address apart."""
+    partition_count: int = 0
+    """Of the journal topic, as its writer sees it; 0 = unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class ProducerRecord:
     """A producer's generation and session (PRODUCER)."""
 
@@ -114,9 +130,11 @@ class ProducerRecord:
     """The authenticated subject, or "default"."""
     voided: bool = False
     """True after a double start: nobody may use this generation any more."""
+    connected_ms: int = 0
+    """When this session first connected: wall clock, milliseconds since 1970; 0 = unknown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Begin:
     """A transaction's first record; its offset is part of the TxId."""
 
@@ -134,7 +152,7 @@ class Begin:
     partitions: tuple[DataPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class AddPartitions:
     """Data partitions that join a transaction."""
 
@@ -144,7 +162,7 @@ class AddPartitions:
     partitions: tuple[DataPartition, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class AddOffsets:
     """Input offsets that take effect when the transaction commits."""
 
@@ -154,7 +172,7 @@ class AddOffsets:
     steps: tuple[OffsetStep, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class PrepareCommit:
     """The decision to commit; its offset is the commit sequence."""
 
@@ -165,7 +183,7 @@ class PrepareCommit:
     """Wall clock of the coordinator, milliseconds since 1970."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class PrepareAbort:
     """The decision to abort."""
 
@@ -175,7 +193,7 @@ class PrepareAbort:
     decided_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Committed:
     """Every marker of a committed transaction is acknowledged, or its partition gone."""
 
@@ -185,7 +203,7 @@ class Committed:
     """Partitions that were deleted before they took their marker."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Aborted:
     """Every marker of an aborted transaction is acknowledged, or its partition gone."""
 
@@ -194,13 +212,100 @@ class Aborted:
     gone: tuple[TopicPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Bind:
     """The one transaction group in which a consumer group commits its offsets."""
 
     type: ClassVar[RecordType] = RecordType.BIND
     group: str
     transaction_group: str
+
+
+class SnapshotProducer(NamedTuple):
+    """A producer in a snapshot; the BEGINs of one with very many are spread over several rows.
+
+    The rows of snapshots are tuples: 100,000 of them are made in one turn of an event loop.
+    """
+
+    producer_id: str
+    generation: int
+    session_nonce: int
+    owner: str
+    voided: bool
+    connected_ms: int
+    answered_below: int
+    begins: tuple[tuple[int, int], ...]
+    """(request id, offset of its BEGIN), until the client has the answer."""
+
+
+StepIdentity: TypeAlias = tuple[str, int, Place | None, Place]
+"""Topic, partition, from where, to where."""
+
+
+class SnapshotSteps(NamedTuple):
+    """A transaction's steps for one consumer group."""
+
+    group: str
+    steps: tuple[OffsetStep, ...]
+    """Those that continue each other as one."""
+    sent: tuple[StepIdentity, ...]
+    """As they were sent."""
+
+
+class SnapshotTransaction(NamedTuple):
+    """An unfinished transaction in a snapshot; a large one's lists are spread over several rows."""
+
+    begin: int
+    producer_id: str
+    generation: int
+    timeout_ms: int
+    started_ms: int
+    state: State
+    commit_sequence: int | None
+    reason: AbortReason | None
+    partitions: tuple[DataPartition, ...] = ()
+    """Those that `writes` does not name."""
+    writes: tuple[PartitionWrites, ...] = ()
+    steps: tuple[SnapshotSteps, ...] = ()
+
+
+class SnapshotGroup(NamedTuple):
+    """A consumer group's IOV in a snapshot; a large one is spread over several rows."""
+
+    group: str
+    last_commit: int
+    """BEGIN of the transaction that committed last."""
+    commit_sequence: int
+    offsets: tuple[tuple[str, int, Position], ...]
+    """(topic, partition, position)."""
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A chunk of a snapshot: what a coordinator knew just before the snapshot's first chunk.
+
+    It counts when its last chunk is acknowledged, and void ones never do. To whoever reads the
+    journal from before, a chunk says nothing new.
+    """
+
+    type: ClassVar[RecordType] = RecordType.SNAPSHOT
+    first: int
+    """Offset of the first chunk."""
+    index: int
+    """0 for the first chunk, and so on."""
+    last: bool
+    replaces: int
+    """These four are of the OWNER record that the snapshot was written under."""
+    address: str
+    process_nonce: int
+    partition_count: int
+    past_epochs: tuple[int, ...]
+    """The latest epochs before, oldest first."""
+    producers: tuple[SnapshotProducer, ...] = ()
+    transactions: tuple[SnapshotTransaction, ...] = ()
+    groups: tuple[SnapshotGroup, ...] = ()
+    bindings: tuple[tuple[str, str], ...] = ()
+    """(consumer group, transaction group)."""
 
 
 JournalRecord: TypeAlias = (
@@ -214,6 +319,7 @@ JournalRecord: TypeAlias = (
     | Committed
     | Aborted
     | Bind
+    | Snapshot
 )
 
 
@@ -221,7 +327,7 @@ NO_PREDICTION: Final = -1
 """Stands for the predicted offset in an `Owner` record, whose writer can't know it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Entry:
     """A journal record as it lies in the journal."""
 

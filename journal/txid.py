@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import struct
-from dataclasses import dataclass
 from typing import Final, Self
 
 from .errors import MalformedHeaderError
+from .value import value
 
 TXID_BYTES: Final = 16
 _LAYOUT: Final = struct.Struct(">QQ")
@@ -17,7 +17,7 @@ MAX_INCARNATION: Final = 2**48 - 1
 MAX_OFFSET: Final = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class TxId:
     """128 bits: journal partition (16), journal incarnation (48), offset of BEGIN (64).
 

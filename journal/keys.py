@@ -1,0 +1,64 @@
+"""Transaction keys: (owner, key), and the one name that stands for both.
+
+That name is the key's producer id and its transaction group, so a key has one home, found by hash.
+A key has no ``&``; so the name says which is which, whatever the owner is called.
+
+Source: seed 004, "Key Concepts" and "PulsarClientBuilder".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from .errors import ConfigError
+
+DEFAULT_OWNER: Final = "default"
+"""Whoever has not proved who it is."""
+FIRST_EPOCH: Final = -1
+"""What a client brings that was never given an epoch."""
+_MARK: Final = "&"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TransactionKey:
+    """A transaction key of one owner: one connection and one open transaction at a time."""
+
+    owner: str
+    key: str
+
+    def __post_init__(self) -> None:
+        """Check the key.
+
+        Raises:
+            ConfigError: it is empty, or contains ``&``.
+        """
+        if not self.key:
+            raise ConfigError("transaction.key is empty: name the task that it stands for")
+        if _MARK in self.key:
+            raise ConfigError(
+                f"transaction.key {self.key!r} contains '&', which separates owner and key:"
+                " choose another character"
+            )
+
+    @property
+    def name(self) -> str:
+        """Producer id and transaction group of the key."""
+        return f"{_MARK}{self.owner}{_MARK}{self.key}"
+
+    @classmethod
+    def parse(cls, name: str) -> TransactionKey:
+        """The key that a name stands for.
+
+        Raises:
+            ConfigError: it is the name of no key.
+        """
+        if not is_key_name(name) or name.count(_MARK) < 2:
+            raise ConfigError(f"{name!r} is not the name of a transaction key: &OWNER&KEY")
+        owner, _, key = name[1:].rpartition(_MARK)
+        return cls(owner, key)
+
+
+def is_key_name(name: str) -> bool:
+    """Whether a producer id or transaction group is a transaction key's, or claims to be."""
+    return name.startswith(_MARK)
