@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -17,6 +18,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from ..journal.log import Headers, Log, LogProducer
+from .vital import raise_on
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,6 +34,9 @@ APPENDER_CONFIG: Final[Mapping[str, Any]] = {
     "message.timeout.ms": 30_000,
     "queue.buffering.max.messages": 1_000_000,
 }
+WARM_S: Final = 1.0
+"""After so long a producer has what it needs of the brokers; before, its first append takes half a
+second."""
 _IDLE_POLL_S: Final = 0.2
 _FLUSH_S: Final = 0.1
 _RETIRE_S: Final = 2.0
@@ -51,6 +56,7 @@ class Appender:
         self._make: Callable[[], LogProducer] = partial(log.producer, {**APPENDER_CONFIG, **config})
         self._producer = self._make()
         self._broken = False
+        self._made_s = time.monotonic()
         self._loop = asyncio.get_running_loop()
         self._acknowledged: deque[tuple[Acknowledge, int | None, KafkaError | None]] = deque()
         self._drain_scheduled = False
@@ -94,7 +100,8 @@ class Appender:
                 on_delivery=delivered,
             )
         except KafkaException as error:
-            self._broken = error.args[0].fatal()
+            if error.args[0].fatal():
+                self._broken = True
             self._loop.call_soon(acknowledge, None, error.args[0])
         except BufferError:
             full = KafkaError(KafkaError._QUEUE_FULL)
@@ -102,10 +109,16 @@ class Appender:
         if not self._work.is_set():
             self._work.set()
 
+    @property
+    def is_warm(self) -> bool:
+        """Whether an append takes milliseconds."""
+        return time.monotonic() - self._made_s >= WARM_S
+
     def renew_if_broken(self) -> None:
         """After a fatal error, go on with a new producer; what the old one had is failed."""
         if self._broken:
             broken, self._producer, self._broken = self._producer, self._make(), False
+            self._made_s = time.monotonic()
             threading.Thread(target=_retire, args=(broken,), daemon=True).start()
 
     def _call_loop(self, callback: Callable[[], None]) -> None:
@@ -120,6 +133,12 @@ class Appender:
             acknowledge(None if error else offset, error)
 
     def _poll(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:  # noqa: BLE001 - whatever it is, nothing is acknowledged now
+            raise_on(self._loop, error)
+
+    def _serve(self) -> None:
         while not self._stopped:
             if len(self._producer):
                 self._flush(_FLUSH_S)
@@ -131,7 +150,10 @@ class Appender:
                     self._flush(0)
 
     def _flush(self, timeout_s: float) -> None:
-        self._broken |= _flush(self._producer, timeout_s)
+        # Not by |=, which reads what it had before the flush: what became of a record meanwhile,
+        # in a callback of the flush or in append(), may have said that the producer is broken.
+        if _flush(self._producer, timeout_s):
+            self._broken = True
 
     async def close(self, timeout_s: float = 5) -> None:
         """Flush for up to `timeout_s`, then drop the rest and stop the thread. Idempotent."""

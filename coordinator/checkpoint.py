@@ -1,8 +1,8 @@
 """The hint that finds a coordinator: a group offset of the journal partition, with metadata.
 
-The offset is where a new owner starts to read (until snapshots exist: the journal's start); the
-metadata names the owner's epoch and address. The commit is not fenced, so it is a hint: whoever
-asks the address learns there whether it still owns the partition.
+The offset is where a new owner starts to read, the first chunk of a snapshot that counts (0 where
+there is none); the metadata names the owner's epoch and address. The commit is not fenced, so it is
+a hint: whoever asks the address learns there whether it still owns the partition.
 
 Source: seed 001, "Transaction coordinator" (the checkpointed high watermark).
 """

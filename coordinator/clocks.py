@@ -40,11 +40,10 @@ class Clocks:
         self._unstarted.clear()
         grace_ms = self._config.reload_grace_ms
         for transaction in transactions:
-            # The wall clock may have jumped since BEGIN: never less than the grace, never more
-            # than the whole timeout.
-            left_ms = transaction.started_ms + transaction.timeout_ms - now.wall_ms
-            left_ms = min(max(left_ms, grace_ms), transaction.timeout_ms)
-            self._expire_at(now.monotonic_ms + left_ms, transaction)
+            # The whole timeout: how much of it has passed only wall clocks could tell, of two
+            # machines, and one that jumped would abort what has hardly begun. Of producers that
+            # don't come back everything is aborted after the grace anyway.
+            self._expire_at(now.monotonic_ms + transaction.timeout_ms, transaction)
             self._give_up_at(now.monotonic_ms + grace_ms, transaction.producer_id)
 
     def attach(self, producer_id: str) -> None:

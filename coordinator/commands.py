@@ -7,16 +7,20 @@ CommandEndTxn …) and seed 001, "Transaction flow". `docs/protocol.md` maps eac
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from ..journal.control import BranchRange, TopicPartition
 from ..journal.errors import LogtxError
 from ..journal.position import Position
-from ..journal.records import OffsetStep
+from ..journal.records import AbortReason, OffsetStep
 from ..journal.state import State
 from ..journal.txid import TxId
+from ..journal.value import value
+
+PAGE_MAX: Final = 1_000
+"""Most entries of one answer to a listing: such an answer stays below gRPC's 4 MiB."""
 
 
 class Action(StrEnum):
@@ -43,7 +47,10 @@ class Connect:
     producer_id: str
     nonce: int
     generation: int | None = None
-    """None: the coordinator assigns the next and fences whoever was before."""
+    """None: the coordinator assigns the next and fences whoever was before.
+
+    Of a transaction key the last epoch that this client was given, -1 before the first.
+    """
     owner: str = "default"
 
 
@@ -67,6 +74,8 @@ class AddPartitions:
     partitions: tuple[TopicPartition, ...]
     session: Session | None = None
     """None for a branch, which knows the TxId and has no session."""
+    first_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
+    """First offset that the transaction wrote, where that is known: the retention guard's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +129,55 @@ class BindGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListTransactions:
-    """Ask for the transactions that are not finished."""
+    """Ask for the transactions that are not finished, oldest first, a page at a time."""
+
+    states: tuple[State, ...] = ()
+    """Those in one of these; empty: in any."""
+    age_min_ms: int = 0
+    """Begun at least so long ago."""
+    producer_id: str = ""
+    """Of this producer; empty: of any."""
+    topic: str = ""
+    """Registered with a partition of this topic; empty: any."""
+    after: int = -1
+    """Offset of the last BEGIN of the page before."""
+    limit: int = PAGE_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortTransaction:
+    """Abort a transaction on an operator's word, without its producer's session."""
+
+    txid: TxId
+    reason: AbortReason = AbortReason.OPERATOR
+    """Another where the coordinator asks itself; it does not cross the wire."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListKeys:
+    """Ask for the transaction keys by name, a page at a time. Source: seed 004, "Admin API"."""
+
+    after: str = ""
+    """Name of the last key of the page before."""
+    limit: int = PAGE_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetKey:
+    """Ask for one transaction key. Source: seed 004, "Admin API Endpoints"."""
+
+    name: str
+    """``&owner&key``, here and below."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteKey:
+    """Delete a transaction key and abort what it has open; its epochs stay used up.
+
+    Source: seed 004, "Admin API Endpoints".
+    """
+
+    name: str
 
 
 Command: TypeAlias = (
@@ -133,6 +190,10 @@ Command: TypeAlias = (
     | FetchOffsets
     | BindGroup
     | ListTransactions
+    | AbortTransaction
+    | ListKeys
+    | GetKey
+    | DeleteKey
 )
 
 
@@ -157,12 +218,12 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Answer to `AddPartitions` and `AddOffsets`."""
+    """Answer to `AddPartitions`, `AddOffsets` and `DeleteKey`."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Outcome:
-    """Answer to `End` and `GetOutcome`."""
+    """Answer to `End`, `GetOutcome` and `AbortTransaction`."""
 
     txid: TxId
     state: State
@@ -202,6 +263,10 @@ class TransactionInfo:
     partitions: tuple[TopicPartition, ...]
     groups: tuple[str, ...]
     """Consumer groups whose offsets it carries."""
+    age_ms: int
+    """By the coordinator's own clock."""
+    reason: AbortReason | None = None
+    """Why it is being aborted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +274,42 @@ class Transactions:
     """Answer to `ListTransactions`."""
 
     transactions: tuple[TransactionInfo, ...]
+    more: bool = False
+    """There is a further page, after the last of these."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyInfo:
+    """Answer to `GetKey`."""
+
+    name: str
+    epoch: int
+    connected_ms: int
+    """When the connection of this epoch was made: wall clock, ms since 1970; 0 = unknown."""
+    age_ms: int
+    """Since then, by the coordinator's own clock."""
+    transactions: tuple[TxId, ...]
+    """Its unfinished transactions: at most one is open, older ones wait for their markers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Answer to `ListKeys`."""
+
+    keys: tuple[KeyInfo, ...]
+    more: bool = False
+    """There is a further page, after the last of these."""
 
 
 Reply: TypeAlias = (
-    Connected | Began | Done | Outcome | GroupOffsets | Binding | Transactions | LogtxError
+    Connected
+    | Began
+    | Done
+    | Outcome
+    | GroupOffsets
+    | Binding
+    | Transactions
+    | KeyInfo
+    | Keys
+    | LogtxError
 )

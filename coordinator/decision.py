@@ -32,6 +32,10 @@ class ShardConfig:
     """How long after its socket closed a producer may come back before its work is aborted."""
     reload_grace_ms: int = 10_000
     """The same after this coordinator started, when every socket is closed."""
+    max_open_per_producer: int = 10_000
+    """Transactions that one producer may have open."""
+    max_open: int = 100_000
+    """Transactions that may be open in the journal partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

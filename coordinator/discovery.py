@@ -15,10 +15,14 @@ from ..journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, journal_partitio
 from .checkpoint import Checkpoint
 
 PAUSE_S: Final = 0.1
+LOOK_TIMEOUT_S: Final = 1.0
+"""Longest wait for one answer of Kafka; a slow broker is asked again rather than waited for."""
+DESCRIBE_TIMEOUT_S: Final = 5.0
+NOT_PUBLISHED: Final = "no coordinator has published itself; start one with: logtx coordinator"
 
 
 class Discovery:
-    """Finds journal partitions and their owners; every wait is bounded by a deadline."""
+    """Finds journal partitions and the hints at their owners; every wait is bounded."""
 
     def __init__(self, log: Log) -> None:
         """Ask `log`."""
@@ -31,41 +35,46 @@ class Discovery:
         Raises:
             CoordinatorNotAvailableError: no journal exists until `deadline_s` (monotonic).
         """
-        while self._partition_count is None:
-            try:
-                info = self._log.topic_info(JOURNAL_TOPIC, timeout_s=_left(deadline_s))
-            except (UnknownTopicError, BrokerError) as error:
-                self._pause(deadline_s, f"no journal at {self._log.bootstrap_servers}: {error}")
-            else:
-                self._partition_count = info.partition_count
-        return journal_partition_of(name, self._partition_count)
+        return journal_partition_of(name, self.partition_count(deadline_s))
 
-    def owner_of(self, partition: int, deadline_s: float) -> Checkpoint:
-        """The last known owner of a journal partition.
+    def partition_count(self, deadline_s: float) -> int:
+        """Partitions of the journal, fixed at its creation.
 
         Raises:
-            CoordinatorNotAvailableError: none has published itself until `deadline_s`.
+            CoordinatorNotAvailableError: no journal exists until `deadline_s` (monotonic).
         """
-        while True:
-            why = "no coordinator has published itself; start one with: logtx coordinator"
+        while self._partition_count is None:
+            left_s = deadline_s - time.monotonic()
             try:
-                committed = self._log.group_offset(
-                    COORDINATORS_GROUP, JOURNAL_TOPIC, partition, timeout_s=_left(deadline_s)
+                info = self._log.topic_info(
+                    JOURNAL_TOPIC, timeout_s=max(0.1, min(DESCRIBE_TIMEOUT_S, left_s))
                 )
             except (UnknownTopicError, BrokerError) as error:
-                why = str(error)
+                if time.monotonic() + PAUSE_S > deadline_s:
+                    raise CoordinatorNotAvailableError(
+                        f"no journal at {self._log.bootstrap_servers}: {error}"
+                    ) from error
+                time.sleep(PAUSE_S)
             else:
-                checkpoint = Checkpoint.from_group_offset(committed)
-                if checkpoint is not None:
-                    return checkpoint
-            self._pause(deadline_s, f"journal partition {partition}: {why}")
+                self._partition_count = info.partition_count
+        return self._partition_count
 
-    @staticmethod
-    def _pause(deadline_s: float, why: str) -> None:
-        if time.monotonic() + PAUSE_S > deadline_s:
-            raise CoordinatorNotAvailableError(why)
-        time.sleep(PAUSE_S)
+    def look_up(self, partition: int, timeout_s: float = LOOK_TIMEOUT_S) -> Checkpoint:
+        """The owner of a journal partition that published itself last: a hint, maybe stale.
 
-
-def _left(deadline_s: float) -> float:
-    return max(0.1, min(10.0, deadline_s - time.monotonic()))
+        Raises:
+            CoordinatorNotAvailableError: none has, or Kafka did not answer in time.
+        """
+        try:
+            committed = self._log.group_offset(
+                COORDINATORS_GROUP,
+                JOURNAL_TOPIC,
+                partition,
+                timeout_s=max(0.01, min(LOOK_TIMEOUT_S, timeout_s)),
+            )
+        except (UnknownTopicError, BrokerError) as error:
+            raise CoordinatorNotAvailableError(str(error)) from error
+        checkpoint = Checkpoint.from_group_offset(committed)
+        if checkpoint is None:
+            raise CoordinatorNotAvailableError(f"journal partition {partition}: {NOT_PUBLISHED}")
+        return checkpoint

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, Self
 
-from ..journal.errors import CoordinatorNotAvailableError
+from ..journal.errors import CoordinatorNotAvailableError, LogtxError
 from ..journal.log import Log
-from .service import Coordinator, CoordinatorConfig
+from .service import Coordinator, CoordinatorConfig, serve
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -53,13 +54,19 @@ class EmbeddedCoordinator:
         return self
 
     def stop(self) -> None:
-        """Stop and wait for the end; open transactions live on in the journal."""
+        """Stop and wait for the end; open transactions live on in the journal.
+
+        Raises:
+            Exception: a bug had ended it before.
+        """
         thread, self._thread = self._thread, None
         if thread is None:
             return
         if self._loop is not None and self._stopping is not None and thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopping.set)
         thread.join(STOP_TIMEOUT_S)
+        if self._failure is not None:
+            raise self._failure
 
     def __enter__(self) -> Self:
         """Start."""
@@ -79,12 +86,8 @@ class EmbeddedCoordinator:
 
     async def _serve(self) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        coordinator = Coordinator(self._config, self._log)
-        try:
-            await coordinator.start()
-            await coordinator.wait_serving()
-            self.address = coordinator.address
-            self._started.set()
-            await self._stopping.wait()
-        finally:
-            await coordinator.stop()
+        await serve(self._config, self._stopping, self._ready, self._log)
+
+    def _ready(self, coordinator: Coordinator, _unserved: Mapping[int, LogtxError]) -> None:
+        self.address = coordinator.address
+        self._started.set()

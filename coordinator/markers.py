@@ -14,7 +14,9 @@ failed:
 - The lane that was refused goes on alone, with a producer of its own, one marker at a time and
   with growing pauses, until one is taken: a partition that can't take its marker delays only
   itself. A topic that is gone (no such topic, or another topic id) takes no more: its markers
-  count as written, and the journal says so.
+  count as written, and the journal says so. A marker in a topic that was created anew would claim
+  records that were never there, so the id is compared also where nothing failed: with what the
+  coordinator knows of the topic, which a commit lets it look up when that is old.
 
 Source: seed 001, "Transaction flow", End phase, steps 4 to 6.
 """
@@ -24,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -43,6 +45,7 @@ from ..journal.log import Headers, Log
 from ..journal.records import DataPartition
 from ..journal.state import State
 from .appender import Appender
+from .decision import TopicFacts
 from .metadata import Transaction
 
 _LOG = logging.getLogger(__name__)
@@ -78,6 +81,8 @@ _NOT_THE_PARTITION: Final = frozenset(
     }
 )
 """Errors of a producer that stopped over another partition's marker."""
+
+EMPTY: Final[Mapping[str, TopicFacts]] = {}
 
 Finished = Callable[[int, tuple[TopicPartition, ...]], None]
 """Called with a BEGIN offset and the partitions that were gone, when all markers are written."""
@@ -115,7 +120,7 @@ class _Lane:
     own: Appender | None = None
     """A producer of its own while the partition refuses markers."""
     error: KafkaError | None = None
-    """The first error since the lane was last in order; nothing is sent while it stands."""
+    """Why the lane is out of order; nothing is sent while it stands."""
     answered: int = 0
     """Of those in flight, since that error."""
     pause_s: float = 0.0
@@ -124,9 +129,15 @@ class _Lane:
 class MarkerWriter:
     """Writes the markers of all journal partitions that one coordinator owns."""
 
-    def __init__(self, log: Log) -> None:
-        """Start the shared producer."""
+    def __init__(self, log: Log, topics: Mapping[str, TopicFacts] = EMPTY) -> None:
+        """Start the shared producer.
+
+        Args:
+            log: where to write.
+            topics: what is known of data topics; grows and changes as they are looked up.
+        """
         self._log = log
+        self._topics = topics
         self._shared = Appender(log, MARKER_CONFIG, "markers")
         self._lanes: dict[tuple[int, TopicPartition], _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -156,6 +167,20 @@ class MarkerWriter:
             lane.queue.append(_Job(ending, partition))
             self._send(lane)
 
+    def backlog(self, journal_partition: int, partition: TopicPartition) -> int:
+        """Markers of a journal that wait for a data partition or are on their way there."""
+        lane = self._lanes.get((journal_partition, partition))
+        return 0 if lane is None else len(lane.queue) + len(lane.in_flight)
+
+    def backlogs(self) -> dict[int, tuple[int, int]]:
+        """Journal partition → markers not taken yet, and the most of one data partition."""
+        found: dict[int, tuple[int, int]] = {}
+        for (journal_partition, _), lane in self._lanes.items():
+            total, longest = found.get(journal_partition, (0, 0))
+            waiting = len(lane.queue) + len(lane.in_flight)
+            found[journal_partition] = total + waiting, max(longest, waiting)
+        return found
+
     def forget(self, journal_partition: int) -> None:
         """Drop what is queued for a journal partition that this coordinator must load again.
 
@@ -183,6 +208,9 @@ class MarkerWriter:
         limit = 1 if lane.own is not None else IN_FLIGHT_MAX
         while lane.queue and len(lane.in_flight) < limit and not lane.error and not self._closed:
             job = lane.queue.popleft()
+            if self._is_replaced(job.partition):
+                _count(job, gone=True)
+                continue
             lane.in_flight.append(job)
 
             def acknowledge(_at: int | None, error: KafkaError | None, job: _Job = job) -> None:
@@ -190,6 +218,10 @@ class MarkerWriter:
 
             assert lane.appender is not None
             lane.appender.append(lane.topic, lane.partition, acknowledge, headers=_headers(job))
+
+    def _is_replaced(self, partition: DataPartition) -> bool:
+        facts = self._topics.get(partition.topic)
+        return facts is not None and partition.topic_id not in ("", facts.topic_id)
 
     def _acknowledged(self, lane: _Lane, job: _Job, error: KafkaError | None) -> None:
         if error is None and lane.error is None:
@@ -204,7 +236,10 @@ class MarkerWriter:
             return
         # From the first error on, nothing of this lane counts as written until it is written
         # again in order: an acknowledgement behind a failure would be out of its place.
-        lane.error = lane.error or error
+        # What says most of the partition is kept: a producer that stopped refuses what is given to
+        # it at once, before it reports the refusal that it stopped over.
+        if lane.error is None or (error and lane.error.code() in _NOT_THE_PARTITION):
+            lane.error = error
         lane.answered += 1
         if lane.answered == len(lane.in_flight):
             lane.queue.extendleft(reversed(lane.in_flight))

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from ..journal.control import BranchRange, TopicPartition
 from ..journal.errors import (
@@ -21,18 +21,19 @@ from ..journal.errors import (
     TransactionStateError,
     UnknownTransactionError,
 )
-from ..journal.position import Place
-from ..journal.records import AbortReason, DataPartition, OffsetStep
+from ..journal.records import (
+    UNKNOWN_OFFSET,
+    AbortReason,
+    DataPartition,
+    OffsetStep,
+    StepIdentity,
+)
 from ..journal.state import VALID_PREVIOUS, State
 from ..journal.txid import TxId
 from .commands import Outcome
 
 OUTCOMES_MAX: Final = 100_000
 """Finished transactions whose outcome is held in memory; older ones are read from the journal."""
-
-
-StepIdentity: TypeAlias = tuple[str, int, Place | None, Place]
-"""Topic, partition, from where, to where."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,6 +73,9 @@ class Producer:
     nonce: int
     owner: str
     voided: bool = False
+    """Nobody may use this generation any more: a double start, or a transaction key deleted."""
+    connected_ms: int = 0
+    """When its session first connected: wall clock, milliseconds since 1970; 0 = unknown."""
     begins: dict[int, int] = field(default_factory=dict)
     """Request id of a BEGIN of this session → its offset, until the client has the answer."""
     answered_below: int = 0
@@ -85,6 +89,8 @@ class TransactionMetadataStore:
 
     def __init__(self) -> None:
         """Start empty."""
+        self.open_count = 0
+        """How many are in state OPEN."""
         self._unfinished: dict[int, Transaction] = {}
         self._outcomes: OrderedDict[int, Outcome] = OrderedDict()
 
@@ -100,6 +106,13 @@ class TransactionMetadataStore:
         """Create a transaction in state OPEN."""
         assert transaction.state is State.OPEN
         self._unfinished[transaction.begin] = transaction
+        self.open_count += 1
+
+    def restore(self, transaction: Transaction) -> None:
+        """Add an unfinished transaction in whatever state; in the order of their TxIds."""
+        assert not transaction.state.finished
+        self._unfinished[transaction.begin] = transaction
+        self.open_count += transaction.state is State.OPEN
 
     def get(self, begin: int) -> Transaction | None:
         """An unfinished transaction, or None."""
@@ -130,10 +143,15 @@ class TransactionMetadataStore:
         raise TransactionAbortedError(f"transaction {txid} was aborted{why(transaction)}")
 
     def add_produced_partitions(self, begin: int, partitions: Iterable[DataPartition]) -> None:
-        """Add data partitions; those it has keep the topic id they came with."""
+        """Add data partitions; those it has keep the topic id they came with.
+
+        Of their first offsets the lowest counts: a transaction may have several writers.
+        """
         known = self._unfinished[begin].partitions
         for partition in partitions:
-            known.setdefault(partition.key, partition)
+            before = known.setdefault(partition.key, partition)
+            if _is_earlier(partition.first_offset, before.first_offset):
+                known[partition.key] = replace(before, first_offset=partition.first_offset)
 
     def add_offsets(self, begin: int, group: str, steps: Iterable[OffsetStep]) -> None:
         """Add input offsets; a step that continues an earlier one extends it."""
@@ -154,6 +172,7 @@ class TransactionMetadataStore:
             raise TransactionStateError(
                 f"transaction at {begin} is {current}, not {expected}, and can't become {new}"
             )
+        self.open_count -= current is State.OPEN
         transaction.state = new
         if new.finished:
             del self._unfinished[begin]
@@ -161,6 +180,20 @@ class TransactionMetadataStore:
             if len(self._outcomes) > OUTCOMES_MAX:
                 self._outcomes.popitem(last=False)
         return transaction
+
+
+def earlier_starts(
+    known: Mapping[TopicPartition, DataPartition], told: Mapping[TopicPartition, int]
+) -> Iterator[DataPartition]:
+    """Those of a transaction's partitions where it began to write before what is known."""
+    for key, first_offset in told.items():
+        before = known.get(key)
+        if before is not None and _is_earlier(first_offset, before.first_offset):
+            yield replace(before, first_offset=first_offset)
+
+
+def _is_earlier(told: int, known: int) -> bool:
+    return told != UNKNOWN_OFFSET and (known == UNKNOWN_OFFSET or told < known)
 
 
 def why(transaction: Transaction | None) -> str:

@@ -90,6 +90,27 @@ class CommittedOffsets:
             state.held.setdefault(partition, set()).add(begin)
             state.to_come.setdefault((partition, step.to.place), set()).add(begin)
 
+    def restore(
+        self,
+        group: str,
+        offsets: Iterable[tuple[str, int, Position]],
+        last_commit: TxId,
+        sequence: int,
+    ) -> None:
+        """Add a share of a group's IOV as a snapshot says it."""
+        state = self._groups.setdefault(group, _Group())
+        state.offsets.update(((topic, partition), to) for topic, partition, to in offsets)
+        state.last_commit, state.commit_sequence = last_commit, sequence
+
+    def restore_held(self, transaction: Transaction) -> None:
+        """An open transaction of a snapshot would move its offsets."""
+        for group, sent in transaction.steps.items():
+            state = self._groups.setdefault(group, _Group())
+            for topic, number, _, place in sent:
+                partition = topic, number
+                state.held.setdefault(partition, set()).add(transaction.begin)
+                state.to_come.setdefault((partition, place), set()).add(transaction.begin)
+
     def release(self, transaction: Transaction) -> None:
         """A transaction is decided and holds its offsets no longer."""
         for group, steps in transaction.steps.items():
@@ -98,6 +119,8 @@ class CommittedOffsets:
                 partition = topic, number
                 _discard(state.held, partition, transaction.begin)
                 _discard(state.to_come, (partition, place), transaction.begin)
+            if state.last_commit is None and not state.held:
+                del self._groups[group]  # Nobody ever committed: names would pile up.
 
     def evaluate(self, transaction: Transaction, open_now: Mapping[int, Transaction]) -> Verdict:
         """Compare each step's `from` with what is committed.

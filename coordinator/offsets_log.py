@@ -165,6 +165,8 @@ class _Lane:
     key: OffsetsKey
     newest: GroupOffsets | None = None
     waiting: list[Callable[[], None]] = field(default_factory=list)
+    writing: int = 0
+    """How many the write in flight is for."""
     in_flight: bool = False
 
 
@@ -185,6 +187,11 @@ class OffsetsWriter:
         lane.newest = offsets
         lane.waiting.append(written)
         self._send(lane)
+
+    def backlog(self, key: OffsetsKey) -> int:
+        """Commits of a group whose IOV is not written yet."""
+        lane = self._lanes.get(key)
+        return 0 if lane is None else len(lane.waiting) + lane.writing
 
     def clear(self, key: OffsetsKey) -> None:
         """Remove what an earlier owner wrote; a failure leaves a key that readers outvote."""
@@ -218,10 +225,10 @@ class OffsetsWriter:
             return
         offsets, lane.newest = lane.newest, None
         waiting, lane.waiting = lane.waiting, []
-        lane.in_flight = True
+        lane.in_flight, lane.writing = True, len(waiting)
 
         def acknowledge(_offset: int | None, error: KafkaError | None) -> None:
-            lane.in_flight = False
+            lane.in_flight, lane.writing = False, 0
             if error is None:
                 for written in waiting:
                     written()

@@ -31,28 +31,26 @@ Processing".
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from ..journal.control import BranchRange, TopicPartition
 from ..journal.errors import (
-    DoubleStartError,
     LogtxError,
     NotSupportedError,
     OffsetsConflictError,
     ProducerFencedError,
-    RequestTooLargeError,
-    SessionClosedError,
+    TooManyTransactionsError,
     TransactionAbortedError,
     TransactionCommittedError,
-    UnknownTopicError,
     UnknownTransactionError,
 )
 from ..journal.fate import NO_EPOCH, EpochFilter
+from ..journal.keys import is_key_name
 from ..journal.records import (
+    UNKNOWN_OFFSET,
     Aborted,
     AbortReason,
     AddOffsets,
@@ -68,11 +66,15 @@ from ..journal.records import (
     PrepareAbort,
     PrepareCommit,
     ProducerRecord,
+    Snapshot,
 )
 from ..journal.state import State
 from ..journal.txid import TxId
+from . import admin
 from . import commands as c
+from .answers import answer_fate, is_fact
 from .clocks import Clocks
+from .data_partitions import check_markers_fit, check_not_created_anew, exists, resolve
 from .decision import (
     Decision,
     Effect,
@@ -83,11 +85,12 @@ from .decision import (
     WriteMarkers,
     WriteOffsets,
 )
-from .metadata import Producer, Transaction, TransactionMetadataStore, merge_steps
+from .metadata import Producer, Transaction, TransactionMetadataStore, earlier_starts, merge_steps
 from .offsets import CommittedOffsets, Verdict
+from .producers import Producers
 
-BRANCH_MARKER_BYTES: Final = 40
-"""Upper bound of what one branch adds to a marker."""
+PAST_EPOCHS_MAX: Final = 8
+"""Earlier owners whose offsets records a new one clears; those before them did the same."""
 MARKER_FIXED_BYTES: Final = 1536
 """Upper bound of a marker without its branches: the partition list takes up to 1 KiB."""
 
@@ -97,11 +100,15 @@ class _Waiting:
     """A commit whose input offsets continue those of an earlier, undecided transaction."""
 
     command: c.End
-    ref: Ref
+    refs: tuple[Ref, ...]
+    """Of the request and its repeats: a client that lost its patience gets every answer."""
 
 
 class Shard:
     """One journal partition: its transactions, producers and committed input offsets."""
+
+    answer_fate = staticmethod(answer_fate)
+    """What follows from `Decision.look_up`."""
 
     def __init__(self, partition: int, config: ShardConfig | None = None) -> None:
         """An empty shard, to be filled by `replay` from the journal's start."""
@@ -110,17 +117,21 @@ class Shard:
         self._epochs = EpochFilter()
         self.owner: Owner | None = None
         self.past_epochs: list[int] = []
-        """Epochs before this one, oldest first: their offsets records are cleared."""
+        """The latest epochs before this one, oldest first: their offsets records are cleared."""
         self.next_offset = 0
+        self.snapshot: int | None = None
+        """First chunk of the latest complete snapshot among the records replayed."""
         self.transactions = TransactionMetadataStore()
-        self.producers: dict[str, Producer] = {}
+        self.producers = Producers()
         self.offsets = CommittedOffsets()
         self.bindings: dict[str, str] = {}
         self.topics: dict[str, TopicFacts] = {}
+        self._serving = False
+        """Whether an owner acts from it; else all that is replayed is acknowledged."""
         self._acknowledged_end = 0
         self._effects: deque[tuple[int, int, bool, Effect | None]] = deque()
-        self._unfinished_heap: list[int] = []
-        self._finished: set[int] = set()
+        self._unfinished: OrderedDict[int, None] = OrderedDict()
+        """BEGINs that are acknowledged, in order, and whose end is not."""
         self._clocks = Clocks(self.config)
         self._to_abort: deque[tuple[int, AbortReason]] = deque()
         self._waiting: dict[int, _Waiting] = {}
@@ -149,63 +160,43 @@ class Shard:
         From acknowledged records only: a HW that counted a COMMITTED still in flight would be
         above a BEGIN if that append were lost, and consumers would drop its data.
         """
-        while self._unfinished_heap and self._unfinished_heap[0] in self._finished:
-            self._finished.discard(heapq.heappop(self._unfinished_heap))
-        if self._unfinished_heap:
-            return min(self._unfinished_heap[0], self._acknowledged_end)
-        return self._acknowledged_end
+        return next(iter(self._unfinished), self._acknowledged_end)
 
-    def replay(self, offset: int, entry: Entry) -> None:
+    def replay(self, offset: int, entry: Entry) -> None:  # noqa: PLR0912
         """Apply a journal record, from the log or just decided; void ones change nothing."""
         self.next_offset = offset + 1
-        record, former = entry.record, self.epoch
+        if not self._serving:
+            self._acknowledged_end = offset + 1
+        record = entry.record
         if not self._epochs.accept(offset, entry):
             return
-        begin, finished = offset, False
-        effects: tuple[Effect, ...] = ()
-        match record:
-            case Owner():
-                self.past_epochs += [former] if former != NO_EPOCH else []
-                self.owner = record
-            case ProducerRecord():
-                self._replay_producer(record)
+        match record:  # in the order of how often they come: loading is nothing but this
             case Begin():
                 self._replay_begin(offset, record)
             case AddPartitions():
                 self.transactions.add_produced_partitions(record.begin, record.partitions)
+            case PrepareCommit():
+                self._replay_commit(offset, record)
+            case Committed() | Aborted():
+                self._replay_finished(offset, record)
             case AddOffsets():
                 self.transactions.add_offsets(record.begin, record.group, record.steps)
                 self.offsets.hold(record.begin, record.group, record.steps)
-            case PrepareCommit():
-                effects = self._replay_commit(offset, record)
             case PrepareAbort():
-                effects = self._replay_abort(offset, record)
-            case Committed() | Aborted():
-                begin, finished = record.begin, True
-                self._replay_finished(record)
+                self._replay_abort(offset, record)
+            case ProducerRecord():
+                fenced = self.producers.replay(record)
+                if self._serving:
+                    self._to_abort.extend(fenced)
+            case Owner():
+                past = [] if record.replaces == NO_EPOCH else [record.replaces]
+                self.past_epochs = [*self.past_epochs, *past][-PAST_EPOCHS_MAX:]
+                self.owner = record
             case Bind():
                 self.bindings.setdefault(record.group, record.transaction_group)
-        if isinstance(record, Begin) or finished:
-            self._effects.append((offset, begin, finished, None))
-        for effect in effects:
-            self._effects.append((offset, begin, finished, effect))
-
-    def _replay_producer(self, record: ProducerRecord) -> None:
-        producer = self.producers.get(record.producer_id)
-        if producer is None:
-            producer = Producer(
-                generation=record.generation, nonce=record.session_nonce, owner=record.owner
-            )
-            self.producers[record.producer_id] = producer
-        elif (producer.generation, producer.nonce) != (record.generation, record.session_nonce):
-            producer.begins.clear()
-            producer.answered_below = 0
-        producer.generation, producer.nonce = record.generation, record.session_nonce
-        producer.owner, producer.voided = record.owner, record.voided
-        reason = AbortReason.DOUBLE_START if record.voided else AbortReason.FENCED
-        for begin, transaction in producer.open.items():
-            if record.voided or transaction.generation < record.generation:
-                self._to_abort.append((begin, reason))
+            case Snapshot(last=True):
+                # Being valid, it proves that its other chunks are.
+                self.snapshot = record.first
 
     def _replay_begin(self, offset: int, record: Begin) -> None:
         transaction = Transaction(
@@ -217,44 +208,88 @@ class Shard:
         )
         self.transactions.new_transaction(transaction)
         self.transactions.add_produced_partitions(offset, record.partitions)
-        producer = self.producers[record.producer_id]
-        producer.open[offset] = transaction
-        self._clocks.begin(transaction)
-        begins = producer.begins
-        producer.answered_below = max(producer.answered_below, record.answered_below)
-        for request_id in [r for r in begins if r < record.answered_below]:
-            del begins[request_id]
-        begins[record.request_id] = offset
+        self.producers.replay_begin(record, transaction)
+        if self._serving:
+            self._clocks.begin(transaction)
+            self._effects.append((offset, offset, False, None))
+        else:
+            self._unfinished[offset] = None
 
-    def _replay_commit(self, offset: int, record: PrepareCommit) -> tuple[Effect, ...]:
+    def _replay_commit(self, offset: int, record: PrepareCommit) -> None:
         partitions = [w.partition for w in record.writes]
         self.transactions.add_produced_partitions(record.begin, partitions)
         transaction = self._decide(record.begin, State.COMMITTING, offset)
         transaction.branches = {w.partition.key: w.branches for w in record.writes}
-        effects: list[Effect] = []
         for group, steps in transaction.offsets.items():
             self.offsets.commit(group, steps.values(), transaction.txid, offset)
-            effects.append(WriteOffsets(group, record.begin, self.offsets.committed(group)))
-        return (*effects, WriteMarkers(transaction))
+            if self._serving:
+                effect = WriteOffsets(group, record.begin, self.offsets.committed(group))
+                self._effects.append((offset, offset, False, effect))
+        if self._serving:
+            self._effects.append((offset, offset, False, WriteMarkers(transaction)))
 
-    def _replay_abort(self, offset: int, record: PrepareAbort) -> tuple[Effect, ...]:
+    def _replay_abort(self, offset: int, record: PrepareAbort) -> None:
         transaction = self._decide(record.begin, State.ABORTING, offset)
         transaction.reason = record.reason
-        return (WriteMarkers(transaction),)
+        if self._serving:
+            self._effects.append((offset, offset, False, WriteMarkers(transaction)))
 
-    def _replay_finished(self, record: Committed | Aborted) -> None:
+    def _replay_finished(self, offset: int, record: Committed | Aborted) -> None:
         if isinstance(record, Committed):
             self.transactions.update_status(record.begin, State.COMMITTED, State.COMMITTING)
         else:
             self.transactions.update_status(record.begin, State.ABORTED, State.ABORTING)
+        if self._serving:
+            self._effects.append((offset, record.begin, True, None))
+        else:
+            del self._unfinished[record.begin]
 
     def _decide(self, begin: int, state: State, offset: int) -> Transaction:
         transaction = self.transactions.update_status(begin, state, State.OPEN)
         transaction.commit_sequence = offset
         self.offsets.release(transaction)
-        self.producers[transaction.producer_id].open.pop(begin, None)
-        self._wake.add(transaction.producer_id)
+        self.producers.replay_decided(transaction)
+        if self._serving:
+            self._wake.add(transaction.producer_id)
         return transaction
+
+    def resume(
+        self,
+        offset: int,
+        epochs: EpochFilter,
+        owner: Owner,
+        past_epochs: Iterable[int],
+        transactions: Iterable[Transaction],
+    ) -> None:
+        """Fill in what a snapshot says, everything below `offset` being acknowledged.
+
+        Args:
+            offset: of the next record to replay, the snapshot's first chunk.
+            epochs: as it stands there.
+            owner: the OWNER record of the epoch.
+            past_epochs: the latest before, oldest first.
+            transactions: all that are unfinished; producers and offsets are in place.
+        """
+        self._epochs, self.owner, self.past_epochs = epochs, owner, list(past_epochs)
+        self.next_offset = self._acknowledged_end = offset
+        for transaction in sorted(transactions, key=lambda t: t.begin):
+            self.transactions.restore(transaction)
+            self._unfinished[transaction.begin] = None
+            if transaction.state is State.OPEN:
+                self.producers[transaction.producer_id].open[transaction.begin] = transaction
+                self.offsets.restore_held(transaction)
+
+    def follow(self) -> None:
+        """Nobody acts from this shard any more: it follows a journal, all of it acknowledged.
+
+        From now on it has what the journal says, and nothing of what an owner has to do.
+        """
+        self.acknowledge(self.next_offset - 1)
+        self._serving = False
+        self._clocks = Clocks(self.config)
+        self._to_abort.clear()
+        self._waiting.clear()
+        self._wake.clear()
 
     def acknowledge(self, offset: int) -> list[Effect]:
         """Every record up to `offset` is durable: what may be done now, in journal order."""
@@ -265,9 +300,9 @@ class Shard:
             if effect is not None:
                 ready.append(effect)
             elif finished:
-                self._finished.add(begin)
+                del self._unfinished[begin]
             else:
-                heapq.heappush(self._unfinished_heap, begin)
+                self._unfinished[begin] = None
         return ready
 
     def loaded(self, now: Instant) -> list[Effect]:
@@ -277,17 +312,10 @@ class Shard:
         of decided transactions, and each consumer group's IOV. (Doing them again is harmless.)
         Starts the clocks of what is open: a producer has `reload_grace_ms` to come back.
         """
-        self.acknowledge(self.next_offset - 1)
-        self._wake.clear()
-        self._to_abort.clear()
+        self._serving = True
         still_open = [t for t in self.transactions if t.state is State.OPEN]
         self._clocks.reload(still_open, now)
-        for transaction in still_open:
-            producer = self.producers[transaction.producer_id]
-            if producer.voided:
-                self._to_abort.append((transaction.begin, AbortReason.DOUBLE_START))
-            elif transaction.generation < producer.generation:
-                self._to_abort.append((transaction.begin, AbortReason.FENCED))
+        self._to_abort.extend(self.producers.fenced(still_open))
         redo = [t for t in self.transactions if t.state is not State.OPEN]
         redo.sort(key=lambda t: t.commit_sequence or 0)
         offsets = [
@@ -298,12 +326,12 @@ class Shard:
 
     # ---- what clients ask ------------------------------------------------------------------
 
-    def handle(self, command: c.Command, ref: Ref, now: Instant) -> Decision:
+    def handle(self, command: c.Command, ref: Ref, now: Instant) -> Decision:  # noqa: PLR0912
         """Decide a command. A refusal is a reply too, and leaves everything as it was."""
         try:
             match command:
                 case c.Connect():
-                    return self._handle_connect(command, ref)
+                    return self._handle_connect(command, ref, now)
                 case c.Begin():
                     return self._handle_begin(command, ref, now)
                 case c.AddPartitions():
@@ -319,26 +347,20 @@ class Shard:
                     return Decision(replies=((ref, reply),), fresh=True)
                 case c.BindGroup():
                     return self._handle_bind(command, ref)
-                case c.ListTransactions():
-                    return Decision(replies=((ref, self._list()),), fresh=True)
+                case c.AbortTransaction():
+                    return self._handle_abort(command, ref, now)
+                case c.DeleteKey():
+                    return self._handle_delete_key(command, ref)
+                case c.ListTransactions() | c.ListKeys() | c.GetKey():
+                    answer = admin.answer(command, self.producers, self.transactions, now)
+                    return Decision(replies=((ref, answer),), fresh=True)
         except UnknownTransactionError as error:
             return self._missing(command, ref, error)
         except LogtxError as error:
-            fresh = isinstance(error, OffsetsConflictError) or not self._is_fact(error)
-            return Decision(replies=((ref, error),), fresh=fresh)
+            return self._refused((ref,), error)
 
-    @staticmethod
-    def _is_fact(error: LogtxError) -> bool:
-        # True whoever owns the journal now: generations only rise and decisions never change.
-        return isinstance(
-            error,
-            ProducerFencedError
-            | TransactionAbortedError
-            | TransactionCommittedError
-            | UnknownTopicError
-            | RequestTooLargeError
-            | NotSupportedError,
-        )
+    def _refused(self, refs: tuple[Ref, ...], error: LogtxError) -> Decision:
+        return Decision(replies=tuple((r, error) for r in refs), fresh=not is_fact(error))
 
     def _missing(self, command: c.Command, ref: Ref, error: UnknownTransactionError) -> Decision:
         txid: TxId | None = getattr(command, "txid", None)
@@ -347,116 +369,38 @@ class Shard:
             return Decision(look_up=txid, fresh=True)
         return Decision(replies=((ref, error),), fresh=True)
 
-    @staticmethod
-    def answer_fate(command: c.Command, outcome: c.Outcome) -> c.Reply:
-        """Answer a command about a transaction that only the journal remembers.
-
-        The shard knows whatever is unfinished. So an unfinished fate is that of the void BEGIN of
-        a replaced coordinator, whose TxId nobody was told: never begun, and never aborted.
-        """
-        if not outcome.state.finished:
-            outcome = c.Outcome(outcome.txid, State.UNKNOWN)
-        txid, state = outcome.txid, outcome.state
-        if isinstance(command, c.GetOutcome):
-            return outcome
-        if state is State.UNKNOWN:
-            return UnknownTransactionError(f"no transaction {txid} is known")
-        if isinstance(command, c.End) and state.commits == (command.action is c.Action.COMMIT):
-            return outcome
-        if state.commits:
-            return TransactionCommittedError(f"transaction {txid} is committed")
-        return TransactionAbortedError(f"transaction {txid} was aborted")
-
-    def _handle_connect(self, command: c.Connect, ref: Ref) -> Decision:
-        producer = self.producers.get(command.producer_id)
-        asked = command.generation
-        if producer is None:
-            return self._connected(command, ref, asked if asked is not None else 0)
-        same = producer.nonce == command.nonce and not producer.voided
-        if asked is not None and asked < producer.generation:
-            raise ProducerFencedError(
-                f"producer {command.producer_id!r} of generation {asked} was replaced by"
-                f" generation {producer.generation}"
-            )
-        if same and asked in (None, producer.generation):
-            # An honest re-attach, over a socket that may be half open, or a retried request.
-            return self._connected(command, ref, producer.generation, producer)
-        if asked is None or asked > producer.generation:
-            generation = producer.generation + 1 if asked is None else asked
-            fenced = ProducerFencedError(
-                f"producer {command.producer_id!r} was replaced by generation {generation}"
-            )
-            close = ((command.producer_id, producer.nonce, fenced),)
-            return replace(self._connected(command, ref, generation), close=close)
-        error = DoubleStartError(
-            f"two producers {command.producer_id!r} started with generation {asked}: both are"
-            f" closed and what they began is aborted; start one of them with a higher generation"
-        )
-        record = ProducerRecord(
-            producer_id=command.producer_id,
-            generation=producer.generation,
-            session_nonce=producer.nonce,
-            owner=producer.owner,
-            voided=True,
-        )
-        return Decision(
-            records=() if producer.voided else (record,),
-            replies=((ref, error),),
-            close=((command.producer_id, producer.nonce, error),),
-        )
-
-    def _connected(
-        self, command: c.Connect, ref: Ref, generation: int, same: Producer | None = None
-    ) -> Decision:
-        reply = c.Connected(
-            generation=generation,
+    def _handle_connect(self, command: c.Connect, ref: Ref, now: Instant) -> Decision:
+        admission = self.producers.admit(command, now)
+        reply = admission.refusal or c.Connected(
+            generation=admission.generation,
             partition=self.partition,
             incarnation=self.incarnation,
             epoch=self.epoch,
         )
-        record = ProducerRecord(
-            producer_id=command.producer_id,
-            generation=generation,
-            session_nonce=command.nonce,
-            owner=command.owner,
+        return Decision(
+            records=admission.records,
+            replies=((ref, reply),),
+            close=admission.close,
+            fresh=admission.fresh,
         )
-        return Decision(records=() if same else (record,), replies=((ref, reply),))
 
-    def _require_session(self, session: c.Session) -> Producer:
-        producer = self.producers.get(session.producer_id)
-        if producer is None or session.generation > producer.generation:
-            raise SessionClosedError(f"producer {session.producer_id!r} must connect again")
-        if producer.voided:
-            raise DoubleStartError(
-                f"generation {producer.generation} of producer {session.producer_id!r} was voided"
-                " by a double start"
-            )
-        if session.generation < producer.generation or session.nonce != producer.nonce:
-            raise ProducerFencedError(
-                f"producer {session.producer_id!r} of generation {session.generation} was replaced"
-                f" by generation {producer.generation}"
-            )
-        return producer
-
-    def _resolve(self, partitions: Iterable[TopicPartition]) -> tuple[DataPartition, ...]:
-        resolved = []
-        for topic, partition in partitions:
-            facts = self.topics.get(topic)
-            if facts is None or not 0 <= partition < facts.partition_count:
-                raise UnknownTopicError(f"there is no partition {topic}[{partition}]")
-            resolved.append(DataPartition(topic, partition, facts.topic_id))
-        return tuple(resolved)
+    def _handle_delete_key(self, command: c.DeleteKey, ref: Ref) -> Decision:
+        deletion = self.producers.delete_key(command)
+        return Decision(
+            records=deletion.records,
+            replies=((ref, c.Done()),),
+            close=deletion.close,
+            fresh=deletion.fresh,
+        )
 
     def _handle_begin(self, command: c.Begin, ref: Ref, now: Instant) -> Decision:
         session = command.session
-        producer = self._require_session(session)
-        known = producer.begins.get(command.request_id)
+        known = self.producers.begun(command)
         if known is not None:
             txid = TxId(self.partition, self.incarnation, known)
             return Decision(replies=((ref, c.Began(txid)),))
-        if command.request_id < producer.answered_below:
-            # A duplicate out of a broken stream, read late: nobody would ever end what it opens.
-            raise SessionClosedError(f"request {command.request_id} was answered before")
+        self.producers.check_may_begin(session)
+        self._check_room(self.producers[session.producer_id])
         if not 0 < command.timeout_ms <= self.config.max_timeout_ms:
             raise NotSupportedError(
                 f"a timeout of {command.timeout_ms} ms: this coordinator allows 1 to"
@@ -470,7 +414,7 @@ class Shard:
             answered_below=command.answered_below,
             timeout_ms=command.timeout_ms,
             started_ms=now.wall_ms,
-            partitions=self._resolve(command.partitions),
+            partitions=resolve(self.topics, command.partitions),
         )
         txid = TxId(self.partition, self.incarnation, self.next_offset)
         return Decision(records=(record,), replies=((ref, c.Began(txid)),))
@@ -478,19 +422,40 @@ class Shard:
     def _require(self, txid: TxId, session: c.Session | None) -> Transaction:
         if txid.journal != (self.partition, self.incarnation):
             raise UnknownTransactionError(f"no transaction {txid} is known here")
+        if session is not None and is_key_name(session.producer_id):
+            # Before the state: an old connection is to learn that it was replaced, not only that
+            # its transaction was aborted, or it would begin the next one.
+            self.producers.require(session)
         transaction = self.transactions.require_open(txid)
         if session is not None:
-            self._require_session(session)
+            self.producers.require(session)
             if session.producer_id != transaction.producer_id:
                 raise ProducerFencedError(
                     f"transaction {txid} belongs to producer {transaction.producer_id!r}"
                 )
         return transaction
 
+    def _check_room(self, producer: Producer) -> None:
+        config = self.config
+        if len(producer.open) >= config.max_open_per_producer:
+            raise TooManyTransactionsError(
+                f"the producer has {len(producer.open)} transactions open, as many as allowed"
+                " (max.open.transactions.per.producer)"
+            )
+        if self.transactions.open_count >= config.max_open:
+            raise TooManyTransactionsError(
+                f"{self.transactions.open_count} transactions are open in journal partition"
+                f" {self.partition}, as many as allowed (max.open.transactions)"
+            )
+
     def _handle_add_partitions(self, command: c.AddPartitions, ref: Ref) -> Decision:
         transaction = self._require(command.txid, command.session)
-        resolved = self._resolve(command.partitions)
-        new = tuple(p for p in resolved if p.key not in transaction.partitions)
+        known, told = transaction.partitions, command.first_offsets
+        resolved = resolve(self.topics, (p for p in command.partitions if p not in known))
+        new = (
+            *(replace(p, first_offset=told.get(p.key, UNKNOWN_OFFSET)) for p in resolved),
+            *earlier_starts(known, told),
+        )
         records = (AddPartitions(begin=transaction.begin, partitions=new),) if new else ()
         return Decision(records=records, replies=((ref, c.Done()),))
 
@@ -518,23 +483,6 @@ class Shard:
             return Decision(look_up=command.txid, fresh=True)
         return Decision(replies=((ref, outcome),), fresh=outcome.state is State.OPEN)
 
-    def _list(self) -> c.Transactions:
-        return c.Transactions(
-            tuple(
-                c.TransactionInfo(
-                    txid=t.txid,
-                    state=t.state,
-                    producer_id=t.producer_id,
-                    generation=t.generation,
-                    started_ms=t.started_ms,
-                    timeout_ms=t.timeout_ms,
-                    partitions=tuple(t.partitions),
-                    groups=tuple(t.offsets),
-                )
-                for t in self.transactions
-            )
-        )
-
     # ---- ending a transaction --------------------------------------------------------------
 
     def _handle_end(self, command: c.End, ref: Ref, now: Instant) -> Decision:
@@ -546,41 +494,52 @@ class Shard:
                 return Decision(replies=((ref, outcome),))
         transaction = self._require(txid, command.session)
         if commit:
-            return self._commit(transaction, command, ref, now)
-        added = self._added(transaction, (p for p in command.writes if self._exists(p)))
+            waiting = self._waiting.get(transaction.begin)
+            refs = (*waiting.refs, ref) if waiting else (ref,)
+            return self._commit(transaction, command, refs, now)
+        added = self._added(transaction, (p for p in command.writes if exists(self.topics, p)))
         return self._abort(transaction, AbortReason.REQUESTED, now, ref, added)
 
-    def _commit(self, transaction: Transaction, command: c.End, ref: Ref, now: Instant) -> Decision:
+    def _handle_abort(self, command: c.AbortTransaction, ref: Ref, now: Instant) -> Decision:
+        txid = command.txid
+        if txid.journal == (self.partition, self.incarnation):
+            outcome = self.transactions.outcome(txid.offset)
+            if outcome and outcome.state.aborts:
+                return Decision(replies=((ref, outcome),))
+            if outcome and outcome.state.commits:
+                raise TransactionCommittedError(f"transaction {txid} is {outcome.state}")
+        return self._abort(self._require(txid, None), command.reason, now, ref)
+
+    def _commit(
+        self, transaction: Transaction, command: c.End, refs: tuple[Ref, ...], now: Instant
+    ) -> Decision:
+        """Decide a commit, or let it wait: then the decision is empty."""
         open_now = self.producers[transaction.producer_id].open
         verdict = self.offsets.evaluate(transaction, open_now)
         if verdict is Verdict.WAIT:
-            self._waiting[transaction.begin] = _Waiting(command, ref)
+            self._waiting[transaction.begin] = _Waiting(command, refs)
             return Decision()
         self._waiting.pop(transaction.begin, None)
-        if verdict is Verdict.CONFLICT:
-            raise OffsetsConflictError(
-                f"the input offsets of transaction {transaction.txid} do not continue the"
-                " committed ones; abort, rewind to the committed offsets and redo"
-            )
-        writes = self._writes(transaction, command.writes)
+        try:
+            if verdict is Verdict.CONFLICT:
+                raise OffsetsConflictError(
+                    f"the input offsets of transaction {transaction.txid} do not continue the"
+                    " committed ones; abort, rewind to the committed offsets and redo"
+                )
+            writes = self._writes(transaction, command.writes)
+        except LogtxError as error:
+            return self._refused(refs, error)
         record = PrepareCommit(begin=transaction.begin, writes=writes, decided_ms=now.wall_ms)
         outcome = c.Outcome(transaction.txid, State.COMMITTING, self.next_offset)
-        return Decision(records=(record,), replies=((ref, outcome),))
+        return Decision(records=(record,), replies=tuple((ref, outcome) for ref in refs))
 
     def _writes(
         self,
         transaction: Transaction,
         named: Mapping[TopicPartition, tuple[BranchRange, ...]],
     ) -> tuple[PartitionWrites, ...]:
-        for (topic, partition), branches in named.items():
-            facts = self.topics.get(topic)
-            size = MARKER_FIXED_BYTES + BRANCH_MARKER_BYTES * len(branches)
-            if facts is not None and size > facts.record_max_bytes:
-                raise RequestTooLargeError(
-                    f"the marker of {topic}[{partition}] would name {len(branches)} branches, up"
-                    f" to {size} bytes; the topic takes {facts.record_max_bytes}"
-                    " (max.message.bytes)"
-                )
+        check_markers_fit(self.topics, named)
+        check_not_created_anew(self.topics, transaction.partitions, named)
         added = self._added(transaction, named)
         partitions = (*transaction.partitions.values(), *added)
         return tuple(PartitionWrites(p, named.get(p.key, ())) for p in partitions)
@@ -588,11 +547,7 @@ class Shard:
     def _added(
         self, transaction: Transaction, named: Iterable[TopicPartition]
     ) -> tuple[DataPartition, ...]:
-        return self._resolve(p for p in named if p not in transaction.partitions)
-
-    def _exists(self, partition: TopicPartition) -> bool:
-        facts = self.topics.get(partition[0])
-        return facts is not None and 0 <= partition[1] < facts.partition_count
+        return resolve(self.topics, (p for p in named if p not in transaction.partitions))
 
     def _abort(
         self,
@@ -616,7 +571,7 @@ class Shard:
         waiting = self._waiting.pop(transaction.begin, None)
         if waiting is not None:
             error = TransactionAbortedError(f"transaction {transaction.txid} was aborted: {reason}")
-            replies.append((waiting.ref, error))
+            replies.extend((ref, error) for ref in waiting.refs)
         return Decision(records=tuple(records), replies=tuple(replies))
 
     def finish(self, begin: int, gone: tuple[TopicPartition, ...]) -> Decision:
@@ -658,8 +613,12 @@ class Shard:
     def forget_waiting(self, refs: Iterable[Ref]) -> None:
         """Commits whose client went away stop waiting; their transactions stay open."""
         gone = set(map(id, refs))
-        for begin in [b for b, w in self._waiting.items() if id(w.ref) in gone]:
-            del self._waiting[begin]
+        for begin, waiting in list(self._waiting.items()):
+            left = tuple(ref for ref in waiting.refs if id(ref) not in gone)
+            if left:
+                self._waiting[begin] = _Waiting(waiting.command, left)
+            else:
+                del self._waiting[begin]
 
     def _due_fenced(self, now: Instant) -> Decision | None:
         while self._to_abort:
@@ -676,12 +635,8 @@ class Shard:
                 transaction = self.transactions.get(begin)
                 if transaction is None or transaction.producer_id not in self._wake:
                     continue
-                try:
-                    decision = self._commit(transaction, waiting.command, waiting.ref, now)
-                except LogtxError as error:
-                    self._waiting.pop(begin, None)
-                    return Decision(replies=((waiting.ref, error),), fresh=True)
-                if decision.records:
+                decision = self._commit(transaction, waiting.command, waiting.refs, now)
+                if decision.replies:
                     return decision
             self._wake.clear()
         return None

@@ -11,8 +11,11 @@ from ..journal.errors import UnknownTopicError, UnsupportedTopicError
 from ..journal.log import Log, TopicInfo
 from .decision import TopicFacts
 
-FACTS_MAX_AGE_S: Final = 60.0
-"""Facts older than this are looked up again before they are used for a new partition."""
+FACTS_MAX_AGE_S: Final = 10.0
+"""Facts older than this are looked up again before they are used: so long a topic may have been
+created anew without a commit to it being noticed."""
+LOOK_UPS_MAX: Final = 2
+"""At once: clients that name topics at random must not take every thread."""
 DEFAULT_RECORD_MAX_BYTES: Final = 1_048_588
 """Kafka's default of ``max.message.bytes``, for a log that does not tell."""
 RESERVED: Final = frozenset({"__transaction_control", "__transaction_offsets"})
@@ -26,6 +29,7 @@ class TopicRegistry:
         self._log = log
         self.facts: dict[str, TopicFacts] = {}
         self._looked_up_s: dict[str, float] = {}
+        self._looking = asyncio.Semaphore(LOOK_UPS_MAX)
 
     def missing(self, topics: Iterable[str]) -> list[str]:
         """Those of `topics` whose facts must be looked up before they are used."""
@@ -44,7 +48,8 @@ class TopicRegistry:
             if topic in RESERVED:
                 raise UnsupportedTopicError(f"topic {topic} is logtx's own")
             try:
-                info = await asyncio.to_thread(self._log.topic_info, topic)
+                async with self._looking:
+                    info = await asyncio.to_thread(self._log.topic_info, topic)
             except UnknownTopicError:
                 self.facts.pop(topic, None)
                 self._looked_up_s.pop(topic, None)

@@ -6,9 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ..journal.control import BranchRange, TopicPartition, group_by_topic
-from ..journal.errors import LogtxError, NotSupportedError, error_from_code
+from ..journal.errors import (
+    LogtxError,
+    NotCoordinatorError,
+    NotSupportedError,
+    error_from_code,
+)
 from ..journal.position import Journal, Place, Position
-from ..journal.records import OffsetStep
+from ..journal.records import UNKNOWN_OFFSET, AbortReason, OffsetStep
 from ..journal.state import State
 from ..journal.txid import TxId
 from . import commands as c
@@ -29,12 +34,32 @@ _ACTIONS: Final[Mapping[c.Action, pb.End.Action]] = {
     c.Action.COMMIT: pb.End.COMMIT,
     c.Action.ABORT: pb.End.ABORT,
 }
+_REASONS_BACK: Final = {reason.value: reason for reason in AbortReason}
 _ACTIONS_BACK: Final = {wire: action for action, wire in _ACTIONS.items()}
 
 
 def _partitions(partitions: Iterable[TopicPartition]) -> list[pb.Partitions]:
     grouped = group_by_topic(partitions)
     return [pb.Partitions(topic=t, partitions=p) for t, p in grouped.items()]
+
+
+def _with_first_offsets(
+    partitions: Iterable[TopicPartition], first_offsets: Mapping[TopicPartition, int]
+) -> list[pb.Partitions]:
+    wire = _partitions(partitions)
+    for topic in wire if first_offsets else ():
+        found = [first_offsets.get((topic.topic, p), UNKNOWN_OFFSET) for p in topic.partitions]
+        topic.first_offsets.extend(found)
+    return wire
+
+
+def _first_offsets_back(wire: Iterable[pb.Partitions]) -> dict[TopicPartition, int]:
+    return {
+        (w.topic, p): offset
+        for w in wire
+        for p, offset in zip(w.partitions, w.first_offsets, strict=bool(w.first_offsets))
+        if offset >= 0
+    }
 
 
 def _partitions_back(wire: Iterable[pb.Partitions]) -> tuple[TopicPartition, ...]:
@@ -125,6 +150,14 @@ def _action_back(wire: pb.End.Action) -> c.Action:
     return action
 
 
+def _state_back(wire: pb.Outcome.State) -> State:
+    # A filter that this version can't apply would show what was not asked for.
+    state = _STATES_BACK.get(wire)
+    if state is None:
+        raise NotSupportedError(f"state {wire} of a newer client: this coordinator has none such")
+    return state
+
+
 # ---- requests ------------------------------------------------------------------------------
 
 
@@ -148,7 +181,9 @@ def encode_request(request_id: int, command: c.Command, partition: int) -> pb.Re
             begin.partitions.extend(_partitions(command.partitions))
         case c.AddPartitions():
             request.add_partitions.txid = command.txid.to_bytes()
-            request.add_partitions.partitions.extend(_partitions(command.partitions))
+            request.add_partitions.partitions.extend(
+                _with_first_offsets(command.partitions, command.first_offsets)
+            )
         case c.AddOffsets():
             request.add_offsets.txid = command.txid.to_bytes()
             request.add_offsets.group = command.group
@@ -168,9 +203,32 @@ def encode_request(request_id: int, command: c.Command, partition: int) -> pb.Re
                 group=command.group, transaction_group=command.transaction_group
             )
             request.bind_group.CopyFrom(wire_bind)
-        case c.ListTransactions():
-            request.list_transactions.SetInParent()
+        case _:
+            _encode_question(request, command)
     return request
+
+
+def _encode_question(request: pb.Request, command: c.Command) -> None:
+    """What operators ask."""
+    match command:
+        case c.ListTransactions():
+            listing = pb.ListTransactions(
+                states=[_STATES[state] for state in command.states],
+                age_min_ms=command.age_min_ms,
+                producer_id=command.producer_id,
+                topic=command.topic,
+                after=command.after if command.after >= 0 else None,
+                limit=command.limit,
+            )
+            request.list_transactions.CopyFrom(listing)
+        case c.AbortTransaction():
+            request.abort_transaction.txid = command.txid.to_bytes()
+        case c.ListKeys():
+            request.list_keys.CopyFrom(pb.ListKeys(after=command.after, limit=command.limit))
+        case c.GetKey():
+            request.get_key.CopyFrom(pb.GetKey(name=command.name))
+        case c.DeleteKey():
+            request.delete_key.CopyFrom(pb.DeleteKey(name=command.name))
 
 
 def decode_request(request: pb.Request, session: c.Session | None) -> c.Command:
@@ -208,7 +266,10 @@ _DECODERS: Final[Mapping[str, Callable[[Any, Any, int], c.Command]]] = {
         partitions=_partitions_back(w.partitions),
     ),
     "add_partitions": lambda w, s, _i: c.AddPartitions(
-        txid=TxId.from_bytes(w.txid), partitions=_partitions_back(w.partitions), session=s
+        txid=TxId.from_bytes(w.txid),
+        partitions=_partitions_back(w.partitions),
+        session=s,
+        first_offsets=_first_offsets_back(w.partitions),
     ),
     "add_offsets": lambda w, s, _i: c.AddOffsets(
         session=s,
@@ -230,7 +291,18 @@ _DECODERS: Final[Mapping[str, Callable[[Any, Any, int], c.Command]]] = {
         group=w.group,
         transaction_group=w.transaction_group if w.HasField("transaction_group") else None,
     ),
-    "list_transactions": lambda _w, _s, _i: c.ListTransactions(),
+    "list_transactions": lambda w, _s, _i: c.ListTransactions(
+        states=tuple(map(_state_back, w.states)),
+        age_min_ms=w.age_min_ms,
+        producer_id=w.producer_id,
+        topic=w.topic,
+        after=w.after if w.HasField("after") else -1,
+        limit=w.limit or c.PAGE_MAX,
+    ),
+    "abort_transaction": lambda w, _s, _i: c.AbortTransaction(txid=TxId.from_bytes(w.txid)),
+    "list_keys": lambda w, _s, _i: c.ListKeys(after=w.after, limit=w.limit or c.PAGE_MAX),
+    "get_key": lambda w, _s, _i: c.GetKey(name=w.name),
+    "delete_key": lambda w, _s, _i: c.DeleteKey(name=w.name),
 }
 
 
@@ -264,13 +336,26 @@ def encode_reply(request_id: int, reply: c.Reply) -> pb.Reply:
         case c.Binding():
             binding = pb.Binding(transaction_group=reply.transaction_group)
             wire.binding.CopyFrom(binding)
-        case c.Transactions():
-            wire.transactions.SetInParent()
-            wire.transactions.transactions.extend(map(_info, reply.transactions))
+        case c.Transactions() | c.KeyInfo() | c.Keys():
+            _encode_listing(wire, reply)
         case LogtxError():
             wire.error.code = reply.code
             wire.error.message = str(reply)
+            if isinstance(reply, NotCoordinatorError):
+                wire.error.hint = reply.hint
     return wire
+
+
+def _encode_listing(wire: pb.Reply, reply: c.Transactions | c.KeyInfo | c.Keys) -> None:
+    """What operators are told."""
+    match reply:
+        case c.Transactions():
+            infos = map(_info, reply.transactions)
+            wire.transactions.CopyFrom(pb.Transactions(transactions=infos, more=reply.more))
+        case c.KeyInfo():
+            wire.key.CopyFrom(_key(reply))
+        case c.Keys():
+            wire.keys.CopyFrom(pb.Keys(keys=map(_key, reply.keys), more=reply.more))
 
 
 def _info(info: c.TransactionInfo) -> pb.TransactionInfo:
@@ -283,6 +368,18 @@ def _info(info: c.TransactionInfo) -> pb.TransactionInfo:
         timeout_ms=info.timeout_ms,
         partitions=_partitions(info.partitions),
         groups=info.groups,
+        age_ms=info.age_ms,
+        reason=info.reason or "",
+    )
+
+
+def _key(info: c.KeyInfo) -> pb.KeyInfo:
+    return pb.KeyInfo(
+        name=info.name,
+        epoch=info.epoch,
+        connected_ms=info.connected_ms,
+        age_ms=info.age_ms,
+        transactions=[txid.to_bytes() for txid in info.transactions],
     )
 
 
@@ -300,7 +397,7 @@ def decode_reply(wire: pb.Reply) -> c.Reply:
         case "done":
             return c.Done()
         case "error":
-            return error_from_code(wire.error.code, wire.error.message)
+            return error_from_code(wire.error.code, wire.error.message, wire.error.hint)
         case "connected":
             connected = wire.connected
             return c.Connected(
@@ -315,7 +412,12 @@ def decode_reply(wire: pb.Reply) -> c.Reply:
             bound = wire.binding.HasField("transaction_group")
             return c.Binding(wire.binding.transaction_group if bound else None)
         case "transactions":
-            return c.Transactions(tuple(map(_info_back, wire.transactions.transactions)))
+            page = wire.transactions
+            return c.Transactions(tuple(map(_info_back, page.transactions)), page.more)
+        case "key":
+            return _key_back(wire.key)
+        case "keys":
+            return c.Keys(tuple(map(_key_back, wire.keys.keys)), wire.keys.more)
         case _:
             return NotSupportedError("a reply of a kind that this client does not know")
 
@@ -339,4 +441,16 @@ def _info_back(wire: pb.TransactionInfo) -> c.TransactionInfo:
         timeout_ms=wire.timeout_ms,
         partitions=_partitions_back(wire.partitions),
         groups=tuple(wire.groups),
+        age_ms=wire.age_ms,
+        reason=_REASONS_BACK.get(wire.reason),
+    )
+
+
+def _key_back(wire: pb.KeyInfo) -> c.KeyInfo:
+    return c.KeyInfo(
+        name=wire.name,
+        epoch=wire.epoch,
+        connected_ms=wire.connected_ms,
+        age_ms=wire.age_ms,
+        transactions=tuple(map(TxId.from_bytes, wire.transactions)),
     )

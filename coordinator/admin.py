@@ -1,0 +1,139 @@
+"""What operators ask a shard: who is hanging, which transaction keys are there.
+
+Reads a shard's state and changes none of it. Answers come a page at a time, so that none is too
+large for one message, and no question holds up the event loop for long.
+
+Source: seed 004, "Admin API & CLI".
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+from ..journal.errors import UnknownKeyError
+from ..journal.keys import is_key_name
+from ..journal.txid import TxId
+from . import commands as c
+from .decision import Instant
+from .metadata import Producer, Transaction, TransactionMetadataStore
+from .producers import Producers
+
+_WEIGHT_MAX: Final = 10_000
+"""Data partitions in one answer; a transaction may have very many of them."""
+
+
+Question: TypeAlias = c.ListTransactions | c.ListKeys | c.GetKey
+
+
+def answer(
+    question: Question, producers: Producers, store: TransactionMetadataStore, now: Instant
+) -> c.Reply:
+    """Answer what an operator asks.
+
+    Raises:
+        UnknownKeyError: there is no such transaction key.
+    """
+    match question:
+        case c.ListTransactions():
+            return list_transactions(store, question, now)
+        case c.ListKeys():
+            return list_keys(producers, store, question, now)
+        case c.GetKey():
+            return get_key(producers, store, question, now)
+
+
+def list_transactions(
+    store: TransactionMetadataStore, command: c.ListTransactions, now: Instant
+) -> c.Transactions:
+    """One page of unfinished transactions, in the order of their TxIds."""
+    found: list[c.TransactionInfo] = []
+    weight = 0
+    for transaction in _matching(store, command, now):
+        weight += 1 + len(transaction.partitions)
+        full = len(found) >= min(max(command.limit, 1), c.PAGE_MAX) or weight > _WEIGHT_MAX
+        if found and full:
+            return c.Transactions(tuple(found), more=True)
+        found.append(_info(transaction, now))
+    return c.Transactions(tuple(found))
+
+
+def _matching(
+    store: TransactionMetadataStore, command: c.ListTransactions, now: Instant
+) -> Iterator[Transaction]:
+    for transaction in store:
+        if (
+            transaction.begin > command.after
+            and (not command.states or transaction.state in command.states)
+            and now.wall_ms - transaction.started_ms >= command.age_min_ms
+            and command.producer_id in ("", transaction.producer_id)
+            and (not command.topic or any(t == command.topic for t, _ in transaction.partitions))
+        ):
+            yield transaction
+
+
+def _info(transaction: Transaction, now: Instant) -> c.TransactionInfo:
+    return c.TransactionInfo(
+        txid=transaction.txid,
+        state=transaction.state,
+        producer_id=transaction.producer_id,
+        generation=transaction.generation,
+        started_ms=transaction.started_ms,
+        timeout_ms=transaction.timeout_ms,
+        partitions=tuple(transaction.partitions),
+        groups=tuple(transaction.offsets),
+        age_ms=max(0, now.wall_ms - transaction.started_ms),
+        reason=transaction.reason,
+    )
+
+
+def live_keys(producers: Producers) -> Iterator[str]:
+    """Names of the transaction keys that are not deleted, in no order."""
+    return (n for n, p in producers.items() if is_key_name(n) and not p.voided)
+
+
+def list_keys(
+    producers: Producers, store: TransactionMetadataStore, command: c.ListKeys, now: Instant
+) -> c.Keys:
+    """One page of transaction keys by name."""
+    limit = min(max(command.limit, 1), c.PAGE_MAX)
+    left = (name for name in live_keys(producers) if name > command.after)
+    names = heapq.nsmallest(limit + 1, left)
+    unfinished = _unfinished(store)
+    keys = (_key(n, producers[n], unfinished.get(n, []), now) for n in names[:limit])
+    return c.Keys(tuple(keys), more=len(names) > limit)
+
+
+def get_key(
+    producers: Producers, store: TransactionMetadataStore, command: c.GetKey, now: Instant
+) -> c.KeyInfo:
+    """One transaction key.
+
+    Raises:
+        UnknownKeyError: nobody connected with it, or it was deleted.
+    """
+    producer = producers.get(command.name)
+    if producer is None or not is_key_name(command.name) or producer.voided:
+        raise UnknownKeyError(f"there is no transaction key {command.name!r}")
+    return _key(command.name, producer, _unfinished(store).get(command.name, []), now)
+
+
+def _unfinished(store: TransactionMetadataStore) -> dict[str, list[TxId]]:
+    by_key: defaultdict[str, list[TxId]] = defaultdict(list)
+    for transaction in store:
+        if is_key_name(transaction.producer_id):
+            by_key[transaction.producer_id].append(transaction.txid)
+    return by_key
+
+
+def _key(name: str, producer: Producer, transactions: list[TxId], now: Instant) -> c.KeyInfo:
+    since_ms = producer.connected_ms
+    return c.KeyInfo(
+        name=name,
+        epoch=producer.generation,
+        connected_ms=since_ms,
+        age_ms=max(0, now.wall_ms - since_ms) if since_ms else 0,
+        transactions=tuple(transactions),
+    )

@@ -1,0 +1,52 @@
+"""What a shard may answer without its state: refusals that hold for ever, and fates. Pure."""
+
+from __future__ import annotations
+
+from ..journal.errors import (
+    LogtxError,
+    NotSupportedError,
+    ProducerFencedError,
+    RequestTooLargeError,
+    TransactionAbortedError,
+    TransactionCommittedError,
+    UnknownTopicError,
+    UnknownTransactionError,
+)
+from ..journal.state import State
+from . import commands as c
+
+
+def is_fact(error: LogtxError) -> bool:
+    """Whether a refusal holds whoever owns the journal now; any other could be stale."""
+    # Generations only rise and decisions never change.
+    return isinstance(
+        error,
+        ProducerFencedError
+        | TransactionAbortedError
+        | TransactionCommittedError
+        | UnknownTopicError
+        | RequestTooLargeError
+        | NotSupportedError,
+    )
+
+
+def answer_fate(command: c.Command, outcome: c.Outcome) -> c.Reply:
+    """Answer a command about a transaction that only the journal remembers.
+
+    The shard knows whatever is unfinished. So an unfinished fate is that of the void BEGIN of a
+    replaced coordinator, whose TxId nobody was told: never begun, and never aborted.
+    """
+    if not outcome.state.finished:
+        outcome = c.Outcome(outcome.txid, State.UNKNOWN)
+    txid, state = outcome.txid, outcome.state
+    if isinstance(command, c.GetOutcome):
+        return outcome
+    if state is State.UNKNOWN:
+        return UnknownTransactionError(f"no transaction {txid} is known")
+    if isinstance(command, c.End) and state.commits == (command.action is c.Action.COMMIT):
+        return outcome
+    if isinstance(command, c.AbortTransaction) and state.aborts:
+        return outcome
+    if state.commits:
+        return TransactionCommittedError(f"transaction {txid} is committed")
+    return TransactionAbortedError(f"transaction {txid} was aborted")

@@ -1,0 +1,85 @@
+"""Data partitions that requests name, held against what is known of their topics. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from ..journal.control import BranchRange, TopicPartition
+from ..journal.errors import RequestTooLargeError, UnknownTopicError
+from ..journal.records import DataPartition
+from .decision import TopicFacts
+
+BRANCH_MARKER_BYTES: Final = 40
+"""Upper bound of what one branch adds to a marker."""
+MARKER_FIXED_BYTES: Final = 1536
+"""Upper bound of a marker without its branches: the partition list takes up to 1 KiB."""
+
+Topics = Mapping[str, TopicFacts]
+
+
+def resolve(topics: Topics, partitions: Iterable[TopicPartition]) -> tuple[DataPartition, ...]:
+    """Tie partitions to the topics that bear the names now.
+
+    Raises:
+        UnknownTopicError: there is no such partition.
+    """
+    resolved = []
+    for topic, partition in partitions:
+        if not exists(topics, (topic, partition)):
+            raise UnknownTopicError(f"there is no partition {topic}[{partition}]")
+        resolved.append(DataPartition(topic, partition, topics[topic].topic_id))
+    return tuple(resolved)
+
+
+def exists(topics: Topics, partition: TopicPartition) -> bool:
+    """Whether there is such a partition."""
+    facts = topics.get(partition[0])
+    return facts is not None and 0 <= partition[1] < facts.partition_count
+
+
+def check_markers_fit(
+    topics: Topics, writes: Mapping[TopicPartition, tuple[BranchRange, ...]]
+) -> None:
+    """Refuse a commit whose marker a topic would not take, while it is not decided.
+
+    Raises:
+        RequestTooLargeError: the marker would name too many branches.
+    """
+    for (topic, partition), branches in writes.items():
+        facts = topics.get(topic)
+        size = MARKER_FIXED_BYTES + BRANCH_MARKER_BYTES * len(branches)
+        if facts is not None and size > facts.record_max_bytes:
+            raise RequestTooLargeError(
+                f"the marker of {topic}[{partition}] would name {len(branches)} branches, up"
+                f" to {size} bytes; the topic takes {facts.record_max_bytes}"
+                " (max.message.bytes)"
+            )
+
+
+def check_not_created_anew(
+    topics: Topics,
+    registered: Mapping[TopicPartition, DataPartition],
+    writes: Mapping[TopicPartition, tuple[BranchRange, ...]],
+) -> None:
+    """Refuse a commit of records in a topic that was deleted and created anew since it registered.
+
+    The marker would be for the topic of before, so nobody would write it: the commit would be
+    told, and consumers of the new topic would drop the records.
+
+    A partition that only the commit names (decision 0004) is out of reach: it is tied to the topic
+    that bears the name at the commit. If records went to one of before, they went with it, and
+    the new one gets a marker for records that it does not hold.
+
+    Raises:
+        UnknownTopicError: the topic that the transaction began to write to is gone.
+    """
+    for key, branches in writes.items():
+        before, facts = registered.get(key), topics.get(key[0])
+        if not branches or before is None or facts is None:
+            continue
+        if before.topic_id not in ("", facts.topic_id):
+            raise UnknownTopicError(
+                f"topic {key[0]} was deleted and created anew within the transaction, which has"
+                f" records in {key[0]}[{key[1]}]: abort, and do it again"
+            )

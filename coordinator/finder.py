@@ -1,0 +1,196 @@
+"""Finds the owner of a journal partition and connects to it: `Pursuit` over Kafka and gRPC.
+
+Looking the hint up and connecting block, each on a thread of its own; whoever calls `find` waits
+for the first coordinator that takes the session, and drops the other attempts.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from ..journal.errors import (
+    CoordinatorNotAvailableError,
+    LogtxError,
+    NotCoordinatorError,
+    RetriableError,
+)
+from . import coordinator_pb2 as pb
+from .checkpoint import Checkpoint
+from .commands import Connected
+from .pursuit import Pursuit
+from .wire import decode_reply
+
+
+class Stream(Protocol):
+    """What is needed of a `Connection` to find out whether it is the owner's."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def ended(self) -> str: ...
+    def receive(self) -> pb.ServerFrame | None: ...
+    def close(self) -> None: ...
+
+
+S = TypeVar("S", bound=Stream)
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[S]):
+    """A stream that the owner has taken."""
+
+    stream: S
+    connected: Connected
+    rest: Sequence[pb.Reply]
+    """What it said with that."""
+
+
+class Finder(Generic[S]):
+    """One client's way to the owner; `find` and `lost` are called in turn, by one thread."""
+
+    def __init__(self, look_up: Callable[[], Checkpoint], connect: Callable[[str], S]) -> None:
+        """Nothing happens before `find`.
+
+        Args:
+            look_up: reads the hint in Kafka; blocks, bounded; raises CoordinatorNotAvailableError.
+            connect: opens a stream to an address and sends Connect; does not block.
+        """
+        self._look_up = look_up
+        self._connect = connect
+        self._events: queue.SimpleQueue[Callable[[float], Found[S] | None] | None]
+        self._events = queue.SimpleQueue()
+        self._pursuit: Pursuit | None = None
+        self._attempts: dict[str, S] = {}
+        self._met: Connected | None = None
+        self._closed = False
+        self.why = "nobody was asked yet"
+        """The last trouble."""
+
+    def find(self) -> Found[S] | None:
+        """The owner, however long it takes; None once `close` was called.
+
+        Raises:
+            LogtxError: a coordinator refused the session for good.
+        """
+        if self._pursuit is None:
+            self._pursuit = Pursuit(time.monotonic(), random.random)
+        found = None
+        try:
+            while found is None and not self._closed:
+                self._start_what_is_due(self._pursuit)
+                found = self._await_event(self._pursuit)
+        finally:
+            for stream in self._attempts.values():
+                if found is None or stream is not found.stream:
+                    stream.close()
+                    # Or the search, if it goes on, would give up later what is no more.
+                    self._pursuit.failed(stream.address, time.monotonic())
+            self._attempts.clear()
+        if found is not None:
+            self._met = found.connected
+        return found
+
+    def lost(self, found: Found[S], hint: str, *, served: bool) -> None:
+        """The stream ended.
+
+        Args:
+            found: what `find` returned.
+            hint: where the coordinator sent us, if it did.
+            served: whether it was of use. Otherwise the search goes on where it was: a coordinator
+                that takes sessions and serves none must not be asked without a pause.
+        """
+        now_s, address = time.monotonic(), found.stream.address
+        if self._pursuit is None or served:
+            self._pursuit = Pursuit(now_s, random.random)
+            self._pursuit.named(hint or address, now_s)
+        else:
+            self._pursuit.named(hint, now_s)
+            self._pursuit.failed(address, now_s)
+
+    def close(self) -> None:
+        """End `find`, now or when it is called next; from any thread."""
+        self._closed = True
+        self._events.put(None)
+
+    def _await_event(self, pursuit: Pursuit) -> Found[S] | None:
+        try:
+            event = self._events.get(timeout=pursuit.wait_s(time.monotonic()))
+        except queue.Empty:
+            return None
+        return event(time.monotonic()) if event is not None else None
+
+    def _start_what_is_due(self, pursuit: Pursuit) -> None:
+        now_s = time.monotonic()
+        for address in pursuit.overdue(now_s):
+            self._attempts[address].close()
+        if pursuit.looking(now_s):
+            threading.Thread(
+                target=self._run_look_up, args=(pursuit,), name="coordinator-hint", daemon=True
+            ).start()
+        for address in pursuit.attempts(now_s):
+            stream = self._attempts[address] = self._connect(address)
+            threading.Thread(
+                target=self._run_attempt,
+                args=(pursuit, stream),
+                name="coordinator-connect",
+                daemon=True,
+            ).start()
+
+    # ---- on threads of their own, and what came of it on the finder's -------------------------
+
+    def _run_look_up(self, pursuit: Pursuit) -> None:
+        hint: Checkpoint | None = None
+        try:
+            hint = self._look_up()
+        except CoordinatorNotAvailableError as error:
+            self.why = str(error)
+        self._events.put(lambda now_s: self._looked_up(pursuit, hint, now_s))
+
+    def _looked_up(self, pursuit: Pursuit, hint: Checkpoint | None, now_s: float) -> None:
+        pursuit.looked_up(None if hint is None else (hint.address, hint.epoch), now_s)
+
+    def _run_attempt(self, pursuit: Pursuit, stream: S) -> None:
+        frame = stream.receive()
+        self._events.put(lambda now_s: self._attempted(pursuit, stream, frame, now_s))
+
+    def _attempted(
+        self, pursuit: Pursuit, stream: S, frame: pb.ServerFrame | None, now_s: float
+    ) -> Found[S] | None:
+        if self._attempts.get(stream.address) is not stream:
+            return None  # Of an earlier search, and closed.
+        if frame is None or not frame.replies:
+            self.why = f"{stream.address}: {stream.ended}"
+        else:
+            reply = decode_reply(frame.replies[0])
+            if isinstance(reply, Connected) and not self._outdated(reply):
+                return Found(stream, reply, frame.replies[1:])
+            self._refused(pursuit, stream.address, reply, now_s)
+        del self._attempts[stream.address]
+        stream.close()
+        pursuit.failed(stream.address, now_s)
+        return None
+
+    def _refused(self, pursuit: Pursuit, address: str, reply: object, now_s: float) -> None:
+        self.why = f"{address}: {reply}"
+        if isinstance(reply, NotCoordinatorError):
+            pursuit.named(reply.hint, now_s)
+        elif isinstance(reply, LogtxError) and not isinstance(reply, RetriableError):
+            raise reply
+
+    def _outdated(self, connected: Connected) -> bool:
+        """Whether it is an owner of before: one that slept while another took over, and served us.
+
+        It would find that out by its first append, and send us away; this is only quicker.
+        """
+        met = self._met
+        return (
+            met is not None
+            and met.incarnation == connected.incarnation
+            and met.epoch > connected.epoch
+        )

@@ -1,0 +1,171 @@
+"""What keeps a served journal partition small and findable: snapshots, checkpoint, trimming.
+
+The order makes it safe at any crash: a snapshot is appended; when all of it is acknowledged, it is
+committed as the checkpoint; when that is durable, the journal is trimmed, below the snapshot, the
+high watermark and the age at which outcomes are forgotten. So wherever an owner dies, a snapshot
+that counts lies at or behind the journal's start. An owner that was replaced may do each of it once
+more when it wakes up, and does no harm: its snapshot counts as of then, and what it trims lies
+below that. (Its checkpoint may hide a later one; see `loading.py`.)
+
+Ages are by the broker's clock, for a coordinator's may jump by a week: records are stamped when
+they are appended (``message.timestamp.type=LogAppendTime``), and what is compared with them is the
+stamp of the snapshot, plus the time that went by since.
+
+Source: seed 001, "Transaction coordinator" (the checkpointed high watermark).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import Executor
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import KafkaException
+
+from ..journal.errors import LogtxError, RequestTooLargeError
+from ..journal.log import Log
+from ..journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, read_records
+from .checkpoint import Checkpoint
+from .tenure import Tenure
+
+_LOG = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.2
+"""Between two looks whether anything is due."""
+CHUNK_PAUSE_S: Final = 0.005
+"""Between two chunks, for what clients ask meanwhile; about as long as one takes."""
+PUBLISH_AGAIN_S: Final = (1.0, 10.0)
+"""A former owner's late commit may have taken the place of the hint."""
+PUBLISH_S: Final = 3_600.0
+"""Kafka forgets the offsets of a group without members after 7 days."""
+READ_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HousekeepingConfig:
+    """When the journal is tidied."""
+
+    snapshot_interval_records: int = 100_000
+    """Journal records behind the last snapshot before the next is taken."""
+    outcome_retention_ms: int = 7 * 24 * 3_600_000
+    """How long a transaction's outcome can be looked up, at least, from its BEGIN on."""
+
+
+class Housekeeping:
+    """Looks after the journal partition of one tenure; lives on the event loop."""
+
+    def __init__(
+        self, log: Log, tenure: Tenure, address: str, config: HousekeepingConfig, reading: Executor
+    ) -> None:
+        """Nothing happens before `run`.
+
+        Args:
+            log: that the journal lies in.
+            tenure: of the partition.
+            address: host:port that clients reach its owner at.
+            config: when to do it.
+            reading: for questions that read the journal.
+        """
+        self.published = asyncio.Event()
+        """Set when clients can find the owner."""
+        self._log, self._tenure, self._address = log, tenure, address
+        self._config, self._reading = config, reading
+        self._partition = tenure.shard.partition
+        self._since = tenure.snapshotted or 0
+        """Where the records begin that are counted."""
+        self._checkpoint: int | None = None
+        """Snapshot that the checkpoint is known to name; 0 for none."""
+        self._trimmed = 0
+        self._stamp: tuple[int, int, float] | None = None
+        """Of a snapshot: its offset, the broker's time then in ms, and our monotonic time later."""
+
+    async def run(self) -> None:
+        """Go on until cancelled, or until the tenure decides nothing any more."""
+        pauses_s, publish_s = list(PUBLISH_AGAIN_S), time.monotonic()
+        tenure = self._tenure
+        while not (tenure.over or tenure.settling):
+            if tenure.shard.next_offset - self._since >= self._config.snapshot_interval_records:
+                await self._take_snapshot()
+            snapshot = tenure.snapshotted or 0
+            due = snapshot != self._checkpoint or time.monotonic() >= publish_s
+            if due and await self._publish(snapshot):
+                publish_s = time.monotonic() + (pauses_s.pop(0) if pauses_s else PUBLISH_S)
+                await self._trim(snapshot)
+            await asyncio.sleep(LOOK_S)
+
+    async def _take_snapshot(self) -> None:
+        tenure, started_s = self._tenure, time.monotonic()
+        self._since = tenure.shard.next_offset
+        try:
+            while tenure.snapshot():  # noqa: ASYNC110 - it is the pause that is wanted
+                await asyncio.sleep(CHUNK_PAUSE_S)
+        except RequestTooLargeError as error:
+            # The journal grows until the next attempt; nothing else is lost.
+            _LOG.error("snapshot_failed partition=%d error=%s", self._partition, error)
+            return
+        _LOG.info(
+            "snapshot_appended partition=%d first=%d chunks_ms=%d",
+            self._partition, self._since, (time.monotonic() - started_s) * 1000,
+        )  # fmt: skip
+
+    async def _publish(self, snapshot: int) -> bool:
+        """Tell clients where the partition is served, and loaders where to begin."""
+        shard = self._tenure.shard
+        value = Checkpoint(offset=snapshot, epoch=shard.epoch, address=self._address)
+        try:
+            await asyncio.to_thread(
+                self._log.commit_group_offset,
+                COORDINATORS_GROUP,
+                JOURNAL_TOPIC,
+                self._partition,
+                value.to_group_offset(),
+            )
+        except (LogtxError, KafkaException) as error:
+            _LOG.warning("publish_failed partition=%d error=%s", self._partition, error)
+            return False
+        self._checkpoint = snapshot
+        self.published.set()
+        return True
+
+    # ---- trimming --------------------------------------------------------------------------
+
+    async def _trim(self, snapshot: int) -> None:
+        bound = min(snapshot, self._tenure.shard.hw)
+        if bound <= self._trimmed:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._reading, self._delete_records, snapshot, bound)
+        except (LogtxError, KafkaException) as error:
+            # Tried again with the next checkpoint.
+            _LOG.warning("trim_failed partition=%d error=%s", self._partition, error)
+
+    def _delete_records(self, snapshot: int, bound: int) -> None:
+        oldest_ms = self._broker_ms(snapshot) - self._config.outcome_retention_ms
+        kept = self._log.offset_for_time(JOURNAL_TOPIC, self._partition, max(oldest_ms, 0))
+        bound = bound if kept is None else min(bound, kept)
+        if bound > self._trimmed:
+            self._log.delete_records(JOURNAL_TOPIC, self._partition, bound)
+            self._trimmed = bound
+            _LOG.info("journal_trimmed partition=%d start=%d", self._partition, bound)
+
+    def _broker_ms(self, snapshot: int) -> int:
+        """The broker's wall clock now, or earlier: counted from its stamp of a snapshot."""
+        if self._stamp is None or self._stamp[0] != snapshot:
+            messages = read_records(
+                self._log,
+                JOURNAL_TOPIC,
+                self._partition,
+                snapshot,
+                snapshot + 1,
+                timeout_s=READ_TIMEOUT_S,
+            )
+            with closing(messages):
+                stamps = [message.timestamp()[1] for message in messages]
+            self._stamp = snapshot, stamps[0], time.monotonic()
+        _, stamp_ms, read_s = self._stamp
+        return stamp_ms + int((time.monotonic() - read_s) * 1000)

@@ -1,0 +1,417 @@
+"""`/metrics` of one coordinator, in Prometheus form.
+
+A thread of its own serves one scrape at a time. It asks the event loop for a copy of the numbers,
+so nothing that changes is read from two threads, and builds text from the copy by itself. Between
+scrapes the cost is that of `Counters`.
+
+Cardinality: series carry a journal partition, a reason of aborts, or a transaction key. Of keys
+at most `KEYS_MAX` have series of their own, half of them those connected last (epoch conflicts
+show there), half those connected longest ago (what is unused shows there); all of them are
+counted.
+
+Source: seed 004, "Metrics".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from ..journal.errors import BrokerError, ConfigError
+from ..journal.keys import TransactionKey
+from ..journal.log import Log
+from ..journal.reader import JOURNAL_TOPIC
+from ..journal.state import State
+from .admin import live_keys
+from .counters import LATENCY_BOUNDS_S, Counters
+from .decision import Instant
+from .markers import MarkerWriter
+from .runtime import PartitionRuntime, Serving
+from .streams import Streams
+
+_LOG = logging.getLogger(__name__)
+
+KEYS_MAX: Final = 200
+READ_TIMEOUT_S: Final = 5.0
+"""How long a scrape waits for the event loop."""
+ASK_TIMEOUT_S: Final = 2.0
+"""How long a scrape waits for one answer of Kafka."""
+CLIENT_TIMEOUT_S: Final = 5.0
+"""How long one scraper may hold up the others."""
+STOP_TIMEOUT_S: Final = 2.0
+
+Labelled = Iterable[tuple[Sequence[str], float]]
+
+
+# ---- read on the event loop ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSample:
+    """One journal partition at one moment."""
+
+    partition: int
+    status: Serving
+    next_offset: int
+    snapshot: int | None
+    serving: ServingSample | None
+    """None where another coordinator serves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingSample:
+    """What only the owner knows."""
+
+    open: int
+    unfinished: int
+    oldest_open_s: float
+    hw: int
+    acknowledged_end: int
+    in_flight: int
+    parked: int
+    sessions: int
+    producers: int
+    markers_queued: int
+    markers_longest: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeySample:
+    """One transaction key at one moment."""
+
+    name: str
+    epoch: int
+    connected_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """Everything that the event loop knows, copied."""
+
+    now: Instant
+    partitions: tuple[PartitionSample, ...]
+    key_count: int
+    keys: tuple[KeySample, ...]
+    totals: Mapping[str, tuple[tuple[tuple[str, ...], float], ...]]
+    latency_counts: tuple[int, ...]
+    latency_sum_s: float
+
+
+class Reader:
+    """Copies a coordinator's numbers; called on its event loop."""
+
+    def __init__(
+        self,
+        runtimes: Mapping[int, PartitionRuntime],
+        streams: Streams,
+        markers: MarkerWriter,
+        counters: Counters,
+    ) -> None:
+        """Read from these."""
+        self._runtimes = runtimes
+        self._streams = streams
+        self._markers = markers
+        self._counters = counters
+
+    def read(self, now: Instant) -> Reading:
+        """Copy everything as it is."""
+        backlogs = self._markers.backlogs()
+        sessions = self._streams.sessions()
+        samples = tuple(
+            self._partition(runtime, now, backlogs.get(p, (0, 0)), sessions.get(p, 0))
+            for p, runtime in sorted(self._runtimes.items())
+        )
+        key_count, keys = self._keys()
+        counters = self._counters
+        return Reading(
+            now=now,
+            partitions=samples,
+            key_count=key_count,
+            keys=keys,
+            totals={
+                "committed": _by_partition(counters.committed),
+                "aborted": tuple(((str(p), r.value), n) for (p, r), n in counters.aborted.items()),
+                "appends": _by_partition(counters.appends),
+                "append_bytes": _by_partition(counters.append_bytes),
+                "surprises": _by_partition(counters.surprises),
+                "loads": _by_partition(counters.loads),
+                "load_seconds": _by_partition(counters.load_seconds),
+            },
+            latency_counts=tuple(counters.commit_latency.counts),
+            latency_sum_s=counters.commit_latency.sum_s,
+        )
+
+    @staticmethod
+    def _partition(
+        runtime: PartitionRuntime, now: Instant, backlog: tuple[int, int], sessions: int
+    ) -> PartitionSample:
+        shard, tenure = runtime.shard, runtime.tenure
+        serving = None
+        if tenure is not None:
+            store = shard.transactions
+            began_ms = (t.started_ms for t in store if t.state is State.OPEN)
+            serving = ServingSample(
+                open=store.open_count,
+                unfinished=len(store),
+                oldest_open_s=max(0, now.wall_ms - next(began_ms, now.wall_ms)) / 1000,
+                hw=shard.hw,
+                acknowledged_end=tenure.acknowledged_end,
+                in_flight=tenure.in_flight,
+                parked=tenure.parked,
+                sessions=sessions,
+                producers=len(shard.producers),
+                markers_queued=backlog[0],
+                markers_longest=backlog[1],
+            )
+        return PartitionSample(
+            partition=runtime.partition,
+            status=runtime.status,
+            next_offset=shard.next_offset,
+            snapshot=shard.snapshot if tenure is None else tenure.snapshotted,
+            serving=serving,
+        )
+
+    def _keys(self) -> tuple[int, tuple[KeySample, ...]]:
+        """How many keys have their home here, and those of them that get series."""
+        found: list[tuple[int, str, int]] = []
+        for runtime in self._runtimes.values():
+            if runtime.tenure is not None:
+                producers = runtime.shard.producers
+                found += (
+                    (producers[name].connected_ms, name, producers[name].generation)
+                    for name in live_keys(producers)
+                )
+        shown = found
+        if len(found) > KEYS_MAX:
+            last = heapq.nlargest(KEYS_MAX // 2, found)
+            shown = [*last, *heapq.nsmallest(KEYS_MAX - len(last), found)]
+        return len(found), tuple(KeySample(name, epoch, ms) for ms, name, epoch in shown)
+
+
+def _by_partition(
+    counts: Mapping[int, int] | Mapping[int, float],
+) -> tuple[tuple[tuple[str, ...], float], ...]:
+    return tuple(((str(partition),), count) for partition, count in counts.items())
+
+
+# ---- shown by the thread ---------------------------------------------------------------------
+
+
+class CoordinatorCollector(Collector):
+    """Turns what the event loop knows into metric families, on the scraper's thread."""
+
+    def __init__(self, reader: Reader, log: Log, loop: asyncio.AbstractEventLoop) -> None:
+        """Read on `loop`; ask `log` for what no coordinator remembers."""
+        self._reader = reader
+        self._log = log
+        self._loop = loop
+
+    def describe(self) -> list[Metric]:
+        """Nothing beforehand: what there is, is read at a scrape."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric; none while the event loop does not answer in time."""
+        try:
+            asking = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
+            reading = asking.result(READ_TIMEOUT_S)
+        except (TimeoutError, CancelledError, RuntimeError) as error:
+            # RuntimeError: the loop is closed. A scrape without series shows as down.
+            _LOG.warning("metrics_not_read error=%r", error)
+            return
+        yield from _states(reading)
+        yield from _totals(reading)
+        yield from _key_series(reading)
+        yield from self._ends(reading)
+
+    async def _read(self) -> Reading:
+        wall_ms = time.time_ns() // 1_000_000
+        return self._reader.read(Instant(time.monotonic_ns() // 1_000_000, wall_ms))
+
+    def _ends(self, reading: Reading) -> Iterator[Metric]:
+        """What Kafka must be asked for; left out where it does not answer."""
+        lags: list[tuple[Sequence[str], float]] = []
+        starts: list[tuple[Sequence[str], float]] = []
+        try:
+            for sample in reading.partitions:
+                where = JOURNAL_TOPIC, sample.partition
+                labels = [str(sample.partition)]
+                starts.append((labels, self._log.start_offset(*where, timeout_s=ASK_TIMEOUT_S)))
+                if sample.status is Serving.STANDBY:
+                    end = self._log.end_offset(*where, timeout_s=ASK_TIMEOUT_S)
+                    lags.append((labels, max(0, end - sample.next_offset)))
+        except BrokerError as error:
+            _LOG.warning("metrics_incomplete error=%s", error)
+        yield _gauge("journal_start_offset", "First offset that is not trimmed.", starts)
+        yield _gauge("standby_lag_records", "Journal records a standby has not replayed.", lags)
+
+
+_PARTITION: Final = ("partition",)
+
+
+def _gauge(
+    name: str, text: str, values: Labelled, labels: Sequence[str] = _PARTITION
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"logtx_{name}", text, labels=labels)
+    for names, value in values:
+        family.add_metric(names, value)
+    return family
+
+
+_SERVING_GAUGES: Final = (
+    ("open", "transactions_open", "Transactions that are open."),
+    ("unfinished", "transactions_unfinished", "Transactions open, or decided without all markers."),
+    ("oldest_open_s", "transactions_oldest_open_seconds", "Age of the oldest open transaction."),
+    ("hw", "transactions_high_watermark", "Oldest unfinished BEGIN, or the journal's end."),
+    ("acknowledged_end", "journal_end_offset", "Everything below is durable."),
+    ("in_flight", "journal_in_flight", "Appends that are not acknowledged."),
+    ("parked", "replies_parked", "Replies that wait for an append or for the journal's end."),
+    ("sessions", "sessions", "Producers' streams that are connected."),
+    ("producers", "producers", "Producer ids that are known, keys and fenced ones among them."),
+    ("markers_queued", "markers_queued", "Markers that data partitions have not taken."),
+    ("markers_longest", "markers_queued_longest", "The same of the data partition with most."),
+)
+
+
+def _states(reading: Reading) -> Iterator[Metric]:
+    partitions = reading.partitions
+    roles = (
+        ((str(p.partition), status.name.lower()), float(p.status is status))
+        for p in partitions
+        for status in Serving
+    )
+    yield _gauge(
+        "partition_role",
+        "1 for what this coordinator is to a journal partition.",
+        roles,
+        ("partition", "role"),
+    )
+    offsets = [([str(p.partition)], p.next_offset) for p in partitions]
+    yield _gauge("journal_next_offset", "Next journal record to replay or append.", offsets)
+    snapshots = [([str(p.partition)], p.snapshot) for p in partitions if p.snapshot is not None]
+    yield _gauge("snapshot_offset", "First chunk of the latest complete snapshot.", snapshots)
+    served = [(str(p.partition), p.serving) for p in partitions if p.serving is not None]
+    for field, name, text in _SERVING_GAUGES:
+        values = [([partition], float(getattr(sample, field))) for partition, sample in served]
+        yield _gauge(name, text, values)
+
+
+_TOTALS: Final = (
+    ("committed", "transactions_committed", "Commits decided.", _PARTITION),
+    ("aborted", "transactions_aborted", "Aborts decided.", ("partition", "reason")),
+    ("appends", "journal_appends", "Records handed to the journal.", _PARTITION),
+    ("append_bytes", "journal_append_bytes", "The same in bytes.", _PARTITION),
+    ("surprises", "surprises", "Tenures that ended by an unexpected answer.", _PARTITION),
+    ("loads", "loads", "Times that the journal was loaded.", _PARTITION),
+    ("load_seconds", "load_seconds", "Time spent in that.", _PARTITION),
+)
+
+
+def _totals(reading: Reading) -> Iterator[Metric]:
+    for field, name, text, labels in _TOTALS:
+        family = CounterMetricFamily(f"logtx_{name}", text, labels=labels)
+        for names, value in reading.totals[field]:
+            family.add_metric(names, value)
+        yield family
+    bounds = [*map(str, LATENCY_BOUNDS_S), "+Inf"]
+    yield HistogramMetricFamily(
+        "logtx_commit_latency_seconds",
+        "From a commit's arrival to the answer that it is decided.",
+        buckets=list(zip(bounds, accumulate(reading.latency_counts), strict=True)),
+        sum_value=reading.latency_sum_s,
+    )
+
+
+def _key_series(reading: Reading) -> Iterator[Metric]:
+    yield _gauge("transaction_keys", "Transaction keys.", [((), reading.key_count)], ())
+    left_out = reading.key_count - len(reading.keys)
+    text = "Keys without series of their own, because there are very many."
+    yield _gauge("transaction_keys_left_out", text, [((), left_out)], ())
+    labelled: list[tuple[Sequence[str], KeySample]] = []
+    for sample in reading.keys:
+        key = TransactionKey.parse(sample.name)
+        labelled.append(((key.owner, key.key), sample))
+    labels = ("owner", "key")
+    epochs = [(names, sample.epoch) for names, sample in labelled]
+    yield _gauge("transaction_key_epoch", "Epoch of the key's connection.", epochs, labels)
+    ages = [
+        (names, max(0, reading.now.wall_ms - sample.connected_ms) / 1000)
+        for names, sample in labelled
+        if sample.connected_ms
+    ]
+    yield _gauge("transaction_key_age_seconds", "Since its connection was made.", ages, labels)
+
+
+# ---- the server ------------------------------------------------------------------------------
+
+
+class MetricsServer:
+    """Serves a collector over HTTP from a thread."""
+
+    def __init__(self, listen: str, collector: Collector) -> None:
+        """Listen.
+
+        Args:
+            listen: host:port; port 0 takes a free one.
+            collector: what to show.
+
+        Raises:
+            ConfigError: it can't be listened there.
+        """
+        host, _, port = listen.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ConfigError(f"metrics-listen {listen!r} is not HOST:PORT")
+        registry = CollectorRegistry()
+        registry.register(collector)
+        try:
+            self._server = make_server(
+                host.strip("[]"),
+                int(port),
+                make_wsgi_app(registry),
+                server_class=_Server6 if ":" in host else WSGIServer,
+                handler_class=_Handler,
+            )
+        except (OSError, OverflowError) as error:
+            raise ConfigError(f"can't serve metrics at {listen}: {error}") from error
+        self.address = f"{host}:{self._server.server_port}"
+        """host:port."""
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="metrics", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop; waits for a scrape that is under way. Blocks."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(STOP_TIMEOUT_S)
+
+
+class _Server6(WSGIServer):
+    address_family = socket.AF_INET6
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = CLIENT_TIMEOUT_S
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Scrapes are no news."""

@@ -1,0 +1,114 @@
+"""logtx's own topics: made at the first start, and refused under settings that lose decisions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from ..journal.errors import JournalTopicError
+from ..journal.log import Log, TopicInfo
+from ..journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC
+from .offsets_log import OFFSETS_TOPIC_SETTINGS
+from .tenure import RECORD_MAX_BYTES
+
+_LOG = logging.getLogger(__name__)
+
+JOURNAL_SETTINGS: Final[Mapping[str, str]] = {
+    "cleanup.policy": "delete",
+    "retention.ms": "-1",
+    "retention.bytes": "-1",
+    "unclean.leader.election.enable": "false",
+    # So that the age of a record is no matter of a coordinator's clock.
+    "message.timestamp.type": "LogAppendTime",
+}
+"""Under any other, decisions could be lost."""
+BATCH_OVERHEAD_BYTES: Final = 1_024
+MESSAGE_MIN_BYTES: Final = RECORD_MAX_BYTES + BATCH_OVERHEAD_BYTES
+"""A smaller ``max.message.bytes`` refuses what the coordinator takes for small enough."""
+MESSAGE_DEFAULT_BYTES: Final = 1_048_588
+
+
+def prepare_topics(
+    log: Log, *, partitions: int, replication_factor: int
+) -> tuple[TopicInfo, TopicInfo]:
+    """Create the journal and `__transaction_offsets` where missing, and check them.
+
+    Args:
+        log: where.
+        partitions: of each, if it must be created.
+        replication_factor: of each, and the least it must have; -1 is the broker's default.
+
+    Returns:
+        What the log says of the journal and of `__transaction_offsets`.
+
+    Raises:
+        JournalTopicError: one has a setting that could lose decisions; the message mends it.
+        BrokerError: Kafka does not answer.
+    """
+    infos = []
+    for topic, settings in (
+        (JOURNAL_TOPIC, JOURNAL_SETTINGS),
+        (OFFSETS_TOPIC, OFFSETS_TOPIC_SETTINGS),
+    ):
+        log.create_topic(
+            topic,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            settings=settings,
+        )
+        info = log.topic_info(topic)
+        check_topic(info, settings, replication_factor, log.bootstrap_servers)
+        infos.append(info)
+    return infos[0], infos[1]
+
+
+def check_topic(
+    info: TopicInfo, required: Mapping[str, str], replication_factor: int, servers: str
+) -> None:
+    """Refuse a topic that could lose what is acknowledged.
+
+    Args:
+        info: what the log says of it.
+        required: settings that it must have.
+        replication_factor: the least that it must have; -1 is any.
+        servers: ``bootstrap.servers``, for the command that mends it.
+
+    Raises:
+        JournalTopicError: names every wrong setting and the command that mends them.
+    """
+    if info.replication_factor < replication_factor:
+        raise JournalTopicError(
+            f"topic {info.topic} has {info.replication_factor} replicas, and"
+            f" {replication_factor} are asked for (replication_factor): add replicas with"
+            f" kafka-reassign-partitions.sh --bootstrap-server {servers} --execute"
+            " --reassignment-json-file, or ask for fewer"
+        )
+    if info.settings is None:
+        return
+    mends = dict(_mends(info, info.settings, required))
+    if mends:
+        found = ", ".join(f"{name}={info.settings[name]}" for name in mends)
+        mend = ",".join(f"{name}={value}" for name, value in mends.items())
+        raise JournalTopicError(
+            f"topic {info.topic} has {found}; mend it with: kafka-configs.sh --bootstrap-server"
+            f" {servers} --alter --entity-type topics --entity-name {info.topic}"
+            f" --add-config {mend}"
+        )
+
+
+def _mends(
+    info: TopicInfo, settings: Mapping[str, str], required: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Settings that are wrong, with the values that they must have."""
+    for name, value in required.items():
+        if settings.get(name, value) != value:
+            yield name, value
+    if int(settings.get("max.message.bytes", MESSAGE_DEFAULT_BYTES)) < MESSAGE_MIN_BYTES:
+        yield "max.message.bytes", str(MESSAGE_DEFAULT_BYTES)
+    replicas, in_sync = info.replication_factor, int(settings.get("min.insync.replicas", 1))
+    if in_sync > replicas:
+        # Then no append is ever acknowledged.
+        yield "min.insync.replicas", str(max(replicas - 1, 1))
+    elif in_sync == 1 < replicas:
+        _LOG.warning("topic=%s min.insync.replicas=1 replicas=%d", info.topic, replicas)

@@ -1,0 +1,276 @@
+"""Producers of one journal partition: who may speak for a name, and what it began.
+
+`admit` and `require` decide, the `replay…` methods apply; nothing else changes what the journal
+says. No I/O, clock or randomness.
+
+Fencing stands on the PRODUCER records alone, so it survives the coordinator. A generation only
+rises. An equal one with the same session nonce is an honest re-attach, though the coordinator may
+take the former socket, half open, for alive; with another nonce it is a double start.
+
+Source: seed 001, "Transaction flow" (fencing); seed 004, "Key Concepts".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ..journal.errors import (
+    ConcurrentTransactionsError,
+    ConfigError,
+    DoubleStartError,
+    ExpiredTransactionError,
+    LogtxError,
+    NotAllowedError,
+    ProducerFencedError,
+    SessionClosedError,
+    UnknownKeyError,
+)
+from ..journal.keys import FIRST_EPOCH, TransactionKey, is_key_name
+from ..journal.records import AbortReason, Begin, ProducerRecord
+from . import commands as c
+from .decision import Instant
+from .metadata import Producer, Transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """What follows from a `Connect`, or from the deletion of a key."""
+
+    generation: int = -1
+    refusal: LogtxError | None = None
+    records: tuple[ProducerRecord, ...] = ()
+    close: tuple[tuple[str, int, LogtxError], ...] = ()
+    """Sessions (producer id, nonce) to close, and why."""
+    fresh: bool = False
+    """The answer could be stale if this coordinator was replaced."""
+
+
+class Producers(dict[str, Producer]):
+    """Every producer that the journal partition has heard of, by its id."""
+
+    # ---- what the journal says -------------------------------------------------------------
+
+    def replay(self, record: ProducerRecord) -> list[tuple[int, AbortReason]]:
+        """Apply a PRODUCER record; returns the BEGINs of what it fences, to be aborted."""
+        producer = self.get(record.producer_id)
+        if producer is None:
+            producer = Producer(
+                generation=record.generation, nonce=record.session_nonce, owner=record.owner
+            )
+            self[record.producer_id] = producer
+        elif (producer.generation, producer.nonce) != (record.generation, record.session_nonce):
+            producer.begins.clear()
+            producer.answered_below = 0
+        producer.generation, producer.nonce = record.generation, record.session_nonce
+        producer.owner, producer.voided = record.owner, record.voided
+        producer.connected_ms = record.connected_ms
+        return list(self.fenced(producer.open.values()))
+
+    def replay_begin(self, record: Begin, transaction: Transaction) -> None:
+        """A producer began a transaction."""
+        producer = self[record.producer_id]
+        producer.open[transaction.begin] = transaction
+        begins = producer.begins
+        producer.answered_below = max(producer.answered_below, record.answered_below)
+        for request_id in [r for r in begins if r < record.answered_below]:
+            del begins[request_id]
+        begins[record.request_id] = transaction.begin
+
+    def replay_decided(self, transaction: Transaction) -> None:
+        """A transaction is not open any more."""
+        self[transaction.producer_id].open.pop(transaction.begin, None)
+
+    def fenced(self, still_open: Iterable[Transaction]) -> Iterator[tuple[int, AbortReason]]:
+        """Those of `still_open` whose generation may not go on, and why."""
+        for transaction in still_open:
+            producer = self[transaction.producer_id]
+            if producer.voided:
+                deleted = is_key_name(transaction.producer_id)
+                reason = AbortReason.KEY_DELETED if deleted else AbortReason.DOUBLE_START
+                yield transaction.begin, reason
+            elif transaction.generation < producer.generation:
+                yield transaction.begin, AbortReason.FENCED
+
+    # ---- what clients ask ------------------------------------------------------------------
+
+    def admit(self, command: c.Connect, now: Instant) -> Admission:
+        """Decide who may speak for a producer id from now on.
+
+        Raises:
+            ProducerFencedError: a newer generation was here.
+            NotAllowedError: a newer connection of this transaction key was here.
+            ConfigError: not a producer id that this client may have.
+        """
+        if is_key_name(command.producer_id):
+            return self._admit_key(command, now)
+        producer = self.get(command.producer_id)
+        asked = command.generation
+        if producer is None:
+            return self._admitted(command, asked if asked is not None else 0, now)
+        if asked is not None and asked < producer.generation:
+            raise ProducerFencedError(
+                f"producer {command.producer_id!r} of generation {asked} was replaced by"
+                f" generation {producer.generation}"
+            )
+        same = producer.nonce == command.nonce and not producer.voided
+        if same and asked in (None, producer.generation):
+            # An honest re-attach, over a socket that may be half open, or a retried request.
+            return Admission(generation=producer.generation)
+        if asked is None or asked > producer.generation:
+            generation = producer.generation + 1 if asked is None else asked
+            return self._admitted(command, generation, now, fences=producer)
+        return self._double_start(command.producer_id, producer)
+
+    @staticmethod
+    def _admitted(
+        command: c.Connect, generation: int, now: Instant, fences: Producer | None = None
+    ) -> Admission:
+        name = command.producer_id
+        record = ProducerRecord(
+            producer_id=name,
+            generation=generation,
+            session_nonce=command.nonce,
+            owner=command.owner,
+            connected_ms=now.wall_ms,
+        )
+        # A client that was voided before it learnt its generation may come again as itself: closed
+        # by its own connection, it would take itself for the one that was replaced.
+        if fences is None or fences.nonce == command.nonce:
+            return Admission(generation=generation, records=(record,))
+        error = (
+            ExpiredTransactionError(
+                f"a newer connection of transaction key {name!r}, of epoch {generation}, closed"
+                " this one and aborted its transaction"
+            )
+            if is_key_name(name)
+            else ProducerFencedError(f"producer {name!r} was replaced by generation {generation}")
+        )
+        close = ((name, fences.nonce, error),)
+        return Admission(generation=generation, records=(record,), close=close)
+
+    def _admit_key(self, command: c.Connect, now: Instant) -> Admission:
+        """Source: seed 004, "High-Level Design"; the epoch there is the generation here."""
+        name, nonce = command.producer_id, command.nonce
+        if TransactionKey.parse(name).owner != command.owner:
+            raise ConfigError(f"transaction key {name!r} is not one of owner {command.owner!r}")
+        asked = FIRST_EPOCH if command.generation is None else command.generation
+        producer = self.get(name)
+        epoch = FIRST_EPOCH if producer is None else producer.generation
+        if asked > epoch:
+            # Not even a coordinator that was replaced and does not know it may say so for good.
+            error = NotAllowedError(f"epoch {asked} of transaction key {name!r} was never given")
+            return Admission(refusal=error, fresh=True)
+        if producer is None:
+            return self._admitted(command, epoch + 1, now)
+        if asked not in (FIRST_EPOCH, epoch):
+            raise NotAllowedError(
+                f"the connection of epoch {asked} of transaction key {name!r} was replaced by that"
+                f" of epoch {epoch}"
+            )
+        if producer.voided:
+            if asked == epoch:
+                raise NotAllowedError(f"transaction key {name!r} of epoch {epoch} was deleted")
+        elif producer.nonce == nonce:
+            # An honest re-attach; or a first connection whose answer was lost.
+            return Admission(generation=epoch)
+        return self._admitted(command, epoch + 1, now, fences=producer)
+
+    @staticmethod
+    def _double_start(name: str, producer: Producer) -> Admission:
+        error = DoubleStartError(
+            f"two producers {name!r} started with generation {producer.generation}: both are"
+            f" closed and what they began is aborted; start one of them with a higher generation"
+        )
+        return Admission(
+            refusal=error,
+            records=() if producer.voided else (_voided(name, producer),),
+            close=((name, producer.nonce, error),),
+        )
+
+    def delete_key(self, command: c.DeleteKey) -> Admission:
+        """Decide the deletion of a transaction key: its epoch is void, and stays used up.
+
+        Were it forgotten, the next client would start again at epoch 0, and an old one of epoch 7
+        would come back as the newer (TRAPS 32).
+
+        Raises:
+            UnknownKeyError: nobody ever connected with it.
+        """
+        name = command.name
+        producer = self.get(name)
+        if producer is None or not is_key_name(name):
+            raise UnknownKeyError(f"there is no transaction key {name!r}")
+        if producer.voided:
+            return Admission(fresh=True)
+        error = ExpiredTransactionError(
+            f"transaction key {name!r} was deleted and its transaction aborted"
+        )
+        return Admission(records=(_voided(name, producer),), close=((name, producer.nonce, error),))
+
+    def require(self, session: c.Session) -> Producer:
+        """The producer that a session speaks for.
+
+        Raises:
+            SessionClosedError: not of this session; it must connect again.
+            ProducerFencedError, DoubleStartError: never again of this session.
+            ExpiredTransactionError: the same of a transaction key.
+        """
+        name = session.producer_id
+        producer = self.get(name)
+        if producer is None or session.generation > producer.generation:
+            raise SessionClosedError(f"producer {name!r} must connect again")
+        current = (session.generation, session.nonce) == (producer.generation, producer.nonce)
+        if current and not producer.voided:
+            return producer
+        if is_key_name(name):
+            deleted = session.generation == producer.generation and producer.voided
+            raise ExpiredTransactionError(
+                f"epoch {session.generation} of transaction key {name!r} was"
+                + (" deleted" if deleted else f" replaced by epoch {producer.generation}")
+            )
+        if producer.voided:
+            raise DoubleStartError(
+                f"generation {producer.generation} of producer {name!r} was voided by a double"
+                " start"
+            )
+        raise ProducerFencedError(
+            f"producer {name!r} of generation {session.generation} was replaced"
+            f" by generation {producer.generation}"
+        )
+
+    def check_may_begin(self, session: c.Session) -> None:
+        """Keep a transaction key to one open transaction.
+
+        Raises:
+            ConcurrentTransactionsError: it has one.
+        """
+        if is_key_name(session.producer_id) and self[session.producer_id].open:
+            raise ConcurrentTransactionsError(
+                f"transaction key {session.producer_id!r} has an open transaction: commit or abort"
+                " it before the next one begins"
+            )
+
+    def begun(self, command: c.Begin) -> int | None:
+        """Offset of the BEGIN that this request was answered by, if it is a retry.
+
+        Raises:
+            SessionClosedError: it was answered so long ago that the answer is forgotten.
+        """
+        producer = self.require(command.session)
+        known = producer.begins.get(command.request_id)
+        if known is None and command.request_id < producer.answered_below:
+            # A duplicate out of a broken stream, read late: nobody would ever end what it opens.
+            raise SessionClosedError(f"request {command.request_id} was answered before")
+        return known
+
+
+def _voided(name: str, producer: Producer) -> ProducerRecord:
+    return ProducerRecord(
+        producer_id=name,
+        generation=producer.generation,
+        session_nonce=producer.nonce,
+        owner=producer.owner,
+        voided=True,
+        connected_ms=producer.connected_ms,
+    )

@@ -1,0 +1,178 @@
+"""Single questions to coordinators, without a session."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+import grpc
+
+from ..journal.control import TopicPartition
+from ..journal.errors import (
+    CoordinatorNotAvailableError,
+    LogtxError,
+    NotCoordinatorError,
+    OffsetsPendingError,
+    RequestTimedOutError,
+    RetriableError,
+)
+from ..journal.log import Log
+from ..journal.txid import TxId
+from . import coordinator_pb2 as pb
+from .commands import (
+    AddPartitions,
+    BindGroup,
+    Binding,
+    Command,
+    Done,
+    FetchOffsets,
+    GetOutcome,
+    GroupOffsets,
+    Outcome,
+    Reply,
+)
+from .connection import open_channel, stub_of
+from .discovery import Discovery
+from .wire import decode_reply, encode_request
+
+PAUSE_MIN_S: Final = 0.02
+PAUSE_MAX_S: Final = 0.5
+
+R = TypeVar("R")
+
+
+class CoordinatorQueries:
+    """Single questions to whichever coordinator owns what they are about. Thread-safe; blocks.
+
+    Every call is retried over retriable errors for up to `timeout_s`, then raises the last. The
+    owner is looked up in Kafka when it is not known or did not answer, and followed where a
+    coordinator names another.
+    """
+
+    def __init__(self, log: Log, *, timeout_s: float = 30.0) -> None:
+        """Find coordinators through `log`."""
+        self._timeout_s = timeout_s
+        self._discovery = Discovery(log)
+        self._owners: dict[int, str] = {}
+        self._channels: dict[str, Any] = {}
+        self._bindings: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def bind_group(self, group: str, transaction_group: str | None) -> Binding:
+        """Tie a consumer group to a transaction group, or with None only ask for its binding."""
+        bound = self._bindings.get(group)
+        if bound is None:
+            command = BindGroup(group=group, transaction_group=transaction_group)
+            bound = self._ask(group, command, Binding).transaction_group
+            if bound is not None:
+                self._bindings[group] = bound
+        return Binding(bound)
+
+    def fetch_offsets(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> GroupOffsets:
+        """A consumer group's committed IOV; empty where the group never committed.
+
+        Raises:
+            OffsetsPendingError: a pending transaction holds one of them; not retried here.
+        """
+        bound = self.bind_group(group, None).transaction_group
+        if bound is None:
+            return GroupOffsets({})
+        named = None if partitions is None else tuple(partitions)
+        return self._ask(bound, FetchOffsets(group=group, partitions=named), GroupOffsets)
+
+    def outcome(self, txid: TxId) -> Outcome:
+        """A transaction's state."""
+        return self._ask(txid.partition, GetOutcome(txid=txid), Outcome)
+
+    def add_partitions(self, txid: TxId, first_offsets: Mapping[TopicPartition, int]) -> None:
+        """Register a branch's data partitions, with the first offset in each, by the TxId alone."""
+        command = AddPartitions(
+            txid=txid, partitions=tuple(first_offsets), first_offsets=first_offsets
+        )
+        self._ask(txid.partition, command, Done)
+
+    def close(self) -> None:
+        """Close the channels."""
+        with self._lock:
+            channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.close()
+
+    def _ask(self, of: str | int, command: Command, kind: type[R]) -> R:
+        deadline_s = time.monotonic() + self._timeout_s
+        partition = of if isinstance(of, int) else self._discovery.partition_of(of, deadline_s)
+        pause_s = PAUSE_MIN_S
+        asked: set[str] = set()
+        """Since the last pause: two coordinators that name each other are not a way on."""
+        while True:
+            hint = ""
+            try:
+                address = self._owner(partition, deadline_s)
+                asked.add(address)
+                reply = self._call(address, partition, command, deadline_s)
+                if isinstance(reply, kind):
+                    return reply
+                raise reply if isinstance(reply, LogtxError) else LogtxError(f"got {reply}")
+            except OffsetsPendingError:
+                raise
+            except RetriableError as error:
+                hint = error.hint if isinstance(error, NotCoordinatorError) else ""
+                with self._lock:
+                    self._owners.pop(partition, None)
+                    if hint and hint not in asked:
+                        self._owners[partition] = hint
+                        continue
+                left_s = deadline_s - time.monotonic()
+                if left_s <= pause_s:
+                    raise
+            asked.clear()
+            time.sleep(pause_s * (0.5 + random.random() / 2))
+            pause_s = min(pause_s * 1.5, PAUSE_MAX_S)
+
+    def _owner(self, partition: int, deadline_s: float) -> str:
+        with self._lock:
+            known = self._owners.get(partition)
+        if known is not None:
+            return known
+        found = self._discovery.look_up(partition, deadline_s - time.monotonic()).address
+        with self._lock:
+            self._owners[partition] = found
+        return found
+
+    def _call(self, address: str, partition: int, command: Command, deadline_s: float) -> Reply:
+        with self._lock:
+            channel = self._channels.get(address)
+            if channel is None:
+                channel = self._channels[address] = open_channel(address)
+        request = pb.CallRequest(
+            partition=partition,
+            request=encode_request(1, command, partition),
+            partition_count=self._discovery.partition_count(deadline_s),
+        )
+        try:
+            left_s = max(0.01, deadline_s - time.monotonic())
+            wire = stub_of(channel).Call(request, timeout=left_s)
+        except (grpc.RpcError, ValueError) as error:
+            code = getattr(error, "code", lambda: None)()
+            if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise RequestTimedOutError(
+                    f"the coordinator at {address} did not answer within {self._timeout_s:g} s"
+                ) from error
+            # ValueError: another thread found the channel broken too, and closed it.
+            self._drop(address, channel)
+            raise CoordinatorNotAvailableError(
+                f"the coordinator at {address} can't be reached ({code})"
+            ) from error
+        return decode_reply(wire)
+
+    def _drop(self, address: str, channel: Any) -> None:
+        """Close a channel that broke: a new one connects without the pauses between attempts."""
+        with self._lock:
+            if self._channels.get(address) is channel:
+                del self._channels[address]
+        channel.close()

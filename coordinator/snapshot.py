@@ -1,0 +1,385 @@
+"""Snapshots: a shard into journal records and back. Pure.
+
+A snapshot is what the shard knows just before the snapshot's first chunk, in as many chunks as it
+takes. A loader that begins at the first chunk must come to the same shard as one that begins at the
+journal's start. It does, because
+
+1. the rows are taken at once, when the first chunk gets its offset, with everything before it
+   replayed. So they say what replay of the journal up to that offset says, if everything before
+   is in the journal as it was predicted; and if it is not, then the chunk behind it is void;
+2. other records may lie between the chunks. They were decided on top of the rows and change
+   nothing in them: the loader puts them aside and replays them on the restored shard;
+3. chunks are journal records like any other, with epoch and predicted offset. A snapshot counts
+   when its chunks 0 to last are all valid in one epoch without a surprise in between: an owner
+   that died or lost its place in the middle leaves chunks that never add up to one;
+4. what is left out can be derived from the rows (which transactions hold which offsets, what a
+   producer has open, the high watermark), is volatile (clocks, sessions, commits that wait), or
+   stays in the journal (outcomes of finished transactions, which a look-up by TxId finds).
+
+Chunks are small, so that making one keeps an event loop for milliseconds only. What has no bound
+(the partitions, branches and offsets of one transaction, a consumer group's offsets, a session's
+unanswered BEGINs) is spread over as many rows as it takes; its parts came by journal records,
+so each fits into one.
+
+Source: seed 001, "Transaction coordinator" (a checkpoint of its state); seed 000, "TC Startup".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Final, TypeAlias, TypeVar
+
+from ..journal.collector import collector_paused
+from ..journal.fate import EpochFilter
+from ..journal.position import Position
+from ..journal.records import (
+    DataPartition,
+    Entry,
+    OffsetStep,
+    Owner,
+    PartitionWrites,
+    Snapshot,
+    SnapshotGroup,
+    SnapshotProducer,
+    SnapshotSteps,
+    SnapshotTransaction,
+    StepIdentity,
+)
+from ..journal.txid import TxId
+from .decision import ShardConfig
+from .metadata import Producer, Transaction
+from .shard import Shard
+
+CHUNK_BYTES: Final = 200_000
+"""A chunk is full at this estimate of its size: 1,000 producers, 40 kB, 5 ms."""
+_FIXED_BYTES: Final = 100
+"""Upper bound of a row or a part of one, without its names and lists: ten numbers of 10 bytes."""
+_CHAR_BYTES: Final = 4
+_BRANCH_BYTES: Final = 40
+_SEQUENCE_BYTES: Final = 30
+
+Item = TypeVar("Item")
+_Rows: TypeAlias = tuple[
+    list[SnapshotProducer],
+    list[SnapshotTransaction],
+    list[SnapshotGroup],
+    list[tuple[str, str]],
+]
+_Row: TypeAlias = SnapshotProducer | SnapshotTransaction | SnapshotGroup | tuple[str, str]
+
+
+# ---- taking one ------------------------------------------------------------------------------
+
+
+class SnapshotTaker:
+    """A shard's rows as they are now, to be given out in chunks."""
+
+    def __init__(self, shard: Shard) -> None:
+        """Take the rows: the next record that the shard appends must be the first chunk."""
+        assert shard.owner is not None, "only an owner takes snapshots"
+        self.first = shard.next_offset
+        """Offset of the first chunk."""
+        self.done = False
+        """Whether the last chunk was given out."""
+        self._owner = shard.owner
+        self._past_epochs = tuple(shard.past_epochs)
+        self._index = 0
+        with collector_paused():
+            self._pieces = _pieces(_rows(shard))
+        self._next = next(self._pieces, None)
+
+    def chunk(self) -> Snapshot:
+        """The next chunk."""
+        assert not self.done, "the snapshot has no further chunk"
+        rows: _Rows = ([], [], [], [])
+        size = 0
+        while self._next is not None:
+            kind, row, row_bytes = self._next
+            if size and size + row_bytes > CHUNK_BYTES:
+                break
+            rows[kind].append(row)  # type: ignore[arg-type]  # the kind says which
+            size += row_bytes
+            self._next = next(self._pieces, None)
+        self.done = self._next is None
+        producers, transactions, groups, bindings = rows
+        chunk = Snapshot(
+            first=self.first,
+            index=self._index,
+            last=self.done,
+            replaces=self._owner.replaces,
+            address=self._owner.address,
+            process_nonce=self._owner.process_nonce,
+            partition_count=self._owner.partition_count,
+            past_epochs=self._past_epochs,
+            producers=tuple(producers),
+            transactions=tuple(transactions),
+            groups=tuple(groups),
+            bindings=tuple(bindings),
+        )
+        self._index += 1
+        return chunk
+
+
+def _rows(shard: Shard) -> _Rows:
+    # One turn of the event loop for all of it: what a row holds must not change any more.
+    producers = [
+        SnapshotProducer(
+            name,
+            p.generation,
+            p.nonce,
+            p.owner,
+            p.voided,
+            p.connected_ms,
+            p.answered_below,
+            tuple(p.begins.items()) if p.begins else (),
+        )
+        for name, p in shard.producers.items()
+    ]
+    transactions = [_transaction_row(t) for t in shard.transactions]
+    groups = []
+    for group in shard.offsets.groups():
+        iov = shard.offsets.committed(group)
+        assert iov.last_commit is not None
+        assert iov.commit_sequence is not None
+        offsets = tuple((t, p, position) for (t, p), position in iov.offsets.items())
+        groups.append(SnapshotGroup(group, iov.last_commit.offset, iov.commit_sequence, offsets))
+    return producers, transactions, groups, list(shard.bindings.items())
+
+
+def _transaction_row(t: Transaction) -> SnapshotTransaction:
+    return SnapshotTransaction(
+        begin=t.begin,
+        producer_id=t.producer_id,
+        generation=t.generation,
+        timeout_ms=t.timeout_ms,
+        started_ms=t.started_ms,
+        state=t.state,
+        commit_sequence=t.commit_sequence,
+        reason=t.reason,
+        partitions=tuple(p for p in t.partitions.values() if p.key not in t.branches),
+        writes=tuple(
+            PartitionWrites(t.partitions[key], branches) for key, branches in t.branches.items()
+        ),
+        steps=tuple(
+            # In an order of their own: a set's differs from process to process.
+            SnapshotSteps(group, tuple(t.offsets[group].values()), tuple(sorted(sent, key=_to)))
+            for group, sent in t.steps.items()
+        ),
+    )
+
+
+def _to(step: StepIdentity) -> tuple[str, int, int, int]:
+    topic, partition, _, place = step
+    return topic, partition, place.o2, place.o3
+
+
+def _pieces(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
+    """(kind, row, upper bound of its bytes), each small or a single part of something large."""
+    producers, transactions, groups, bindings = rows
+    for producer in producers:
+        for piece in _producer_pieces(producer):
+            yield 0, piece, _producer_bytes(piece)
+    for transaction in transactions:
+        for part in _transaction_pieces(transaction):
+            yield 1, part, _transaction_bytes(part)
+    for group in groups:
+        for offsets in _split(group.offsets, _offset_bytes) or [()]:
+            share = group._replace(offsets=offsets)
+            yield 2, share, _name_bytes(share.group) + sum(map(_offset_bytes, offsets))
+    for binding in bindings:
+        yield 3, binding, _name_bytes(*binding)
+
+
+def _producer_pieces(row: SnapshotProducer) -> Iterable[SnapshotProducer]:
+    if _producer_bytes(row) <= CHUNK_BYTES:
+        return (row,)
+    return (row._replace(begins=share) for share in _split(row.begins, lambda _: 20) or [()])
+
+
+def _transaction_pieces(row: SnapshotTransaction) -> Iterator[SnapshotTransaction]:
+    if _transaction_bytes(row) <= CHUNK_BYTES:
+        yield row
+        return
+    bare = row._replace(partitions=(), writes=(), steps=())
+    yield bare
+    for partitions in _split(row.partitions, _partition_bytes):
+        yield bare._replace(partitions=partitions)
+    for writes in _split(row.writes, _writes_bytes):
+        yield bare._replace(writes=writes)
+    for group, steps, sent in row.steps:
+        for share in _split(steps, _step_bytes) or [()]:
+            yield bare._replace(steps=(SnapshotSteps(group, share, ()),))
+        for part in _split(sent, _sent_bytes):
+            yield bare._replace(steps=(SnapshotSteps(group, (), part),))
+
+
+def _split(items: Sequence[Item], size_of: Callable[[Item], int]) -> list[tuple[Item, ...]]:
+    shares: list[list[Item]] = []
+    size = CHUNK_BYTES
+    for item in items:
+        item_bytes = size_of(item)
+        if size + item_bytes > CHUNK_BYTES:
+            shares.append([])
+            size = 0
+        shares[-1].append(item)
+        size += item_bytes
+    return [tuple(share) for share in shares]
+
+
+def _name_bytes(*names: str) -> int:
+    return _FIXED_BYTES + _CHAR_BYTES * sum(map(len, names))
+
+
+def _producer_bytes(row: SnapshotProducer) -> int:
+    return _name_bytes(row.producer_id, row.owner) + 20 * len(row.begins)
+
+
+def _partition_bytes(partition: DataPartition) -> int:
+    return _name_bytes(partition.topic, partition.topic_id)
+
+
+def _writes_bytes(writes: PartitionWrites) -> int:
+    return _partition_bytes(writes.partition) + _BRANCH_BYTES * len(writes.branches)
+
+
+def _position_bytes(position: Position) -> int:
+    return _FIXED_BYTES + _SEQUENCE_BYTES * (len(position.met) + len(position.delivered))
+
+
+def _step_bytes(step: OffsetStep) -> int:
+    return _name_bytes(step.topic) + _position_bytes(step.to)
+
+
+def _sent_bytes(sent: StepIdentity) -> int:
+    return _name_bytes(sent[0])
+
+
+def _offset_bytes(offset: tuple[str, int, Position]) -> int:
+    return _name_bytes(offset[0]) + _position_bytes(offset[2])
+
+
+def _transaction_bytes(row: SnapshotTransaction) -> int:
+    return (
+        _name_bytes(row.producer_id)
+        + sum(map(_partition_bytes, row.partitions))
+        + sum(map(_writes_bytes, row.writes))
+        + sum(
+            _name_bytes(s.group) + sum(map(_step_bytes, s.steps)) + sum(map(_sent_bytes, s.sent))
+            for s in row.steps
+        )
+    )
+
+
+# ---- reading one back ------------------------------------------------------------------------
+
+
+class SnapshotReader:
+    """One snapshot on its way back: from its first chunk to a shard, if it turns out to count."""
+
+    def __init__(self, partition: int, config: ShardConfig, first: Entry) -> None:
+        """Nothing is read before `feed`, which takes the first chunk too.
+
+        Args:
+            partition: of the journal.
+            config: for the shard.
+            first: the first chunk, as `begins_at` knows it.
+        """
+        self.torn = False
+        """Its owner died or lost its place before the last chunk: it never counts."""
+        self._partition, self._config = partition, config
+        self._first = first.record
+        self._epochs = EpochFilter(first.epoch, first.incarnation)
+        self._chunks: list[Snapshot] = []
+        self._entries: list[tuple[int, Entry]] = []
+
+    @staticmethod
+    def begins_at(offset: int, entry: Entry) -> bool:
+        """Whether this is the first chunk of a snapshot, where its writer predicted it."""
+        return isinstance(entry.record, Snapshot) and entry.record.first == offset
+
+    def feed(self, offset: int, entry: Entry) -> Shard | None:
+        """Take the next entry, the first chunk too.
+
+        Returns:
+            The shard as of this entry, if it completes the snapshot.
+        """
+        self._entries.append((offset, entry))
+        record = entry.record
+        if not self._epochs.accept(offset, entry) or isinstance(record, Owner):
+            self.torn = True
+        elif SnapshotReader.begins_at(offset, entry) and record is not self._first:
+            self.torn = True  # Its owner gave it up and begins another.
+        elif isinstance(record, Snapshot):
+            self._chunks.append(record)
+            if record.last:
+                return self._shard()
+        return None
+
+    def _shard(self) -> Shard:
+        shard = Shard(self._partition, self._config)
+        _restore(shard, self._entries[0][1], self._chunks)
+        for offset, entry in self._entries:
+            shard.replay(offset, entry)
+        return shard
+
+
+def _restore(shard: Shard, first: Entry, chunks: Sequence[Snapshot]) -> None:
+    head, incarnation = chunks[0], first.incarnation
+    owner = Owner(
+        replaces=head.replaces,
+        address=head.address,
+        process_nonce=head.process_nonce,
+        partition_count=head.partition_count,
+    )
+    for row in chain.from_iterable(c.producers for c in chunks):
+        producer = shard.producers.get(row.producer_id)
+        if producer is None:
+            producer = shard.producers[row.producer_id] = Producer(
+                generation=row.generation,
+                nonce=row.session_nonce,
+                owner=row.owner,
+                voided=row.voided,
+                connected_ms=row.connected_ms,
+                answered_below=row.answered_below,
+            )
+        producer.begins.update(row.begins)
+    transactions: dict[int, Transaction] = {}
+    for part in chain.from_iterable(c.transactions for c in chunks):
+        transaction = transactions.get(part.begin)
+        if transaction is None:
+            txid = TxId(shard.partition, incarnation, part.begin)
+            transaction = transactions[part.begin] = _transaction(txid, part)
+        _add_lists(transaction, part)
+    for group in chain.from_iterable(c.groups for c in chunks):
+        txid = TxId(shard.partition, incarnation, group.last_commit)
+        shard.offsets.restore(group.group, group.offsets, txid, group.commit_sequence)
+    shard.bindings.update(chain.from_iterable(c.bindings for c in chunks))
+    epochs = EpochFilter(first.epoch, incarnation)
+    shard.resume(head.first, epochs, owner, head.past_epochs, transactions.values())
+
+
+def _transaction(txid: TxId, row: SnapshotTransaction) -> Transaction:
+    return Transaction(
+        txid=txid,
+        producer_id=row.producer_id,
+        generation=row.generation,
+        timeout_ms=row.timeout_ms,
+        started_ms=row.started_ms,
+        state=row.state,
+        commit_sequence=row.commit_sequence,
+        reason=row.reason,
+    )
+
+
+def _add_lists(transaction: Transaction, row: SnapshotTransaction) -> None:
+    transaction.partitions.update((p.key, p) for p in row.partitions)
+    transaction.partitions.update((w.partition.key, w.partition) for w in row.writes)
+    transaction.branches = {
+        **transaction.branches,
+        **{w.partition.key: w.branches for w in row.writes},
+    }
+    for group, steps, sent in row.steps:
+        offsets = transaction.offsets.setdefault(group, {})
+        offsets.update(((s.topic, s.partition), s) for s in steps)
+        transaction.steps.setdefault(group, set()).update(sent)

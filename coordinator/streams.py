@@ -1,0 +1,485 @@
+"""The gRPC service of a coordinator: producers' streams, and single calls.
+
+All that a client can make grow here has a bound. A stream is read on only while few enough of its
+requests lack an answer that the network took, and while the journal keeps up (`pressure`): so the
+transport slows a client that floods, and one that does not read its answers. Calls, which no
+stream holds back, are refused beyond a number.
+
+Source: seed 001, "Transaction coordinator".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from ..journal.control import TopicPartition
+from ..journal.errors import (
+    ConfigError,
+    CoordinatorBusyError,
+    CoordinatorLoadingError,
+    JournalTopicError,
+    LogtxError,
+    NotCoordinatorError,
+    NotSupportedError,
+    SessionClosedError,
+)
+from ..journal.keys import is_key_name
+from ..journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, journal_partition_of
+from ..journal.state import State
+from . import commands as c
+from . import coordinator_pb2 as pb
+from . import coordinator_pb2_grpc as pb_grpc
+from .bindings import GroupBindings
+from .counters import Counters
+from .pressure import Window
+from .runtime import PartitionRuntime, Serving
+from .shell import Answer
+from .topics import TopicRegistry
+from .wire import PROTOCOL_VERSION, decode_request, encode_reply
+
+MESSAGE_MAX_BYTES: Final = 4 * 1024 * 1024
+"""Largest message of a client: several times what one journal record takes."""
+SERVER_OPTIONS: Final = (
+    # A client that was killed is noticed at once, one that was stopped only by these pings.
+    ("grpc.keepalive_time_ms", 1_000),
+    ("grpc.http2.ping_timeout_ms", 2_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 50),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_receive_message_length", MESSAGE_MAX_BYTES),
+)
+
+
+STREAMS_AND_CALLS_MAX: Final = 20_000
+"""Beyond it the transport refuses (RESOURCE_EXHAUSTED)."""
+FIRST_LOAD_S: Final = 10.0
+"""How long the partitions of a new coordinator wait for each other to be loaded."""
+CONNECT_TIMEOUT_S: Final = 10.0
+"""How long a new stream may stay silent."""
+MARKERS_WAITING_MAX: Final = 20_000
+"""Markers that may wait for one data partition; a partition that refuses its markers would gather
+all that is committed there. Aborts add to them still: as many as transactions may be open."""
+OFFSETS_WAITING_MAX: Final = 20_000
+"""Commits of one consumer group that may wait for their offsets to be written."""
+PIPELINED_MAX: Final = 4_096
+"""Requests under way in one stream beside commits that wait."""
+FRAME_MAX: Final = 256
+"""Replies in one stream message."""
+FRAME_MAX_BYTES: Final = 1024 * 1024
+SMALL_ANSWER_BYTES: Final = 256
+LARGE_ANSWER_BYTES: Final = 1024 * 1024
+"""What is set aside for the answer to a question about many things."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamLimits:
+    """How much of one client's may be under way."""
+
+    requests_max: int
+    """Requests of a stream without an answer."""
+    requests_max_bytes: int = 64 * 1024 * 1024
+    """The same in bytes, with room for the answers."""
+    calls_max: int = 1_000
+    """Calls of all clients at once."""
+    listings_max: int = 4
+    """Those of them that ask for lists of all there is."""
+
+    @classmethod
+    def for_open_transactions(cls, per_producer: int) -> Self:
+        """Limits that fit producers with so many transactions open.
+
+        Each can have a commit that waits for another's; that one must still come through.
+        """
+        return cls(requests_max=per_producer + PIPELINED_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class _Out:
+    """A reply on its way out."""
+
+    reply: pb.Reply
+    size: int
+    """What its request occupies in the window."""
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    """One producer's stream: its session, and the replies on their way out."""
+
+    partition: int
+    session: c.Session
+    out: _Replies
+    answers: set[Answer] = field(default_factory=set)
+
+    def end(self, error: LogtxError) -> None:
+        """Tell the client why, and let the stream end."""
+        self.out.tell(encode_reply(0, error))
+        self.out.end()
+
+
+class _Replies:
+    """The replies of one stream on their way out, and the room that its requests have."""
+
+    def __init__(self, limits: StreamLimits) -> None:
+        self.window = Window(limits.requests_max, limits.requests_max_bytes)
+        self._queue: asyncio.Queue[_Out | None] = asyncio.Queue()
+
+    def answer(self, reply: pb.Reply, size: int) -> None:
+        """A request that occupies `size` bytes is answered."""
+        self._queue.put_nowait(_Out(reply, size))
+
+    def tell(self, reply: pb.Reply) -> None:
+        """Tell what answers no request: once in a stream's life."""
+        self._queue.put_nowait(_Out(reply, -1))
+
+    def end(self) -> None:
+        """Nothing more is sent."""
+        self._queue.put_nowait(None)
+
+    async def frames(self) -> AsyncIterator[pb.ServerFrame]:
+        """What to send, as fast as the client takes it."""
+        while (out := await self._queue.get()) is not None:
+            batch, size = [out], out.reply.ByteSize()
+            ended = False
+            while len(batch) < FRAME_MAX and size < FRAME_MAX_BYTES and not self._queue.empty():
+                more = self._queue.get_nowait()
+                if more is None:
+                    ended = True
+                    break
+                batch.append(more)
+                size += more.reply.ByteSize()
+            yield pb.ServerFrame(replies=[b.reply for b in batch])
+            for sent in batch:
+                if sent.size >= 0:
+                    self.window.leave(sent.size)
+            if ended:
+                return
+
+
+class Streams(pb_grpc.CoordinatorServicer):
+    """Serves producers over gRPC; lives on the coordinator's event loop."""
+
+    def __init__(
+        self,
+        runtimes: Mapping[int, PartitionRuntime],
+        topics: TopicRegistry,
+        bindings: GroupBindings,
+        limits: StreamLimits,
+        counters: Counters,
+    ) -> None:
+        """Nothing is asked for before the server runs.
+
+        Args:
+            runtimes: of every journal partition; whoever owns the mapping may change it.
+            topics: what is known of data topics.
+            bindings: what is known of consumer groups.
+            limits: of what clients may have under way.
+            counters: for the metrics.
+        """
+        self._runtimes = runtimes
+        self._topics = topics
+        self._bindings = bindings
+        self._limits = limits
+        self._counters = counters
+        self._all_loaded = False
+        self._first_asked_s = 0.0
+        self._calls = 0
+        self._listings = asyncio.Semaphore(self._limits.listings_max)
+        self._streams: dict[tuple[int, str, int], _Stream] = {}
+
+    async def Call(self, request: pb.CallRequest, context: Any) -> pb.Reply:  # noqa: N802, ARG002
+        """Answer one request that needs no session."""
+        request_id = request.request.request_id
+        future: asyncio.Future[c.Reply] = asyncio.get_running_loop().create_future()
+
+        def answer(reply: c.Reply) -> None:
+            if not future.done():
+                future.set_result(reply)
+
+        try:
+            async with self._counted_call():
+                self._check_count(request.partition_count)
+                runtime = self._runtime(request.partition)
+                command = decode_request(request.request, None)
+                if isinstance(command, c.Connect):
+                    raise NotSupportedError("a producer connects by a stream (Session)")
+                await self._prepare(command, runtime)
+                await runtime.room()
+                if isinstance(command, c.ListTransactions | c.ListKeys | c.GetKey):
+                    async with self._listings:
+                        runtime.submit(command, answer)
+                        return encode_reply(request_id, await future)
+                runtime.submit(command, answer)
+                return encode_reply(request_id, await future)
+        except (LogtxError, ValueError) as error:
+            return encode_reply(request_id, _as_logtx(error))
+
+    @asynccontextmanager
+    async def _counted_call(self) -> AsyncIterator[None]:
+        if self._calls >= self._limits.calls_max:
+            raise CoordinatorBusyError(f"{self._calls} calls are under way, as many as allowed")
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+
+    async def Session(  # noqa: N802
+        self,
+        request_iterator: AsyncIterator[pb.ClientFrame],
+        context: Any,  # noqa: ARG002
+    ) -> AsyncIterator[pb.ServerFrame]:
+        """Serve one producer's stream."""
+        out = _Replies(self._limits)
+        reader = asyncio.create_task(self._read(request_iterator, out))
+        try:
+            async for frame in out.frames():
+                yield frame
+        finally:
+            reader.cancel()
+            with suppress(asyncio.CancelledError):
+                await reader
+
+    async def _read(self, frames: AsyncIterator[pb.ClientFrame], out: _Replies) -> None:
+        stream: _Stream | None = None
+        try:
+            stream, requests = await self._begin_stream(aiter(frames), out)
+            while stream is not None and requests is not None:
+                for request in requests:
+                    await self._serve(stream, request)
+                requests = await _next_requests(aiter(frames))
+        finally:
+            if stream is not None:
+                self._disconnected(stream)
+            out.end()
+
+    async def _begin_stream(
+        self, frames: AsyncIterator[pb.ClientFrame], out: _Replies
+    ) -> tuple[_Stream | None, Sequence[pb.Request] | None]:
+        """The stream once connected, and what came in one message with its Connect."""
+        requests: Sequence[pb.Request] | None = ()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                while requests is not None and not requests:
+                    requests = await _next_requests(frames)
+        except TimeoutError:
+            silent = SessionClosedError(f"no Connect came within {CONNECT_TIMEOUT_S:.0f} s")
+            out.tell(encode_reply(0, silent))
+            return None, None
+        if requests is None:
+            return None, None
+        return await self._connect(requests[0], out), requests[1:]
+
+    async def _connect(self, request: pb.Request, out: _Replies) -> _Stream | None:
+        future: asyncio.Future[_Stream | None] = asyncio.get_running_loop().create_future()
+        try:
+            command = decode_request(request, None)
+            if not isinstance(command, c.Connect):
+                raise SessionClosedError("a stream begins with Connect")
+            if request.connect.version != PROTOCOL_VERSION:
+                raise NotSupportedError(
+                    f"protocol version {request.connect.version}; this coordinator speaks"
+                    f" {PROTOCOL_VERSION}"
+                )
+            self._check_count(request.connect.partition_count)
+            runtime = self._runtime(request.connect.partition)
+            self._check_home(command.producer_id, runtime.partition)
+        except (LogtxError, ValueError) as error:
+            out.tell(encode_reply(request.request_id, _as_logtx(error)))
+            return None
+        await runtime.room()
+
+        def answer(reply: c.Reply) -> None:
+            if future.done():
+                return  # Its client went away.
+            out.tell(encode_reply(request.request_id, reply))
+            # Here, and not in whoever awaits the future: the next reply of the same turn may be
+            # that to a newer producer, and close this session.
+            stream = None
+            if isinstance(reply, c.Connected):
+                stream = self._attach(runtime, command, reply, out)
+            future.set_result(stream)
+
+        runtime.submit(command, answer)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and (stream := future.result()):
+                self._disconnected(stream)
+            raise
+
+    def _check_home(self, producer_id: str, partition: int) -> None:
+        # With two homes a transaction key would have two connections and two transactions.
+        if is_key_name(producer_id):
+            home = journal_partition_of(producer_id, len(self._runtimes))
+            if home != partition:
+                raise ConfigError(
+                    f"transaction key {producer_id!r} has its home in journal partition {home}, not"
+                    f" {partition}"
+                )
+
+    def _attach(
+        self, runtime: PartitionRuntime, command: c.Connect, reply: c.Connected, out: _Replies
+    ) -> _Stream:
+        session = c.Session(command.producer_id, reply.generation, command.nonce)
+        stream = _Stream(runtime.partition, session, out)
+        key = runtime.partition, session.producer_id, session.nonce
+        former = self._streams.get(key)
+        self._streams[key] = stream
+        if former is not None:
+            former.end(SessionClosedError("the session was resumed by another connection"))
+        runtime.attach(session.producer_id)
+        return stream
+
+    async def _serve(self, stream: _Stream, request: pb.Request) -> None:
+        request_id, size = request.request_id, _size(request)
+        came_s = time.monotonic()
+        await stream.out.window.enter(size)
+
+        def answer(reply: c.Reply) -> None:
+            if isinstance(reply, c.Outcome) and reply.state is State.COMMITTING:
+                self._counters.commit_latency.observe(time.monotonic() - came_s)
+            stream.answers.discard(answer)
+            stream.out.answer(encode_reply(request_id, reply), size)
+
+        runtime = self._runtimes[stream.partition]
+        try:
+            command = decode_request(request, stream.session)
+            if isinstance(command, c.Connect):
+                raise NotSupportedError("this stream is connected already")
+            await self._prepare(command, runtime)
+        except (LogtxError, ValueError) as error:
+            answer(_as_logtx(error))
+            return
+        await runtime.room()
+        stream.answers.add(answer)
+        runtime.submit(command, answer)
+
+    async def _prepare(self, command: c.Command, runtime: PartitionRuntime) -> None:
+        """Learn what the shard must know of the world to decide a command.
+
+        Raises:
+            TopicError, BrokerError: a data topic can't take part.
+            GroupBoundError: a consumer group's offsets belong elsewhere.
+            CoordinatorBusyError: a data partition has markers enough to take.
+        """
+        match command:
+            case c.Begin() | c.AddPartitions():
+                await self._learn_topics(command.partitions)
+                _check_lanes(command.partitions, runtime)
+            case c.End(action=c.Action.COMMIT):
+                await self._learn_topics(command.writes)
+                _check_lanes(command.writes, runtime)
+            case c.End():
+                # An abort must go through whatever became of its topics.
+                with suppress(LogtxError):
+                    await self._learn_topics(command.writes)
+            case c.AddOffsets():
+                partition, count = runtime.partition, len(self._runtimes)
+                await self._bindings.check(command.group, partition, count)
+                if runtime.offsets_backlog(command.group) >= OFFSETS_WAITING_MAX:
+                    raise CoordinatorBusyError(
+                        f"{OFFSETS_WAITING_MAX} commits of consumer group {command.group!r} wait"
+                        f" for their offsets to be written to {OFFSETS_TOPIC}"
+                    )
+
+    async def _learn_topics(self, partitions: Iterable[TopicPartition]) -> None:
+        missing = self._topics.missing({topic for topic, _ in partitions})
+        if missing:
+            await self._topics.look_up(missing)
+
+    def _runtime(self, partition: int) -> PartitionRuntime:
+        self._check_journal()
+        runtime = self._runtimes.get(partition)
+        if runtime is None:
+            raise NotCoordinatorError(f"there is no journal partition {partition} here")
+        return runtime
+
+    def _check_count(self, told: int) -> None:
+        """Refuse a client for which names have other homes: the journal grew while we run."""
+        count = len(self._runtimes)
+        if told not in (0, count):
+            raise JournalTopicError(
+                f"topic {JOURNAL_TOPIC} has {told} partitions for the client and {count} for this"
+                f" coordinator, and their number must never change: names would have other homes."
+                f" Nothing was written; copy the first {count} into a topic of that many"
+            )
+
+    def _check_journal(self) -> None:
+        """Serve nobody while the journal's partition count may turn out to be another.
+
+        Partitions that were added to the journal are empty, and loaded before the old ones say
+        how many there were: whoever began a transaction there would have a second home.
+        """
+        runtimes = self._runtimes.values()
+        for runtime in runtimes:
+            if isinstance(runtime.failure, JournalTopicError):
+                raise runtime.failure
+        if self._all_loaded:
+            return
+        self._first_asked_s = self._first_asked_s or time.monotonic()
+        waited_s = time.monotonic() - self._first_asked_s
+        # A partition without a leader must not keep the others from being served for long.
+        if waited_s < FIRST_LOAD_S and any(r.status is Serving.LOADING for r in runtimes):
+            raise CoordinatorLoadingError("the journal is being loaded for the first time")
+        self._all_loaded = True
+
+    def _disconnected(self, stream: _Stream) -> None:
+        session, runtime = stream.session, self._runtimes[stream.partition]
+        key = stream.partition, session.producer_id, session.nonce
+        runtime.forget(list(stream.answers))
+        if self._streams.get(key) is stream:
+            del self._streams[key]
+            runtime.detach(session.producer_id, session.nonce)
+
+    def sessions(self) -> Mapping[int, int]:
+        """How many producers are connected, by journal partition."""
+        return Counter(partition for partition, _, _ in self._streams)
+
+    def close_session(
+        self, partition: int, producer_id: str, nonce: int, error: LogtxError
+    ) -> None:
+        """End a producer's session for good; its client is told why."""
+        stream = self._streams.pop((partition, producer_id, nonce), None)
+        if stream is not None:
+            stream.end(error)
+
+    def close_sessions(self, partition: int, error: LogtxError) -> None:
+        """End every session of a journal partition; the clients connect again."""
+        for key in [k for k in self._streams if k[0] == partition]:
+            self._streams.pop(key).end(error)
+
+
+async def _next_requests(frames: AsyncIterator[pb.ClientFrame]) -> Sequence[pb.Request] | None:
+    """The requests of the next message; None at the stream's end."""
+    frame = await anext(frames, None)
+    return None if frame is None else frame.requests
+
+
+def _check_lanes(partitions: Iterable[TopicPartition], runtime: PartitionRuntime) -> None:
+    for partition in partitions:
+        if runtime.marker_backlog(partition) >= MARKERS_WAITING_MAX:
+            raise CoordinatorBusyError(
+                f"{partition[0]}[{partition[1]}] has {MARKERS_WAITING_MAX} markers to take and"
+                " takes none: see what the coordinator's log says of it"
+            )
+
+
+def _size(request: pb.Request) -> int:
+    large = request.WhichOneof("command") in ("fetch_offsets", "list_transactions", "list_keys")
+    return request.ByteSize() + (LARGE_ANSWER_BYTES if large else SMALL_ANSWER_BYTES)
+
+
+def _as_logtx(error: Exception) -> LogtxError:
+    """A malformed request as an error that its client can be told."""
+    if isinstance(error, LogtxError):
+        return error if error.code else NotSupportedError(str(error))
+    return NotSupportedError(f"the request does not decode: {error}")

@@ -1,0 +1,222 @@
+"""Following journal partitions that others own: one consumer, in one thread, for all of them.
+
+Records are decoded in the thread and handed to the event loop in bounded batches; the next batch
+waits until the loop has taken the last, so that a standby that lags costs neither memory nor the
+loop's time at a stretch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from ..journal.errors import BrokerError, CorruptRecordError, JournalError, LogtxError
+from ..journal.log import Log, LogConsumer
+from ..journal.reader import JOURNAL_TOPIC
+from ..journal.record_codec import decode_entry
+from ..journal.records import Entry
+from .vital import raise_on
+
+_LOG = logging.getLogger(__name__)
+
+CONSUMER_CONFIG: Final = {
+    "group.id": "logtx-standby",  # librdkafka insists on one; nothing is committed or joined
+    "auto.offset.reset": "error",  # any other silently jumps over trimmed records
+    "check.crcs": True,
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "fetch.queue.backoff.ms": 5,  # at its default of 1 s a backlog is read at an eighth of the rate
+    "fetch.wait.max.ms": 10,
+    "isolation.level": "read_uncommitted",
+    # What librdkafka may read ahead, per partition; a standby that lags is not worth more.
+    "queued.max.messages.kbytes": 4_096,
+}
+BATCH_MAX: Final = 256
+"""Records handed over at once: they hold the event loop for a few milliseconds."""
+POLL_S: Final = 0.02
+"""Longest time until a change of what is followed takes effect."""
+MAKE_AGAIN_S: Final = 0.5
+"""Pause after a consumer could not be made, for want of memory or of file handles."""
+CLOSE_S: Final = 5.0
+
+
+@dataclass(slots=True)
+class Batch:
+    """What was read of one partition."""
+
+    partition: int
+    token: int
+    """Which `Tail.follow` it belongs to."""
+    entries: list[tuple[int, Entry]] = field(default_factory=list)
+    """With their offsets."""
+    at_end: bool = False
+    """Whether the log had nothing further at the time."""
+    failure: LogtxError | None = None
+    """Why nothing more comes."""
+
+
+@dataclass(slots=True)
+class _Following:
+    token: int
+    offset: int
+    failed: bool = False
+
+
+class Tail:
+    """Follows any number of journal partitions; made and used on one event loop."""
+
+    def __init__(self, log: Log, deliver: Callable[[Batch], None]) -> None:
+        """Start the thread; `deliver` is called on the event loop, batch by batch."""
+        self._log = log
+        self._deliver = deliver
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._wanted: dict[int, _Following] = {}
+        self._token = 0
+        self._work = threading.Event()
+        self._taken = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="tail", daemon=True)
+        self._thread.start()
+
+    def follow(self, partition: int, offset: int) -> int:
+        """Deliver a partition's records from `offset` on; the token that its batches carry."""
+        with self._lock:
+            self._token += 1
+            self._wanted[partition] = _Following(self._token, offset)
+        self._work.set()
+        return self._token
+
+    def leave(self, partition: int) -> None:
+        """Deliver nothing more of a partition, save what is on its way."""
+        with self._lock:
+            self._wanted.pop(partition, None)
+
+    async def close(self) -> None:
+        """Stop the thread and close the consumer."""
+        self._closed = True
+        self._work.set()
+        self._taken.set()
+        await asyncio.to_thread(self._thread.join, CLOSE_S)
+
+    # ---- the thread ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._closed:
+                self._read_by_a_consumer()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the coordinator is deaf now
+            raise_on(self._loop, error)
+
+    def _read_by_a_consumer(self) -> None:
+        try:
+            consumer = self._log.consumer(CONSUMER_CONFIG)
+        except KafkaException as exception:
+            # Nobody is told: nothing was lost, and whoever waits for a record has a bound.
+            _LOG.warning("tail_not_made error=%s", exception)
+            time.sleep(MAKE_AGAIN_S)
+            return
+        assigned: dict[int, _Following] = {}
+        try:
+            self._read(consumer, assigned)
+        except KafkaException as exception:
+            _LOG.warning("tail_broken error=%s", exception)
+            self._give_up(assigned, BrokerError(f"following the journal: {exception}"))
+        finally:
+            consumer.close()
+
+    def _read(self, consumer: LogConsumer, assigned: dict[int, _Following]) -> None:
+        while not self._closed:
+            self._assign(consumer, assigned)
+            if not assigned:
+                self._work.wait()
+                self._work.clear()
+                continue
+            first = consumer.poll(POLL_S)
+            if first is not None:
+                messages = [first, *consumer.consume(BATCH_MAX, 0)]
+                self._hand_over(self._batches(messages, assigned))
+
+    def _give_up(self, assigned: dict[int, _Following], failure: LogtxError) -> None:
+        with self._lock:
+            # Whoever is told follows anew, from what was read so far; the others wait for that.
+            told = {**assigned, **self._wanted}
+            self._wanted.clear()
+        self._hand_over([Batch(p, f.token, failure=failure) for p, f in told.items()])
+
+    def _assign(self, consumer: LogConsumer, assigned: dict[int, _Following]) -> None:
+        with self._lock:
+            wanted = dict(self._wanted)
+        # A partition that is followed anew is let go first: its next offset is another.
+        gone = [p for p, f in assigned.items() if wanted.get(p) is not f]
+        if gone:
+            consumer.incremental_unassign([TopicPartition(JOURNAL_TOPIC, p) for p in gone])
+            for partition in gone:
+                del assigned[partition]
+        come = {p: f for p, f in wanted.items() if p not in assigned}
+        if come:
+            places = [TopicPartition(JOURNAL_TOPIC, p, f.offset) for p, f in come.items()]
+            consumer.incremental_assign(places)
+            assigned |= come
+
+    def _batches(self, messages: list[Message], assigned: dict[int, _Following]) -> list[Batch]:
+        batches: dict[int, Batch] = {}
+        for message in messages:
+            partition, offset = message.partition(), message.offset()
+            following = assigned.get(-1 if partition is None else partition)
+            if partition is None or following is None or following.failed:
+                continue
+            batch = batches.get(partition)
+            if batch is None:
+                batch = batches[partition] = Batch(partition, following.token)
+            error = message.error()
+            if error is None:
+                assert offset is not None
+                batch.failure = self._take(message, partition, offset, batch)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                batch.at_end = True
+            elif not _passing(error):
+                batch.failure = BrokerError(
+                    f"following {JOURNAL_TOPIC}-{partition} from {following.offset}:"
+                    f" {error.name()}: {error.str()}"
+                )
+            following.failed = batch.failure is not None
+        return list(batches.values())
+
+    @staticmethod
+    def _take(message: Message, partition: int, offset: int, batch: Batch) -> LogtxError | None:
+        try:
+            batch.entries.append((offset, decode_entry(message.value())))
+        except JournalError as error:
+            return type(error)(f"{JOURNAL_TOPIC}-{partition} at offset {offset}: {error}")
+        except Exception as error:  # noqa: BLE001 - one bad record must not stop the others
+            return CorruptRecordError(f"{JOURNAL_TOPIC}-{partition} at offset {offset}: {error!r}")
+        return None
+
+    def _hand_over(self, batches: list[Batch]) -> None:
+        if not batches or self._loop.is_closed():
+            return
+        self._taken.clear()
+        self._loop.call_soon_threadsafe(self._give, batches)
+        while not self._taken.wait(POLL_S) and not self._closed and not self._loop.is_closed():
+            pass
+
+    def _give(self, batches: list[Batch]) -> None:
+        try:
+            for batch in batches:
+                self._deliver(batch)
+        finally:
+            self._taken.set()
+
+
+def _passing(error: KafkaError) -> bool:
+    """Whether librdkafka goes on by itself; after a failure the partition stands still."""
+    return error.code() != KafkaError._AUTO_OFFSET_RESET and not error.fatal()
