@@ -33,7 +33,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Final, TypeAlias
@@ -106,12 +105,11 @@ class PartitionBuffer:
         self._pending = pending_map.view()
         self._malformed = malformed
         self._controls = ControlCache()
-        # `transactions()` keeps something else in o3.
-        self._start = start = replace(start, o3=0) if start.delivered else start
+        self._start = start
         self.next_offset = start.o1
         """Offset of the next record to feed: everything below was read."""
-        # Sequences delivered whole across partitions are as good as met: by either, the
-        # transaction must not be delivered again.
+        # What a serializable reader delivered is as good as met: by either, the transaction must
+        # not be delivered again.
         met = dict(start.met)
         for journal, sequence in start.delivered.items():
             met[journal] = max(sequence, met.get(journal, -1))
@@ -126,6 +124,8 @@ class PartitionBuffer:
         """Per journal, the HW met here, as the TxId that would stand at it."""
         self._floor_raised = False
         self._touched: list[PendingTransaction] = []
+        self._passed: list[Record] = []
+        """Plain records of this batch that are not delivered."""
         self._queue: deque[Run | EndedTransaction] = deque()
         self._taken: list[Record] = []
         """What the last `take` gave, and below the entries it came from."""
@@ -149,6 +149,7 @@ class PartitionBuffer:
             fresh = next((i for i, r in enumerate(batch) if r.offset() >= o2), len(batch))
             replayed, batch = batch[:fresh], batch[fresh:]
             self._scan(replayed, live=False)
+            self._passed.clear()  # delivered, or counted, before the restart
         self._scan(batch, live=True)
         self.next_offset = (batch or replayed)[-1].offset() + 1
         self._after_batch()
@@ -163,7 +164,7 @@ class PartitionBuffer:
         last_of_two: RawTxId | None = None  # its TxId, with one more header,
         second: tuple[str, bytes | None] | None = None  # which is this
         append: Callable[[Record], None] = _no_transaction
-        plain = None if live and self.delivers_plain else _pass_over
+        plain = None if live and self.delivers_plain else self._passed.append
         append_plain: Callable[[Record], None] | None = plain
         for record in batch:
             headers = record.headers()
@@ -368,36 +369,45 @@ class PartitionBuffer:
         ):
             # Offsets only rise: with first, last and count as stated, these are the records.
             verdict = Verdict(Match.EXACT, total, 0)
-            selected: Iterator[Record] | None = None
+            entry.selects = None
         else:
             stream = self._pending_map.stream
             verdict = self._controls.judge(stream(pending), ranges)
             if verdict.match is Match.MORE:
                 verdict = self._controls.judge_without_duplicates(stream(pending), ranges, verdict)
-            selected = self._controls.select(
-                stream(pending), ranges, remove_duplicates=verdict.remove_duplicates
-            )
+            entry.selects = verdict
         if verdict.match is Match.EXACT:
             self.counters.late_records += verdict.late
             entry.state = EntryState.READY
             entry.pending = pending
             entry.total = total
-            if pending.run is not None:
-                entry.stream = selected or self._pending_map.stream(pending)
-            else:
-                entry.stream = pending.records if selected is None else list(selected)
-            self._skip_delivered(entry)
+            if entry.marker_offset == self._start.o2:
+                entry.taken = min(self._start.o3, total)
+            self._filled(entry)
         elif verdict.match is Match.MORE:
             self._fail(entry, IntegrityError(self._text(entry, "holds more than its marker says")))
         else:
             entry.state = EntryState.WAITING
 
-    def _skip_delivered(self, entry: EndedTransaction) -> None:
-        if entry.marker_offset == self._start.o2 and self._start.o3:
-            skip = min(self._start.o3, entry.total)
-            if not isinstance(entry.stream, Sequence):
-                entry.stream = islice(entry.stream, skip, None)
-            entry.taken = skip
+    def _filled(self, entry: EndedTransaction) -> None:
+        self._open_stream(entry)
+
+    def _open_stream(self, entry: EndedTransaction) -> None:
+        """Make a READY entry's records readable from `taken` on; they are not spilled any more."""
+        pending, verdict = entry.pending, entry.selects
+        assert pending is not None
+        if verdict is None:
+            in_memory = pending.run is None
+            entry.stream = pending.records if in_memory else self._pending_map.stream(pending)
+        else:
+            selected = self._controls.select(
+                self._pending_map.stream(pending),
+                entry.marker.branches,
+                remove_duplicates=verdict.remove_duplicates,
+            )
+            entry.stream = selected if pending.run is not None else list(selected)
+        if entry.taken and not isinstance(entry.stream, Sequence):
+            entry.stream = islice(entry.stream, entry.taken, None)
 
     def _push(self, entry: EndedTransaction) -> None:
         self._queue.append(entry)
@@ -421,6 +431,9 @@ class PartitionBuffer:
             self._ended.discard(heappop(heap))
 
     def _after_batch(self) -> None:
+        if self._passed:
+            self.counters.passed_records += len(self._passed)
+            self._passed.clear()
         if self._floor_raised:
             self._floor_raised = False
             self._forget_below_floors()
@@ -469,15 +482,27 @@ class PartitionBuffer:
         head = self._queue[0] if self._queue else None
         return head.error if isinstance(head, EndedTransaction) else None
 
-    def take(self, limit: int) -> list[Record]:
+    def take(self, limit: int, *, more: bool = False) -> list[Record]:
         """The next deliverables, at most `limit`; they count as delivered from now on.
 
         Empty where everything read is delivered or pending, or the head waits or failed.
+
+        Args:
+            limit: how many at most.
+            more: whether they go to the application together with those of the last call, so
+                that `position_after` knows both.
         """
+        if not more:
+            self._taken, self._history = [], []
+            self._history_met = dict(self._met_taken)
+        taken = self._take(limit, self._history)
+        self._taken = self._taken + taken if self._taken else taken
+        return taken
+
+    def _take(
+        self, limit: int, history: list[tuple[Run | EndedTransaction, int, int]]
+    ) -> list[Record]:
         taken: list[Record] = []
-        self._taken = taken
-        self._history = history = []
-        self._history_met = dict(self._met_taken)
         while True:
             self._pass_finished()
             room = limit - len(taken)
@@ -580,6 +605,22 @@ class PartitionBuffer:
     def pending(self) -> Iterator[PendingTransaction]:
         """Transactions without a marker, by first offset."""
         return iter(list(self._pending.values()))
+
+    def find(self, raw: RawTxId) -> PendingTransaction | None:
+        """The transaction of this TxId, if it is pending here."""
+        return self._pending.get(raw)
+
+    def holding(self) -> PendingTransaction | EndedTransaction | None:
+        """The transaction at whose first record o1 stands; None where o1 is o2."""
+        position = self.position()
+        if position.o1 == position.o2:
+            return None
+        held: list[PendingTransaction | EndedTransaction] = list(self._undelivered())
+        held += islice(self._pending.values(), 1)
+        return next((h for h in held if h.first_offset == position.o1), None)
+
+    def _undelivered(self) -> Iterator[EndedTransaction]:
+        return (e for e in self._queue if isinstance(e, EndedTransaction))
 
     def resolve(self, raw: RawTxId, *, end_offset: int, ended: bool) -> None:
         """Answer a look-up: obey the marker if one stands below `end_offset`, else the verdict.
@@ -685,7 +726,3 @@ def _part(entry: EndedTransaction, start: int, stop: int) -> Sequence[Record]:
 
 def _no_transaction(_: Record) -> None:
     raise AssertionError("a record before its transaction")
-
-
-def _pass_over(_: Record) -> None:
-    """A plain record below o2: delivered before the restart."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Self
 
-from ..journal.errors import ConfigError, NotSupportedError
+from ..journal.errors import ConfigError
 from ..journal.settings import take_choice, take_flag, take_integer, take_text
 
 MIB: Final = 1024 * 1024
@@ -25,7 +25,7 @@ _OWN_PREFIXES: Final = ("pending.", "torn.", "offsets.storage", "coordinator.", 
 _FIXED: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "error",  # any other jumps silently over what retention deleted
     "enable.auto.commit": False,  # it would commit what was read, not what was delivered
-    "enable.auto.offset.store": False,
+    "enable.auto.offset.store": False,  # what `Consumer.store_offsets` chose is kept by us
     "enable.partition.eof": False,
     "isolation.level": "read_uncommitted",  # Kafka's own would stand at its last stable offset
 }
@@ -44,6 +44,9 @@ class IsolationLevel(StrEnum):
     """Everything but markers, at once."""
     READ_COMMITTED = "read_committed"
     """Plain records, and committed transactions at their marker."""
+    SERIALIZABLE = "serializable"
+    """Committed transactions of one transaction group alone, each in a row, in the order in which
+    they were decided."""
 
 
 class OffsetsStorage(StrEnum):
@@ -70,6 +73,9 @@ class ConsumerConfig:
     """``enable.auto.commit``"""
     auto_commit_interval_ms: int = 5_000
     """``auto.commit.interval.ms``"""
+    enable_auto_offset_store: bool = True
+    """``enable.auto.offset.store``: commit what was delivered; else what `Consumer.store_offsets`
+    chose."""
     pending_memory_max_bytes: int = 64 * MIB
     """``pending.memory.max.bytes``: records of pending transactions beyond it go to disk."""
     pending_dir: str | None = None
@@ -84,7 +90,8 @@ class ConsumerConfig:
     coordinator_timeout_ms: int = 30_000
     """``coordinator.timeout.ms``: how long a committed position is waited for."""
     transaction_group: str = "default"
-    """``transaction.group``: whose transactions `Consumer.transactions` yields."""
+    """``transaction.group``: whose transactions ``isolation.level=serializable`` and
+    `Consumer.transactions` deliver."""
     cooperative: bool = False
     """Partitions come and go one by one: a cooperative assignor or ``group.protocol=consumer``."""
     librdkafka: Mapping[str, Any]
@@ -106,17 +113,11 @@ class ConsumerConfig:
 
         Raises:
             ConfigError: one is missing, unknown or out of range; the message names it.
-            NotSupportedError: ``isolation.level=serializable``.
         """
         rest = {name: value for name, value in config.items() if name != "bootstrap.servers"}
         group = rest.get("group.id")
         if not isinstance(group, str) or not group:
             raise ConfigError("group.id is missing: name the consumer group, such as 'audit'")
-        if rest.get("isolation.level") == "serializable":
-            raise NotSupportedError(
-                "isolation.level=serializable is not there yet; Consumer.transactions() yields "
-                "one transaction group in its serial order"
-            )
         storage = OffsetsStorage(
             take_choice(rest, "offsets.storage", "kafka", list(OffsetsStorage))
         )
@@ -126,6 +127,12 @@ class ConsumerConfig:
             raise ConfigError(
                 "enable.auto.commit=true does not go with offsets.storage=transactions, where "
                 "transactions commit the offsets: remove it"
+            )
+        auto_store = take_flag(rest, "enable.auto.offset.store", True)
+        if not auto_store and not in_kafka:
+            raise ConfigError(
+                "enable.auto.offset.store=false does not go with offsets.storage=transactions, "
+                "where send_offsets commits what was delivered: remove it"
             )
         own: dict[str, Any] = {
             "group_id": group,
@@ -137,6 +144,7 @@ class ConsumerConfig:
             ],
             "enable_auto_commit": auto_commit,
             "auto_commit_interval_ms": take_integer(rest, "auto.commit.interval.ms", 5_000, 0),
+            "enable_auto_offset_store": auto_store,
             "pending_memory_max_bytes": take_integer(
                 rest, "pending.memory.max.bytes", 64 * MIB, 0, 2**62
             ),
@@ -154,9 +162,11 @@ class ConsumerConfig:
 
 
 def _librdkafka(rest: Mapping[str, Any]) -> dict[str, Any]:
-    for name in ("enable.auto.offset.store", "enable.partition.eof"):
-        if take_flag(dict(rest), name, False):
-            raise ConfigError(f"{name}=true can't be used: positions are logtx's own; remove it")
+    if take_flag(dict(rest), "enable.partition.eof", False):
+        raise ConfigError(
+            "enable.partition.eof=true can't be used: a partition's end says nothing of what is "
+            "pending; remove it, and ask lag()"
+        )
     return {**_DEFAULTS, **rest, **_FIXED}
 
 

@@ -34,7 +34,8 @@ from .counters import Counters
 from .offsets import open_positions
 from .pending import Record
 from .reading import OFFSET_TIMEOUT_S, Assigned, Began, Reading
-from .transactions import CommittedTransaction, TransactionReader
+from .standing import HeldBack, Lag, held_back
+from .transactions import CommittedTransaction, SerialReader
 
 _LOG = logging.getLogger(__name__)
 POLL_SLICE_S: Final = 0.5
@@ -66,7 +67,6 @@ class Consumer:
 
         Raises:
             ConfigError: a setting is missing, unknown or out of range.
-            NotSupportedError: ``isolation.level=serializable``.
             SpillError: ``pending.dir`` can't be written.
         """
         self._config = ConsumerConfig.parse(config)
@@ -89,9 +89,10 @@ class Consumer:
         self._commit_at_s = time.monotonic() + self._config.auto_commit_interval_ms / 1000
         self._unrestored: list[KafkaPartition] = []
         """Given to us by the group, and their positions could not be learnt yet."""
-        self._closed = False
+        self._closing = self._closed = False
         self._mode: str | None = None
-        self._transactions: TransactionReader | None = None
+        self._serial: SerialReader | None = None
+        """For serializable delivery and `transactions`, from the first call on."""
 
     # --- subscription and assignment ------------------------------------------------------------
 
@@ -113,8 +114,10 @@ class Consumer:
         self._inner.subscribe(topics, self._assigned, self._revoked, self._lost)
 
     def unsubscribe(self) -> None:
-        """Leave the group; partitions are given back first."""
+        """Leave the group; positions are committed (``enable.auto.commit``) first."""
         self._check_open()
+        # librdkafka tells of the revocation at a later poll, when nothing is left to commit.
+        self._commit_before_leaving(list(self._reading.assigned))
         self._inner.unsubscribe()
         self._reading.remove(list(self._reading.assigned))
 
@@ -136,12 +139,40 @@ class Consumer:
         self._reading.remove(list(self._reading.assigned))
         self._inner.unassign()
 
+    def incremental_assign(self, partitions: list[KafkaPartition]) -> None:
+        """Read these too, from where `assign` would; those assigned already go on from there."""
+        self._check_open()
+        moved = [p for p in partitions if _key(p) in self._reading.assigned]
+        self._restore(partitions)
+        if self._config.cooperative:
+            self._take_over([p for p in partitions if p not in moved])
+        self._reading.reassign([_key(p) for p in moved])
+
+    def incremental_unassign(self, partitions: list[KafkaPartition]) -> None:
+        """Read these no more; what is pending in them is dropped.
+
+        Raises:
+            KafkaException: one is not assigned.
+        """
+        self._check_open()
+        for partition in partitions:
+            self._require(partition)
+        if self._config.cooperative:
+            self._inner.incremental_unassign(partitions)
+        self._forget(partitions)
+        if not self._config.cooperative:
+            self._reading.reassign([])
+
     def assignment(self) -> list[KafkaPartition]:
         """What is assigned."""
         self._check_open()
         return [KafkaPartition(topic, number) for topic, number in self._reading.assigned]
 
     def _assigned(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
+        if self._closing:
+            # A rebalance that was on its way: its positions can't be asked for any more.
+            self._take_over([])
+            return
         if not self._config.cooperative:
             self._reading.remove(list(self._reading.assigned))
             self._unrestored = []
@@ -173,14 +204,18 @@ class Consumer:
     def _revoked(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
         try:
             self._call("revoke", partitions)
-            if self._config.enable_auto_commit:
-                self._commit_moved([_key(p) for p in partitions], wait=True)
-        except KafkaException as error:
-            # The next owner starts from what was committed before: repeats, but loses nothing.
-            _LOG.warning("commit_at_revocation_failed group=%s error=%s", self.group_id, error)
+            self._commit_before_leaving([_key(p) for p in partitions])
         finally:
             self._forget(partitions)
         _LOG.info("revoked group=%s partitions=%d", self.group_id, len(partitions))
+
+    def _commit_before_leaving(self, keys: Sequence[TopicPartition]) -> None:
+        try:
+            if self._config.enable_auto_commit:
+                self._commit_moved(keys, wait=True)
+        except KafkaException as error:
+            # The next owner starts from what was committed before: repeats, but loses nothing.
+            _LOG.warning("commit_at_revocation_failed group=%s error=%s", self.group_id, error)
 
     def _lost(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
         # Another member may own them already: nothing of ours is committed any more.
@@ -283,6 +318,8 @@ class Consumer:
             offsets: places to commit, with the metadata of `position` if they have any.
             asynchronous: don't wait for the answer.
 
+        With neither, and ``enable.auto.offset.store=false``, what `store_offsets` chose.
+
         Returns:
             What was committed, None if asynchronous.
 
@@ -294,14 +331,41 @@ class Consumer:
         self._check_open()
         if self._config.offsets_storage is OffsetsStorage.TRANSACTIONS:
             self._positions.commit({}, wait=True)
-        if message is not None:
-            chosen = self._after(message)
-        elif offsets is not None:
-            chosen = {_key(p): self._as_position(p) for p in offsets}
-        else:
+        chosen = self._chosen(message, offsets)
+        if chosen is None:
             return self._commit_moved(list(self._reading.assigned), wait=not asynchronous)
         self._positions.commit(chosen, wait=not asynchronous)
         return None if asynchronous else [self._place(k, p) for k, p in chosen.items()]
+
+    def store_offsets(
+        self, message: Message | None = None, offsets: list[KafkaPartition] | None = None
+    ) -> None:
+        """Choose what is committed next, by ``enable.auto.commit``, `commit` or at revocation.
+
+        Args:
+            message: one of the last `poll` or `consume`: up to and with it.
+            offsets: or places, with the metadata of `position` if they have any.
+
+        Raises:
+            ConfigError: not without ``enable.auto.offset.store=false``.
+            ConsumerError: the message is of an earlier `poll` or `consume`.
+            KafkaException: a partition is not assigned.
+        """
+        self._check_open()
+        if self._config.enable_auto_offset_store:
+            raise ConfigError("to choose what is committed set enable.auto.offset.store=false")
+        chosen = self._chosen(message, offsets) or {}
+        for topic, partition in chosen:
+            self._require(KafkaPartition(topic, partition))
+        for key, position in chosen.items():
+            self._reading.assigned[key].marked = position
+
+    def _chosen(
+        self, message: Message | None, offsets: list[KafkaPartition] | None
+    ) -> dict[TopicPartition, Position] | None:
+        if message is not None:
+            return self._after(message)
+        return None if offsets is None else {_key(p): self._as_position(p) for p in offsets}
 
     def _after(self, message: Message) -> dict[TopicPartition, Position]:
         key = cast(TopicPartition, (message.topic(), message.partition()))
@@ -328,8 +392,9 @@ class Consumer:
             assigned = self._reading.assigned.get(key)
             if assigned is None:
                 continue
-            position = assigned.buffer.position()
-            if position != assigned.stored:
+            everything = self._config.enable_auto_offset_store
+            position = assigned.buffer.position() if everything else assigned.marked
+            if position is not None and position != assigned.stored:
                 moved[key] = position
         if moved:
             self._positions.commit(moved, wait=wait)
@@ -418,12 +483,15 @@ class Consumer:
                 "transactions() and poll() or consume() don't mix on one consumer: open another"
             )
         self._mode = mode
+        serial = self._config.isolation_level is IsolationLevel.SERIALIZABLE
+        if self._serial is None and (serial or mode == "transactions"):
+            self._serial = SerialReader(self._log, self._config, self._reading, self._counters)
         if self._unrestored:
             self._restore_again()
 
     def _deliver(self, limit: int, timeout: float) -> list[Message]:
         self._enter("records")
-        reading = self._reading
+        reading = self._serial or self._reading
         if self._config.enable_auto_commit:
             self._auto_commit()
         # Before anything is taken: what is taken counts as delivered, and must not be lost to an
@@ -468,23 +536,20 @@ class Consumer:
             IntegrityError, TornTransactionError: the next one can't be delivered whole.
             SpillError: as in `poll`.
         """
-        self._enter("transactions")
         if self._config.isolation_level is IsolationLevel.READ_UNCOMMITTED:
-            raise NotSupportedError("transactions() needs isolation.level=read_committed")
-        if self._transactions is None:
-            self._transactions = TransactionReader(
-                self._log, self._config, self._reading, self._counters
+            raise NotSupportedError(
+                "transactions() needs isolation.level=serializable or read_committed"
             )
-        return self._iterate(self._transactions, timeout)
+        self._enter("transactions")
+        return self._iterate(timeout)
 
-    def _iterate(
-        self, reader: TransactionReader, timeout: float | None
-    ) -> Iterator[CommittedTransaction]:
+    def _iterate(self, timeout: float | None) -> Iterator[CommittedTransaction]:
         while True:
             self._enter("transactions")
+            assert self._serial is not None
             if self._config.enable_auto_commit:
                 self._auto_commit()
-            found = reader.next(timeout)
+            found = self._serial.next(timeout)
             if found is None:
                 return
             yield found
@@ -561,6 +626,44 @@ class Consumer:
         self._check_open()
         return self._inner.memberid()
 
+    def lag(self) -> list[Lag]:
+        """How far each assigned partition is behind its end, in offsets, and how much is pending.
+
+        Asks the broker for the ends.
+
+        Raises:
+            BrokerError: no answer.
+        """
+        self._check_open()
+        found = []
+        for (topic, partition), assigned in self._reading.assigned.items():
+            end = self._log.end_offset(topic, partition, timeout_s=OFFSET_TIMEOUT_S)
+            place = assigned.buffer.position()
+            found.append(
+                Lag(
+                    topic=topic,
+                    partition=partition,
+                    end_offset=end,
+                    offset=place.o2,
+                    first_pending_offset=place.o1,
+                )
+            )
+        return found
+
+    def held_back(self) -> list[HeldBack]:
+        """Per partition whose o1 stands still: which transaction, how old, how large, and why.
+
+        Raises:
+            SpillError: what was spilled can't be read back.
+        """
+        self._check_open()
+        now_s, wall_s, pending_map = time.monotonic(), time.time(), self._reading.pending_map
+        found = [
+            held_back(assigned, pending_map, now_s=now_s, wall_s=wall_s)
+            for assigned in self._reading.assigned.values()
+        ]
+        return [each for each in found if each is not None]
+
     @property
     def counters(self) -> Counters:
         """What was counted since the consumer was made."""
@@ -568,20 +671,25 @@ class Consumer:
             self._counters.spilled_bytes = self._reading.spilled_bytes()
         return self._counters
 
-    def stats(self) -> dict[str, int]:
-        """The counters by name, and what is pending now."""
+    def stats(self) -> dict[str, Any]:
+        """The counters by name, what is pending now, and what holds o1, as `held_back` tells it.
+
+        Plain values, fit for JSON.
+        """
         pending = [p for a in self._reading.assigned.values() for p in a.buffer.pending()]
         return {
             **self.counters.as_dict(),
             "pending_transactions": len(pending),
             "pending_records": sum(p.count for p in pending),
             "pending_memory_bytes": self._reading.pending_map.memory_bytes,
+            "held_back": [] if self._closed else [held.as_dict() for held in self.held_back()],
         }
 
     def close(self) -> None:
         """Commit (``enable.auto.commit``), leave the group and drop all state. May be repeated."""
         if self._closed:
             return
+        self._closing = True
         try:
             if self._config.enable_auto_commit:
                 self._commit_moved(list(self._reading.assigned), wait=True)
@@ -593,8 +701,8 @@ class Consumer:
         finally:
             self._counters.spilled_bytes = self._reading.spilled_bytes()
             self._closed = True
-            if self._transactions is not None:
-                self._transactions.close()
+            if self._serial is not None:
+                self._serial.close()
             self._reading.close()
             self._positions.close()
             if self._own_log:

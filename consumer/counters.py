@@ -23,6 +23,9 @@ class Counters:
     """Pending transactions dropped without a marker: below a marker's HW, or looked up."""
     skipped_transactions: int = 0
     """Decisions that `transactions()` skipped: their markers lie before this consumer's start."""
+    passed_records: int = 0
+    """Plain records, and records of other transaction groups, that a serializable consumer or
+    `transactions()` passed over: they have no place in the group's serial order."""
     side_reads: int = 0
     """Transactions that a side read was asked for."""
     look_ups: int = 0

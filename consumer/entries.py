@@ -10,6 +10,7 @@ from ..journal.control import Marker
 from ..journal.errors import ConsumerError
 from ..journal.position import Journal
 from .pending import PendingTransaction, RawTxId, Record
+from .ranges import Verdict
 
 
 class EntryState(Enum):
@@ -48,6 +49,7 @@ class EndedTransaction:
         "marker",
         "marker_offset",
         "pending",
+        "selects",
         "state",
         "stream",
         "taken",
@@ -65,6 +67,8 @@ class EndedTransaction:
         self.state = EntryState.READY
         self.pending: PendingTransaction | None = None
         """Holder of the records' memory or disk."""
+        self.selects: Verdict | None = None
+        """By what its records are told from late ones; None where all are its own."""
         self.stream: Sequence[Record] | Iterator[Record] = ()
         self.total = 0
         self.taken = 0

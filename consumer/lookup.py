@@ -45,8 +45,13 @@ class Answer:
     txid: RawTxId
     end_offset: int
     """End of the data partition, asked for after the fate."""
-    ended: bool
-    """Finished, or not in the journal any more."""
+    state: State
+    """`State.UNKNOWN` where the journal does not have it any more."""
+
+    @property
+    def ended(self) -> bool:
+        """Finished, or not in the journal any more."""
+        return self.state.finished or self.state is State.UNKNOWN
 
 
 def answer(log: Log, questions: Sequence[Question], *, timeout_s: float) -> list[Answer]:
@@ -64,9 +69,7 @@ def answer(log: Log, questions: Sequence[Question], *, timeout_s: float) -> list
     }
     answers = []
     for key, raw in questions:
-        state = fates[txids[raw]].state
-        ended = state.finished or state is State.UNKNOWN
-        answers.append(Answer(key, raw, ends[key], ended))
+        answers.append(Answer(key, raw, ends[key], fates[txids[raw]].state))
     return answers
 
 

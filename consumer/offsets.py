@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.control import TopicPartition
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 
 FETCH_TIMEOUT_S: Final = 10.0
 PENDING_RETRY_S: Final = 0.05
+_PASSING: Final = frozenset(
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+    }
+)
+"""The group's broker changes, or has only just started: asked again within `FETCH_TIMEOUT_S`."""
 
 
 class PositionStore(Protocol):
@@ -53,13 +61,26 @@ class KafkaPositions:
         """
         places = [KafkaPartition(topic, partition) for topic, partition in keys]
         found: dict[TopicPartition, Position] = {}
-        for place in self._inner.committed(places, FETCH_TIMEOUT_S):
-            if place.error is not None:
-                raise KafkaException(place.error)
+        for place in self._committed(places):
             if place.offset >= 0:
                 position = Position.from_metadata(place.offset, place.metadata)
                 found[place.topic, place.partition] = position
         return found
+
+    def _committed(self, places: list[KafkaPartition]) -> list[KafkaPartition]:
+        until_s = time.monotonic() + FETCH_TIMEOUT_S
+        while True:
+            answer: list[KafkaPartition] = []
+            try:
+                answer = self._inner.committed(places, max(until_s - time.monotonic(), 0.05))
+                error = next((place.error for place in answer if place.error is not None), None)
+            except KafkaException as refusal:
+                error = refusal.args[0]
+            if error is None:
+                return answer
+            if error.code() not in _PASSING or time.monotonic() + PENDING_RETRY_S > until_s:
+                raise KafkaException(error)
+            time.sleep(PENDING_RETRY_S)
 
     def commit(self, positions: Mapping[TopicPartition, Position], *, wait: bool) -> None:
         """Commit positions.

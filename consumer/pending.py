@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from ..journal.control import TopicPartition
+from ..journal.state import State
 
 RECORD_OVERHEAD_BYTES: Final = 600
 """What a buffered record costs beyond its key and value: message, headers, list slot. Measured
@@ -79,11 +80,14 @@ class PendingTransaction:
         "owner",
         "records",
         "run",
+        "run_bytes",
         "run_last_offset",
         "run_records",
         "since",
+        "state",
         "txid",
         "uniform",
+        "written_ms",
     )
 
     def __init__(self, owner: TopicPartition, txid: RawTxId, first_offset: int) -> None:
@@ -104,6 +108,8 @@ class PendingTransaction:
         self.uniform = True
         """All records carry that TxCtl, so they are of one branch and unnumbered, or only one."""
         self.run: int | None = None
+        self.run_bytes = 0
+        """Keys and values that were spilled."""
         self.run_records = 0
         self.run_last_offset = -1
         self.charged_records = 0
@@ -111,6 +117,10 @@ class PendingTransaction:
         self.charged_bytes = 0
         self.since: float | None = None
         """When the shell first saw it pending, on the shell's clock; None = not yet."""
+        self.state: State | None = None
+        """By the last look-up; None before one."""
+        self.written_ms: int | None = None
+        """Timestamp of its first record, once somebody asked for it."""
 
     @property
     def count(self) -> int:
@@ -197,6 +207,8 @@ class PendingTransactionMap:
         # The store first: if it raises, the records are still here.
         pending.run = store.append(pending.run, pending.owner, pending.records)
         pending.run_records += len(pending.records)
+        overhead = pending.charged_records * RECORD_OVERHEAD_BYTES
+        pending.run_bytes += pending.charged_bytes - overhead
         pending.run_last_offset = last_offset
         pending.records.clear()
         self._uncharge(pending)
@@ -211,7 +223,7 @@ class PendingTransactionMap:
         """Drop the records: delivered, aborted or resolved. Repeating it changes nothing."""
         if pending.run is not None and self._store is not None:
             run, pending.run = pending.run, None
-            pending.run_records = 0
+            pending.run_records = pending.run_bytes = 0
             self._store.delete(run)
         pending.records = []
         self._uncharge(pending)

@@ -5,18 +5,17 @@ Moves batches from the one to the others, and gives out what they have to delive
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Any, Final, cast
 
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from ..journal.collector import collector_paused
 from ..journal.control import TopicPartition
 from ..journal.errors import ConsumerError, LogtxError, MalformedHeaderError
 from ..journal.log import Log, LogConsumer
@@ -61,7 +60,7 @@ class Assigned:
     """One assigned partition."""
 
     __slots__ = (
-        *("active", "began", "buffer", "held", "key"),
+        *("active", "began", "buffer", "held", "key", "marked"),
         *("origin", "paused", "stored", "told", "urgent"),
     )
 
@@ -75,6 +74,8 @@ class Assigned:
         self.stored = stored
         """The committed position, or for steps of an IOV the last one handed out."""
         self.began = began
+        self.marked: Position | None = None
+        """What `Consumer.store_offsets` chose to be committed."""
         self.paused = False
         """By the application."""
         self.held = False
@@ -128,25 +129,6 @@ def run_end(values: Sequence[object], start: int) -> int:
     return stop
 
 
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """No cyclic garbage collection in this block, which must not wait for anything.
-
-    A batch makes three containers per record, and almost all of them live on until their
-    transaction ends: the collector, woken by every 700, would look at them again and again and
-    free none. That was a fifth of the CPU that a record costs. What is garbage is collected right
-    after the block. Another thread that switches the collector off meanwhile finds it on again.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 class Reading:
     """All assigned partitions of one consumer. One thread at a time."""
 
@@ -159,6 +141,8 @@ class Reading:
             SpillError: ``pending.dir`` can't be written.
         """
         self.assigned: dict[TopicPartition, Assigned] = {}
+        self.changes = 0
+        """How often partitions were begun or stopped."""
         self.counters = counters
         self.make_buffer: Callable[[Assigned], PartitionBuffer] = self._partition_buffer
         self._log = log
@@ -198,7 +182,7 @@ class Reading:
         assigned = Assigned(key, start, stored, began)
         assigned.buffer = self.make_buffer(assigned)
         if former is not None:
-            assigned.paused = former.paused
+            assigned.paused, assigned.marked = former.paused, former.marked
         self.assigned[key] = assigned
         self._changed()
         return assigned
@@ -212,11 +196,24 @@ class Reading:
 
     def remove(self, keys: Iterable[TopicPartition]) -> None:
         """Stop partitions and drop what is pending in them."""
+        stopped = []
         for key in keys:
             assigned = self.assigned.pop(key, None)
             if assigned is not None:
                 self._drop_buffer(assigned)
+                if assigned.paused or assigned.held:
+                    stopped.append(assigned.kafka())
+        if stopped:
+            self._unpause(stopped)
         self._changed()
+
+    def _unpause(self, places: list[KafkaPartition]) -> None:
+        # librdkafka keeps a partition paused while others have it; when it comes back nobody
+        # would resume it.
+        try:
+            self._inner.resume(places)
+        except KafkaException as error:
+            _LOG.info("resume_at_removal_failed error=%s", error)
 
     def _drop_buffer(self, assigned: Assigned) -> None:
         self._side_reader.forget(assigned.buffer)
@@ -233,13 +230,14 @@ class Reading:
         return events
 
     def _changed(self) -> None:
+        self.changes += 1
         self._events = deque(
             e for e in self._events if (e.topic(), e.partition()) in self.assigned or not e.topic()
         )
 
     def _partition_buffer(self, assigned: Assigned) -> PartitionBuffer:
-        committed = self._config.isolation_level is IsolationLevel.READ_COMMITTED
-        return (PartitionBuffer if committed else UncommittedBuffer)(
+        uncommitted = self._config.isolation_level is IsolationLevel.READ_UNCOMMITTED
+        return (UncommittedBuffer if uncommitted else PartitionBuffer)(
             assigned.key,
             assigned.origin,
             self.pending_map,
@@ -263,7 +261,7 @@ class Reading:
         self._fetched_s = time.monotonic()
         if first is None:
             return False
-        with _collector_paused():
+        with collector_paused():
             batch = self._inner.consume(limit, 0) if limit > 1 else []
             batch.insert(0, first)
             if any(map(_error_of, batch)):
@@ -451,10 +449,13 @@ class Reading:
     def _look_up(self, now: float) -> None:
         answers, failed = self._look_ups.answers()
         for answer in answers:
-            if answer.partition in self.assigned:
-                self.assigned[answer.partition].buffer.resolve(
-                    answer.txid, end_offset=answer.end_offset, ended=answer.ended
-                )
+            if answer.partition not in self.assigned:
+                continue
+            buffer = self.assigned[answer.partition].buffer
+            found = buffer.find(answer.txid)
+            if found is not None:
+                found.state = answer.state
+            buffer.resolve(answer.txid, end_offset=answer.end_offset, ended=answer.ended)
         del failed  # asked again below, for they are still old enough
         age_s = self._config.pending_lookup_age_ms / 1000
         due = []
@@ -473,7 +474,9 @@ class Reading:
 
     def close(self) -> None:
         """Drop all partitions, the second consumer and the spill directory."""
-        self.remove(list(self.assigned))
+        for assigned in self.assigned.values():
+            self._drop_buffer(assigned)
+        self.assigned.clear()
         self._look_ups.close()
         self._side_reader.close()
         self._store.close()

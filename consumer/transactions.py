@@ -1,38 +1,45 @@
-"""`Consumer.transactions()`: the journal's tail joined to the data partitions.
+"""Serial order: the journal's tail joined to the data partitions.
 
-A thin shell: `WholeOrder` decides what may be delivered. Needs no coordinator, only the log.
+For ``isolation.level=serializable`` and for `Consumer.transactions()`.
+
+A thin shell around `WholeOrder`, which decides what may be delivered. There is one way into it and
+two ways out: `take` gives the records of the transaction whose turn it is, a few at a time, and
+`next` gives the transaction as one. Needs no coordinator, only the log.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Final, cast
 
-from confluent_kafka import KafkaError, KafkaException, Message
-from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka import KafkaException, Message
 
 from ..journal.control import TopicPartition
-from ..journal.errors import BrokerError, JournalError
-from ..journal.fate import EpochFilter
-from ..journal.log import Log, LogConsumer
-from ..journal.reader import JOURNAL_TOPIC, journal_partition_of, read_entries
-from ..journal.record_codec import decode_entry
-from ..journal.records import Committed, Entry, PrepareCommit
+from ..journal.log import Log
+from ..journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, journal_partition_of
 from ..journal.txid import TxId
 from .config import ConsumerConfig
 from .counters import Counters
-from .reading import HELD_MAX_RECORDS, OFFSET_TIMEOUT_S, Assigned, Began, Reading, malformed_event
+from .entries import EndedTransaction
+from .journal_tail import JournalTail
+from .reading import (
+    FETCH_EVERY_S,
+    HELD_MAX_RECORDS,
+    OFFSET_TIMEOUT_S,
+    Assigned,
+    Began,
+    Reading,
+    malformed_event,
+)
 from .whole import Decision, Whole, WholeBuffer, WholeOrder
 
 _LOG = logging.getLogger(__name__)
 WAIT_S: Final = 0.005
 """Longest wait for data before the journal is looked at again."""
-DECISIONS_MAX: Final = 10_000
-"""Decisions read ahead of the first that waits."""
-JOURNAL_BATCH: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,149 +53,29 @@ class CommittedTransaction:
     commit_sequence: int
     """Place in the serial order of the transaction group."""
     timestamp: int
-    """Coordinator's wall clock at the decision, milliseconds since 1970."""
+    """Coordinator's wall clock at the decision, milliseconds since 1970; -1 where reading of the
+    journal began above the decision (it was trimmed, or the consumer stood still for long)."""
     complete: bool
-    """Whether all partitions with records of the transaction are among `partitions`."""
+    """Whether `partitions` are all partitions with records of the transaction; False also where
+    some of them were delivered before, and, with `timestamp` -1, where that can't be told."""
     partitions: tuple[TopicPartition, ...]
     """Where the records come from."""
     records: Iterator[Message]
-    """The records, partition by partition in offset order; they can be read once, and until the
-    next transaction is asked for."""
+    """The records, partition by partition in offset order; what was spilled is read from disk a
+    piece at a time. They can be read once, and until the next transaction is asked for."""
 
 
-class JournalTail:
-    """Reads one journal partition on and on, and tells `WholeOrder` what is valid of it."""
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """A transaction's records in one partition."""
 
-    def __init__(
-        self, log: Log, partition: int, settings: Mapping[str, Any], order: WholeOrder
-    ) -> None:
-        """Nothing is read before `start`.
-
-        Args:
-            log: where the journal lies.
-            partition: journal partition.
-            settings: librdkafka's, of the main consumer.
-            order: where decisions go.
-        """
-        self.partition = partition
-        self._log = log
-        self._settings = dict(settings)
-        self._order = order
-        self._consumer: LogConsumer | None = None
-        self._epochs = EpochFilter()
-        self._next = 0
-        self._waiting: dict[int, TxId] = {}
-        """Decisions told that are not finished, by BEGIN."""
-
-    def end(self) -> tuple[tuple[int, int] | None, int]:
-        """((journal partition, incarnation), last offset); None while the journal is empty."""
-        start = self._log.start_offset(JOURNAL_TOPIC, self.partition, timeout_s=OFFSET_TIMEOUT_S)
-        end = self._log.end_offset(JOURNAL_TOPIC, self.partition, timeout_s=OFFSET_TIMEOUT_S)
-        entry = self._entry(start, end)
-        return (None, -1) if entry is None else ((self.partition, entry.incarnation), end - 1)
-
-    def _entry(self, offset: int, end: int) -> Entry | None:
-        if offset >= end:
-            return None
-        entries = read_entries(
-            self._log, self.partition, offset, offset + 1, timeout_s=OFFSET_TIMEOUT_S
-        )
-        return next((entry for _, entry in entries), None)
-
-    def start(self) -> None:
-        """Read the journal from its start; decisions delivered before are passed by the order.
-
-        Which epochs are valid follows from the first OWNER on. (A journal that was trimmed goes
-        on with the epoch of its first record.)
-        """
-        self._order.clear()
-        self._waiting.clear()
-        start = self._log.start_offset(JOURNAL_TOPIC, self.partition, timeout_s=OFFSET_TIMEOUT_S)
-        end = self._log.end_offset(JOURNAL_TOPIC, self.partition, timeout_s=OFFSET_TIMEOUT_S)
-        self._next = start
-        first = self._entry(start, end) if start else None
-        self._epochs = (
-            EpochFilter() if first is None else EpochFilter(first.epoch, first.incarnation)
-        )
-        if self._consumer is None:
-            self._consumer = self._log.consumer(self._settings)
-        self._consumer.assign([KafkaPartition(JOURNAL_TOPIC, self.partition, start)])
-
-    def resume(self, sequence: int) -> None:
-        """Read the journal from a decision that was delivered: it is valid, so its epoch is.
-
-        Falls back to `start` where that record is not there any more.
-        """
-        start = self._log.start_offset(JOURNAL_TOPIC, self.partition, timeout_s=OFFSET_TIMEOUT_S)
-        end = self._log.end_offset(JOURNAL_TOPIC, self.partition, timeout_s=OFFSET_TIMEOUT_S)
-        entry = self._entry(sequence, end) if start <= sequence else None
-        self.start()
-        if entry is not None and isinstance(entry.record, PrepareCommit):
-            assert self._consumer is not None
-            self._epochs = EpochFilter(entry.epoch, entry.incarnation)
-            self._next = sequence + 1
-            place = KafkaPartition(JOURNAL_TOPIC, self.partition, self._next)
-            self._consumer.assign([place])
-
-    def poll(self) -> bool:
-        """Read what is there, without waiting; True if anything was.
-
-        Raises:
-            CorruptRecordError, UnknownRecordError: with the offset.
-            BrokerError: what comes next was trimmed before it was read.
-        """
-        if self._consumer is None or len(self._order) >= DECISIONS_MAX:
-            return False
-        first = self._consumer.poll(0)
-        if first is None:
-            return False
-        for message in [first, *self._consumer.consume(JOURNAL_BATCH, 0)]:
-            error = message.error()
-            if error is None:
-                self._record(message)
-            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                raise BrokerError(
-                    f"{JOURNAL_TOPIC}[{self.partition}] has no offset {self._next} any more; "
-                    "transactions() can't go on from there: start anew with another group.id"
-                )
-            else:
-                _LOG.warning("journal_tail_error partition=%d error=%s", self.partition, error)
-        return True
-
-    def _record(self, message: Message) -> None:
-        offset = cast(int, message.offset())
-        if offset < self._next:
-            return
-        self._next = offset + 1
-        try:
-            entry = decode_entry(message.value())
-        except JournalError as error:
-            where = f"{JOURNAL_TOPIC}[{self.partition}] offset {offset}"
-            raise type(error)(f"{where}: {error}") from error
-        if not self._epochs.accept(offset, entry):
-            return
-        record = entry.record
-        if isinstance(record, PrepareCommit):
-            txid = TxId(self.partition, entry.incarnation, record.begin)
-            if record.begin in self._waiting:
-                return  # only the first decision counts
-            self._waiting[record.begin] = txid
-            partitions = tuple(sorted(w.partition.key for w in record.writes if w.branches))
-            self._order.decide(Decision(offset, txid, record.decided_ms, partitions))
-        elif isinstance(record, Committed):
-            done = self._waiting.pop(record.begin, None)
-            if done is not None:
-                self._order.finish(done)
-
-    def close(self) -> None:
-        """Close its consumer."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            consumer.close()
+    key: TopicPartition
+    buffer: WholeBuffer
+    entry: EndedTransaction
 
 
-class TransactionReader:
-    """Joins the tail of a transaction group's journal partition to what `Reading` reads."""
+class SerialReader:
+    """Gives out what `Reading` reads in the serial order of a transaction group."""
 
     def __init__(
         self, log: Log, config: ConsumerConfig, reading: Reading, counters: Counters
@@ -207,9 +94,19 @@ class TransactionReader:
         self._order = WholeOrder(counters)
         self._tail = JournalTail(log, partition, config.librdkafka_quiet, self._order)
         self._buffers: dict[TopicPartition, WholeBuffer] = {}
-        self._given: Whole | None = None
+        self._changes = -1
+        """`Reading.changes` that `_buffers` is of."""
+        self._shares: deque[_Share] = deque()
+        """Of the transaction whose turn it is: in `take`, what is left of it."""
+        self._given: list[_Share] = []
+        """Of the one that `next` gave last."""
+        self._told = False
+        """The failure of the next one was raised once."""
+        self._fetched_s = 0.0
         reading.make_buffer = self._make_buffer
         reading.rebuild()
+
+    # --- partitions -----------------------------------------------------------------------------
 
     def _make_buffer(self, assigned: Assigned) -> WholeBuffer:
         buffer = WholeBuffer(
@@ -223,28 +120,147 @@ class TransactionReader:
         buffer.collect(self._tail.partition)
         if assigned.began is Began.AT_END and not buffer.delivered:
             # What is decided by now is not ours to deliver, wherever its markers will stand.
-            journal, last = self._tail.end()
-            if journal is not None:
-                buffer.delivered[journal] = last
+            last = self._tail.last_decision()
+            if last is not None:
+                buffer.skip_to(*last)
         return buffer
 
     def _follow_assignment(self) -> None:
+        changes = self._reading.changes
+        if changes == self._changes:
+            return
         present = {
             key: cast(WholeBuffer, assigned.buffer)
             for key, assigned in self._reading.assigned.items()
         }
-        if present == self._buffers:
-            return
+        # What was begun is finished first, as far as it is still ours. Then the order begins anew:
+        # a partition that came may go on from an earlier decision than the others.
+        shares = deque(s for s in self._shares if present.get(s.key) is s.buffer)
+        if shares and shares[0] is not self._shares[0]:
+            shares[0].buffer.let_through(shares[0].entry.txid)
+        self._shares = shares
+        self._begin(present)
+        self._changes = changes
+
+    def _begin(self, present: dict[TopicPartition, WholeBuffer]) -> None:
+        self._tail.begin({key: buffer.delivered for key, buffer in present.items()})
         self._buffers = present
-        # A partition that came may go on from an earlier decision than the others.
-        floors = [
-            max((s for (p, _), s in b.delivered.items() if p == self._tail.partition), default=-1)
-            for b in present.values()
+
+    # --- in -------------------------------------------------------------------------------------
+
+    def work(self) -> bool:
+        """Read the journal on, side reads, look-ups; True where there may be more at once.
+
+        Raises:
+            JournalError: the journal does not decode.
+            BrokerError: the log does not answer.
+        """
+        self._follow_assignment()
+        try:
+            busy = self._tail.poll()
+        except RecordsTrimmedError as error:
+            _LOG.warning("journal_read_again reason=%s", error)
+            self._begin(self._buffers)
+            busy = True
+        busy = self._reading.work() or busy
+        if not self._shares:
+            wanted = self._order.wants_ends(self._buffers)
+            if wanted:
+                # "Finished" is known: a marker that is there lies below these ends.
+                self._order.set_ends(
+                    {key: self._log.end_offset(*key, timeout_s=OFFSET_TIMEOUT_S) for key in wanted}
+                )
+                busy = True
+        self._balance()
+        return busy
+
+    def _balance(self) -> None:
+        # Partitions that ran ahead are held; never one that the first decision waits for.
+        missing = set() if self._shares else set(self._order.missing(self._buffers))
+        for key, assigned in self._reading.assigned.items():
+            assigned.urgent = key in missing
+            if assigned.held and (
+                assigned.urgent or assigned.buffer.queued_records < HELD_MAX_RECORDS // 2
+            ):
+                self._reading.release(assigned)
+
+    def fetch(self, timeout_s: float) -> bool:
+        """Read one batch, as `Reading.fetch`; True if there was any."""
+        self._fetched_s = time.monotonic()
+        return self._reading.fetch(min(timeout_s, WAIT_S))
+
+    def tend(self) -> None:
+        """See to the rest although there is something to deliver, now and then."""
+        if time.monotonic() - self._fetched_s >= FETCH_EVERY_S:
+            self.work()
+            self.fetch(0)
+
+    # --- out, record by record ------------------------------------------------------------------
+
+    def take(self, limit: int) -> list[Message]:
+        """Records that can be delivered now, at most `limit`, in serial order.
+
+        Events come first, a record whose headers don't decode among them.
+        """
+        self._follow_assignment()
+        taken = self._take_events(limit)
+        touched: set[TopicPartition] = set()
+        while len(taken) < limit and self._turn():
+            share = self._shares[0]
+            if self._reading.assigned[share.key].paused:
+                break
+            records = share.buffer.take(limit - len(taken), more=share.key in touched)
+            touched.add(share.key)
+            self._counters.delivered_records += len(records)
+            taken += cast(list[Message], records)
+            if not share.buffer.delivering:
+                self._shares.popleft()
+                if self._shares:
+                    self._shares[0].buffer.let_through(self._shares[0].entry.txid)
+            elif not records:
+                break  # it can't be read back: `raise_failure` says so
+        return taken
+
+    def _take_events(self, limit: int) -> list[Message]:
+        taken: list[Message] = []
+        for buffer in self._buffers.values():
+            while buffer.malformed and len(taken) < limit:
+                taken.append(cast(Message, buffer.malformed.popleft()[0]))
+        return taken + self._reading.take_events()
+
+    def _turn(self) -> bool:
+        # Whether it is a transaction's turn.
+        if self._shares:
+            return True
+        self._follow_assignment()
+        whole = self._order.take(self._buffers)
+        if whole is None:
+            return False
+        self._shares.extend(self._shares_of(whole))
+        self._shares[0].buffer.let_through(self._shares[0].entry.txid)
+        self._told = False
+        return True
+
+    def _shares_of(self, whole: Whole) -> list[_Share]:
+        return [
+            _Share(key, self._buffers[key], whole.entries[key]) for key in sorted(whole.entries)
         ]
-        if not floors or min(floors) < 0:
-            self._tail.start()
+
+    def raise_failure(self, *, again: bool) -> None:
+        """Raise why the next transaction can't be delivered; `again` also if it was raised before.
+
+        Raises:
+            IntegrityError, TornTransactionError, SpillError: by what failed.
+        """
+        if self._shares:
+            error = self._shares[0].buffer.failure
         else:
-            self._tail.resume(min(floors))
+            error = self._order.failure(self._buffers)
+        if error is not None and (again or not self._told):
+            self._told = True
+            raise error.with_traceback(None)
+
+    # --- out, transaction by transaction ---------------------------------------------------------
 
     def next(self, timeout_s: float | None) -> CommittedTransaction | None:
         """The next transaction, or None after `timeout_s` seconds (None: never).
@@ -261,15 +277,13 @@ class TransactionReader:
             self._follow_assignment()
             for buffer in self._buffers.values():
                 if buffer.malformed:
-                    raise buffer.malformed.popleft()
+                    raise buffer.malformed.popleft()[1]
             whole = self._order.take(self._buffers)
             if whole is not None:
                 return self._give(whole)
-            busy = self._tail.poll()
-            busy = self._reading.work() or busy
-            self._ask_for_ends()
-            self._balance()
-            busy = self._reading.fetch(0 if busy else WAIT_S) or busy
+            self.raise_failure(again=True)
+            busy = self.work()
+            busy = self.fetch(0 if busy else WAIT_S) or busy
             for event in self._reading.take_events():
                 error = event.error()
                 if error is not None and error.fatal():
@@ -278,51 +292,35 @@ class TransactionReader:
             if not busy and until is not None and time.monotonic() >= until:
                 return None
 
-    def _ask_for_ends(self) -> None:
-        missing = self._order.missing(self._buffers)
-        if missing and self._order.wants_ends:
-            # "Finished" is known: a marker that is there lies below these ends.
-            self._order.set_ends(
-                {key: self._log.end_offset(*key, timeout_s=OFFSET_TIMEOUT_S) for key in missing}
-            )
-
-    def _balance(self) -> None:
-        # Partitions that ran ahead are held; never one that the first decision waits for.
-        missing = set(self._order.missing(self._buffers))
-        for key, assigned in self._reading.assigned.items():
-            assigned.urgent = key in missing
-            if assigned.held and (
-                assigned.urgent or assigned.buffer.queued_records < HELD_MAX_RECORDS // 2
-            ):
-                self._reading.release(assigned)
-
     def _give(self, whole: Whole) -> CommittedTransaction:
-        self._given = whole
-        decision = whole.decision
-        partitions = tuple(sorted(whole.entries))
+        decision: Decision = whole.decision
+        self._given = given = self._shares_of(whole)
+        for share in given:
+            share.buffer.hand_over(share.entry.txid)
+        partitions = tuple(share.key for share in given)
         return CommittedTransaction(
             txid=decision.txid,
             commit_sequence=decision.sequence,
             timestamp=decision.decided_ms,
-            complete=set(partitions) == set(decision.partitions),
+            complete=partitions == decision.partitions and not decision.unnamed,
             partitions=partitions,
-            records=self._records(whole),
+            records=self._records(given),
         )
 
-    def _records(self, whole: Whole) -> Iterator[Message]:
-        for key in sorted(whole.entries):
-            for record in whole.entries[key].stream:
-                if self._given is not whole:
+    def _records(self, given: list[_Share]) -> Iterator[Message]:
+        for share in given:
+            if self._given is not given:
+                return
+            for record in share.buffer.stream(share.entry):
+                if self._given is not given:
                     return
                 self._counters.delivered_records += 1
                 yield cast(Message, record)
 
     def _finish_given(self) -> None:
-        given, self._given = self._given, None
-        for key, entry in (given.entries if given else {}).items():
-            buffer = self._buffers.get(key)
-            if buffer is not None:
-                buffer.finish(entry)
+        given, self._given = self._given, []
+        for share in given:
+            share.buffer.finish(share.entry)
 
     def close(self) -> None:
         """Close the journal's consumer."""

@@ -6,58 +6,100 @@ one through when it has ended in every partition of ours. No I/O, clock or rando
 
 Why the journal: one partition's markers don't say what another partition's next marker is, so
 only the journal knows that nothing comes before (T2's marker may stand at 50 and T1's, decided
-earlier, at 100).
+earlier, in another partition at 100).
 
 Why waiting ends. The first decision waits for its markers in our partitions. Each is written in
 the end, and read, unless it lies below where we began. That is known when the journal says
 "finished" and *then* the partition's end is asked for and read up to: a finished transaction's
 markers lie below that end, so one not met by then lies below our start, and is passed over.
 
-Source: DESIGN section 6, `transactions()`; TRAPS 23.
+Below the *floor*. The journal may be trimmed while data is still there, so reading of it may begin
+at an offset above decisions that are due. Of all decided below that floor the few unfinished are
+known, and of the others every marker lies below the ends that our partitions have by then. So the
+markers alone give their order: in one partition they stand in commit-sequence order, so when each
+partition shows its next marker, or was read up to that end, the lowest of them is the next
+transaction, and what stands in front with its commit sequence is all of it.
+
+Positions. In one data partition the markers of one journal partition stand in commit-sequence
+order, so (o2, o3) mean there what they mean to every consumer: of this group, what ended below o2
+is delivered, and o3 records of what ended at o2. `delivered` is the last commit sequence up to
+which nothing is due in this partition; it says which decisions of the journal are behind it, those
+without records in this partition included. So each partition has a place of its own: in the middle
+of a transaction those before have passed it, those behind have not, and one stands within it.
+
+Source: DESIGN section 6, `transactions()` and `serializable`; TRAPS 18, 23.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Final
 
-from ..journal.control import TopicPartition
-from ..journal.errors import MalformedHeaderError
+from ..journal.control import Marker, TopicPartition
+from ..journal.errors import ConsumerError, MalformedHeaderError
 from ..journal.position import Journal, Position
 from ..journal.txid import TxId
 from .buffer import PartitionBuffer
 from .counters import Counters
-from .entries import EndedTransaction, EntryState, journal_of
+from .entries import EndedTransaction, EntryState, Run, SideRead, journal_of
 from .headers import txid_error
 from .pending import PendingTransaction, RawTxId, Record
 
-PARTITION_BYTES = 2
+PARTITION_BYTES: Final = 2
 """The part of a TxId that names the journal partition."""
+NO_TIMESTAMP: Final = -1
+"""Stands for the time of a decision that was trimmed from the journal, as in Kafka."""
 
 
 class WholeBuffer(PartitionBuffer):
-    """A data partition as `transactions()` reads it: one journal partition's transactions only."""
+    """A data partition in serial order: one journal partition's transactions only."""
 
     delivers_plain = False
     journal_partition = 0
-    """Whose transactions are collected; set before the first `feed`."""
+    """Whose transactions are collected; set by `collect`."""
 
     def collect(self, journal_partition: int) -> None:
-        """Begin: collect the transactions of this journal partition."""
+        """Begin: collect the transactions of this journal partition. Before the first `feed`."""
         self.journal_partition = journal_partition
         self._wanted = journal_partition.to_bytes(PARTITION_BYTES, "big")
-        self._start = replace(self._start, o3=0)
+        own = {j: s for j, s in self._met.items() if j[0] == journal_partition}
+        self._start = replace(self._start, met=own, delivered={})
+        self._met, self._met_taken = dict(own), dict(own)
         self._held: dict[RawTxId, EndedTransaction] = {}
-        self.malformed: deque[MalformedHeaderError] = deque()
-        """Headers that did not decode, to be raised once each."""
-        self.delivered: dict[Journal, int] = dict(self._start.delivered)
-        """Last commit sequence delivered whole, or passed over, as far as this partition goes."""
+        """Committed and not let through yet, by marker, so by commit sequence."""
+        self._held_records = 0
+        self._unsettled: dict[RawTxId, EndedTransaction] = {}
+        """Those of `_held` that waited for a side read when last looked at."""
+        self._parked = self._pending_map.view()
+        """Records of `_held`, which count against the limit of memory and may be spilled."""
+        self._fresh: list[PendingTransaction] = []
+        """Of those, the ones that this batch added."""
+        self.malformed: deque[tuple[Record, MalformedHeaderError]] = deque()
+        """Records whose headers did not decode, as events, to be told once each."""
+
+    @property
+    def delivered(self) -> Mapping[Journal, int]:
+        """Last commit sequence, by journal, up to which nothing is due in this partition."""
+        return self._met_taken
+
+    def skip_to(self, journal: Journal, sequence: int) -> None:
+        """Deliver nothing that is decided up to here. Before the first `feed`."""
+        self._met_taken[journal] = max(sequence, self._met_taken.get(journal, -1))
+
+    # --- in -------------------------------------------------------------------------------------
 
     def _begin(self, raw: bytes | None, record: Record, live: bool) -> PendingTransaction | None:
         if raw is not None and raw[:PARTITION_BYTES] != self._wanted and len(raw) == 16:
+            self.counters.passed_records += live
             return None
         return super()._begin(raw, record, live)
+
+    def _end(self, raw: RawTxId, marker: Marker, offset: int, live: bool) -> None:
+        if raw[:PARTITION_BYTES] == self._wanted:
+            super()._end(raw, marker, offset, live)
 
     def _report(
         self, record: Record, raw: bytes | None, error: MalformedHeaderError | None, live: bool
@@ -67,24 +109,49 @@ class WholeBuffer(PartitionBuffer):
             self.counters.malformed_headers += 1
             topic, partition = self.partition
             where = f"record at {topic}[{partition}] offset {record.offset()} is not delivered"
-            self.malformed.append(MalformedHeaderError(f"{where}: {error}"))
+            event = self._malformed(record, error)
+            self.malformed.append((event, MalformedHeaderError(f"{where}: {error}")))
 
     def _push(self, entry: EndedTransaction) -> None:
         # Entries without records stand for a duplicate: their end lies before our start.
         raw = entry.txid
-        foreign = raw[:PARTITION_BYTES] != self._wanted
         passed = entry.marker.commit_sequence <= self.delivered.get(journal_of(raw), -1)
-        if foreign or passed or raw in self._held:
-            self._finish(entry)
-        else:
-            self._held[raw] = entry
+        if passed or raw in self._held:
+            # Not `_finish`, which would say that it was delivered.
+            if entry.pending is not None:
+                self._parked.pop(raw, None)
+                self._pending_map.discard(entry.pending)
+            return
+        self._held[raw] = entry
+        self._held_records += _stated(entry)
+        if entry.state is EntryState.WAITING:
+            self._unsettled[raw] = entry
+
+    def _filled(self, entry: EndedTransaction) -> None:
+        # Its turn may come late: until then it may be spilled, so nothing reads it yet.
+        if entry.pending is not None:
+            self._parked[entry.txid] = entry.pending
+            self._fresh.append(entry.pending)
+
+    def _after_batch(self) -> None:
+        super()._after_batch()
+        if self._fresh:
+            still = {id(p): p for p in self._fresh if self._parked.get(p.txid) is p}
+            self._fresh = []
+            self._pending_map.charge(list(still.values()))
 
     def _waiting(self) -> Iterator[EndedTransaction]:
-        return iter([e for e in self._held.values() if e.state is EntryState.WAITING])
+        unsettled = self._unsettled
+        for raw in [r for r, e in unsettled.items() if e.state is not EntryState.WAITING]:
+            del unsettled[raw]
+        return iter(list(unsettled.values()))
+
+    def _undelivered(self) -> Iterator[EndedTransaction]:
+        return chain(super()._undelivered(), self._held.values())
 
     @property
     def ready(self) -> bool:
-        """Never: what is collected goes by `WholeOrder`, not by `take`."""
+        """Never: whose turn it is, is `WholeOrder`'s to say."""
         return False
 
     @property
@@ -92,79 +159,128 @@ class WholeBuffer(PartitionBuffer):
         """Whether a side read is wanted."""
         return next(self._waiting(), None) is not None
 
+    def side_reads(self) -> list[SideRead]:
+        """What is waiting for a side read, by marker offset."""
+        return [SideRead.of(e) for e in self._waiting()]
+
     @property
     def queued_records(self) -> int:
         """Records of collected transactions."""
-        return sum(e.total for e in self._held.values())
+        return self._held_records
+
+    # --- out ------------------------------------------------------------------------------------
 
     def ended(self, raw: RawTxId) -> EndedTransaction | None:
         """A collected transaction."""
         return self._held.get(raw)
 
-    def release(self, journal: Journal, sequence: int) -> dict[RawTxId, EndedTransaction]:
-        """Everything up to this commit sequence is delivered or passed over here.
+    def first(self) -> EndedTransaction | None:
+        """The collected transaction of the lowest commit sequence."""
+        return next(iter(self._held.values()), None)
 
-        Returns:
-            Entries that were collected, by TxId; the caller gives them back with `finish`.
-        """
-        self.delivered[journal] = max(sequence, self.delivered.get(journal, -1))
-        given = {
-            raw: entry
-            for raw, entry in self._held.items()
-            if journal_of(raw) == journal and entry.marker.commit_sequence <= sequence
-        }
-        for raw in given:
-            del self._held[raw]
-        return given
+    def release(self, journal: Journal, sequence: int) -> None:
+        """Nothing up to this commit sequence is due here any more: pass over what is collected."""
+        passed = []
+        for raw, entry in self._held.items():
+            if journal_of(raw) == journal:
+                if entry.marker.commit_sequence > sequence:
+                    break
+                passed.append(raw)
+        for raw in passed:
+            self._finish(self._unhold(raw))
+        self._met_taken[journal] = max(sequence, self._met_taken.get(journal, -1))
+
+    def let_through(self, raw: RawTxId) -> None:
+        """It is this transaction's turn here: from now on `take` gives its records."""
+        entry = self._unhold(raw)
+        self._open_stream(entry)
+        self._queue.append(entry)
+
+    @property
+    def delivering(self) -> bool:
+        """Whether what was let through is not all taken."""
+        self._pass_finished()
+        return bool(self._queue)
+
+    def hand_over(self, raw: RawTxId) -> EndedTransaction:
+        """Give a transaction out as one: it counts as delivered, and `finish` drops its records."""
+        entry = self._unhold(raw)
+        journal = journal_of(raw)
+        self._met_taken[journal] = max(
+            entry.marker.commit_sequence, self._met_taken.get(journal, -1)
+        )
+        return entry
+
+    def stream(self, entry: EndedTransaction) -> Sequence[Record] | Iterator[Record]:
+        """The records of a transaction that was handed over."""
+        if entry.pending is not None:
+            self._open_stream(entry)
+        stream = entry.stream
+        return stream[entry.taken :] if isinstance(stream, Sequence) else stream
 
     def finish(self, entry: EndedTransaction) -> None:
-        """Drop a released entry's records."""
+        """Drop a handed-over entry's records; also after `close`."""
         self._finish(entry)
 
+    def _unhold(self, raw: RawTxId) -> EndedTransaction:
+        entry = self._held.pop(raw)
+        self._held_records -= _stated(entry)
+        self._unsettled.pop(raw, None)
+        self._parked.pop(raw, None)
+        return entry
+
+    # --- positions ------------------------------------------------------------------------------
+
     def position(self) -> Position:
-        """Where to go on: below o1 = o2 is nothing that is not delivered.
+        """What was delivered, exactly: (o1, o2, o3) and `delivered`."""
+        self._pass_finished()
+        first = self.first()
+        if self._queue or first is None:
+            return super().position()
+        return self._position(first.marker_offset, first.taken, self._met_taken, ())
 
-        o3 holds the last commit sequence delivered, so that places differ wherever deliveries do;
-        a reader of `delivered` does not skip by it.
-        """
-        o1 = self.next_offset
-        if self._pending:
-            o1 = min(o1, next(iter(self._pending.values())).first_offset)
-        for entry in self._held.values():
-            o1 = min(o1, entry.first_offset)
-        # A start that poll() committed: nothing that ended below its o2 may come again.
-        o2 = max(o1, self._start.o2)
-        last = max(self.delivered.values(), default=-1)
-        return Position(o1=o1, o2=o2, o3=last + 1, delivered=dict(self.delivered))
-
-    def position_after(self, record: Record) -> Position | None:
-        """None: records of a transaction are not committed one by one."""
-        del record
-        return None
+    def _position(
+        self,
+        o2: int,
+        o3: int,
+        met: dict[Journal, int],
+        queue: Sequence[Run | EndedTransaction] | deque[Run | EndedTransaction],
+    ) -> Position:
+        place = super()._position(o2, o3, met, [*queue, *self._held.values()])
+        # Below o2 of the start nothing was let through, but decisions may have passed by.
+        return replace(place, met={}, delivered=dict(met))
 
     def close(self) -> None:
         """Drop everything that is held, in memory and on disk."""
         for entry in self._held.values():
             self._finish(entry)
         self._held.clear()
+        self._pending_map.drop(self._parked)
         super().close()
+
+
+def _stated(entry: EndedTransaction) -> int:
+    return sum(r.count for r in entry.marker.branches)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A valid decision to commit, from the journal."""
+    """A valid decision to commit."""
 
     sequence: int
     """Journal offset: the commit sequence."""
     txid: TxId
     decided_ms: int
+    """`NO_TIMESTAMP` where its journal record was not read."""
     partitions: tuple[TopicPartition, ...]
     """Data partitions with accepted records."""
+    unnamed: int = 0
+    """How many there are besides: where the decision was not read, those are not named."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A transaction that may be delivered now."""
+    """A transaction whose turn it is."""
 
     decision: Decision
     entries: Mapping[TopicPartition, EndedTransaction]
@@ -172,6 +288,17 @@ class Whole:
 
 
 Buffers = Mapping[TopicPartition, WholeBuffer]
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Where reading of the journal began, above decisions that may be due."""
+
+    journal: Journal
+    sequence: int
+    """Of everything decided below, all is finished that is not told by `WholeOrder.decide`."""
+    ends: Mapping[TopicPartition, int]
+    """End offsets of our partitions, asked for after that was known."""
 
 
 @dataclass(slots=True)
@@ -183,12 +310,14 @@ class WholeOrder:
     _finished: set[TxId] = field(default_factory=set)
     _ends: dict[TopicPartition, int] | None = None
     """Ends of the first decision's missing partitions, asked for after it was finished."""
+    _floor: Floor | None = None
 
-    def clear(self) -> None:
-        """Forget all: the journal will be read again."""
+    def begin(self, floor: Floor | None = None) -> None:
+        """Forget all: the journal will be read again, from its start or from a floor."""
         self._decisions.clear()
         self._finished.clear()
         self._ends = None
+        self._floor = floor
 
     def __len__(self) -> int:
         """Decisions that wait."""
@@ -202,6 +331,22 @@ class WholeOrder:
         """The journal says that all markers of this transaction are written."""
         self._finished.add(txid)
 
+    # --- which is the next ----------------------------------------------------------------------
+
+    def head(self, buffers: Buffers) -> Decision | None:
+        """The first decision that concerns our partitions; passes over those before it."""
+        while True:
+            if self._floor is not None:
+                if self._unread(self._floor, buffers):
+                    return None
+                self._below(self._floor, buffers)
+            if not self._decisions:
+                return None
+            decision = self._decisions[0]
+            if self._needed(decision, buffers):
+                return decision
+            self._pass(buffers)
+
     def _needed(self, decision: Decision, buffers: Buffers) -> list[TopicPartition]:
         journal = decision.txid.journal
         return [
@@ -210,20 +355,40 @@ class WholeOrder:
             if key in buffers and decision.sequence > buffers[key].delivered.get(journal, -1)
         ]
 
-    def head(self, buffers: Buffers) -> Decision | None:
-        """The first decision that concerns our partitions; passes over those before it."""
-        while self._decisions:
-            decision = self._decisions[0]
-            if self._needed(decision, buffers):
-                return decision
-            self._pass(buffers, keep=None)
-        return None
+    @staticmethod
+    def _unread(floor: Floor, buffers: Buffers) -> list[TopicPartition]:
+        # Partitions that may still show a marker below all that the others show.
+        return [
+            key
+            for key, buffer in buffers.items()
+            if buffer.first() is None and buffer.next_offset < floor.ends.get(key, 0)
+        ]
+
+    def _below(self, floor: Floor, buffers: Buffers) -> None:
+        # Every partition shows its next marker, or has none below the floor.
+        found = {
+            key: entry
+            for key, buffer in buffers.items()
+            if (entry := buffer.first()) is not None and journal_of(entry.txid) == floor.journal
+        }
+        lowest = min((e.marker.commit_sequence for e in found.values()), default=floor.sequence)
+        known = self._decisions[0].sequence if self._decisions else floor.sequence
+        if min(lowest, known) >= floor.sequence:
+            self._floor = None
+        elif lowest < known:
+            entries = {k: e for k, e in found.items() if e.marker.commit_sequence == lowest}
+            entry = next(iter(entries.values()))
+            txid, unnamed = TxId.from_bytes(entry.txid), entry.marker.partition_count - len(entries)
+            self._decisions.appendleft(
+                Decision(lowest, txid, NO_TIMESTAMP, tuple(sorted(entries)), max(unnamed, 0))
+            )
+            self._ends = None
 
     def missing(self, buffers: Buffers) -> list[TopicPartition]:
-        """Partitions in which the first decision's marker was not met yet."""
+        """Partitions whose next marker the order waits for: they are to be read on."""
         decision = self.head(buffers)
         if decision is None:
-            return []
+            return [] if self._floor is None else self._unread(self._floor, buffers)
         raw = decision.txid.to_bytes()
         return [
             key
@@ -231,21 +396,22 @@ class WholeOrder:
             if buffers[key].ended(raw) is None and not buffers[key].has_ended(raw)
         ]
 
-    @property
-    def wants_ends(self) -> bool:
-        """Whether the ends of the missing partitions are to be asked for, now and not earlier."""
-        first = self._decisions[0] if self._decisions else None
-        return first is not None and first.txid in self._finished and self._ends is None
+    def wants_ends(self, buffers: Buffers) -> list[TopicPartition]:
+        """Partitions whose ends are to be asked for, now and not earlier."""
+        decision = self.head(buffers)
+        if decision is None or self._ends is not None or decision.txid not in self._finished:
+            return []
+        return self.missing(buffers)
 
     def set_ends(self, ends: Mapping[TopicPartition, int]) -> None:
-        """End offsets of `missing`, asked for after `wants_ends` became true."""
+        """End offsets of what `wants_ends` gave, asked for after that."""
         self._ends = dict(ends)
 
     def take(self, buffers: Buffers) -> Whole | None:
         """The next transaction, if it has ended in all of our partitions.
 
-        Raises:
-            ConsumerError: it can't be delivered whole; again each time until that is mended.
+        What it gives is to be let through, or handed over, by each of its partitions' buffers.
+        None also where it failed, see `failure`.
         """
         while (decision := self.head(buffers)) is not None:
             raw = decision.txid.to_bytes()
@@ -256,28 +422,36 @@ class WholeOrder:
                 if entry is None:
                     if not buffer.has_ended(raw) and not self._read_past(key, buffer):
                         return None
-                elif entry.error is not None:
-                    raise entry.error.with_traceback(None)
-                elif entry.state is EntryState.WAITING:
+                elif entry.state is not EntryState.READY:
                     return None
-                elif entry.total:
+                elif entry.taken < entry.total:
                     entries[key] = entry
-            self._pass(buffers, keep=raw if entries else None)
+            self._pass(buffers, keep=entries)
             if entries:
                 return Whole(decision, entries)
             self.counters.skipped_transactions += 1
         return None
 
+    def failure(self, buffers: Buffers) -> ConsumerError | None:
+        """Why the next transaction can't be delivered, if so."""
+        decision = self.head(buffers)
+        if decision is None:
+            return None
+        raw = decision.txid.to_bytes()
+        found = (buffers[key].ended(raw) for key in self._needed(decision, buffers))
+        return next((e.error for e in found if e is not None and e.error is not None), None)
+
     def _read_past(self, key: TopicPartition, buffer: WholeBuffer) -> bool:
         return self._ends is not None and buffer.next_offset >= self._ends.get(key, 2**63)
 
-    def _pass(self, buffers: Buffers, *, keep: RawTxId | None) -> None:
-        # The first decision is done with, and with it whatever was collected up to it.
+    def _pass(
+        self, buffers: Buffers, keep: Mapping[TopicPartition, EndedTransaction] | None = None
+    ) -> None:
+        # The first decision is done with, and with it whatever was collected up to it; but where
+        # it is kept, delivery goes on.
         decision = self._decisions.popleft()
         self._finished.discard(decision.txid)
         self._ends = None
-        for buffer in buffers.values():
-            released = buffer.release(decision.txid.journal, decision.sequence)
-            for raw, entry in released.items():
-                if raw != keep:
-                    buffer.finish(entry)
+        for key, buffer in buffers.items():
+            if not keep or key not in keep:
+                buffer.release(decision.txid.journal, decision.sequence)

@@ -1,0 +1,154 @@
+"""How far a consumer is behind in a partition, and which transaction holds its offset back.
+
+Both are told in offsets, and offsets count everything that stands in a partition: markers, and
+records of open and aborted transactions too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, cast
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
+
+from ..journal.state import State
+from ..journal.txid import TxId
+from .entries import EndedTransaction, EntryState
+from .pending import PendingTransaction, PendingTransactionMap
+from .reading import Assigned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """Where a consumer stands in one partition."""
+
+    topic: str
+    partition: int
+    end_offset: int
+    """Offset that the next record will get, as Kafka shows it to consumers (high watermark)."""
+    offset: int
+    """o2: everything below is delivered, or pending, or not for the application."""
+    first_pending_offset: int
+    """o1: what Kafka's own tools take for the group's offset once it is committed."""
+
+    @property
+    def lag(self) -> int:
+        """Offsets not looked at yet, 0 when caught up: an open transaction is no lag."""
+        return max(0, self.end_offset - self.offset)
+
+    @property
+    def held(self) -> int:
+        """Offsets from the oldest pending transaction on: what a restart reads again."""
+        return self.offset - self.first_pending_offset
+
+
+class HeldBy(StrEnum):
+    """What the transaction that holds o1 waits for."""
+
+    MARKER = "marker"
+    """Pending: no marker of it was met."""
+    DELIVERY = "delivery"
+    """Committed; the application has not taken all of it, or all that stands before it."""
+    SIDE_READ = "side read"
+    """Committed; the records before this consumer's start are being fetched."""
+    ERROR = "error"
+    """It can't be delivered: `Consumer.poll` raises why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldBack:
+    """Why o1 stands still in a partition while o2 goes on: its oldest transaction."""
+
+    topic: str
+    partition: int
+    offset: int
+    """o1: offset of the transaction's first record."""
+    txid: TxId
+    held_by: HeldBy
+    age_s: float | None
+    """By the timestamp of its first record: the producer's clock, or the broker's where the topic
+    says so; None where the record has none."""
+    seen_s: float | None
+    """How long this consumer has had it; None in its first second."""
+    records: int
+    """Here, in memory and spilled."""
+    memory_bytes: int
+    """Of those in memory: keys, values and overhead."""
+    spilled_bytes: int
+    """Of those on disk: keys and values."""
+    state: State | None
+    """By the journal, as the last look-up found it; None before one. A transaction is looked up
+    when it has been pending for ``pending.lookup.age.ms``."""
+
+    def as_dict(self) -> dict[str, object]:
+        """By name, with plain values."""
+        return {
+            "topic": self.topic,
+            "partition": self.partition,
+            "offset": self.offset,
+            "txid": str(self.txid),
+            "held_by": str(self.held_by),
+            "age_s": self.age_s,
+            "seen_s": self.seen_s,
+            "records": self.records,
+            "memory_bytes": self.memory_bytes,
+            "spilled_bytes": self.spilled_bytes,
+            "state": None if self.state is None else self.state.value,
+        }
+
+
+_HELD_BY: Final = {
+    EntryState.READY: HeldBy.DELIVERY,
+    EntryState.WAITING: HeldBy.SIDE_READ,
+    EntryState.FAILED: HeldBy.ERROR,
+}
+
+
+def held_back(
+    assigned: Assigned, pending_map: PendingTransactionMap, *, now_s: float, wall_s: float
+) -> HeldBack | None:
+    """What holds a partition's o1; None where nothing does.
+
+    Args:
+        assigned: the partition.
+        pending_map: where its transactions are kept.
+        now_s: the clock of `PendingTransaction.since`.
+        wall_s: seconds since 1970.
+
+    Raises:
+        SpillError: the transaction was spilled, and can't be read back.
+    """
+    holder = assigned.buffer.holding()
+    if holder is None:
+        return None
+    if isinstance(holder, EndedTransaction):
+        held_by, pending = _HELD_BY[holder.state], holder.pending
+    else:
+        held_by, pending = HeldBy.MARKER, holder
+    written_ms = None if pending is None else _written_ms(pending, pending_map)
+    since = None if pending is None else pending.since
+    return HeldBack(
+        topic=assigned.key[0],
+        partition=assigned.key[1],
+        offset=holder.first_offset,
+        txid=TxId.from_bytes(holder.txid),
+        held_by=held_by,
+        age_s=None if written_ms is None else max(0.0, wall_s - written_ms / 1000),
+        seen_s=None if since is None else now_s - since,
+        records=0 if pending is None else pending.count,
+        memory_bytes=0 if pending is None else pending.charged_bytes,
+        spilled_bytes=0 if pending is None else pending.run_bytes,
+        state=None if pending is None else pending.state,
+    )
+
+
+def _written_ms(pending: PendingTransaction, pending_map: PendingTransactionMap) -> int | None:
+    # Of a spilled transaction a piece is read back, so it is asked for once.
+    if pending.written_ms is None:
+        first = next(iter(pending_map.stream(pending)), None)
+        if first is not None:
+            kind, pending.written_ms = cast(Message, first).timestamp()
+            if kind == TIMESTAMP_NOT_AVAILABLE:
+                pending.written_ms = None
+    return pending.written_ms
