@@ -154,6 +154,9 @@ class TransactionBook:
         self.requests = 0
         """Requests about offsets without an answer."""
         self._registered: set[TopicPartition] = set(partitions)
+        """Known to the coordinator, or to be named by the commit."""
+        self._told: set[TopicPartition] = set()
+        """Their first offset was told."""
         self._branches: dict[int, BranchTally] = {}
         self._accepted: dict[int, BranchSummary] = {}
 
@@ -303,16 +306,24 @@ class TransactionBook:
 
     # Partitions.
 
-    def to_register(self) -> tuple[TopicPartition, ...]:
-        """Partitions written to that the coordinator was not told of; they count as told now."""
-        tallies = (self.own, *self._branches.values())
-        new = {key for tally in tallies for key in tally.partitions()} - self._registered
-        self._registered |= new
-        return tuple(sorted(new))
+    def to_register(self) -> dict[TopicPartition, int]:
+        """First offsets that the coordinator was not told of; they count as told now.
+
+        One idempotent producer's records are acknowledged in order, its branches' too: what is
+        told of a partition first is the lowest.
+        """
+        first_offsets: dict[TopicPartition, int] = {}
+        for tally in (self.own, *self._branches.values()):
+            for key, offset in tally.first_offsets():
+                if key not in self._told:
+                    first_offsets[key] = min(offset, first_offsets.get(key, offset))
+        self._told |= first_offsets.keys()
+        self._registered |= first_offsets.keys()
+        return dict(sorted(first_offsets.items()))
 
     def not_registered(self, partitions: Iterable[TopicPartition]) -> None:
         """The coordinator could not be told: try again later."""
-        self._registered.difference_update(partitions)
+        self._told.difference_update(partitions)
 
     def writes(self) -> dict[TopicPartition, tuple[BranchRange, ...]]:
         """Every partition to mark, with what each accepted branch wrote there.
@@ -320,7 +331,9 @@ class TransactionBook:
         All are empty for an abort; those of partitions without accepted records always are.
         """
         own = self.own.ranges()
-        touched = self._registered.union(own, *(t.partitions() for t in self._branches.values()))
+        branches = self._branches.values()
+        of_branches = (key for tally in branches for key, _ in tally.first_offsets())
+        touched = self._registered.union(own, of_branches)
         ranges: dict[TopicPartition, list[BranchRange]] = {key: [] for key in sorted(touched)}
         for summary in self._accepted.values():
             for key, written in summary.writes.items():

@@ -222,20 +222,21 @@ class _Registrar:
         if branch is None or (self._running is not None and not self._running.done()):
             return True
         if time.monotonic() >= self._due_s:
-            new = set(branch.tally.partitions()) - self._registered
+            first_offsets = dict(branch.tally.first_offsets())
+            new = {key: first_offsets[key] for key in first_offsets.keys() - self._registered}
             if new:
-                self._running = self._pool.submit(self._register, branch, frozenset(new))
+                self._running = self._pool.submit(self._register, branch, new)
         return True
 
-    def _register(self, branch: Branch, partitions: frozenset[TopicPartition]) -> None:
+    def _register(self, branch: Branch, first_offsets: dict[TopicPartition, int]) -> None:
         try:
-            self._queries.add_partitions(self._txid, sorted(partitions))
+            self._queries.add_partitions(self._txid, first_offsets)
         except RetriableError:
             _log.info("event=branch_registration_deferred txid=%s", self._txid)
         except LogtxError as error:
             branch.fail(error)
         else:
-            self._registered |= partitions
+            self._registered |= first_offsets.keys()
 
     def close(self) -> None:
         """Ask no more."""

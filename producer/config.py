@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from ..journal.errors import ConfigError
+from ..journal.keys import DEFAULT_OWNER, FIRST_EPOCH, TransactionKey, is_key_name
 from ..journal.settings import take_flag, take_integer, take_text
 
 # Settings of librdkafka that would break what the producer promises, and why.
@@ -15,6 +16,8 @@ _FORBIDDEN_TRUE: Final = {
     "delivery.report.only.error": "commits need the report of every record",
     "enable.gapless.guarantee": "one failed record would stop all transactions of the producer",
 }
+_KEY_SAYS: Final = ("transactional.id", "transaction.group", "transactional.generation")
+"""Settings that a transaction key takes the place of."""
 _DELIVERY_TIMEOUTS: Final = ("delivery.timeout.ms", "message.timeout.ms")
 
 
@@ -23,11 +26,19 @@ class ProducerConfig:
     """Settings of a producer, checked."""
 
     producer_id: str
-    """``transactional.id``; random where none is given, and then nobody can fence it."""
+    """``transactional.id``; random where none is given, and then nobody can fence it.
+
+    Of a ``transaction.key``, here and below: what the key says, see `TransactionKey`.
+    """
     generation: int | None = None
-    """``transactional.generation``; None: the coordinator assigns the next."""
+    """``transactional.generation``; None: the coordinator assigns the next.
+
+    Of a ``transaction.key`` the epoch that it was given last: -1, none yet.
+    """
     transaction_group: str = "default"
     """``transaction.group``: its transactions have one serial order."""
+    transaction_key: TransactionKey | None = None
+    """``transaction.key``: one connection and one open transaction at a time."""
     transaction_timeout_ms: int = 60_000
     """``transaction.timeout.ms``: the coordinator aborts what is open for longer."""
     coordinator_timeout_ms: int = 30_000
@@ -61,10 +72,7 @@ class ProducerConfig:
         rest = dict(config)
         timeout_ms = take_integer(rest, "transaction.timeout.ms", 60_000, 1)
         own: dict[str, Any] = {
-            "producer_id": take_text(rest, "transactional.id", "")
-            or f"anonymous-{secrets.token_hex(8)}",
-            "generation": take_integer(rest, "transactional.generation", None, 0),
-            "transaction_group": take_text(rest, "transaction.group", "default"),
+            **_take_identity(rest),
             "transaction_timeout_ms": timeout_ms,
             "coordinator_timeout_ms": take_integer(rest, "coordinator.timeout.ms", 30_000, 1),
             "registration_delay_ms": take_integer(rest, "partition.registration.delay.ms", 50, 0),
@@ -78,6 +86,47 @@ class ProducerConfig:
         # librdkafka reads 0 as "never"; every wait of ours has a bound.
         delivery_ms = take_integer({"delivery.timeout.ms": delivery}, "delivery.timeout.ms", 0, 1)
         return cls(**own, delivery_timeout_ms=delivery_ms, librdkafka=librdkafka)
+
+
+def _take_identity(rest: dict[str, Any]) -> dict[str, Any]:
+    """Who the producer is: a ``transaction.key``, or a ``transactional.id`` in a group.
+
+    Raises:
+        ConfigError: both, or a name that can't be.
+    """
+    if "transaction.key" in rest:
+        return _take_key(rest)
+    names = {
+        "producer_id": take_text(rest, "transactional.id", ""),
+        "transaction_group": take_text(rest, "transaction.group", "default"),
+    }
+    for setting, name in zip(_KEY_SAYS[:2], names.values(), strict=True):
+        if is_key_name(name):
+            raise ConfigError(
+                f"{setting} {name!r} begins with '&', as the names of transaction keys do: choose"
+                " another, or set transaction.key instead"
+            )
+    generation = take_integer(rest, "transactional.generation", None, 0)
+    names["producer_id"] = names["producer_id"] or f"anonymous-{secrets.token_hex(8)}"
+    return {**names, "generation": generation}
+
+
+def _take_key(rest: dict[str, Any]) -> dict[str, Any]:
+    both = [name for name in _KEY_SAYS if rest.get(name) is not None]
+    if both:
+        raise ConfigError(
+            f"transaction.key says by itself what {both[0]} would: remove one of them"
+        )
+    text = rest.pop("transaction.key")
+    if not isinstance(text, str):
+        raise ConfigError(f"transaction.key must be a string, not {text!r}")
+    key = TransactionKey(DEFAULT_OWNER, text)
+    return {
+        "producer_id": key.name,
+        "transaction_group": key.name,
+        "generation": FIRST_EPOCH,
+        "transaction_key": key,
+    }
 
 
 def check_librdkafka(config: Mapping[str, Any]) -> dict[str, Any]:

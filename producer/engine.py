@@ -14,9 +14,12 @@ from typing import Final
 
 from ..journal.control import TopicPartition
 from ..journal.errors import (
+    ConcurrentTransactionsError,
     ConfigError,
+    ExpiredTransactionError,
     GroupBoundError,
     LogtxError,
+    NotAllowedError,
     RequestTimedOutError,
     TransactionStateError,
 )
@@ -61,7 +64,9 @@ class Engine:
         self._resolving_queries: Queries | None = None
         self._bound: set[str] = set()
         self._open: set[Transaction] = set()
-        self._slots = threading.Semaphore(config.in_flight_max)
+        # A transaction key's next BEGIN would be refused until the one before is decided.
+        in_flight_max = 1 if config.transaction_key else config.in_flight_max
+        self._slots = threading.Semaphore(in_flight_max)
         self._closed = False
         self._resolver = Resolver(
             self._ask_outcome,
@@ -130,11 +135,7 @@ class Engine:
         if timeout_ms < 1:
             raise ConfigError("a transaction's timeout must be at least 1 ms")
         self.connect()
-        if not self._slots.acquire(timeout=self.config.coordinator_timeout_s):
-            raise RequestTimedOutError(
-                f"{self.config.in_flight_max} transactions are open: end some, or raise "
-                "transactions.in.flight.max"
-            )
+        self._take_slot()
         named = tuple(partitions)
         transaction = Transaction(self, named)
         with self._guard:
@@ -142,6 +143,24 @@ class Engine:
         self.session.begin(transaction.on_began, timeout_ms=timeout_ms, partitions=named)
         self.sender.wake()
         return transaction
+
+    def _take_slot(self) -> None:
+        key = self.config.transaction_key
+        with self._guard:
+            # Nobody but the caller can end it; one whose end was asked for is waited for.
+            blocked = key is not None and any(t.is_open for t in self._open)
+        if key is not None and blocked:
+            raise ConcurrentTransactionsError(
+                f"transaction key {key.key!r} has an open transaction: commit or abort it before"
+                " the next one begins"
+            )
+        if not self._slots.acquire(timeout=self.config.coordinator_timeout_s):
+            raise RequestTimedOutError(
+                f"the last transaction of key {key.key!r} is not decided yet: begin again later"
+                if key
+                else f"{self.config.in_flight_max} transactions are open: end some, or raise "
+                "transactions.in.flight.max"
+            )
 
     def ended(self, transaction: Transaction) -> None:
         """A transaction needs nothing any more."""
@@ -164,10 +183,14 @@ class Engine:
         own = self.config.transaction_group
         binding = self.queries.bind_group(group, own)
         if binding.transaction_group != own:
+            cure = (
+                "use another consumer group with this transaction.key"
+                if self.config.transaction_key
+                else "set transaction.group to that one"
+            )
             raise GroupBoundError(
                 f"consumer group {group!r} commits its offsets in transaction group "
-                f"{binding.transaction_group!r}, this producer is in {own!r}: set "
-                "transaction.group to that one"
+                f"{binding.transaction_group!r}, this producer is in {own!r}: {cure}"
             )
         self._bound.add(group)
 
@@ -204,6 +227,10 @@ class Engine:
 
     def _on_closed(self, error: LogtxError) -> None:
         """The session is closed for good: fenced, or started twice."""
+        if isinstance(error, NotAllowedError):
+            # It is the reconnection that was not allowed; whoever holds a transaction of this
+            # producer is told that it is over, whichever of the two it learnt first.
+            error = ExpiredTransactionError(*error.args)
         self.fatal = self.fatal or error
         _log.warning("event=session_closed producer_id=%s", self.config.producer_id)
         with self._guard:

@@ -42,6 +42,10 @@ class Producer:
     producer, so a broker's passing trouble aborts none of them. `ProducerConfig` lists the
     settings that are ours; all others are librdkafka's.
 
+    With ``transaction.key`` instead of ``transactional.id`` it has one connection and one open
+    transaction at a time, whoever runs it: a newer one closes the former and aborts what it has
+    open, and the former raises ExpiredTransactionError (seed 004).
+
     Calls of `confluent_kafka.Producer` work as there: between `begin_transaction` and
     `commit_transaction`, `produce` writes into the transaction begun last, while its end was not
     asked for; otherwise it writes a plain record.
@@ -95,6 +99,8 @@ class Producer:
         Raises:
             CoordinatorNotAvailableError, RequestTimedOutError: none could be reached in time.
             ProducerFencedError, DoubleStartError: another producer has this name.
+            ConcurrentTransactionsError: of a ``transaction.key`` one is open already. One whose
+                end was asked for is waited for.
         """
         timeout_ms = (
             self._config.transaction_timeout_ms if timeout is None else round(timeout * 1000)

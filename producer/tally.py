@@ -130,12 +130,12 @@ class BranchTally:
         """Closed, and no record's report is missing."""
         return self._reports == self._goal
 
-    def partitions(self) -> Iterator[TopicPartition]:
-        """Partitions with acknowledged records; safe while reports come in."""
+    def first_offsets(self) -> Iterator[tuple[TopicPartition, int]]:
+        """Partitions with acknowledged records, and where the first lies; safe at any time."""
         for topic, spans in list(self._spans.items()):
-            for partition in list(spans):
+            for partition, span in list(spans.items()):
                 if partition is not None:
-                    yield topic, partition
+                    yield (topic, partition), span.first
 
     def ranges(self) -> dict[TopicPartition, BranchRange]:
         """What was acknowledged in each partition."""

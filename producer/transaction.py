@@ -527,7 +527,7 @@ class Transaction(Writer):
             self._engine.session.add_partitions(self._txid, new, partial(self._on_registered, new))
 
     def _on_registered(
-        self, partitions: tuple[TopicPartition, ...], reply: Done | LogtxError
+        self, partitions: Iterable[TopicPartition], reply: Done | LogtxError
     ) -> None:
         if isinstance(reply, RetriableError):
             with self._lock:
