@@ -17,9 +17,11 @@ import typer
 from rich.console import Console
 
 from ..journal.errors import LogtxError
+from . import cli_admin
 from .kafka.errors import LocalKafkaError
 
 _EXIT_INTERRUPTED: Final = 130
+_PORT_MAX: Final = 65_535
 
 app = typer.Typer(
     name="logtx",
@@ -29,6 +31,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+app.add_typer(cli_admin.txn, name="txn")
+app.add_typer(cli_admin.keys, name="keys")
 
 
 def data_home() -> Path:
@@ -72,17 +78,21 @@ def up(
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the broker.")] = 9092,
     coordinator_port: Annotated[
-        int, typer.Option(min=1, max=65535, help="Port of the coordinator.")
+        int, typer.Option(min=1, max=65535, help="Port of the (first) coordinator.")
     ] = 9095,
     topic: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME:PARTITIONS", help="Create this topic; may be repeated."),
     ] = None,
+    coordinators: Annotated[
+        int,
+        typer.Option(min=1, help="How many, at ports that follow each other; they share the work."),
+    ] = 1,
     no_coordinator: Annotated[
         bool, typer.Option("--no-coordinator", help="Start Kafka only.")
     ] = False,
 ) -> None:
-    """Run a local Kafka and a coordinator until Ctrl-C.
+    """Run a local Kafka and a coordinator, or several, until Ctrl-C.
 
     The first start downloads Apache Kafka (44 MB, verified by hash); it needs Java 17 or later.
     Records are kept in the data directory and are there again at the next start.
@@ -92,16 +102,24 @@ def up(
     ```
     logtx up
     logtx up --topic orders:6 --topic payments:6
+    logtx up --coordinators 3
     logtx up --data-dir /tmp/try --port 19092 --coordinator-port 19095
     ```
     """
     from .cli_up import UpOptions, parse_topic, run_up
 
+    if coordinator_port + coordinators - 1 > _PORT_MAX:
+        raise typer.BadParameter(
+            f"{coordinators} ports from {coordinator_port} on go beyond {_PORT_MAX}",
+            param_hint="--coordinator-port",
+        )
     run_up(
         UpOptions(
             data_dir=data_dir or data_home(),
             port=port,
-            coordinator_port=None if no_coordinator else coordinator_port,
+            coordinator_ports=tuple(
+                coordinator_port + number for number in range(0 if no_coordinator else coordinators)
+            ),
             topics=tuple(parse_topic(text) for text in topic or ()),
         ),
         console=Console(),
@@ -123,6 +141,12 @@ def coordinator(
             metavar="HOST:PORT", help="The address to tell clients. \\[default: that of --listen]"
         ),
     ] = None,
+    metrics_listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Serve /metrics for Prometheus. \\[default: nowhere]"
+        ),
+    ] = None,
     journal_partitions: Annotated[
         int | None,
         typer.Option(min=1, help="Partitions of the journal, if this start creates it."),
@@ -137,12 +161,39 @@ def coordinator(
     max_timeout_ms: Annotated[
         int | None, typer.Option(min=1, help="The longest timeout that a producer may ask for.")
     ] = None,
+    max_open_transactions_per_producer: Annotated[
+        int | None, typer.Option(min=1, help="Transactions that one producer may have open.")
+    ] = None,
+    max_open_transactions: Annotated[
+        int | None,
+        typer.Option(min=1, help="Transactions that may be open in a partition of the journal."),
+    ] = None,
+    snapshot_interval_records: Annotated[
+        int | None,
+        typer.Option(min=1, help="Journal records from one snapshot of the state to the next."),
+    ] = None,
+    outcome_retention_ms: Annotated[
+        int | None,
+        typer.Option(min=0, help="How long transactions' outcomes can be looked up."),
+    ] = None,
+    retention_warn_share: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Warn when an open transaction's data is so near to its deletion."
+        ),
+    ] = None,
+    retention_abort_share: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Abort an open transaction whose data is so near to it."),
+    ] = None,
 ) -> None:
     """Run one coordinator until Ctrl-C or SIGTERM.
 
-    One coordinator serves the whole journal; another that is started takes it over, and the
-    former stands down until its successor can't be reached any more. All state is in the journal,
-    a topic of the cluster; a coordinator has no disk and can be replaced at any time.
+    Start as many as you like against one cluster, each with an address of its own: they share the
+    partitions of the journal evenly, and each stands by for all others. When one is killed another
+    goes on within a fraction of a second; on SIGTERM one gives away what it serves first, and no
+    transaction is aborted. All state is in the journal, a topic of the cluster; a coordinator has
+    no disk and can be replaced at any time.
 
     Examples:
 
@@ -152,16 +203,30 @@ def coordinator(
         --listen 0.0.0.0:9095 --advertise coordinator-1:9095
     ```
     """
+    from ..coordinator.housekeeping import HousekeepingConfig
+    from ..coordinator.retention import RetentionConfig
     from ..coordinator.service import CoordinatorConfig, run
 
     optional: dict[str, Any] = {
         "advertised": advertise,
+        "metrics_listen": metrics_listen,
         "journal_partitions": journal_partitions,
         "replication_factor": replication_factor,
         "session_grace_ms": session_grace_ms,
         "max_timeout_ms": max_timeout_ms,
+        "max_open_transactions_per_producer": max_open_transactions_per_producer,
+        "max_open_transactions": max_open_transactions,
     }
-    given = {name: value for name, value in optional.items() if value is not None}
+    given: dict[str, Any] = {k: v for k, v in optional.items() if v is not None}
+    shares = {"warn_share": retention_warn_share, "abort_share": retention_abort_share}
+    tidying = {
+        "snapshot_interval_records": snapshot_interval_records,
+        "outcome_retention_ms": outcome_retention_ms,
+    }
+    if told := {name: value for name, value in tidying.items() if value is not None}:
+        given["housekeeping"] = HousekeepingConfig(**told)
+    if parts := {name: share for name, share in shares.items() if share is not None}:
+        given["retention"] = RetentionConfig(**parts)
     run(CoordinatorConfig(bootstrap_servers=bootstrap_servers, listen=listen, **given))
 
 
@@ -171,6 +236,20 @@ def demo(
     flights: Annotated[
         int | None, typer.Option(min=1, help="How many flights. \\[default: all 336,776]")
     ] = None,
+    coordinators: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=8,
+            help="How many coordinators share the journal. \\[default: 1, or 3 with --chaos]",
+        ),
+    ] = None,
+    chaos: Annotated[
+        bool,
+        typer.Option(
+            "--chaos", help="Pause workers and coordinators too, and wake them when replaced."
+        ),
+    ] = False,
     keep: Annotated[
         bool,
         typer.Option("--keep", help="Leave it running until Ctrl-C, to look around."),
@@ -191,6 +270,9 @@ def demo(
     the coordinator are killed with SIGKILL all along. Auditors tell whether the ledger holds
     every flight exactly once: that is the verdict, and the exit status.
 
+    With several coordinators, what a killed one did goes on at the others. With --chaos processes
+    are also paused with SIGSTOP until others have replaced them, and woken as zombies.
+
     Cancelled flights count: the ledger books flights as scheduled. 20,000 flights take 20 seconds
     and are enough for every check; with fewer there are fewer kills.
 
@@ -200,11 +282,23 @@ def demo(
     logtx demo
     logtx demo --flights 20000
     logtx demo --flights 20000 --keep
+    logtx demo --flights 20000 --coordinators 3 --chaos
     ```
     """
-    from .demo import run_demo
+    from .demo import DemoOptions, run_demo
 
-    raise typer.Exit(run_demo(flights, keep, data_dir, bootstrap_servers))
+    raise typer.Exit(
+        run_demo(
+            DemoOptions(
+                flights=flights,
+                coordinators=coordinators,
+                chaos=chaos,
+                keep=keep,
+                data_dir=data_dir,
+                bootstrap_servers=bootstrap_servers,
+            )
+        )
+    )
 
 
 def _on_sigterm(_signal: int, _frame: FrameType | None) -> None:

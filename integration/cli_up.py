@@ -1,4 +1,4 @@
-"""`logtx up`: a broker and a coordinator, together until Ctrl-C."""
+"""`logtx up`: a broker and coordinators, together until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,8 +37,8 @@ class UpOptions:
 
     data_dir: Path
     port: int
-    coordinator_port: int | None
-    """None: no coordinator."""
+    coordinator_ports: tuple[int, ...]
+    """One of each coordinator; there may be none."""
     topics: tuple[tuple[str, int], ...]
     """Name and partition count of each topic to create."""
 
@@ -53,40 +54,47 @@ def parse_topic(text: str) -> tuple[str, int]:
 
 
 def run_up(options: UpOptions, *, console: Console) -> None:
-    """Run until KeyboardInterrupt, then stop the coordinator and the broker, in this order.
+    """Run until KeyboardInterrupt, then stop the coordinators and the broker, in this order.
 
-    Raises a LocalKafkaError if anything cannot be started, or dies; then both are stopped.
+    Raises a LocalKafkaError if anything cannot be started, or dies; then all are stopped.
     """
-    if options.coordinator_port is not None:
-        check_port(options.coordinator_port)  # before the seconds that Kafka takes
+    for port in options.coordinator_ports:
+        check_port(port)  # before the seconds that Kafka takes
     kafka = LocalKafka(options.data_dir / "kafka", port=options.port)
     with console.status("Starting Kafka …"):
         kafka.start()
-    child: _Coordinator | None = None
+    children: list[_Coordinator] = []
     try:
         for name, partitions in options.topics:
             create_topic(kafka.bootstrap_servers, name, partitions=partitions)
-        if options.coordinator_port is not None:
-            child = _Coordinator(
-                options.data_dir / "coordinator.log",
-                kafka.bootstrap_servers,
-                f"{HOST}:{options.coordinator_port}",
-            )
-            with console.status("Starting the coordinator …"):
+        for port in options.coordinator_ports:
+            name = "coordinator" if len(options.coordinator_ports) == 1 else f"coordinator-{port}"
+            log = options.data_dir / f"{name}.log"
+            children.append(_Coordinator(log, kafka.bootstrap_servers, f"{HOST}:{port}"))
+        with console.status("Starting coordinators …"):
+            for child in children:
                 child.await_ready()
         _print_ready(console, options, kafka.bootstrap_servers)
-        _watch(kafka, child)
+        _watch(kafka, children)
     except KeyboardInterrupt:
         console.print("Stopping.")
     finally:
-        _stop(kafka, child)
+        _stop(kafka, children)
 
 
 def _print_ready(console: Console, options: UpOptions, bootstrap_servers: str) -> None:
     console.print(f"[green]Kafka is ready.[/green] bootstrap.servers = {bootstrap_servers}")
-    if options.coordinator_port is not None:
-        console.print(f"The coordinator listens on {HOST}:{options.coordinator_port}.")
-        console.print("Clients find it by themselves; they need the bootstrap address only:\n")
+    if options.coordinator_ports:
+        addresses = ", ".join(f"{HOST}:{port}" for port in options.coordinator_ports)
+        who = (
+            "The coordinator listens"
+            if len(options.coordinator_ports) == 1
+            else "Coordinators listen"
+        )
+        console.print(f"{who} on {addresses}.", soft_wrap=True)
+        console.print(
+            "Clients find coordinators by themselves; they need the bootstrap address only:\n"
+        )
         console.print(
             f'    logtx.Producer({{"bootstrap.servers": "{bootstrap_servers}", '
             '"transactional.id": "worker-1"})\n',
@@ -99,10 +107,10 @@ def _print_ready(console: Console, options: UpOptions, bootstrap_servers: str) -
     console.print(f"Records and logs are in {options.data_dir}. Ctrl-C stops it.", soft_wrap=True)
 
 
-def _watch(kafka: LocalKafka, child: _Coordinator | None) -> None:
+def _watch(kafka: LocalKafka, children: Sequence[_Coordinator]) -> None:
     while True:
         time.sleep(_POLL_S)
-        if child is not None:
+        for child in children:
             child.check()
         if not kafka.is_running:
             raise BrokerStartError(
@@ -110,13 +118,15 @@ def _watch(kafka: LocalKafka, child: _Coordinator | None) -> None:
             )
 
 
-def _stop(kafka: LocalKafka, child: _Coordinator | None) -> None:
+def _stop(kafka: LocalKafka, children: Sequence[_Coordinator]) -> None:
     try:
-        if child is not None:
-            child.stop()
+        for child in children:
+            child.ask_to_stop()
+        for child in children:
+            child.await_end()
         kafka.stop()
     except KeyboardInterrupt:  # a second Ctrl-C: whoever presses it does not want to wait
-        if child is not None:
+        for child in children:
             child.kill()
         kafka.kill()
 
@@ -158,13 +168,15 @@ class _Coordinator:
                 self._last_lines(),
             )
 
-    def stop(self) -> None:
+    def ask_to_stop(self) -> None:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(_STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self.kill()
+
+    def await_end(self) -> None:
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
 
     def kill(self) -> None:
         self._process.kill()

@@ -1,8 +1,10 @@
-"""pytest fixtures: a real Kafka for the test session, and topics on it.
+"""pytest fixtures: a real Kafka for the test session, topics on it, and coordinators.
 
 Loaded by pytest wherever logtx is installed; so it imports nothing but pytest itself until a test
 asks for a fixture. With `--logtx-bootstrap-servers` (or the environment's
 LOGTX_BOOTSTRAP_SERVERS) the tests run on that cluster, and none is started.
+
+`docs/testing.md` shows them at work.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import pytest
 
 if TYPE_CHECKING:
     from .kafka import LocalKafka
+    from .testing import Cluster
 
 _VARIABLE = "LOGTX_BOOTSTRAP_SERVERS"
 
@@ -42,12 +45,25 @@ class TopicFactory(Protocol):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--logtx-bootstrap-servers`."""
-    parser.getgroup("logtx").addoption(
+    """Add `--logtx-bootstrap-servers`, `--logtx-coordinators`, `--logtx-coordinator-processes`."""
+    group = parser.getgroup("logtx")
+    group.addoption(
         "--logtx-bootstrap-servers",
         default=os.environ.get(_VARIABLE) or None,
         metavar="HOST:PORT",
         help=f"run on this Kafka cluster instead of starting one (default: ${_VARIABLE})",
+    )
+    group.addoption(
+        "--logtx-coordinators",
+        type=int,
+        default=1,
+        metavar="N",
+        help="coordinators of logtx_cluster (default: 1)",
+    )
+    group.addoption(
+        "--logtx-coordinator-processes",
+        action="store_true",
+        help="run the coordinators of logtx_cluster as processes, not in threads",
     )
 
 
@@ -98,3 +114,39 @@ def logtx_topic(logtx_kafka: LocalKafka | ExistingKafka) -> Iterator[TopicFactor
     if isinstance(logtx_kafka, ExistingKafka):
         for topic in made:
             delete_topic(servers, topic)
+
+
+@pytest.fixture(scope="session")
+def _logtx_session_cluster(
+    request: pytest.FixtureRequest,
+    logtx_kafka: LocalKafka | ExistingKafka,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Cluster]:
+    from .testing import Cluster
+
+    in_processes = request.config.getoption("--logtx-coordinator-processes")
+    cluster = Cluster.on_kafka(
+        logtx_kafka.bootstrap_servers,
+        coordinators=request.config.getoption("--logtx-coordinators"),
+        directory=tmp_path_factory.mktemp("logtx-coordinators") if in_processes else None,
+        delete_topics=isinstance(logtx_kafka, ExistingKafka),
+    )
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def logtx_cluster(_logtx_session_cluster: Cluster) -> Iterator[Cluster]:
+    """The session's Kafka with coordinators; what a test left open or dead is mended after it."""
+    yield _logtx_session_cluster
+    _logtx_session_cluster.reset()
+
+
+@pytest.fixture
+def logtx_memory_cluster() -> Iterator[Cluster]:
+    """A log in memory with a coordinator, of this test's own: neither Kafka nor Java."""
+    from .testing import Cluster
+
+    cluster = Cluster.in_memory()
+    yield cluster
+    cluster.close()

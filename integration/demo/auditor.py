@@ -2,10 +2,10 @@
 
     python -m logtx.integration.demo.auditor --isolation-level read_committed …
 
-The read_committed one takes whole transactions and holds them to the file (`LedgerAudit`); the
-read_uncommitted one counts all entries, those of aborted transactions too. Nothing tells either
-what the other processes did. After SIGTERM an auditor reads up to the ends that the partitions
-then have, makes its last report, and ends.
+The read_committed one takes whole transactions, of each transaction group, and holds them to the
+file (`LedgerAudit`); the read_uncommitted one counts all entries, those of aborted transactions
+too. Nothing tells either what the other processes did. After SIGTERM an auditor reads up to the
+ends that the partitions then have, makes its last report, and ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -40,28 +40,39 @@ _STALL_S: Final = 20.0
 class Auditor(ABC):
     """Reads the ledger to its end; what it counts is its subclasses' affair."""
 
-    def __init__(self, options: argparse.Namespace, finishing: threading.Event) -> None:
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        finishing: threading.Event,
+        settings: Iterable[dict[str, str]] = ({},),
+    ) -> None:
         """Begin at the ledger's start.
 
         Args:
             options: see `parse`.
             finishing: set it to read up to the ends that the partitions then have, and stop.
+            settings: what each consumer has beside the common settings.
         """
         self._options = options
         self._finishing = finishing
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": options.bootstrap_servers,
-                "group.id": options.group,
-                "isolation.level": options.isolation_level,
-                "auto.offset.reset": "earliest",
-                "enable.auto.commit": False,
-            }
-        )
         self._partitions = [
             TopicPartition(options.ledger_topic, number) for number in range(options.partitions)
         ]
-        self._consumer.assign(self._partitions)
+        self._consumers = [self._consumer(given) for given in settings]
+
+    def _consumer(self, settings: dict[str, str]) -> Consumer:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._options.bootstrap_servers,
+                "group.id": self._options.group,
+                "isolation.level": self._options.isolation_level,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                **settings,
+            }
+        )
+        consumer.assign(self._partitions)
+        return consumer
 
     @abstractmethod
     def read(self) -> int:
@@ -94,35 +105,41 @@ class Auditor(ABC):
         write_status(self._options.report, {**self.status(), "final": complete})
 
     def _ends(self) -> dict[int, int]:
-        return {p.partition: self._consumer.get_watermark_offsets(p)[1] for p in self._partitions}
+        consumer = self._consumers[0]
+        return {p.partition: consumer.get_watermark_offsets(p)[1] for p in self._partitions}
 
     def _reached(self, ends: dict[int, int]) -> bool:
-        places = self._consumer.position(self._partitions)
-        return all(place.offset >= ends[place.partition] for place in places)
+        return all(
+            place.offset >= ends[place.partition]
+            for consumer in self._consumers
+            for place in consumer.position(self._partitions)
+        )
 
     def close(self) -> None:
-        """Close the consumer."""
-        self._consumer.close()
+        """Close the consumers."""
+        for consumer in self._consumers:
+            consumer.close()
 
 
 class CommittedAuditor(Auditor):
     """Whole transactions, held to the file."""
 
     def __init__(self, options: argparse.Namespace, finishing: threading.Event) -> None:
-        super().__init__(options, finishing)
+        groups = options.transaction_groups
+        super().__init__(options, finishing, [{"transaction.group": group} for group in groups])
         self._audit = LedgerAudit(read_flights(options.flights))
-        self._transactions = self._consumer.transactions(timeout=_WAIT_S)
+        self._wait_s = _WAIT_S / len(self._consumers)
 
     def read(self) -> int:
         """Take whole transactions, for as long as a report can wait."""
-        before, until_s = self._audit.entries, time.monotonic() + _REPORT_EVERY_S
-        while time.monotonic() < until_s:
-            transaction = next(self._transactions, None)
-            if transaction is None:
-                self._transactions = self._consumer.transactions(timeout=_WAIT_S)
-                break
-            entries = (_entry(message) for message in transaction.records)
-            self._audit.feed(entries, complete=transaction.complete)
+        before = self._audit.entries
+        for consumer in self._consumers:
+            until_s = time.monotonic() + _REPORT_EVERY_S / len(self._consumers)
+            for transaction in consumer.transactions(timeout=self._wait_s):
+                entries = (_entry(message) for message in transaction.records)
+                self._audit.feed(entries, complete=transaction.complete)
+                if time.monotonic() > until_s:
+                    break
         return self._audit.entries - before
 
     def status(self) -> dict[str, Any]:
@@ -140,7 +157,7 @@ class UncommittedAuditor(Auditor):
 
     def read(self) -> int:
         """Count."""
-        messages = self._consumer.consume(_BATCH, _WAIT_S)
+        messages = self._consumers[0].consume(_BATCH, _WAIT_S)
         found = sum(message.error() is None for message in messages)
         self._entries += found
         return found
@@ -164,6 +181,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--isolation-level", choices=["read_committed", "read_uncommitted"], required=True
     )
     parser.add_argument("--group", required=True)
+    parser.add_argument("--transaction-groups", nargs="+", default=["default"])
     parser.add_argument("--ledger-topic", required=True)
     parser.add_argument("--partitions", type=int, required=True, help="of the ledger")
     parser.add_argument("--flights", type=int, required=True, help="rows of the file to expect")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import shutil
 import socket
@@ -18,11 +19,11 @@ from ...journal.errors import UnknownTopicError
 from ...journal.log import Log
 from ...journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, journal_partition_of
 from ..kafka import LocalKafka
-from .errors import DemoError
+from .errors import DemoError, ProcessDiedError
+from .processes import JOURNAL_PARTITIONS
 
 PARTITIONS: Final = 4
 """Of both topics."""
-TRANSACTION_GROUP: Final = "default"
 _CONNECT_TIMEOUT_S: Final = 0.5
 
 
@@ -39,10 +40,18 @@ class Names:
         """What the workers' producer ids begin with."""
         return f"ledger-{self.run}-"
 
-    @property
-    def worker_group(self) -> str:
-        """Consumer group of the workers."""
-        return f"ledger-{self.run}"
+    def worker_group(self, transaction_group: str) -> str:
+        """Consumer group of the workers of a transaction group, which alone commits its offsets."""
+        return f"ledger-{self.run}-of-{transaction_group}"
+
+    def transaction_groups(self, count: int, journal_partitions: int) -> list[str]:
+        """Names for so many, each in a journal partition of its own; few partitions are shared."""
+        groups: dict[int, str] = {}
+        names = (f"{self.producer_prefix}{number}" for number in itertools.count())
+        while len(groups) < min(count, journal_partitions):
+            name = next(names)
+            groups.setdefault(journal_partition_of(name, journal_partitions), name)
+        return list(itertools.islice(itertools.cycle(groups.values()), count))
 
     def auditor_group(self, isolation_level: str) -> str:
         """Consumer group of an auditor."""
@@ -64,14 +73,29 @@ def directory_of(given: Path | None) -> Iterator[Path]:
             shutil.rmtree(path, ignore_errors=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A Kafka of our own, or the one given."""
+
+    bootstrap_servers: str
+    own: LocalKafka | None = None
+
+    def check(self) -> None:
+        """Raise ProcessDiedError if our own has ended by itself."""
+        if self.own is not None and not self.own.is_running:
+            raise ProcessDiedError(
+                f"Kafka ended by itself; its log is {self.own.log_path}.", self.own.log_tail()
+            )
+
+
 @contextmanager
-def kafka_at(directory: Path, bootstrap_servers: str | None) -> Iterator[str]:
-    """bootstrap.servers of a Kafka of our own, or of the one given."""
+def kafka_at(directory: Path, bootstrap_servers: str | None) -> Iterator[Cluster]:
+    """A Kafka of our own, or the one given."""
     if bootstrap_servers is not None:
-        yield bootstrap_servers
+        yield Cluster(bootstrap_servers)
         return
     with LocalKafka(directory / "kafka") as kafka:
-        yield kafka.bootstrap_servers
+        yield Cluster(kafka.bootstrap_servers, kafka)
 
 
 def create_topics(log: Log) -> Names:
@@ -99,8 +123,8 @@ def _exists(log: Log, topic: str) -> bool:
     return True
 
 
-def journal_end(log: Log) -> int:
-    """Where our part of the journal will begin: its end, as long as no coordinator runs.
+def journal_ends(log: Log) -> dict[int, int]:
+    """Where our part of each journal partition will begin: its end, as no coordinator runs.
 
     Raises:
         DemoError: a coordinator runs. The demo kills coordinators, and must not kill yours.
@@ -108,16 +132,18 @@ def journal_end(log: Log) -> int:
     try:
         count = log.topic_info(JOURNAL_TOPIC).partition_count
     except UnknownTopicError:
-        return 0
-    partition = journal_partition_of(TRANSACTION_GROUP, count)
-    committed = log.group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, partition)
-    owner = Checkpoint.from_group_offset(committed)
-    if owner is not None and _listens(owner.address):
-        raise DemoError(
-            f"A coordinator serves {log.bootstrap_servers} already, at {owner.address}, and the "
-            "demo kills coordinators: stop that one first, or leave --bootstrap-servers away."
-        )
-    return log.end_offset(JOURNAL_TOPIC, partition)
+        return dict.fromkeys(range(JOURNAL_PARTITIONS), 0)
+    checkpoints = (
+        Checkpoint.from_group_offset(log.group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, partition))
+        for partition in range(count)
+    )
+    for address in {found.address for found in checkpoints if found is not None}:
+        if _listens(address):
+            raise DemoError(
+                f"A coordinator serves {log.bootstrap_servers} already, at {address}, and the demo "
+                "kills coordinators: stop that one first, or leave --bootstrap-servers away."
+            )
+    return {partition: log.end_offset(JOURNAL_TOPIC, partition) for partition in range(count)}
 
 
 def _listens(address: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,10 +16,29 @@ from rich.table import Table
 from rich.text import Text
 
 from .flights import CANCELLED_RULE
-from .verdict import Outcome
+from .plan import Fault
+from .verdict import Outcome, Sharing
 
 _LINE_EVERY_S: Final = 2.0
 _REFRESH_PER_S: Final = 8
+_PLURAL: Final = {
+    Fault.WORKER_KILL: "workers killed",
+    Fault.COORDINATOR_KILL: "coordinators killed",
+    Fault.WORKER_PAUSE: "workers paused",
+    Fault.COORDINATOR_PAUSE: "coordinators paused",
+}
+_SURVIVED: Final = {
+    Fault.WORKER_KILL: ("worker kills survived", "each left an open transaction"),
+    Fault.COORDINATOR_KILL: ("coordinator kills survived", "each left a committing transaction"),
+    Fault.WORKER_PAUSE: (
+        "worker zombies survived",
+        "paused with an open transaction, replaced, woken, fenced",
+    ),
+    Fault.COORDINATOR_PAUSE: (
+        "coordinator zombies survived",
+        "paused with a committing transaction, replaced, woken",
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +54,20 @@ class Snapshot:
     committed: int
     aborted: int
     open: int
-    worker_kills: int
-    coordinator_kills: int
+    faults: Mapping[Fault, int]
+    """Those of each planned kind so far."""
+    shares: tuple[str, ...]
+    """What each of several coordinators owns: a number, and a word if it is down or asleep."""
 
     @property
     def line(self) -> str:
-        """Transactions and kills in a few words."""
-        return (
-            f"transactions: {self.committed:,} committed, {self.aborted:,} aborted, "
-            f"{self.open} open · kills: {self.worker_kills} workers, "
-            f"{self.coordinator_kills} coordinators"
-        )
+        """Transactions, faults and owners in a few words."""
+        faults = ", ".join(f"{count} {_PLURAL[fault]}" for fault, count in self.faults.items())
+        line = f"transactions: {self.committed:,} committed, {self.aborted:,} aborted, "
+        line += f"{self.open} open · {faults}"
+        if self.shares:
+            line += f" · journal partitions: {' + '.join(self.shares)}"
+        return line
 
 
 class LiveProgress:
@@ -137,16 +159,20 @@ def _rows(outcome: Outcome) -> list[tuple[str, str, str]]:
         ("  booked", f"{outcome.flights_booked:,}", "in committed transactions"),
         ("transactions committed", f"{outcome.transactions_committed:,}", ""),
         ("transactions aborted", f"{outcome.transactions_aborted:,}", ""),
-        ("worker kills survived", f"{outcome.worker_kills}", "each left an open transaction"),
-        (
-            "coordinator kills survived",
-            f"{outcome.coordinator_kills}",
-            "each left a committing transaction",
+        *(
+            (_SURVIVED[fault][0], f"{tally.happened}", _SURVIVED[fault][1])
+            for fault, tally in outcome.faults.items()
         ),
+        *(_sharing_rows(outcome.sharing) if outcome.sharing else ()),
         ("time", f"{outcome.elapsed_s:.1f} s", "kills and restarts included"),
         ("records/s", f"{outcome.records_per_s:,.0f}", "flights read and entries written"),
         ("commit latency p50", f"{outcome.commit_p50_ms:.1f} ms", "until the decision is durable"),
-        ("commit latency p99", f"{outcome.commit_p99_ms:.1f} ms", "coordinator kills included"),
+        ("commit latency p99", f"{outcome.commit_p99_ms:.1f} ms", "kills and restarts included"),
+        (
+            "commit latency worst",
+            f"{outcome.commit_worst_ms:.1f} ms",
+            "the longest that a worker waited",
+        ),
     ]
     if findings is not None:
         note = f"missing {findings.missing:,}, twice {findings.doubled:,}"
@@ -159,23 +185,40 @@ def _rows(outcome: Outcome) -> list[tuple[str, str, str]]:
     return rows
 
 
+def _sharing_rows(sharing: Sharing) -> list[tuple[str, str, str]]:
+    return [
+        (
+            "coordinators given work again",
+            f"{sharing.served_again} of {sharing.returned}",
+            "started again, or woken",
+        ),
+        ("journal partitions of each", " + ".join(map(str, sharing.shares)), "in the end"),
+        ("  changes of owner", f"{sharing.takeovers:,}", "while flights were booked"),
+        ("  entries of former owners", f"{sharing.void_entries:,}", "void for every reader"),
+    ]
+
+
 def print_keep(
     console: Console,
     *,
     servers: str,
-    coordinator: str,
+    coordinators: Sequence[str],
     topics: tuple[str, str],
+    groups: Sequence[str],
     directory: Path,
 ) -> None:
     """Where everything is, and how to look at it."""
-    console.print(f"\nKafka and the coordinator go on: bootstrap.servers = {servers},", end=" ")
-    console.print(f"coordinator at {coordinator}.\nTopics: {', '.join(topics)}.", soft_wrap=True)
+    console.print(f"\nKafka goes on: bootstrap.servers = {servers}.", soft_wrap=True)
+    console.print(f"Coordinators go on: {', '.join(coordinators)}.", soft_wrap=True)
+    console.print(f"Topics: {', '.join(topics)}.", soft_wrap=True)
+    console.print(f"Transaction groups: {', '.join(groups)}.", soft_wrap=True)
     console.print(f"Logs are in {directory}. To read the ledger by whole transactions:\n")
     console.print(
         "    import logtx\n"
         "    from confluent_kafka import TopicPartition\n"
         "    from logtx.integration.demo.flights import decode_entry\n"
         f'    consumer = logtx.Consumer({{"bootstrap.servers": "{servers}", "group.id": "me",\n'
+        f'                               "transaction.group": "{groups[0]}",\n'
         '                               "auto.offset.reset": "earliest"})\n'
         f'    consumer.assign([TopicPartition("{topics[1]}", number) for number in range(4)])\n'
         "    for transaction in consumer.transactions():\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -21,12 +21,23 @@ class Worker:
 
     child: Child
     producer_id: str
+    zombies: list[Child] = field(default_factory=list)
+    """Processes that were paused and replaced."""
 
 
 class Fleet:
-    """A coordinator, three workers and two auditors. Nothing is started here."""
+    """Coordinators, three workers and two auditors. Nothing is started here."""
 
-    def __init__(self, servers: str, directory: Path, names: Names, flights: int) -> None:
+    def __init__(
+        self,
+        servers: str,
+        directory: Path,
+        names: Names,
+        *,
+        flights: int,
+        coordinators: int,
+        groups: Sequence[str],
+    ) -> None:
         """Lay out what will run.
 
         Args:
@@ -34,6 +45,8 @@ class Fleet:
             directory: logs go there, reports below it.
             names: of the run.
             flights: how many of the file's flights.
+            coordinators: how many.
+            groups: transaction group of each worker.
         """
         self.names: Final = names
         self.flights: Final = flights
@@ -41,14 +54,25 @@ class Fleet:
         self._reports = directory / "reports" / names.run
         self._reports.mkdir(parents=True)
         self._servers = servers
-        self.coordinator: Final = CoordinatorChild(directory / "coordinator.log", servers)
-        self.workers: Final = [self._worker(*pair) for pair in enumerate(ASSIGNMENT)]
+        self.groups: Final = list(dict.fromkeys(groups))
+        self.coordinators: Final = [
+            self._coordinator(f"coordinator {number}" if coordinators > 1 else "coordinator")
+            for number in range(coordinators)
+        ]
+        self.workers: Final = [
+            self._worker(number, *given)
+            for number, given in enumerate(zip(ASSIGNMENT, groups, strict=True))
+        ]
         self.auditors: Final = {level: self._auditor(level) for level in ISOLATION_LEVELS}
 
-    def _worker(self, number: int, partitions: str) -> Worker:
+    def _coordinator(self, name: str) -> CoordinatorChild:
+        return CoordinatorChild(name, self._log_path(name), self._servers)
+
+    def _worker(self, number: int, partitions: str, group: str) -> Worker:
         producer_id = f"{self.names.producer_prefix}{number}"
         arguments = ["logtx.integration.demo.worker", "--bootstrap-servers", self._servers]
-        arguments += ["--transactional-id", producer_id, "--group", self.names.worker_group]
+        arguments += ["--transactional-id", producer_id, "--transaction-group", group]
+        arguments += ["--group", self.names.worker_group(group)]
         arguments += ["--flights-topic", self.names.flights, "--ledger-topic", self.names.ledger]
         arguments += ["--partitions", partitions]
         arguments += ["--report", str(self._reports / f"worker-{number}.commits")]
@@ -57,17 +81,26 @@ class Fleet:
     def _auditor(self, level: str) -> Child:
         arguments = ["logtx.integration.demo.auditor", "--bootstrap-servers", self._servers]
         arguments += ["--isolation-level", level, "--group", self.names.auditor_group(level)]
+        arguments += ["--transaction-groups", *self.groups]
         arguments += ["--ledger-topic", self.names.ledger, "--partitions", str(PARTITIONS)]
         arguments += ["--flights", str(self.flights), "--report", str(self.status_path(level))]
         return self._child(f"{level} auditor", arguments)
 
     def _child(self, name: str, arguments: Sequence[str]) -> Child:
-        return Child(name, self.directory / f"{name.replace(' ', '-')}.log", arguments)
+        return Child(name, self._log_path(name), arguments)
+
+    def _log_path(self, name: str) -> Path:
+        return self.directory / f"{name.replace(' ', '-')}.log"
 
     @property
     def children(self) -> list[Child]:
         """Workers and auditors."""
         return [*(worker.child for worker in self.workers), *self.auditors.values()]
+
+    @property
+    def zombies(self) -> list[Child]:
+        """Of all workers."""
+        return [zombie for worker in self.workers for zombie in worker.zombies]
 
     def status_path(self, isolation_level: str) -> Path:
         """Where an auditor reports."""
@@ -79,7 +112,9 @@ class Fleet:
 
     def stop(self) -> None:
         """End every process, at whatever point of the run."""
-        for child in self.children:
+        for child in (*self.children, *self.zombies):
             child.kill()
-        self.coordinator.ask_to_stop()
-        self.coordinator.await_end()
+        for coordinator in self.coordinators:
+            coordinator.ask_to_stop()
+        for coordinator in self.coordinators:
+            coordinator.await_end()

@@ -1,4 +1,4 @@
-"""What the journal says of the demo's transactions, followed while it grows.
+"""What the journal says of the demo's transactions and of its owners, followed while it grows.
 
 `JournalView` is pure: entries in, states out. `JournalTail` reads the journal into one.
 """
@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from confluent_kafka import KafkaError, TopicPartition
 
@@ -41,12 +41,25 @@ _CONSUMER_CONFIG: Final = {
 }
 
 
+Key: TypeAlias = tuple[int, int]
+"""Names a transaction: journal partition, and offset of its BEGIN there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """A valid OWNER record: one coordinator serves one journal partition."""
+
+    partition: int
+    epoch: int
+    """Its offset."""
+    address: str
+
+
 @dataclass(slots=True, kw_only=True)
 class Seen:
     """One transaction as the journal shows it."""
 
-    begin: int
-    """Offset of its BEGIN."""
+    key: Key
     producer_id: str
     state: State = State.OPEN
     reason: AbortReason | None = None
@@ -66,13 +79,19 @@ class Seen:
 
 
 class JournalView:
-    """Transactions of one journal partition whose producer ids begin with `prefix`."""
+    """Owners of all journal partitions, and transactions of producer ids that begin so."""
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
-        self._epochs: EpochFilter | None = None
-        self._unfinished: dict[int, Seen] = {}
-        self._all: dict[int, Seen] = {}
+        self._epochs: dict[int, EpochFilter] = {}
+        self._unfinished: dict[Key, Seen] = {}
+        self._all: dict[Key, Seen] = {}
+        self.owners: dict[int, Ownership] = {}
+        """Who serves each partition."""
+        self.takeovers: list[Ownership] = []
+        """All of them, in the order they were read."""
+        self.void_entries = 0
+        """Entries that an owner appended after another had replaced it."""
         self.committed = 0
         """Transactions decided so, whether or not finished."""
         self.aborted = 0
@@ -80,45 +99,58 @@ class JournalView:
         """Data records of committed transactions."""
 
     def __iter__(self) -> Iterator[Seen]:
-        """All transactions, by BEGIN."""
+        """All transactions; those of one partition by BEGIN."""
         return iter(self._all.values())
 
-    def __getitem__(self, begin: int) -> Seen:
-        """The transaction whose BEGIN lies at this offset."""
-        return self._all[begin]
+    def __getitem__(self, key: Key) -> Seen:
+        """The transaction of that name."""
+        return self._all[key]
 
-    def feed(self, offset: int, entry: Entry) -> None:
-        """Take the next entry. Reading may begin anywhere before an OWNER that is valid."""
+    def feed(self, partition: int, offset: int, entry: Entry) -> None:
+        """Take a partition's next entry. Reading may begin anywhere before a valid OWNER."""
         record = entry.record
-        if self._epochs is None:
+        epochs = self._epochs.get(partition)
+        if epochs is None:
             if not isinstance(record, Owner):
                 return
             first = record.replaces == NO_EPOCH
-            self._epochs = EpochFilter(record.replaces, None if first else entry.incarnation)
-        if not self._epochs.accept(offset, entry):
+            epochs = EpochFilter(record.replaces, None if first else entry.incarnation)
+            self._epochs[partition] = epochs
+        if not epochs.accept(offset, entry):
+            self.void_entries += entry.epoch < epochs.epoch and not isinstance(record, Owner)
             return
         match record:
+            case Owner() if epochs.epoch == offset:
+                taken = Ownership(partition, offset, record.address)
+                self.owners[partition] = taken
+                self.takeovers.append(taken)
             case Begin() if record.producer_id.startswith(self._prefix):
-                seen = Seen(
-                    begin=offset,
+                key = (partition, offset)
+                self._all[key] = self._unfinished[key] = Seen(
+                    key=key,
                     producer_id=record.producer_id,
                     has_written=bool(record.partitions),
                 )
-                self._all[offset] = self._unfinished[offset] = seen
-            case AddPartitions() | AddOffsets() if record.begin in self._unfinished:
-                self._unfinished[record.begin].has_written = True
-            case PrepareCommit() | PrepareAbort() if record.begin in self._unfinished:
-                self._decide(self._unfinished[record.begin], record, entry.epoch)
-            case Committed() | Aborted() if record.begin in self._unfinished:
-                seen = self._unfinished[record.begin]
-                state = State.COMMITTED if isinstance(record, Committed) else State.ABORTED
-                if seen.state in VALID_PREVIOUS[state]:
-                    seen.state, seen.finished_in = state, entry.epoch
-                    del self._unfinished[record.begin]
+            case AddPartitions() | AddOffsets() | PrepareCommit() | PrepareAbort():
+                seen = self._unfinished.get((partition, record.begin))
+                if seen is not None:
+                    self._advance(seen, record, entry.epoch)
+            case Committed() | Aborted():
+                seen = self._unfinished.get((partition, record.begin))
+                if seen is not None:
+                    self._finish(seen, isinstance(record, Committed), entry.epoch)
             case _:
                 pass
 
-    def _decide(self, seen: Seen, record: PrepareCommit | PrepareAbort, epoch: int) -> None:
+    def _advance(
+        self,
+        seen: Seen,
+        record: AddPartitions | AddOffsets | PrepareCommit | PrepareAbort,
+        epoch: int,
+    ) -> None:
+        if isinstance(record, AddPartitions | AddOffsets):
+            seen.has_written = True
+            return
         if seen.state is not State.OPEN:
             return
         seen.decided_in = epoch
@@ -130,6 +162,12 @@ class JournalView:
         else:
             seen.state, seen.reason = State.ABORTING, record.reason
             self.aborted += 1
+
+    def _finish(self, seen: Seen, committed: bool, epoch: int) -> None:
+        state = State.COMMITTED if committed else State.ABORTED
+        if seen.state in VALID_PREVIOUS[state]:
+            seen.state, seen.finished_in = state, epoch
+            del self._unfinished[seen.key]
 
     @property
     def unfinished(self) -> list[Seen]:
@@ -147,17 +185,29 @@ class JournalView:
                 return seen
         return None
 
+    def partitions_of(self, address: str) -> dict[int, int]:
+        """Journal partitions that this coordinator owns, and its epoch in each."""
+        owned = self.owners.values()
+        return {o.partition: o.epoch for o in owned if o.address == address}
+
 
 class JournalTail:
-    """Reads one journal partition into a view, from `start` on. One thread at a time."""
+    """Reads the journal into a view. One thread at a time."""
 
-    def __init__(self, log: Log, partition: int, start: int, view: JournalView) -> None:
+    def __init__(self, log: Log, starts: Mapping[int, int], view: JournalView) -> None:
+        """Begin.
+
+        Args:
+            log: the cluster.
+            starts: each partition to read, and the offset to begin at.
+            view: what is read goes there.
+        """
         self._log = log
-        self._partition = partition
-        self._next = start
+        self._next = dict(starts)
         self.view: Final = view
         self._consumer = log.consumer(_CONSUMER_CONFIG)
-        self._consumer.assign([TopicPartition(JOURNAL_TOPIC, partition, start)])
+        places = [TopicPartition(JOURNAL_TOPIC, p, start) for p, start in starts.items()]
+        self._consumer.assign(places)
 
     def read(self, timeout_s: float) -> None:
         """Take what is there; wait up to `timeout_s` for a first entry.
@@ -168,27 +218,30 @@ class JournalTail:
         """
         first = self._consumer.poll(timeout_s)
         for message in [] if first is None else [first, *self._consumer.consume(_BATCH, 0)]:
-            error = message.error()
+            error, partition, offset = message.error(), message.partition(), message.offset()
             if error is not None:
                 if error.code() == KafkaError._AUTO_OFFSET_RESET:
-                    raise BrokerError(f"the journal has no offset {self._next}: {error.str()}")
+                    raise BrokerError(
+                        f"journal partition {partition} has no offset {offset}: {error.str()}"
+                    )
                 continue  # a broker that is away; librdkafka connects again by itself
-            offset = message.offset()
+            assert partition is not None
             assert offset is not None
-            self.view.feed(offset, decode_entry(message.value()))
-            self._next = offset + 1
+            self.view.feed(partition, offset, decode_entry(message.value()))
+            self._next[partition] = offset + 1
 
-    def read_to_end(self, *, timeout_s: float) -> None:
-        """Read up to the journal's end as of now.
+    def read_to_end(self, partition: int, *, timeout_s: float) -> None:
+        """Read up to the partition's end as of now.
 
         Raises:
             BrokerError: not within `timeout_s`.
         """
         deadline_s = time.monotonic() + timeout_s
-        end = self._log.end_offset(JOURNAL_TOPIC, self._partition, timeout_s=timeout_s)
-        while self._next < end:
+        end = self._log.end_offset(JOURNAL_TOPIC, partition, timeout_s=timeout_s)
+        while self._next[partition] < end:
             if time.monotonic() > deadline_s:
-                raise BrokerError(f"reading the journal stood at {self._next} of {end}")
+                at = self._next[partition]
+                raise BrokerError(f"reading journal partition {partition} stood at {at} of {end}")
             self.read(0.05)
 
     def read_until(self, condition: Callable[[], bool], *, timeout_s: float) -> bool:

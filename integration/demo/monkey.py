@@ -1,144 +1,111 @@
-"""Who is killed and when: decided by what the journal shows, and counted by what it shows after.
+"""Who is killed or paused and when: decided by what the journal shows.
 
-1. The flights are let through in slices, one per kill, so that the kills spread over the run.
-2. A victim is chosen when the journal shows what the kill is to interrupt: a worker's OPEN
-   transaction that has written, or, for the coordinator, a COMMITTING one.
-3. Such a moment is over within milliseconds. So the victim is paused (SIGSTOP), what it had on
+1. A victim is chosen when the journal shows what the fault is to interrupt: a worker's OPEN
+   transaction that has written, or, for a coordinator, a COMMITTING one of a partition it owns.
+2. Such a moment is over within milliseconds. So the victim is paused (SIGSTOP), what it had on
    its way is given time to land, and the journal is read to its end. Only if the transaction is
-   still there is the victim killed (SIGKILL); otherwise it goes on, and the next moment is tried.
-4. A killed worker counts when the journal says in the end that its open transaction was aborted,
-   and not at its own request. A killed coordinator counts if after its death the journal still
-   has a COMMITTING transaction; its successor finishes it.
+   still there does the victim stay as it is, or get SIGKILL; otherwise it goes on, and the next
+   moment is tried.
+3. A killed process is started again at once. A paused worker's successor is started beside it,
+   and the worker wakes when its transaction is aborted. A paused coordinator wakes when the others
+   have taken its partitions over. One coordinator at a time is down or sleeps.
+4. What the victim had on its way may land all the same, later, on a busy machine: then the fault
+   interrupted nothing, and is repeated.
+
+What counts in the end is said by the deeds themselves (`deeds.py`).
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Final
 
-from ...journal.records import AbortReason
 from ...journal.state import State
+from .deeds import CoordinatorKill, CoordinatorPause, Deed, WorkerKill, WorkerPause
 from .fleet import Worker
-from .journal_view import JournalTail, JournalView, Seen
+from .journal_view import JournalTail, Key, Seen
+from .plan import Fault, Plan
 from .processes import CoordinatorChild
 from .publisher import Publisher
 
-FLIGHTS_PER_WORKER_KILL: Final = 2_500
-FLIGHTS_PER_COORDINATOR_KILL: Final = 8_000
-WORKER_KILLS_MAX: Final = 12
-COORDINATOR_KILLS_MAX: Final = 3
-WORKER_KILLS_REQUIRED: Final = 5
-COORDINATOR_KILLS_REQUIRED: Final = 1
 _LANDING_S: Final = 0.02
 _READ_TIMEOUT_S: Final = 20.0
 _DRY_S: Final = 0.3
 
 
-class Target(Enum):
-    """What a kill hits."""
-
-    WORKER = "worker"
-    COORDINATOR = "coordinator"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The kills of a run: as many as its flights leave room for."""
-
-    flights: int
-    kills: tuple[Target, ...]
-    worker_kills_required: int
-    coordinator_kills_required: int
-
-    @classmethod
-    def of(cls, flights: int) -> Plan:
-        """20,000 flights and more have the full number; fewer have fewer, down to none."""
-        workers = min(WORKER_KILLS_MAX, flights // FLIGHTS_PER_WORKER_KILL)
-        coordinators = min(COORDINATOR_KILLS_MAX, flights // FLIGHTS_PER_COORDINATOR_KILL)
-        kills = [Target.WORKER] * workers
-        for number in range(coordinators):
-            place = (2 * number + 1) * len(kills) // (2 * coordinators)
-            kills.insert(place, Target.COORDINATOR)
-        return cls(
-            flights=flights,
-            kills=tuple(kills),
-            worker_kills_required=min(WORKER_KILLS_REQUIRED, workers),
-            coordinator_kills_required=min(COORDINATOR_KILLS_REQUIRED, coordinators),
-        )
-
-    def slice_start(self, number: int) -> int:
-        """Flights before the slice in which kill `number` (from 0) happens."""
-        return self.flights * number // (len(self.kills) + 1)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerKill:
-    """A worker was killed while this transaction of its was OPEN in the journal."""
-
-    worker: str
-    begin: int
-
-    def counts(self, view: JournalView) -> bool:
-        """Whether the kill left the transaction open: somebody else had to abort it."""
-        seen = view[self.begin]
-        return seen.state.aborts and seen.reason is not AbortReason.REQUESTED
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorKill:
-    """The coordinator was killed; these transactions were COMMITTING in the journal after it."""
-
-    begins: tuple[int, ...]
-
-    def counts(self, view: JournalView) -> bool:
-        """Whether one of them was left to the successor, which then committed it."""
-        return any(view[b].state is State.COMMITTED for b in self.begins)
-
-
 @dataclass(slots=True)
 class Monkey:
-    """Kills by plan; `step` is called all the time."""
+    """Does harm by plan; `step` is called all the time."""
 
     plan: Plan
     workers: Sequence[Worker]
-    coordinator: CoordinatorChild
+    coordinators: Sequence[CoordinatorChild]
     tail: JournalTail
     publisher: Publisher
-    worker_kills: list[WorkerKill] = field(default_factory=list)
-    coordinator_kills: list[CoordinatorKill] = field(default_factory=list)
+    deeds: list[Deed] = field(default_factory=list)
     _done: int = 0
+    _repeats: Counter[Fault] = field(default_factory=Counter)
     _dry_since_s: float | None = None
 
     def start(self) -> None:
         """Let the first slice through."""
         self._allow()
 
+    @property
+    def pauses(self) -> list[WorkerPause | CoordinatorPause]:
+        """Those under way."""
+        pauses = [d for d in self.deeds if isinstance(d, WorkerPause | CoordinatorPause)]
+        return [pause for pause in pauses if not pause.is_over]
+
+    @property
+    def counts(self) -> dict[Fault, int]:
+        """Deeds of each planned kind so far."""
+        done = Counter(deed.fault for deed in self.deeds)
+        return {fault: done[fault] for fault in self.plan.required}
+
     def step(self) -> None:
-        """Kill somebody if it is time and the moment is right.
+        """Wake whoever slept enough; do harm if it is time and the moment is right.
 
         Raises:
             BrokerError: the journal can't be read.
-            ProcessDiedError: the restarted coordinator did not come up.
+            ProcessDiedError: a restarted coordinator did not come up.
         """
-        if self._done == len(self.plan.kills) or not self.coordinator.is_ready:
-            return
+        for pause in self.pauses:
+            if pause.may_end(self.tail.view, time.monotonic()):
+                pause.end(self.tail.view)
+        ready = [coordinator.is_ready for coordinator in self.coordinators]
         booked = self.tail.view.records_committed // 2
-        if booked >= self.plan.slice_start(self._done):
-            if self._try(self.plan.kills[self._done]):
-                self._done += 1
-                self._allow()
-            else:
-                self._feed(booked)
+        if not any(ready) or booked < self.plan.slice_start(self._done):
+            return
+        repeat = self._to_repeat()
+        if repeat is None and self._done == len(self.plan.faults):
+            return
+        if not self._try(repeat or self.plan.faults[self._done], all(ready)):
+            self._feed(booked)
+        elif repeat is not None:
+            self._repeats[repeat] += 1
+        else:
+            self._done += 1
+            self._allow()
+
+    def _to_repeat(self) -> Fault | None:
+        """A kind of fault that came to nothing more often than it was repeated."""
+        spoilt = Counter(deed.fault for deed in self.deeds if deed.is_spoilt(self.tail.view))
+        if self._repeats.total() < len(self.plan.faults):
+            for fault in self.plan.required:
+                if spoilt[fault] > self._repeats[fault]:
+                    return fault
+        return None
 
     def _allow(self) -> None:
-        last = self._done == len(self.plan.kills)
+        last = self._done == len(self.plan.faults)
         self.publisher.allow(self.plan.flights if last else self.plan.slice_start(self._done + 1))
 
     def _feed(self, booked: int) -> None:
-        """Let some of the next slice through when this one is used up without a kill."""
+        """Let some of the next slice through when this one is used up without a fault."""
         now_s = time.monotonic()
         if booked < self.publisher.allowed:
             self._dry_since_s = None
@@ -148,47 +115,87 @@ class Monkey:
             self._dry_since_s = None
             self.publisher.allow(booked + max(self.plan.slice_start(1) // 4, 1))
 
-    def _try(self, target: Target) -> bool:
-        if target is Target.COORDINATOR:
-            return self._try_coordinator()
+    def _try(self, fault: Fault, all_ready: bool) -> bool:
+        if fault in (Fault.COORDINATOR_KILL, Fault.COORDINATOR_PAUSE):
+            asleep = any(isinstance(pause, CoordinatorPause) for pause in self.pauses)
+            return all_ready and not asleep and self._try_coordinators(fault)
         for worker in sorted(self.workers, key=lambda w: w.child.starts):
             if self._victim(worker) is not None:
-                return self._try_worker(worker)
+                return self._try_worker(worker, fault)
         return False
+
+    # ---- workers ---------------------------------------------------------------------------
 
     def _victim(self, worker: Worker) -> Seen | None:
         seen = self.tail.view.open_of(worker.producer_id)
-        # A killed worker's transaction stays open until its successor is up: it counts once.
-        hit = seen is not None and any(kill.begin == seen.begin for kill in self.worker_kills)
+        # A stricken worker's transaction stays open until its successor is up: it counts once.
+        hit = seen is not None and any(
+            isinstance(deed, WorkerKill | WorkerPause) and deed.key == seen.key
+            for deed in self.deeds
+        )
         return None if hit else seen
 
-    def _try_worker(self, worker: Worker) -> bool:
+    def _try_worker(self, worker: Worker, fault: Fault) -> bool:
+        before = self._victim(worker)
+        assert before is not None
         worker.child.pause()
         time.sleep(_LANDING_S)
-        self.tail.read_to_end(timeout_s=_READ_TIMEOUT_S)
+        self.tail.read_to_end(before.key[0], timeout_s=_READ_TIMEOUT_S)
         seen = self._victim(worker)
         if seen is None:
             worker.child.resume()
             return False
-        worker.child.kill()
-        self.worker_kills.append(WorkerKill(worker.child.name, seen.begin))
+        if fault is Fault.WORKER_KILL:
+            worker.child.kill()
+            self.deeds.append(WorkerKill(worker.child.name, seen.key))
+        else:
+            zombie = worker.child.leave_behind()
+            worker.zombies.append(zombie)
+            self.deeds.append(WorkerPause(zombie=zombie, key=seen.key, since_s=time.monotonic()))
         worker.child.start()
         return True
 
-    def _try_coordinator(self) -> bool:
-        view = self.tail.view
-        if not view.in_state(State.COMMITTING):
-            return False
-        self.coordinator.pause()
-        self.tail.read_to_end(timeout_s=_READ_TIMEOUT_S)
-        if not view.in_state(State.COMMITTING):
-            self.coordinator.resume()
-            return False
-        self.coordinator.kill()
+    # ---- coordinators ----------------------------------------------------------------------
+
+    def _committing(self, coordinator: CoordinatorChild) -> tuple[Key, ...]:
+        """COMMITTING transactions that the coordinator itself decided and has to finish."""
+        owned = self.tail.view.partitions_of(coordinator.address)
+        return tuple(
+            seen.key
+            for seen in self.tail.view.in_state(State.COMMITTING)
+            if seen.decided_in == owned.get(seen.key[0])
+        )
+
+    def _try_coordinators(self, fault: Fault) -> bool:
+        for coordinator in sorted(self.coordinators, key=lambda c: c.faults):
+            if keys := self._committing(coordinator):
+                return self._try_coordinator(coordinator, keys, fault)
+        return False
+
+    def _try_coordinator(
+        self, coordinator: CoordinatorChild, before: tuple[Key, ...], fault: Fault
+    ) -> bool:
+        coordinator.pause()
         time.sleep(_LANDING_S)
-        self.tail.read_to_end(timeout_s=_READ_TIMEOUT_S)
-        left = tuple(seen.begin for seen in view.in_state(State.COMMITTING))
-        self.coordinator.start()
-        if left:
-            self.coordinator_kills.append(CoordinatorKill(left))
-        return bool(left)
+        for partition in {key[0] for key in before}:
+            self.tail.read_to_end(partition, timeout_s=_READ_TIMEOUT_S)
+        keys = self._committing(coordinator)
+        if not keys:
+            coordinator.resume()
+            return False
+        coordinator.faults += 1
+        if fault is Fault.COORDINATOR_KILL:
+            coordinator.kill()
+            coordinator.start()
+            self.deeds.append(CoordinatorKill(keys, coordinator.address))
+        else:
+            self.deeds.append(
+                CoordinatorPause(
+                    zombie=coordinator,
+                    address=coordinator.address,
+                    owned=self.tail.view.partitions_of(coordinator.address),
+                    keys=keys,
+                    since_s=time.monotonic(),
+                )
+            )
+        return True

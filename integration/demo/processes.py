@@ -14,6 +14,8 @@ from ..kafka.child import last_lines, spawn
 from ..kafka.datadir import HOST, pick_ports
 from .errors import ProcessDiedError
 
+JOURNAL_PARTITIONS: Final = 8
+"""If the journal is created by the demo's coordinators."""
 COORDINATOR_READY: Final = b"coordinator ready on "
 COORDINATOR_START_TIMEOUT_S: Final = 30.0
 _STOP_TIMEOUT_S: Final = 10.0
@@ -50,6 +52,11 @@ class Child:
         assert self._process is not None, "start() first"
         return self._process.pid
 
+    @property
+    def exit_status(self) -> int | None:
+        """Of the ended process; None while it runs, and before."""
+        return None if self._process is None else self._process.poll()
+
     def start(self) -> None:
         """Start it, or its successor."""
         assert not self.is_running, self.name
@@ -76,6 +83,13 @@ class Child:
     def resume(self) -> None:
         """SIGCONT."""
         self._send(signal.SIGCONT)
+
+    def leave_behind(self) -> Child:
+        """Its running process as a child of its own; a successor can be started beside it."""
+        left = Child(f"zombie {self.starts} of {self.name}", self._log, self._arguments)
+        left._process, self._process = self._process, None
+        left._log_start = self._log_start
+        return left
 
     def kill(self) -> None:
         """SIGKILL, and wait for the end. Nothing to do if it is not running."""
@@ -109,10 +123,12 @@ class Child:
 class CoordinatorChild(Child):
     """`logtx coordinator`, at another port each time: clients find it through the log."""
 
-    def __init__(self, log: Path, bootstrap_servers: str) -> None:
-        super().__init__("coordinator", log, ())
+    def __init__(self, name: str, log: Path, bootstrap_servers: str) -> None:
+        super().__init__(name, log, ())
         self._bootstrap_servers = bootstrap_servers
         self.address = ""
+        self.faults = 0
+        """Kills and pauses so far."""
         self._started_s = 0.0
         self._ready = False
 
@@ -125,7 +141,8 @@ class CoordinatorChild(Child):
 
     def _command(self) -> list[str]:
         servers = ["--bootstrap-servers", self._bootstrap_servers]
-        return ["logtx", "coordinator", *servers, "--listen", self.address]
+        journal = ["--journal-partitions", str(JOURNAL_PARTITIONS)]
+        return ["logtx", "coordinator", *servers, *journal, "--listen", self.address]
 
     @property
     def is_ready(self) -> bool:
@@ -138,7 +155,7 @@ class CoordinatorChild(Child):
             self.check()
             if time.monotonic() - self._started_s > COORDINATOR_START_TIMEOUT_S:
                 raise ProcessDiedError(
-                    f"The coordinator was not ready within {COORDINATOR_START_TIMEOUT_S:.0f} s; "
+                    f"The {self.name} was not ready within {COORDINATOR_START_TIMEOUT_S:.0f} s; "
                     f"its log is {self._log}.",
                     last_lines(self._log, _LOG_LINES, from_byte=self._log_start),
                 )

@@ -1,6 +1,6 @@
 """What the worker and auditor processes tell the supervisor: small files, whole at every instant.
 
-- a worker appends a line for each committed transaction, to a file per incarnation, so that a
+- a worker appends a line for each commit it asked for, to a file per incarnation, so that a
   SIGKILL loses nothing that was reported;
 - an auditor replaces its status file with every report, the last of which is final.
 """
@@ -10,7 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+FENCED_STATUS: Final = 3
+"""Exit status of a worker that was fenced: another one took its place."""
 
 
 def write_status(path: Path, status: dict[str, Any]) -> None:

@@ -7,7 +7,8 @@ a sentence that says what stood still.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -18,29 +19,36 @@ from rich.console import Console
 from ...journal.errors import LogtxError
 from ...journal.log import Log
 from ...journal.open import open_log
-from ...journal.reader import JOURNAL_TOPIC, journal_partition_of
 from ..kafka.child import last_lines
 from .cluster import (
-    TRANSACTION_GROUP,
+    Cluster,
+    Names,
     StallWatch,
     create_topics,
     delete_topics,
     directory_of,
-    journal_end,
+    journal_ends,
     kafka_at,
 )
+from .deeds import CoordinatorKill, CoordinatorPause
 from .display import LiveProgress, Snapshot, print_keep, print_outcome
 from .errors import DemoError, ProcessDiedError
-from .fleet import Fleet
-from .flights import TOTAL_FLIGHTS, flights_file
+from .fleet import ASSIGNMENT, Fleet
+from .flights import flights_file
 from .journal_view import JournalTail, JournalView
 from .ledger import LedgerFindings
-from .monkey import Monkey, Plan
+from .monkey import Monkey
+from .options import DemoOptions
+from .plan import Fault, Plan
 from .publisher import Publisher
 from .reports import percentile, read_commit_ms, read_status
-from .verdict import Outcome, reasons_against
+from .verdict import Outcome, Sharing, Tally, reasons_against
 
+DEFAULT_GROUP: Final = "default"
+"""Transaction group of all workers, where there is one coordinator."""
 STALL_S: Final = 60.0
+SHARES_TIMEOUT_S: Final = 20.0
+"""For coordinators that come new to get a part of the journal."""
 _TICK_S: Final = 0.005
 _STATUS_EVERY_S: Final = 0.25
 _END_TIMEOUT_S: Final = 30.0
@@ -48,75 +56,108 @@ _KEEP_POLL_S: Final = 0.2
 _LOG_LINES: Final = 8
 
 
-def run_demo(
-    flights: int | None, keep: bool, data_dir: Path | None, bootstrap_servers: str | None
-) -> int:
+def run_demo(options: DemoOptions) -> int:
     """Run the demo; the exit status: 0 for the verdict TRUE, 1 for FALSE.
-
-    Args:
-        flights: how many of the file's flights; None for all.
-        keep: leave Kafka and the coordinator running until Ctrl-C.
-        data_dir: for records and logs; None for a temporary directory.
-        bootstrap_servers: a cluster to use instead of starting one.
 
     Raises:
         DemoError, LocalKafkaError: it can't start; the message says why.
         KeyboardInterrupt: Ctrl-C or SIGTERM; every process is stopped first.
     """
     console = Console()
+    options.check()
     flights_file()  # before the seconds that Kafka takes
     with ExitStack() as stack:
-        directory = stack.enter_context(directory_of(data_dir))
+        directory = stack.enter_context(directory_of(options.data_dir))
         with console.status("Starting Kafka …"):
-            servers = stack.enter_context(kafka_at(directory, bootstrap_servers))
-        # librdkafka prints every lost connection; what matters here is raised.
-        log = open_log({"bootstrap.servers": servers, "log_level": 0})
+            cluster = stack.enter_context(kafka_at(directory, options.bootstrap_servers))
+        # librdkafka reports every lost connection; what matters here is raised.
+        log = open_log({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
         stack.callback(log.close)
-        journal_start = journal_end(log)
+        starts = journal_ends(log)
         names = create_topics(log)
-        if bootstrap_servers is not None and not keep:
+        if options.bootstrap_servers is not None and not options.keep:
             stack.callback(delete_topics, log, names)
-        fleet = Fleet(servers, directory, names, min(flights or TOTAL_FLIGHTS, TOTAL_FLIGHTS))
+        fleet = _fleet(options, cluster, directory, names, len(starts))
         stack.callback(fleet.stop)
-        with console.status("Starting the coordinator …"):
-            fleet.coordinator.start()
-            fleet.coordinator.await_ready()
-        demo = stack.enter_context(Demo(console, log, fleet, journal_start))
+        with console.status("Starting coordinators …"):
+            for coordinator in fleet.coordinators:
+                coordinator.start()
+            for coordinator in fleet.coordinators:
+                coordinator.await_ready()
+        demo = stack.enter_context(Demo(console, log, cluster, fleet, starts, options))
         outcome = demo.run()
         reasons = reasons_against(outcome)
         print_outcome(console, outcome, reasons)
         if reasons:
             demo.print_logs()
-        if keep:
+        if options.keep:
             demo.keep()
         return 1 if reasons else 0
 
 
-class Demo:
-    """One run of the demo, on a Kafka and a coordinator that serve; a context manager."""
+def _fleet(
+    options: DemoOptions, cluster: Cluster, directory: Path, names: Names, journal_partitions: int
+) -> Fleet:
+    coordinators = options.coordinator_count
+    if coordinators > journal_partitions:
+        raise DemoError(
+            f"The journal has {journal_partitions} partitions: ask for at most that many "
+            "coordinators, so that each gets one."
+        )
+    # What belongs to one consumer group has one order, hence one owner: to keep several
+    # coordinators busy, each worker is a transaction group and a consumer group of its own.
+    groups = (
+        names.transaction_groups(len(ASSIGNMENT), journal_partitions)
+        if coordinators > 1
+        else [DEFAULT_GROUP] * len(ASSIGNMENT)
+    )
+    return Fleet(
+        cluster.bootstrap_servers,
+        directory,
+        names,
+        flights=options.flight_count,
+        coordinators=coordinators,
+        groups=groups,
+    )
 
-    def __init__(self, console: Console, log: Log, fleet: Fleet, journal_start: int) -> None:
+
+class Demo:
+    """One run of the demo, on a Kafka and coordinators that serve; a context manager."""
+
+    def __init__(
+        self,
+        console: Console,
+        log: Log,
+        cluster: Cluster,
+        fleet: Fleet,
+        journal_starts: Mapping[int, int],
+        options: DemoOptions,
+    ) -> None:
         """No process is started before `run`.
 
         Args:
             console: where progress is shown.
-            log: the cluster.
+            log: the cluster, as clients see it.
+            cluster: the cluster, as we started it.
             fleet: the processes.
-            journal_start: the journal's end before the coordinator was started.
+            journal_starts: ends of the journal's partitions before coordinators were started.
+            options: what was asked for.
         """
         self._console = console
         self._log = log
+        self._cluster = cluster
         self._fleet = fleet
         self._flights = fleet.flights
-        self._plan = Plan.of(fleet.flights)
+        self._plan = Plan.of(
+            fleet.flights, coordinators=len(fleet.coordinators), chaos=options.chaos
+        )
         self._view = JournalView(fleet.names.producer_prefix)
-        partitions = log.topic_info(JOURNAL_TOPIC).partition_count
-        partition = journal_partition_of(TRANSACTION_GROUP, partitions)
-        self._tail = JournalTail(log, partition, journal_start, self._view)
+        self._tail = JournalTail(log, journal_starts, self._view)
         self._publisher = Publisher(log, fleet.names.flights, fleet.flights)
         self._monkey = Monkey(
-            self._plan, fleet.workers, fleet.coordinator, self._tail, self._publisher
+            self._plan, fleet.workers, fleet.coordinators, self._tail, self._publisher
         )
+        self._takeovers_before = 0
         self._started_s = 0.0
         self._booked_all_s: float | None = None
         self._statuses: dict[str, dict[str, Any]] = {}
@@ -145,11 +186,17 @@ class Demo:
     def run(self) -> Outcome:
         """Run it all. What goes wrong on the way is told in the outcome's problems."""
         problems: list[str] = []
-        self._started_s = time.monotonic()
         with LiveProgress(self._console, self._flights) as display:
             # Each one whatever became of the one before: if a flight is never booked, the
             # auditors still tell which entries are missing.
-            for step in (self._start, self._drive, self._end_workers, self._end_auditors):
+            for step in (
+                self._await_shares,
+                self._start,
+                self._drive,
+                self._await_shares,
+                self._end_workers,
+                self._end_auditors,
+            ):
                 try:
                     step(display)
                 except LogtxError as error:
@@ -157,34 +204,63 @@ class Demo:
         return self._outcome(problems)
 
     def _start(self, _display: LiveProgress) -> None:
+        self._takeovers_before = len(self._view.takeovers)
+        self._started_s = time.monotonic()
         for child in self._fleet.children:
             child.start()
         self._publisher.start()
         self._monkey.start()
 
     def _drive(self, display: LiveProgress) -> None:
-        """Until every flight is booked."""
+        """Until every flight is booked, and nobody sleeps any more."""
 
         def done() -> bool:
             self._monkey.step()
-            for child in (*self._fleet.children, self._fleet.coordinator):
+            self._cluster.check()
+            for child in (*self._fleet.children, *self._fleet.coordinators):
                 child.check()
             if self._publisher.failure is not None:
                 raise self._publisher.failure
-            return self._booked >= self._flights
+            if self._booked >= self._flights and self._booked_all_s is None:
+                self._booked_all_s = time.monotonic()
+            return self._booked_all_s is not None and not self._monkey.pauses
 
         # Aborted transactions are no progress: a run that only aborts must end too.
-        self._follow(display, done, lambda: (self._publisher.published, self._booked))
-        self._booked_all_s = time.monotonic()
+        self._follow(
+            display,
+            done,
+            lambda: (self._publisher.published, self._booked, len(self._monkey.pauses)),
+        )
+
+    def _await_shares(self, display: LiveProgress) -> None:
+        """Until every coordinator owns a part of the journal; what is missing, the verdict tells.
+
+        Raises:
+            ProcessDiedError: one of them ended.
+        """
+        deadline_s = time.monotonic() + SHARES_TIMEOUT_S
+
+        def done() -> bool:
+            for coordinator in self._fleet.coordinators:
+                coordinator.check()
+            return all(self._shares()) or time.monotonic() > deadline_s
+
+        self._follow(display, done, time.monotonic)
+
+    def _shares(self) -> list[int]:
+        return [len(self._view.partitions_of(c.address)) for c in self._fleet.coordinators]
 
     def _end_workers(self, _display: LiveProgress) -> None:
         for worker in self._fleet.workers:
             worker.child.ask_to_stop()
-        bad = [w for w in self._fleet.workers if not w.child.await_end(_END_TIMEOUT_S)]
-        # What stays unfinished is told by the verdict.
-        self._tail.read_until(lambda: not self._view.unfinished, timeout_s=_END_TIMEOUT_S)
+        bad = [w.child for w in self._fleet.workers if not w.child.await_end(_END_TIMEOUT_S)]
+        # What stays unfinished, or of whom was not fenced, is told by the verdict.
+        self._tail.read_until(
+            lambda: not (self._view.unfinished or any(z.is_running for z in self._fleet.zombies)),
+            timeout_s=_END_TIMEOUT_S,
+        )
         if bad:
-            names = ", ".join(worker.child.name for worker in bad)
+            names = ", ".join(child.name for child in bad)
             raise ProcessDiedError(f"Did not end well when asked to: {names}.")
 
     def _end_auditors(self, display: LiveProgress) -> None:
@@ -234,15 +310,25 @@ class Demo:
             committed=self._view.committed,
             aborted=self._view.aborted,
             open=len(self._view.unfinished),
-            worker_kills=len(self._monkey.worker_kills),
-            coordinator_kills=len(self._monkey.coordinator_kills),
+            faults=self._monkey.counts,
+            shares=self._share_words(),
+        )
+
+    def _share_words(self) -> tuple[str, ...]:
+        coordinators = self._fleet.coordinators
+        if len(coordinators) == 1:
+            return ()
+        asleep = [pause.zombie for pause in self._monkey.pauses]
+        return tuple(
+            f"{share} (asleep)" if coordinator in asleep else str(share)
+            for coordinator, share in zip(coordinators, self._shares(), strict=True)
         )
 
     def _outcome(self, problems: list[str]) -> Outcome:
         committed = self._statuses.get("read_committed", {})
         uncommitted = self._statuses.get("read_uncommitted", {})
         commit_ms = read_commit_ms(self._fleet.commit_reports())
-        view, monkey, publisher = self._view, self._monkey, self._publisher
+        view, publisher = self._view, self._publisher
         return Outcome(
             flights=self._flights,
             flights_booked=self._booked,
@@ -251,17 +337,32 @@ class Demo:
             transactions_committed=view.committed,
             transactions_aborted=view.aborted,
             transactions_unfinished=len(view.unfinished),
-            worker_kills=sum(kill.counts(view) for kill in monkey.worker_kills),
-            worker_kills_required=self._plan.worker_kills_required,
-            coordinator_kills=sum(kill.counts(view) for kill in monkey.coordinator_kills),
-            coordinator_kills_required=self._plan.coordinator_kills_required,
+            faults=self._tallies(),
+            sharing=self._sharing() if len(self._fleet.coordinators) > 1 else None,
             elapsed_s=(self._booked_all_s or time.monotonic()) - self._started_s,
             commit_p50_ms=percentile(commit_ms, 50),
             commit_p99_ms=percentile(commit_ms, 99),
+            commit_worst_ms=percentile(commit_ms, 100),
             findings=LedgerFindings(**committed["findings"]) if committed.get("final") else None,
             transactions_audited=committed.get("transactions", 0),
             entries_uncommitted=uncommitted["entries"] if uncommitted.get("final") else None,
             problems=tuple(problems),
+        )
+
+    def _tallies(self) -> dict[Fault, Tally]:
+        happened = Counter(deed.fault for deed in self._monkey.deeds if deed.counts(self._view))
+        return {f: Tally(happened[f], required) for f, required in self._plan.required.items()}
+
+    def _sharing(self) -> Sharing:
+        returned = [
+            d for d in self._monkey.deeds if isinstance(d, CoordinatorKill | CoordinatorPause)
+        ]
+        return Sharing(
+            shares=tuple(self._shares()),
+            takeovers=len(self._view.takeovers) - self._takeovers_before,
+            returned=len(returned),
+            served_again=sum(deed.served_again(self._view) for deed in returned),
+            void_entries=self._view.void_entries,
         )
 
     # ---- afterwards ------------------------------------------------------------------------
@@ -276,18 +377,25 @@ class Demo:
                 )
 
     def keep(self) -> None:
-        """Leave Kafka and the coordinator running until Ctrl-C."""
-        names, coordinator = self._fleet.names, self._fleet.coordinator
+        """Leave Kafka and the coordinators running until Ctrl-C.
+
+        Raises:
+            ProcessDiedError: one of them ended by itself.
+        """
+        names, coordinators = self._fleet.names, self._fleet.coordinators
         print_keep(
             self._console,
             servers=self._log.bootstrap_servers,
-            coordinator=coordinator.address,
+            coordinators=[coordinator.address for coordinator in coordinators],
             topics=(names.flights, names.ledger),
+            groups=self._fleet.groups,
             directory=self._fleet.directory,
         )
         try:
             while True:
-                coordinator.check()
+                self._cluster.check()
+                for coordinator in coordinators:
+                    coordinator.check()
                 time.sleep(_KEEP_POLL_S)
         except KeyboardInterrupt:
             self._console.print("Stopping.")

@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .ledger import LedgerFindings
+from .plan import Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How often a kind of fault put something to the test, and how often it had to."""
+
+    happened: int
+    required: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """How several coordinators shared the journal."""
+
+    shares: tuple[int, ...]
+    """Journal partitions that each owned in the end."""
+    takeovers: int
+    """Partitions taken over or given, from the first flight to the end."""
+    returned: int
+    """Coordinators that were started again after a kill, or woke from a pause."""
+    served_again: int
+    """Those of them that were given a partition later."""
+    void_entries: int
+    """Journal entries that former owners wrote after they were replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,16 +47,14 @@ class Outcome:
     transactions_aborted: int
     transactions_unfinished: int
     """Not finished in the journal when everything had ended."""
-    worker_kills: int
-    """Those that left an OPEN transaction in the journal."""
-    worker_kills_required: int
-    coordinator_kills: int
-    """Those that left a COMMITTING transaction in the journal."""
-    coordinator_kills_required: int
+    faults: Mapping[Fault, Tally]
+    sharing: Sharing | None
+    """None with a single coordinator."""
     elapsed_s: float
     """From the first flight published to the last one booked."""
     commit_p50_ms: float
     commit_p99_ms: float
+    commit_worst_ms: float
     findings: LedgerFindings | None
     """Of the read_committed auditor; None if it did not get to its end."""
     transactions_audited: int
@@ -58,7 +82,8 @@ def reasons_against(outcome: Outcome) -> list[str]:
         *outcome.problems,
         *_against_ledger(outcome),
         *_against_transactions(outcome),
-        *_against_kills(outcome),
+        *_against_faults(outcome),
+        *_against_sharing(outcome),
     ]
 
 
@@ -94,20 +119,39 @@ def _against_transactions(outcome: Outcome) -> list[str]:
     return found
 
 
-def _against_kills(outcome: Outcome) -> list[str]:
-    found: list[str] = []
-    if outcome.worker_kills < outcome.worker_kills_required:
-        found.append(
-            f"Only {outcome.worker_kills} of {outcome.worker_kills_required} kills left an open "
-            "transaction."
-        )
-    if outcome.coordinator_kills < outcome.coordinator_kills_required:
-        found.append("The coordinator was not killed with a transaction committing.")
+_PROMISED = {
+    Fault.WORKER_KILL: "kills of workers left an open transaction",
+    Fault.COORDINATOR_KILL: "kills of coordinators left a committing transaction",
+    Fault.WORKER_PAUSE: "paused workers woke to be fenced, their open transaction aborted",
+    Fault.COORDINATOR_PAUSE: "paused coordinators lost all their partitions before they woke",
+}
+
+
+def _against_faults(outcome: Outcome) -> list[str]:
+    found = [
+        f"Only {tally.happened} of {tally.required} {_PROMISED[fault]}."
+        for fault, tally in outcome.faults.items()
+        if tally.happened < tally.required
+    ]
     surplus = outcome.surplus
     if outcome.entries_uncommitted is None:
         found.append("The read_uncommitted auditor did not finish.")
     elif surplus is not None and surplus < 0:
         found.append(f"The read_uncommitted auditor missed {-surplus:,} committed entries.")
-    elif surplus == 0 and outcome.worker_kills_required:
+    elif surplus == 0 and outcome.faults[Fault.WORKER_KILL].required:
         found.append("No record of an aborted transaction is in the log: nothing was put to test.")
+    return found
+
+
+def _against_sharing(outcome: Outcome) -> list[str]:
+    sharing, found = outcome.sharing, list[str]()
+    if sharing is None:
+        return found
+    if sharing.served_again < sharing.returned:
+        found.append(
+            f"Only {sharing.served_again} of {sharing.returned} coordinators that came back were "
+            "given partitions again."
+        )
+    if 0 in sharing.shares:
+        found.append("A coordinator owned no partition in the end.")
     return found

@@ -5,7 +5,8 @@
 The transaction holds two ledger entries per flight and the input offsets of what was consumed. So
 a worker that is killed at any instant loses and repeats nothing: its successor, of the same
 `transactional.id`, fences it, has its open transaction aborted, and resumes from the offsets of
-the last transaction that was committed. SIGTERM ends it after the block at hand.
+the last transaction that was committed. One that was only paused, and wakes when its successor has
+fenced it, ends with `FENCED_STATUS`. SIGTERM ends it after the block at hand.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from typing import Final, TextIO
 from confluent_kafka import Message, TopicPartition
 
 from ...consumer.consumer import Consumer
-from ...journal.errors import RetriableError, TransactionError
+from ...journal.errors import ProducerFencedError, RetriableError, TransactionError
 from ...producer.producer import Producer
+from ...producer.transaction import Transaction
 from .flights import decode_flight, encode_entry
 from .ledger import entries_of
+from .reports import FENCED_STATUS
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,7 +51,7 @@ class Worker:
 
         Args:
             options: see `parse`.
-            report: gets a JSON line for each committed transaction.
+            report: gets a JSON line for each commit that was asked for, whatever came of it.
             stopping: set it to end after the block at hand.
         """
         self._options = options
@@ -58,6 +61,7 @@ class Worker:
             {
                 "bootstrap.servers": options.bootstrap_servers,
                 "transactional.id": options.transactional_id,
+                "transaction.group": options.transaction_group,
             }
         )
         # Before the offsets are asked for: a transaction that the predecessor left open holds
@@ -102,19 +106,26 @@ class Worker:
         return block
 
     def _book(self, block: Sequence[Message]) -> None:
-        topic = self._options.ledger_topic
-        with self._producer.begin_transaction() as txn:
-            for message in block:
-                value = message.value()
-                assert isinstance(value, bytes)
-                for entry in entries_of(decode_flight(value)):
-                    txn.produce(topic, encode_entry(entry._asdict()), entry.airport.encode())
-            txn.send_offsets(self._consumer)
-            started_s = time.perf_counter()
-        commit_ms = (time.perf_counter() - started_s) * 1000
-        line = {"flights": len(block), "commit_ms": round(commit_ms, 3)}
-        self._report.write(json.dumps(line) + "\n")
-        self._report.flush()
+        started_s: float | None = None
+        try:
+            with self._producer.begin_transaction() as txn:
+                self._write(block, txn)
+                txn.send_offsets(self._consumer)
+                started_s = time.perf_counter()
+        finally:
+            if started_s is not None:
+                commit_ms = (time.perf_counter() - started_s) * 1000
+                line = {"flights": len(block), "commit_ms": round(commit_ms, 3)}
+                self._report.write(json.dumps(line) + "\n")
+                self._report.flush()
+
+    def _write(self, block: Sequence[Message], txn: Transaction) -> None:
+        for message in block:
+            value = message.value()
+            assert isinstance(value, bytes)
+            for entry in entries_of(decode_flight(value)):
+                record, key = encode_entry(entry._asdict()), entry.airport.encode()
+                txn.produce(self._options.ledger_topic, record, key)
 
     def close(self) -> None:
         """Close both clients."""
@@ -131,6 +142,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="logtx-demo-worker")
     parser.add_argument("--bootstrap-servers", required=True)
     parser.add_argument("--transactional-id", required=True)
+    parser.add_argument("--transaction-group", required=True)
     parser.add_argument("--group", required=True)
     parser.add_argument("--flights-topic", required=True)
     parser.add_argument("--ledger-topic", required=True)
@@ -148,11 +160,15 @@ def main() -> None:
     # One file per incarnation: a predecessor's last line may have been cut off by its kill.
     number = len(list(options.report.parent.glob(f"{options.report.name}.*")))
     with options.report.with_name(f"{options.report.name}.{number}").open("x") as report:
-        worker = Worker(options, report, stopping)
         try:
-            worker.run()
-        finally:
-            worker.close()
+            worker = Worker(options, report, stopping)
+            try:
+                worker.run()
+            finally:
+                worker.close()
+        except ProducerFencedError as error:
+            _LOG.warning("fenced error=%r", error)
+            sys.exit(FENCED_STATUS)
 
 
 if __name__ == "__main__":

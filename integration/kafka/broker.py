@@ -54,6 +54,12 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "log.cleaner.dedupe.buffer.size": str(8 * 1024 * 1024),
     # The default of 3 s waits for more members to join; here it only delays.
     "group.initial.rebalance.delay.ms": "0",
+    # Members of Kafka 4's own kind of group are told of changes at their next heartbeat, and one
+    # that died is missed after its session: 5 and 45 s by default, and clients can't choose.
+    "group.consumer.min.heartbeat.interval.ms": "500",
+    "group.consumer.heartbeat.interval.ms": "500",
+    "group.consumer.min.session.timeout.ms": "6000",
+    "group.consumer.session.timeout.ms": "10000",
 }
 
 

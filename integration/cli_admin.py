@@ -1,0 +1,453 @@
+"""`logtx txn` and `logtx keys`: what operators ask coordinators, over all journal partitions.
+
+Every owner is asked at the same time and for as long as `--timeout`: one that can't be reached is
+reported, what the others said is shown, and the exit status is 3.
+
+Source: seed 004, "CLI Commands".
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from ..journal.errors import LogtxError, UnknownTransactionError
+from ..journal.keys import DEFAULT_OWNER, TransactionKey
+from ..journal.state import State
+from ..journal.txid import TxId
+
+if TYPE_CHECKING:
+    from ..coordinator.admin_client import AdminQueries
+    from ..coordinator.commands import KeyInfo, TransactionInfo
+
+EXIT_FAILED: Final = 1
+EXIT_INCOMPLETE: Final = 3
+"""Not every journal partition answered; what is shown is not all there is."""
+
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_INSTANTS: Final = ("started_ms", "connected_ms")
+"""Milliseconds since 1970; any others are durations."""
+_CELL_LINES_MAX: Final = 3
+"""Partitions of a transaction that a table shows; `describe` and `--json` show all."""
+
+_Item = TypeVar("_Item")
+
+
+class Unfinished(StrEnum):
+    """States of what `logtx txn list` can show."""
+
+    OPEN = State.OPEN.value
+    COMMITTING = State.COMMITTING.value
+    ABORTING = State.ABORTING.value
+
+
+txn = typer.Typer(
+    no_args_is_help=True, help="Look at transactions that are not finished, and abort them."
+)
+keys = typer.Typer(no_args_is_help=True, help="Look at transaction keys, and delete them.")
+
+Servers = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-servers",
+        envvar="LOGTX_BOOTSTRAP_SERVERS",
+        help="The Kafka cluster that holds the journal, as host:port,host:port.",
+    ),
+]
+Timeout = Annotated[
+    float, typer.Option(min=0.1, help="Seconds to wait for each coordinator's answer.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Owner = Annotated[str, typer.Option(help="Whose key; without authentication there is one owner.")]
+
+
+# ---- asking ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def _admin(servers: str, timeout_s: float) -> Iterator[AdminQueries]:
+    from ..coordinator.admin_client import AdminQueries
+    from ..journal.open import open_log
+
+    log = open_log({"bootstrap.servers": servers})
+    admin = AdminQueries(log, timeout_s=timeout_s)
+    try:
+        yield admin
+    finally:
+        admin.close()
+        log.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Unreachable:
+    partition: int
+    error: LogtxError
+
+
+def _everywhere(
+    admin: AdminQueries, ask: Callable[[int], Iterable[_Item]]
+) -> tuple[list[_Item], list[_Unreachable]]:
+    """What all journal partitions answer, and those that don't."""
+    partitions = range(admin.partition_count())
+
+    def one(partition: int) -> list[_Item] | _Unreachable:
+        try:
+            return list(ask(partition))
+        except LogtxError as error:
+            return _Unreachable(partition, error)
+
+    with ThreadPoolExecutor(min(len(partitions), 32)) as pool:
+        answers = list(pool.map(one, partitions))
+    found = [item for answer in answers if isinstance(answer, list) for item in answer]
+    return found, [answer for answer in answers if isinstance(answer, _Unreachable)]
+
+
+def _report(unreachable: Sequence[_Unreachable]) -> None:
+    """Say which partitions did not answer, and end with a status that says so too."""
+    if not unreachable:
+        return
+    console = Console(stderr=True, highlight=False)
+    for each in unreachable:
+        sentence = f"journal partition {each.partition} did not answer: {each.error}"
+        console.print(sentence, style="red", markup=False, soft_wrap=True)
+    raise typer.Exit(EXIT_INCOMPLETE)
+
+
+def _print_json(value: Any) -> None:
+    json.dump(value, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def _unreachable_json(unreachable: Sequence[_Unreachable]) -> list[dict[str, Any]]:
+    return [{"partition": u.partition, "error": str(u.error)} for u in unreachable]
+
+
+def parse_txid(text: str) -> TxId:
+    """A TxId from its text form. Raises BadParameter."""
+    try:
+        return TxId.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not a TxId, as in 3-9f3ac1d2e4b7-17042") from error
+
+
+def parse_age_ms(text: str) -> int:
+    """Milliseconds from "90s", "5m", "2h". Raises BadParameter."""
+    match = re.fullmatch(r"(\d+)(ms|s|m|h|d)", text)
+    if match is None:
+        raise typer.BadParameter(f"{text!r} is not an age, as in 90s, 5m or 2h")
+    return int(match[1]) * _UNITS_MS[match[2]]
+
+
+def show_age(age_ms: int) -> str:
+    """An age as people say it, two units at most: "2h 5m"."""
+    seconds = age_ms // 1_000
+    if seconds < 1:
+        return f"{age_ms}ms"
+    parts: list[str] = []
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, seconds = divmod(seconds, length)
+        if count and len(parts) < 2:
+            parts.append(f"{count}{unit}")
+        elif parts:
+            break
+    return " ".join(parts)
+
+
+# ---- transactions ----------------------------------------------------------------------------
+
+
+@txn.command("list")
+def list_transactions(
+    *,
+    bootstrap_servers: Servers,
+    state: Annotated[
+        list[Unfinished] | None, typer.Option(help="Only those in this state; may be repeated.")
+    ] = None,
+    older_than: Annotated[
+        str, typer.Option(metavar="AGE", help="Only those that began so long ago: 90s, 5m, 2h.")
+    ] = "0s",
+    producer: Annotated[
+        str, typer.Option(metavar="NAME", help="Only those of this transactional.id or key name.")
+    ] = "",
+    topic: Annotated[
+        str, typer.Option(help="Only those that wrote to this topic, as far as is registered.")
+    ] = "",
+    timeout: Timeout = 10.0,
+    as_json: AsJson = False,
+) -> None:
+    """Show the transactions that are not finished, oldest first: who is hanging?
+
+    A transaction that is committing or aborting for long waits for a data partition that can't
+    take its marker. Exit status 3: not every journal partition answered.
+
+    Examples:
+
+    ```
+    logtx txn list --bootstrap-servers localhost:9092
+    logtx txn list --bootstrap-servers localhost:9092 --state open --older-than 5m
+    logtx txn list --bootstrap-servers localhost:9092 --topic orders --json
+    ```
+    """
+    age_min_ms = parse_age_ms(older_than)
+    with _admin(bootstrap_servers, timeout) as admin:
+        found, unreachable = _everywhere(
+            admin,
+            lambda partition: admin.list_transactions(
+                partition,
+                states=tuple(State(each.value) for each in state or ()),
+                age_min_ms=age_min_ms,
+                producer_id=producer,
+                topic=topic,
+            ),
+        )
+    found.sort(key=lambda t: (t.started_ms, t.txid))
+    if as_json:
+        rows = [_transaction_json(t) for t in found]
+        _print_json({"transactions": rows, "unreachable": _unreachable_json(unreachable)})
+    else:
+        _print_transactions(found)
+    _report(unreachable)
+
+
+@txn.command("describe")
+def describe_transaction(
+    txid: Annotated[str, typer.Argument(metavar="TXID", help="As 3-9f3ac1d2e4b7-17042.")],
+    *,
+    bootstrap_servers: Servers,
+    timeout: Timeout = 10.0,
+    as_json: AsJson = False,
+) -> None:
+    """Show one transaction: all that is known of it, or its outcome once it is finished.
+
+    Examples:
+
+    ```
+    logtx txn describe 3-9f3ac1d2e4b7-17042 --bootstrap-servers localhost:9092
+    ```
+    """
+    asked = parse_txid(txid)
+    with _admin(bootstrap_servers, timeout) as admin:
+        info = admin.describe(asked)
+        outcome = admin.outcome(asked)
+    if info is None and outcome.state is State.UNKNOWN:
+        raise UnknownTransactionError(
+            f"no transaction {asked} is known: never begun, or past the outcome retention"
+        )
+    described: dict[str, Any] = {"txid": str(asked)}
+    if info is not None:
+        described.update(_transaction_json(info))
+    # Of the later of the two answers.
+    described.update(state=outcome.state.value, commit_sequence=outcome.commit_sequence)
+    if as_json:
+        _print_json(described)
+    else:
+        _print_described(described)
+
+
+@txn.command("abort")
+def abort_transactions(
+    txids: Annotated[list[str], typer.Argument(metavar="TXID...", help="One or several TxIds.")],
+    *,
+    bootstrap_servers: Servers,
+    timeout: Timeout = 10.0,
+) -> None:
+    """Abort transactions, whoever began them. A repeat is a success.
+
+    Their producers are told at their next request. A transaction that is committed stays so, and
+    the exit status is 1.
+
+    Examples:
+
+    ```
+    logtx txn abort 3-9f3ac1d2e4b7-17042 --bootstrap-servers localhost:9092
+    ```
+    """
+    asked = [parse_txid(text) for text in txids]
+    refused = Console(stderr=True, highlight=False)
+    failed = False
+    with _admin(bootstrap_servers, timeout) as admin:
+        for each in asked:
+            try:
+                outcome = admin.abort(each)
+            except LogtxError as error:
+                failed = True
+                refused.print(f"{each}: {error}", style="red", markup=False, soft_wrap=True)
+            else:
+                typer.echo(f"{each}: {outcome.state}")
+    if failed:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _transaction_json(info: TransactionInfo) -> dict[str, Any]:
+    return {
+        "txid": str(info.txid),
+        "state": info.state.value,
+        "reason": info.reason.value if info.reason else None,
+        "age_ms": info.age_ms,
+        "started_ms": info.started_ms,
+        "timeout_ms": info.timeout_ms,
+        "producer": info.producer_id,
+        "generation": info.generation,
+        "partitions": [f"{topic}[{partition}]" for topic, partition in info.partitions],
+        "groups": list(info.groups),
+    }
+
+
+def _print_transactions(found: Sequence[TransactionInfo]) -> None:
+    table = _table("TxId", "state", "age", "timeout", "producer", "partitions")
+    for info in found:
+        state = f"{info.state}: {info.reason}" if info.reason else str(info.state)
+        named = [f"{topic}[{partition}]" for topic, partition in info.partitions]
+        if len(named) > _CELL_LINES_MAX:
+            named = [*named[: _CELL_LINES_MAX - 1], f"and {len(named) - _CELL_LINES_MAX + 1} more"]
+        age, limit = show_age(info.age_ms), show_age(info.timeout_ms)
+        table.add_row(str(info.txid), state, age, limit, info.producer_id, "\n".join(named))
+    _print_table(table, "no transaction")
+
+
+def _print_described(described: dict[str, Any]) -> None:
+    console = Console(highlight=False)
+    for name, value in described.items():
+        match value:
+            case None | []:
+                continue
+            case list():
+                shown = "\n  ".join(value)
+            case int() if name in _INSTANTS:
+                shown = datetime.fromtimestamp(value / 1000).astimezone().isoformat(" ", "seconds")
+            case int() if name.endswith("_ms"):
+                shown = show_age(value)
+            case _:
+                shown = str(value)
+        console.print(f"{name.removesuffix('_ms')}: {shown}", markup=False, soft_wrap=True)
+
+
+# ---- transaction keys ------------------------------------------------------------------------
+
+
+@keys.command("list")
+def list_keys(
+    *, bootstrap_servers: Servers, timeout: Timeout = 10.0, as_json: AsJson = False
+) -> None:
+    """Show all transaction keys, with their epoch, age and unfinished transactions.
+
+    The age is counted from when the connection of this epoch was made. Exit status 3: not every
+    journal partition answered.
+
+    Examples:
+
+    ```
+    logtx keys list --bootstrap-servers localhost:9092
+    ```
+    """
+    with _admin(bootstrap_servers, timeout) as admin:
+        found, unreachable = _everywhere(admin, admin.list_keys)
+    found.sort(key=lambda k: k.name)
+    if as_json:
+        rows = [_key_json(k) for k in found]
+        _print_json({"keys": rows, "unreachable": _unreachable_json(unreachable)})
+    else:
+        table = _table("owner", "key", "epoch", "age", "transactions")
+        for info in found:
+            key = TransactionKey.parse(info.name)
+            shown = "\n".join(map(str, info.transactions))
+            table.add_row(key.owner, key.key, str(info.epoch), _key_age(info), shown)
+        _print_table(table, "no transaction key")
+    _report(unreachable)
+
+
+@keys.command("get")
+def get_key(
+    key: Annotated[str, typer.Argument(help="The key, as a producer's transaction.key.")],
+    *,
+    bootstrap_servers: Servers,
+    owner: Owner = DEFAULT_OWNER,
+    timeout: Timeout = 10.0,
+    as_json: AsJson = False,
+) -> None:
+    """Show one transaction key.
+
+    Examples:
+
+    ```
+    logtx keys get nightly-import --bootstrap-servers localhost:9092
+    ```
+    """
+    name = TransactionKey(owner, key).name
+    with _admin(bootstrap_servers, timeout) as admin:
+        info = admin.get_key(name)
+    if as_json:
+        _print_json(_key_json(info))
+    else:
+        _print_described(_key_json(info))
+
+
+@keys.command("delete")
+def delete_key(
+    key: Annotated[str, typer.Argument(help="The key, as a producer's transaction.key.")],
+    *,
+    bootstrap_servers: Servers,
+    owner: Owner = DEFAULT_OWNER,
+    timeout: Timeout = 10.0,
+) -> None:
+    """Delete a transaction key: closes its connection and aborts its open transaction.
+
+    Its epochs stay used up: a client of the deleted key never comes back as the newer one. Whoever
+    connects with the key later begins above them. A repeat is a success.
+
+    Examples:
+
+    ```
+    logtx keys delete nightly-import --bootstrap-servers localhost:9092
+    ```
+    """
+    name = TransactionKey(owner, key).name
+    with _admin(bootstrap_servers, timeout) as admin:
+        admin.delete_key(name)
+    typer.echo(f"{key}: deleted")
+
+
+def _key_json(info: KeyInfo) -> dict[str, Any]:
+    key = TransactionKey.parse(info.name)
+    return {
+        "owner": key.owner,
+        "key": key.key,
+        "epoch": info.epoch,
+        "connected_ms": info.connected_ms or None,
+        "age_ms": info.age_ms if info.connected_ms else None,
+        "transactions": [str(txid) for txid in info.transactions],
+    }
+
+
+def _key_age(info: KeyInfo) -> str:
+    return show_age(info.age_ms) if info.connected_ms else "?"
+
+
+# ---- tables ----------------------------------------------------------------------------------
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column in ("TxId", "transactions"))
+    return table
+
+
+def _print_table(table: Table, nothing: str) -> None:
+    console = Console(highlight=False, markup=False)
+    if table.row_count:
+        console.print(table)
+    else:
+        console.print(nothing, style="dim")

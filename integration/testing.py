@@ -1,0 +1,359 @@
+"""A log with coordinators for tests, and what tests want of it: a transaction that stays open, a
+record that comes late, a coordinator that dies.
+
+The pytest plugin gives these as fixtures; `docs/testing.md` shows them at work.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol, Self
+
+from confluent_kafka import KafkaError, Message
+
+from ..consumer.consumer import Consumer
+from ..coordinator.checkpoint import Checkpoint
+from ..coordinator.embedded import EmbeddedCoordinator
+from ..coordinator.service import CoordinatorConfig
+from ..journal.control import TXID_HEADER
+from ..journal.errors import BrokerError, CoordinatorNotAvailableError, LogtxError
+from ..journal.kafka_log import KafkaLog
+from ..journal.log import Log, LogProducer
+from ..journal.memory_log import SCHEME, MemoryLog
+from ..journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, journal_partition_of
+from ..journal.txid import TxId
+from ..producer.producer import Producer
+from ..producer.transaction import Transaction
+from .demo.processes import CoordinatorChild
+
+_LOG = logging.getLogger(__name__)
+JOURNAL_PARTITIONS: Final = 8
+WAIT_S: Final = 30.0
+"""Bound of everything that is waited for here."""
+PUBLISHED_S: Final = 10.0
+"""Within it a new owner has published its address, where it is one of ours."""
+OPEN_S: Final = 600.0
+"""How long `Cluster.open_transaction` keeps one open: longer than a test takes."""
+
+
+class Coordinators(Protocol):
+    """Some coordinators of one log, which can be killed and started again."""
+
+    def start(self) -> None:
+        """Start those that don't run, and wait until all serve."""
+
+    def kill(self, address: str) -> None:
+        """End the one at this address."""
+
+    def addresses(self) -> list[str]:
+        """Of those that run."""
+
+    def stop(self) -> None:
+        """End all."""
+
+
+class EmbeddedCoordinators:
+    """Coordinators in threads of this process: quick to start."""
+
+    def __init__(self, servers: str, count: int, *, journal_partitions: int) -> None:
+        config = CoordinatorConfig(
+            bootstrap_servers=servers,
+            listen="127.0.0.1:0",
+            journal_partitions=journal_partitions,
+        )
+        self._all = [EmbeddedCoordinator(config) for _ in range(count)]
+        self._running: list[EmbeddedCoordinator] = []
+
+    def start(self) -> None:
+        """Start those that don't run."""
+        for each in self._all:
+            if each not in self._running:
+                each.start()
+                self._running.append(each)
+
+    def kill(self, address: str) -> None:
+        """Stop one; it gives what it serves to the others, if there are any."""
+        found = next(each for each in self._running if each.address == address)
+        self._running.remove(found)
+        found.stop()
+
+    def addresses(self) -> list[str]:
+        """Of those that run."""
+        return [each.address for each in self._running]
+
+    def stop(self) -> None:
+        """Stop all."""
+        while self._running:
+            self._running.pop().stop()
+
+
+class CoordinatorProcesses:
+    """`logtx coordinator`, as often as asked; SIGKILL is SIGKILL."""
+
+    def __init__(self, servers: str, count: int, *, directory: Path) -> None:
+        self._all = [
+            CoordinatorChild(f"coordinator-{n}", directory / f"coordinator-{n}.log", servers)
+            for n in range(count)
+        ]
+
+    def start(self) -> None:
+        """Start those that don't run, all at once.
+
+        Raises:
+            ProcessDiedError: one did not; with the last lines of its log.
+        """
+        started = [each for each in self._all if not each.is_running]
+        for each in started:
+            each.start()
+        for each in started:
+            each.await_ready()
+
+    def kill(self, address: str) -> None:
+        """SIGKILL."""
+        next(each for each in self._all if each.is_running and each.address == address).kill()
+
+    def addresses(self) -> list[str]:
+        """Of those that run."""
+        return [each.address for each in self._all if each.is_running]
+
+    def stop(self) -> None:
+        """SIGKILL for all: the log is a test's."""
+        for each in self._all:
+            each.kill()
+
+
+class Cluster:
+    """A log with coordinators, and clients on it that end with the test.
+
+    Settings of `producer` and `consumer` are written with ``_`` for ``.``.
+    """
+
+    def __init__(self, log: Log, coordinators: Coordinators, *, delete_topics: bool) -> None:
+        """Start the coordinators.
+
+        Args:
+            log: the log; closed with the cluster.
+            coordinators: not started yet.
+            delete_topics: remove the test's topics in `reset`.
+        """
+        self.log = log
+        self.bootstrap_servers = log.bootstrap_servers
+        self._coordinators = coordinators
+        self._delete_topics = delete_topics
+        self._topics: list[str] = []
+        self._clients: list[Producer | Consumer] = []
+        self._open: list[Transaction] = []
+        self._opener: Producer | None = None
+        self._raw: LogProducer | None = None
+        coordinators.start()
+
+    @classmethod
+    def in_memory(cls) -> Self:
+        """A log in this process with an embedded coordinator: no Kafka, no Java, milliseconds."""
+        servers = f"{SCHEME}{uuid.uuid4().hex}"
+        coordinators = EmbeddedCoordinators(servers, 1, journal_partitions=1)
+        return cls(MemoryLog.named(servers), coordinators, delete_topics=False)
+
+    @classmethod
+    def on_kafka(
+        cls, servers: str, *, coordinators: int, directory: Path | None, delete_topics: bool
+    ) -> Self:
+        """Coordinators for a Kafka cluster that runs.
+
+        Args:
+            servers: ``bootstrap.servers``.
+            coordinators: how many.
+            directory: for the logs of processes; None embeds the coordinators in this one.
+            delete_topics: remove the test's topics in `reset`.
+        """
+        started: Coordinators = (
+            EmbeddedCoordinators(servers, coordinators, journal_partitions=JOURNAL_PARTITIONS)
+            if directory is None
+            else CoordinatorProcesses(servers, coordinators, directory=directory)
+        )
+        log = KafkaLog({"bootstrap.servers": servers})
+        return cls(log, started, delete_topics=delete_topics)
+
+    # --- topics and clients
+
+    def topic(
+        self,
+        partitions: int = 1,
+        *,
+        name: str = "test",
+        config: Mapping[str, str] | None = None,
+    ) -> str:
+        """Create a topic `<name>-<random>`, ready for use; returns its name."""
+        topic = f"{name}-{uuid.uuid4().hex[:12]}"
+        self.log.create_topic(topic, partitions=partitions, settings=config)
+        self._topics.append(topic)
+        return topic
+
+    def producer(self, **settings: Any) -> Producer:
+        """A producer, by default of a new ``transactional.id``; closed after the test."""
+        name = {"transactional.id": f"test-{uuid.uuid4().hex[:12]}"}
+        made = Producer({**name, **self._dotted(settings)})
+        self._clients.append(made)
+        return made
+
+    def consumer(self, *topics: str, **settings: Any) -> Consumer:
+        """A consumer of these topics, by default of a new group and from the start; closed after
+        the test."""
+        defaults = {"group.id": f"test-{uuid.uuid4().hex[:12]}", "auto.offset.reset": "earliest"}
+        made = Consumer({**defaults, **self._dotted(settings)})
+        self._clients.append(made)
+        if topics:
+            made.subscribe(list(topics))
+        return made
+
+    def _dotted(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        dotted = {name.replace("_", "."): value for name, value in settings.items()}
+        return {"bootstrap.servers": self.bootstrap_servers, **dotted}
+
+    # --- what goes wrong
+
+    def open_transaction(
+        self,
+        topic: str,
+        records: Iterable[bytes | str] = (b"open",),
+        *,
+        partition: int = 0,
+        timeout: float = OPEN_S,
+    ) -> Transaction:
+        """A transaction that has written these records, and is open until somebody ends it.
+
+        Its records stand in the log when this returns. Ended by `commit`, `abort`, or after the
+        test.
+
+        Args:
+            topic: where the records go.
+            records: their values.
+            partition: its number.
+            timeout: seconds until the coordinator aborts it.
+
+        Raises:
+            BrokerError: a record was not acknowledged.
+        """
+        if self._opener is None:
+            self._opener = Producer(
+                self._dotted({"transactional_id": f"open-{uuid.uuid4().hex[:12]}"})
+            )
+        transaction = self._opener.begin_transaction(timeout=timeout)
+        self._open.append(transaction)
+        for value in records:
+            transaction.produce(topic, value, partition=partition)
+        if self._opener.flush(WAIT_S):
+            raise BrokerError(f"{transaction.txid}: records were not acknowledged in {WAIT_S} s")
+        return transaction
+
+    def late_record(
+        self,
+        txid: TxId | str,
+        topic: str,
+        value: bytes = b"late",
+        *,
+        key: bytes | None = None,
+        partition: int = 0,
+    ) -> int:
+        """Append a record of this transaction past every check, as a writer would that stood still
+        while its transaction ended; returns its offset.
+
+        Of a transaction that has ended no consumer delivers it; an open one holds more than its
+        owner knows of then, which its marker leaves out.
+
+        Raises:
+            BrokerError: it was not acknowledged.
+        """
+        raw = (TxId.parse(txid) if isinstance(txid, str) else txid).to_bytes()
+        if self._raw is None:
+            self._raw = self.log.producer({"linger.ms": 0, "enable.idempotence": True})
+        told: list[tuple[KafkaError | None, int | None]] = []
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            told.append((error, message.offset()))
+
+        headers: list[tuple[str, bytes | None]] = [(TXID_HEADER, raw)]
+        self._raw.produce(topic, value, key, partition, headers=headers, on_delivery=delivered)
+        self._raw.flush(WAIT_S)
+        if not told or told[0][0] is not None or told[0][1] is None:
+            raise BrokerError(f"a late record of {txid} was not acknowledged: {told}")
+        return told[0][1]
+
+    def owner(self, transaction_group: str = "default") -> str:
+        """Address of the coordinator that serves a transaction group, as it has published it.
+
+        Raises:
+            CoordinatorNotAvailableError: it is none of ours, or none has published it yet.
+        """
+        count = self.log.topic_info(JOURNAL_TOPIC).partition_count
+        partition = journal_partition_of(transaction_group, count)
+        ours = self._coordinators.addresses()
+        deadline_s = time.monotonic() + PUBLISHED_S
+        while True:
+            found = Checkpoint.from_group_offset(
+                self.log.group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, partition)
+            )
+            if found is not None and found.address in ours:
+                return found.address
+            # While it moves, the former owner's word stands there a moment longer.
+            if not ours or time.monotonic() > deadline_s:
+                raise CoordinatorNotAvailableError(
+                    f"transaction group {transaction_group!r} is served by "
+                    f"{found.address if found else 'nobody'}, and our coordinators are {ours}"
+                )
+            time.sleep(0.05)
+
+    def kill_coordinator(self, transaction_group: str = "default") -> str:
+        """End the coordinator that serves a transaction group; returns its address.
+
+        A process gets SIGKILL; one in a thread stops, and gives what it serves to others. Others
+        take over, if there are any; else everything waits for `start_coordinators`.
+
+        Raises:
+            CoordinatorNotAvailableError: as `owner`.
+        """
+        address = self.owner(transaction_group)
+        self._coordinators.kill(address)
+        return address
+
+    def start_coordinators(self) -> None:
+        """Start those that were killed, and wait until they are ready."""
+        self._coordinators.start()
+
+    # --- the end
+
+    def reset(self) -> None:
+        """End what a test left: open transactions, clients, killed coordinators, topics."""
+        self._coordinators.start()
+        for transaction in self._open:
+            if not transaction.is_decided:
+                try:
+                    transaction.abort(WAIT_S)
+                except LogtxError as error:
+                    _LOG.info("test_transaction_not_aborted error=%s", error)
+        self._open.clear()
+        for client in self._clients:
+            client.close()
+        self._clients.clear()
+        if self._delete_topics:
+            for topic in self._topics:
+                self.log.delete_topic(topic)
+        self._topics.clear()
+
+    def close(self) -> None:
+        """End everything."""
+        try:
+            self.reset()
+        finally:
+            if self._opener is not None:
+                self._opener.close()
+            if self._raw is not None:
+                self._raw.close()
+            self._coordinators.stop()
+            self.log.close()
+            if self.bootstrap_servers.startswith(SCHEME):
+                MemoryLog.drop(self.bootstrap_servers)
