@@ -1,4 +1,8 @@
-"""`docs/benchmarks.md`, made of the JSON beside it."""
+"""`docs/benchmarks.md`, made of the JSON beside it.
+
+`make bench` measures all that stands beside Kafka's own transactions. Other benchmarks measure
+what Kafka has no equal of; each writes a chapter of its own, and leaves the rest as it is.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,30 @@ coordinator and the clients of both sides. {versions}.
 
 
 def write(results: Json) -> None:
-    """Write the results and the document."""
+    """Write the results and the document; chapters of other benchmarks stay."""
+    _write({**results, "chapters": _read().get("chapters", {})})
+
+
+def write_chapter(name: str, chapter: Json) -> None:
+    """Write one benchmark's chapter, new or again.
+
+    Args:
+        name: of the benchmark; the order of the names is that of the document.
+        chapter: `title`, `measured` (a date), `machine` and `versions` (as `report` has them),
+            `method` (paragraphs), and `tables`: each `columns`, of which all but the first are
+            numbers, and `rows` of texts.
+    """
+    results = _read()
+    chapters = {**results.get("chapters", {}), name: chapter}
+    _write({**results, "chapters": dict(sorted(chapters.items()))})
+
+
+def _read() -> Json:
+    found: Json = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return found
+
+
+def _write(results: Json) -> None:
     text = json.dumps(results, indent=1, ensure_ascii=False)
     RESULTS.write_text(text + "\n", encoding="utf-8")
     DOCUMENT.write_text(render(results), encoding="utf-8")
@@ -57,7 +84,21 @@ def render(results: Json) -> str:
         parts += [_row(line, scenario) for line in scenario["lines"]]
     for scenario in results["scenarios"]:
         parts.append(_section(scenario))
+    parts += map(_chapter, results.get("chapters", {}).values())
     return "".join(parts)
+
+
+def _chapter(chapter: Json) -> str:
+    machine = chapter["machine"]
+    versions = ", ".join(f"{name} {v}" for name, v in chapter["versions"].items())
+    text = f"\n# {chapter['title']}\n\n{chapter['method']}\n\n"
+    text += f"Measured {chapter['measured']} on {machine['cores']} cores "
+    text += f"({machine['architecture']}, {machine['system']}). {versions}.\n"
+    for table in chapter["tables"]:
+        numbers = "---:|" * (len(table["columns"]) - 1)
+        text += f"\n| {' | '.join(table['columns'])} |\n|---|{numbers}\n"
+        text += "".join(f"| {' | '.join(row)} |\n" for row in table["rows"])
+    return text
 
 
 def _row(line: Json, scenario: Json) -> str:

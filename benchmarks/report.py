@@ -34,9 +34,17 @@ def to_json(results: Sequence[Result], *, rounds: int, scale: float, kafka: str)
         kafka: the broker's version.
     """
     return {
-        "measured": datetime.now(UTC).date().isoformat(),
+        **circumstances(kafka),
         "rounds": rounds,
         "scale": scale,
+        "scenarios": [_scenario(result) for result in results],
+    }
+
+
+def circumstances(kafka: str) -> Json:
+    """When, where and with what it is measured; `kafka` is the broker's version."""
+    return {
+        "measured": datetime.now(UTC).date().isoformat(),
         "machine": {
             "cores": os.cpu_count(),
             "architecture": platform.machine(),
@@ -47,7 +55,6 @@ def to_json(results: Sequence[Result], *, rounds: int, scale: float, kafka: str)
             "Python": platform.python_version(),
             **{name: version(name) for name in _PACKAGES},
         },
-        "scenarios": [_scenario(result) for result in results],
     }
 
 

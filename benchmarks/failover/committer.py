@@ -1,0 +1,132 @@
+"""A client that commits all the while, and when each commit was acknowledged."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import logtx
+from logtx.journal.errors import LogtxError
+from logtx.journal.txid import TxId
+
+PARTITIONS: Final = 2
+COMMIT_TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One commit that was acknowledged."""
+
+    at_s: float
+    """Monotonic."""
+    number: int
+    txid: TxId
+    commit_sequence: int
+
+
+def longest_gap_s(times_s: Sequence[float], since_s: float, until_s: float) -> float:
+    """Longest time between two of `times_s`, ordered, that ended or goes on in [since, until]."""
+    before = [t for t in times_s if t < since_s][-1:] or [since_s]
+    within = [t for t in times_s if since_s <= t <= until_s]
+    return max(b - a for a, b in pairwise([*before, *within, until_s]))
+
+
+class Committer:
+    """Transactions of 2 records in 2 partitions, on a thread of its own; a context manager.
+
+    Every record's value is the transaction's number.
+    """
+
+    def __init__(
+        self, servers: str, topic: str, *, group: str = "default", in_flight: int = 1
+    ) -> None:
+        self.topic = topic
+        self.group = group
+        """Its transaction group."""
+        self.told: list[Told] = []
+        """In the order acknowledged."""
+        self.failed: list[tuple[int, LogtxError]] = []
+        """Transactions whose commit raised."""
+        self.begun = 0
+        self.in_flight = in_flight
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._producer = logtx.Producer(
+            {"bootstrap.servers": servers, "transactional.id": topic, "transaction.group": group}
+        )
+        self._thread = threading.Thread(target=self._run, name=f"committer-{topic}")
+
+    def __enter__(self) -> Committer:
+        """Connect, and begin to commit."""
+        self._producer.init_transactions()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        """Commit what is under way, and stop."""
+        self._stop.set()
+        self._thread.join(COMMIT_TIMEOUT_S)
+        self._producer.close()
+
+    def longest_gap_s(self, since_s: float, until_s: float) -> float:
+        """Longest time without an acknowledged commit that ended, or goes on, between the two."""
+        with self._lock:
+            times = [told.at_s for told in self.told]
+        return longest_gap_s(times, since_s, until_s)
+
+    def await_told(self, more: int, timeout_s: float) -> bool:
+        """Wait for so many commits from now on."""
+        deadline_s, wanted = time.monotonic() + timeout_s, len(self.told) + more
+        while len(self.told) < wanted:
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(0.005)
+        return True
+
+    def _run(self) -> None:
+        flying: deque[Future[Any]] = deque()
+        while not self._stop.is_set():
+            try:
+                flying.append(self._begin())
+            except LogtxError as error:
+                self._fail(self.begun, error)
+            if len(flying) >= self.in_flight:
+                self._land(flying)
+        while flying:
+            self._land(flying)
+
+    def _begin(self) -> Future[Any]:
+        number, self.begun = self.begun, self.begun + 1
+        transaction = self._producer.begin_transaction()
+        value = b"%d" % number
+        for partition in range(PARTITIONS):
+            transaction.produce(self.topic, value, partition=partition)
+        future = transaction.commit_async()
+        future.add_done_callback(lambda done: self._ended(number, done))
+        return future
+
+    def _ended(self, number: int, done: Future[Any]) -> None:
+        error = done.exception()
+        if error is None:
+            outcome = done.result()
+            told = Told(time.monotonic(), number, outcome.txid, outcome.commit_sequence or -1)
+            with self._lock:
+                self.told.append(told)
+        else:
+            assert isinstance(error, LogtxError), error
+            self._fail(number, error)
+
+    def _fail(self, number: int, error: LogtxError) -> None:
+        with self._lock:
+            self.failed.append((number, error))
+
+    @staticmethod
+    def _land(flying: deque[Future[Any]]) -> None:
+        # What it raises is in `failed`.
+        flying.popleft().exception(COMMIT_TIMEOUT_S)

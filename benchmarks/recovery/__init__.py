@@ -1,0 +1,1 @@
+"""How long a coordinator takes to know a long journal again."""

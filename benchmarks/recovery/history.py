@@ -1,0 +1,158 @@
+"""A journal to recover from: what many producers' transactions leave behind. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from logtx.coordinator import commands as c
+from logtx.coordinator.decision import Effect, Instant, Ref, ShardConfig, TopicFacts, WriteOffsets
+from logtx.coordinator.shard import Shard
+from logtx.coordinator.tenure import Tenure
+from logtx.journal.control import BranchRange
+from logtx.journal.errors import LogtxError
+from logtx.journal.position import Place, Position
+from logtx.journal.record_codec import encode_entry
+from logtx.journal.records import Entry, OffsetStep, Owner
+from logtx.journal.txid import TxId
+
+PRODUCERS: Final = 100_000
+RECORDS: Final = 1_000_000
+OPEN: Final = 1_000
+TOPIC: Final = "delays"
+TOPIC_PARTITIONS: Final = 32
+CONSUMER_GROUPS: Final = 16
+INCARNATION: Final = 0x1A7E
+NOW: Final = Instant(0, 1_700_000_000_000)
+
+
+class Journalist:
+    """A `Shell` whose journal takes every record at once, and whose markers are written at once."""
+
+    tenure: Tenure
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        """Records that were appended and not taken."""
+        self.replies: dict[Ref, c.Reply] = {}
+        self._unacknowledged: list[int] = []
+        self._unwritten: list[int] = []
+
+    def append(self, predicted: int, value: bytes) -> None:
+        self.values.append(value)
+        self._unacknowledged.append(predicted)
+
+    def ask_end(self) -> None:
+        raise AssertionError("nothing is asked whose answer could be stale")
+
+    def answer(self, ref: Ref, reply: c.Reply) -> None:
+        self.replies[ref] = reply
+
+    def look_up(self, ref: Ref, command: c.Command, txid: TxId) -> None:
+        raise AssertionError(f"only the journal knows {txid}: {command} of {ref}")
+
+    def execute(self, effect: Effect) -> None:
+        begin = effect.begin if isinstance(effect, WriteOffsets) else effect.transaction.begin
+        self._unwritten.append(begin)
+
+    def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
+        raise AssertionError(f"{producer_id} ({nonce}) is fenced: {error}")
+
+    def surprised(self, why: str) -> None:
+        raise AssertionError(why)
+
+    def settle(self) -> None:
+        """Acknowledge what was appended, and write what that lets be written, to the end."""
+        while self._unacknowledged or self._unwritten:
+            offsets, self._unacknowledged = self._unacknowledged, []
+            for offset in offsets:
+                self.tenure.acknowledged(offset, offset)
+            begins, self._unwritten = self._unwritten, []
+            for begin in begins:
+                self.tenure.written(begin)
+
+
+class History:
+    """What a coordinator appends for many producers; `values` makes it."""
+
+    def __init__(self, records: int = RECORDS, producers: int = PRODUCERS) -> None:
+        """Nothing is appended yet.
+
+        Args:
+            records: of the journal in the end, about.
+            producers: that connect before they begin anything.
+        """
+        self._records, self._producers = records, producers
+        self._steps: dict[tuple[str, int], int] = {}
+        self._shell = Journalist()
+        shard = Shard(0, ShardConfig())
+        shard.topics[TOPIC] = TopicFacts(
+            topic_id="W2ifJDqPQsqSLJHrGjYeEQ",
+            partition_count=TOPIC_PARTITIONS,
+            record_max_bytes=1_000_000,
+        )
+        owner = Owner(replaces=-1, address="127.0.0.1:1", process_nonce=1, partition_count=1)
+        entry = Entry(-1, INCARNATION, owner)
+        self._shell.values.append(encode_entry(entry))
+        shard.replay(0, entry)
+        self.tenure = self._shell.tenure = Tenure(shard, self._shell)
+        self.tenure.begin(NOW)
+
+    def values(self) -> Iterator[list[bytes]]:
+        """The journal's records, some at a time, up to its last."""
+        for number in range(self._producers):
+            self._ask(c.Connect(producer_id=f"worker-{number}", nonce=number))
+            yield self._take()
+        number = 0
+        while self.tenure.shard.next_offset < self._records - 2 * OPEN:
+            self._transaction(number, commit=True)
+            number += 1
+            yield self._take()
+        for further in range(OPEN):
+            self._transaction(number + further, commit=False)
+            yield self._take()
+
+    def _take(self) -> list[bytes]:
+        self._shell.settle()
+        taken, self._shell.values = self._shell.values, []
+        return taken
+
+    def _ask(self, command: c.Command) -> c.Reply:
+        self.tenure.submit(command, None, NOW)
+        self._shell.settle()
+        return self._shell.replies.pop(None)
+
+    def _transaction(self, number: int, *, commit: bool) -> None:
+        """BEGIN, one more partition, for each second one input offsets, and the decision."""
+        producer = number % self._producers
+        session = c.Session(f"worker-{producer}", 0, producer)
+        request = number // self._producers + 1
+        first = (TOPIC, number % TOPIC_PARTITIONS)
+        second = (TOPIC, (number + 7) % TOPIC_PARTITIONS)
+        begun = self._ask(
+            c.Begin(
+                session=session,
+                request_id=request,
+                answered_below=request,
+                timeout_ms=900_000,
+                partitions=(first,),
+            )
+        )
+        assert isinstance(begun, c.Began), begun
+        self._ask(c.AddPartitions(txid=begun.txid, partitions=(second,), session=session))
+        if not commit:
+            return
+        if number % 2:
+            self._ask(self._offsets(number, begun.txid, session))
+        writes = {p: (BranchRange(0, number * 10, number * 10 + 9, 10),) for p in (first, second)}
+        self._ask(c.End(session=session, txid=begun.txid, action=c.Action.COMMIT, writes=writes))
+
+    def _offsets(self, number: int, txid: TxId, session: c.Session) -> c.AddOffsets:
+        group, partition = f"group-{number % CONSUMER_GROUPS}", number % TOPIC_PARTITIONS
+        place = self._steps.get((group, partition))
+        to = (place or 0) + 10
+        self._steps[group, partition] = to
+        position = Position(o1=to, o2=to, met={(0, INCARNATION): txid.offset})
+        start = None if place is None else Place(place)
+        step = OffsetStep("flights", partition, start, position)
+        return c.AddOffsets(session=session, txid=txid, group=group, steps=(step,))
