@@ -5,11 +5,11 @@ READY := .venv/.logtx-ready
 LOCKS := requirements.lock make/build.lock make/jdk.lock
 export PYTHON
 
-.PHONY: help demo test test-all check bench proto lock clean
+.PHONY: help demo test test-all check search bench bench-failover bench-recovery simulate proto lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 demo: $(READY) ## Show logtx at work on a Kafka of its own (ARGS="--flights 10000")
 	@$(BIN)/logtx demo $(ARGS)
@@ -20,6 +20,10 @@ test: $(READY) ## Run the tests without the slow ones (ARGS="-k spill")
 test-all: $(READY) ## Run all tests
 	$(BIN)/pytest $(ARGS)
 
+simulate: $(READY) ## Run histories with faults, by seed (SEEDS=20000, START=0), or one again (SEED=7)
+	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) \
+	  $(if $(SEEDS),--seeds $(SEEDS)) $(if $(START),--start $(START)) $(ARGS)
+
 check: $(READY) ## Lint, format check, types, import rules, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -27,8 +31,17 @@ check: $(READY) ## Lint, format check, types, import rules, generated files
 	$(BIN)/lint-imports
 	make/proto.sh --check
 
+search: $(READY) ## Visit every state of small configurations of the cores (ARGS="--mutations")
+	@$(BIN)/python -m tests.search $(ARGS)
+
 bench: $(READY) ## Run the benchmarks, side by side with Kafka's own transactions (ARGS="--help")
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-failover: $(READY) ## Measure stalls when coordinators are killed, moved, paused (ARGS="--help")
+	$(BIN)/python -m benchmarks.failover $(ARGS)
+
+bench-recovery: $(READY) ## Measure how long a coordinator loads a long journal (ARGS="--help")
+	$(BIN)/python -m benchmarks.recovery $(ARGS)
 
 proto: $(READY) ## Generate Python from the .proto files
 	make/proto.sh

@@ -13,7 +13,6 @@ LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 LIBRDKAFKAS_OWN = {
     "bootstrap.servers",
     "delivery.report.only.error",
-    "enable.auto.offset.store",
     "enable.gapless.guarantee",
     "enable.partition.eof",
     "fetch.queue.backoff.ms",

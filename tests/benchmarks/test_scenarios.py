@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from logtx.benchmarks import document
 from logtx.benchmarks.cluster import cluster
 from logtx.benchmarks.model import Context, Json
-from logtx.benchmarks.report import to_json
+from logtx.benchmarks.report import circumstances, to_json
 from logtx.benchmarks.runner import run, steps
 from logtx.benchmarks.scenarios import SCENARIOS
 from logtx.integration.pytest_plugin import ExistingKafka
@@ -84,3 +86,20 @@ def test_the_document_names_every_line_and_what_was_missed() -> None:
     ) in text
     assert "Missed: a line." in text
     assert "| MainThread | 50% | 25% `a.py:1 f` |" in text
+
+
+def test_chapters_of_other_benchmarks_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "RESULTS", tmp_path / "benchmarks.json")
+    monkeypatch.setattr(document, "DOCUMENT", tmp_path / "benchmarks.md")
+    scenarios = to_json([], rounds=1, scale=1.0, kafka="test")
+    document.RESULTS.write_text(json.dumps(scenarios))
+    tables = [{"columns": ["what", "ms"], "rows": [["kill -9", "240"]]}]
+    for name in ("recovery", "failover"):
+        chapter = {"title": name.title(), "method": "How.", "tables": tables}
+        document.write_chapter(name, {**circumstances("test"), **chapter})
+    document.write({**scenarios, "rounds": 7})
+    found = json.loads(document.RESULTS.read_text())
+    assert list(found["chapters"]) == ["failover", "recovery"]
+    assert found["rounds"] == 7
+    text = document.DOCUMENT.read_text()
+    assert text.index("# Failover") < text.index("| kill -9 | 240 |") < text.index("# Recovery")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from logtx.consumer.config import ConsumerConfig, IsolationLevel, OffsetsStorage
-from logtx.journal.errors import ConfigError, NotSupportedError
+from logtx.journal.errors import ConfigError
 
 
 def parse(**settings: Any) -> ConsumerConfig:
@@ -66,9 +66,12 @@ def test_a_wrong_setting_is_named(settings: dict[str, Any]) -> None:
     assert any(name in str(caught.value) for name in settings)
 
 
-def test_serializable_is_not_there_yet() -> None:
-    with pytest.raises(NotSupportedError, match="transactions"):
-        parse(**{"isolation.level": "serializable"})
+def test_isolation_levels() -> None:
+    for level in IsolationLevel:
+        config = parse(**{"isolation.level": level.value})
+        assert config.isolation_level is level
+        # Kafka's own would stand at its last stable offset.
+        assert config.librdkafka["isolation.level"] == "read_uncommitted"
 
 
 @pytest.mark.parametrize(

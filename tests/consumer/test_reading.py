@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logtx.consumer.reading import _collector_paused, run_end
+from logtx.consumer.reading import run_end
+from logtx.journal.collector import collector_paused
 
 RUNS = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 200)), min_size=1, max_size=12)
 
@@ -31,7 +32,7 @@ def test_the_collector_is_left_as_it_was(enabled: bool) -> None:
     before = gc.isenabled()
     (gc.enable if enabled else gc.disable)()
     try:
-        with suppress(KeyError), _collector_paused():
+        with suppress(KeyError), collector_paused():
             assert not gc.isenabled()
             raise KeyError
         assert gc.isenabled() is enabled

@@ -186,6 +186,38 @@ def test_pause_resume_and_seek(
     assert read(consumer, 2) == [b"a", b"b"]
 
 
+def test_a_partition_that_was_paused_is_read_when_it_comes_back(
+    transactions: Transactions, make_topic: MakeTopic, make_consumer: MakeConsumer
+) -> None:
+    topic = make_topic()
+    transactions.append(topic, [b"a"])
+    place = TopicPartition(topic, 0)
+    consumer = make_consumer()
+    consumer.assign([place])
+    assert read(consumer, 1) == [b"a"]
+    consumer.pause([place])
+    assert consumer.poll(0.1) is None
+    consumer.unassign()
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    assert read(consumer, 1) == [b"a"]
+
+
+def test_unsubscribing_commits_what_was_delivered(
+    transactions: Transactions, make_topic: MakeTopic, make_consumer: MakeConsumer, transport: str
+) -> None:
+    if transport == "mock":
+        pytest.skip("librdkafka's mock gives a member that subscribes again nothing")
+    topic = make_topic()
+    transactions.append(topic, [b"a", b"b"])
+    consumer = make_consumer()
+    consumer.subscribe([topic])
+    assert read(consumer, 1) == [b"a"]
+    consumer.unsubscribe()
+    assert consumer.assignment() == []
+    consumer.subscribe([topic])
+    assert read(consumer, 1) == [b"b"]
+
+
 def test_close_may_be_repeated_and_ends_everything(
     transactions: Transactions, make_topic: MakeTopic, make_consumer: MakeConsumer
 ) -> None:

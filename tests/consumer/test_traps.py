@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+
 import pytest
 
 from logtx.consumer.buffer import ENDED_MAX, PartitionBuffer
@@ -150,6 +153,34 @@ def test_trap_20_memory_of_ended_transactions_is_bounded(monkeypatch: pytest.Mon
     live.feed([data(at + 2, T2)])
     live.resolve(T2.to_bytes(), end_offset=at + 3, ended=True)
     assert [p.txid for p in live.pending()] == [hanging.to_bytes()]
+
+
+def test_trap_20_hours_behind_an_open_transaction_take_no_more_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("logtx.consumer.buffer.ENDED_MAX", 500)
+    live = buffer()
+    hanging = [txid(0, partition=journal) for journal in range(3)]
+    live.feed([data(at, owner) for at, owner in enumerate(hanging)])
+
+    def pass_by(first: int, count: int) -> int:
+        for number in range(first, first + count):
+            # HW stands at the open transaction of that journal.
+            at, owner = 10 + 3 * number, txid(1 + number, partition=number % 3)
+            live.feed([data(at, owner), marker(at + 1, owner, 1000 + number, (0, at, at, 1))])
+            live.feed([data(at + 2, owner)])  # late
+            assert offsets(live) == [at]
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        before = pass_by(0, 2_000)
+        assert pass_by(2_000, 4_000) - before < 50_000
+    finally:
+        tracemalloc.stop()
+    assert live.counters.late_records == 6_000
+    assert [p.txid for p in live.pending()] == [owner.to_bytes() for owner in hanging]
 
 
 def test_trap_21_the_oldest_transaction_of_a_retained_topic_is_torn() -> None:

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logtx.consumer.counters import Counters
+from logtx.consumer.entries import EndedTransaction
 from logtx.consumer.pending import PendingTransactionMap
-from logtx.consumer.whole import Decision, Whole, WholeBuffer, WholeOrder
+from logtx.consumer.whole import Decision, Floor, Whole, WholeBuffer, WholeOrder
 from logtx.journal.control import TopicPartition
 from logtx.journal.position import Position
 from logtx.journal.txid import TxId
@@ -78,18 +79,39 @@ def world(seed: int, count: int) -> World:
 
 
 class Life:
-    """One consumer, from its positions until it is dropped."""
+    """One consumer, from its positions until it is dropped.
 
-    def __init__(self, of: World, positions: dict[TopicPartition, Position]) -> None:
+    With `floor`, the journal is read from that event on, as from a snapshot there.
+    """
+
+    def __init__(
+        self, of: World, positions: dict[TopicPartition, Position], floor: int | None = None
+    ) -> None:
         self.world = of
         self.order = WholeOrder(Counters())
+        self.map = PendingTransactionMap(1 << 30)
         self.buffers: dict[TopicPartition, WholeBuffer] = {}
         for key, position in positions.items():
-            buffer = WholeBuffer(key, position, PendingTransactionMap(1 << 30), malformed=malformed)
+            buffer = WholeBuffer(key, position, self.map, malformed=malformed)
             buffer.collect(0)
             self.buffers[key] = buffer
         self.at = {key: position.o1 for key, position in positions.items()}
         self.journal_at = 0
+        self.shares: list[tuple[TopicPartition, EndedTransaction]] = []
+        if floor is not None:
+            self.begin_above(floor)
+
+    def begin_above(self, floor: int) -> None:
+        before = self.world.journal[:floor]
+        self.journal_at = floor
+        finished = {d.sequence for kind, d in before if kind == "finished"}
+        decided = [d for kind, d in before if kind == "decided"]
+        ends = {key: len(self.world.logs[key]) for key in self.buffers}
+        above = max((d.sequence for d in decided), default=-1) + 1
+        self.order.begin(Floor((0, INCARNATION), above, ends))
+        for decision in decided:
+            if decision.sequence not in finished:
+                self.order.decide(decision)
 
     def read(self, chance: Random) -> bool:
         """Read a little somewhere; False when all is read."""
@@ -112,18 +134,39 @@ class Life:
         return True
 
     def ask_for_ends(self) -> bool:
-        missing = self.order.missing(self.buffers)
-        if not missing or not self.order.wants_ends:
+        missing = self.order.wants_ends(self.buffers)
+        if not missing:
             return False
         self.order.set_ends({k: len(self.world.logs[k]) for k in missing})
         return True
 
     def take(self) -> tuple[int, list[tuple[TopicPartition, int]]] | None:
+        """The next transaction as one."""
         whole: Whole | None = self.order.take(self.buffers)
         if whole is None:
             return None
-        records = [(k, r.offset()) for k in sorted(whole.entries) for r in whole.entries[k].stream]
+        records = []
+        for key in sorted(whole.entries):
+            entry = self.buffers[key].hand_over(whole.entries[key].txid)
+            records += [(key, r.offset()) for r in self.buffers[key].stream(entry)]
+            self.buffers[key].finish(entry)
         return whole.decision.sequence, records
+
+    def take_records(self, limit: int) -> list[tuple[TopicPartition, FakeRecord]]:
+        """Some records of the transaction whose turn it is, of one partition."""
+        if not self.shares:
+            whole = self.order.take(self.buffers)
+            if whole is None:
+                return []
+            self.shares = sorted(whole.entries.items())
+            self.buffers[self.shares[0][0]].let_through(self.shares[0][1].txid)
+        key = self.shares[0][0]
+        taken = self.buffers[key].take(limit)
+        if not self.buffers[key].delivering:
+            self.shares.pop(0)
+            if self.shares:
+                self.buffers[self.shares[0][0]].let_through(self.shares[0][1].txid)
+        return [(key, r) for r in taken if isinstance(r, FakeRecord)]
 
     def positions(self) -> dict[TopicPartition, Position]:
         return {
@@ -176,7 +219,7 @@ def test_whole_transactions_come_in_decision_order_through_every_crash(
             if found is not None:
                 got.append((found[0], list(found[1])))
         positions = life.positions()
-        life.order.clear()
+        life.order.begin()
     assert got == settled(made, keys)
     assert [s for s, _ in got] == sorted(s for s, _ in got)
 
@@ -212,3 +255,87 @@ def test_a_start_in_the_middle_never_hangs_on_what_lies_before(
     if waiting is not None:
         # Only a transaction that is not finished may be waited for.
         assert ("finished", waiting) not in made.journal
+
+
+def a_floor(made: World, chance: Random) -> int | None:
+    return chance.randrange(len(made.journal) + 1) if chance.random() < 0.5 else None
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.integers(0, 2**32), st.integers(10, 150), st.integers(1, 3), st.integers(0, 2**32))
+def test_trap_18_23_a_stop_at_any_record_loses_and_repeats_nothing(
+    seed: int, count: int, width: int, reading: int
+) -> None:
+    """Each life delivers a few records, of a transaction over several partitions, and dies.
+
+    Wherever the next one begins to read the journal.
+    """
+    made = world(seed, count)
+    keys = KEYS[:width]
+    chance = Random(reading)
+    want = [record for _, records in settled(made, keys) for record in records]
+    positions = {key: Position.at(0) for key in keys}
+    got: list[object] = []
+    for _ in range(len(want) + 2):
+        life = Life(made, positions, a_floor(made, chance))
+        taken: list[tuple[TopicPartition, FakeRecord]] = []
+        while not taken and life.read(chance):
+            taken = life.take_records(chance.randrange(1, 4))
+        if not taken:
+            break
+        chosen = chance.randrange(len(taken))
+        key = taken[chosen][0]
+        got += [(k, r.at) for k, r in taken]
+        positions = life.positions()
+        if chance.random() < 0.3:  # only up to one of them, as commit(message) does
+            after = life.buffers[key].position_after(taken[chosen][1])
+            assert after is not None
+            positions[key] = Position.from_metadata(after.o1, after.to_metadata())
+            del got[len(got) - len(taken) + chosen + 1 :]
+    assert got == want
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32), st.integers(10, 150), st.integers(0, 2**32))
+def test_partitions_that_move_are_neither_lost_nor_repeated(
+    seed: int, count: int, reading: int
+) -> None:
+    """Two members; after some records each partition may change hands, with its position."""
+    made = world(seed, count)
+    chance = Random(reading)
+    positions = {key: Position.at(0) for key in KEYS}
+    got: dict[TopicPartition, list[tuple[int, int]]] = {key: [] for key in KEYS}
+    for still in range(10_000):
+        mine = {key: chance.random() < 0.5 for key in KEYS}
+        moved = False
+        for member in (True, False):
+            held = {k: p for k, p in positions.items() if mine[k] is member}
+            life = Life(made, held, a_floor(made, chance))
+            last = -1
+            for _ in range(chance.randrange(1, 12)):
+                while not (taken := life.take_records(2)) and life.read(chance):
+                    pass
+                for key, record in taken:
+                    moved = True
+                    sequence = sequence_of(made, record)
+                    # As long as a member's partitions stay, its order is the serial one.
+                    assert last <= sequence
+                    last = sequence
+                    got[key].append((sequence, record.at))
+            positions |= life.positions()
+        if not moved and still > 5:
+            break
+    wanted: dict[TopicPartition, list[tuple[int, int]]] = {key: [] for key in KEYS}
+    for key in KEYS:
+        for sequence, records in settled(made, (key,)):
+            wanted[key] += [(sequence, offset) for k, offset in records if k == key]  # type: ignore[misc]
+    for key in KEYS:
+        # What two members saw of a partition is in order, and whole as far as both could go.
+        assert got[key] == wanted[key][: len(got[key])]
+
+
+def sequence_of(made: World, record: FakeRecord) -> int:
+    raw = dict(record.header_list or [])["TxId"]
+    return next(
+        d.sequence for kind, d in made.journal if kind == "decided" and d.txid.to_bytes() == raw
+    )

@@ -1,7 +1,6 @@
-"""Plays the runtime of a shard without I/O: a journal in memory whose appends land when told.
+"""Tenures of a shard without I/O: a journal in memory whose appends land when told.
 
-A `Coordinator` follows the rules of `runtime.py`: handle, replay at the predicted offset, append,
-park the reply until everything before it is acknowledged. The caller decides when an append
+A `Coordinator` is the shell of one `Tenure` after the other. The caller decides when an append
 lands (`ack`), which are lost (`lose`), what arrives late (`land_late`) and what somebody else
 writes (`Journal.append`). Several coordinators may share one journal; those that were replaced
 don't know it until an append or the journal's end tells them.
@@ -24,10 +23,12 @@ from logtx.coordinator.decision import (
     ShardConfig,
     TopicFacts,
     WriteMarkers,
+    WriteOffsets,
 )
 from logtx.coordinator.shard import Shard
+from logtx.coordinator.tenure import Tenure
 from logtx.journal.control import TopicPartition
-from logtx.journal.errors import LogtxError
+from logtx.journal.errors import CoordinatorLoadingError, LogtxError
 from logtx.journal.fate import NO_EPOCH, FateScan
 from logtx.journal.position import Place, Position
 from logtx.journal.record_codec import decode_entry, encode_entry
@@ -77,8 +78,6 @@ class Parked:
     """A reply waits for its records, or for those before it."""
 
     ref: Ref
-    reply: c.Reply | None
-    """None: the journal must be looked up when it is due."""
     behind: int
 
 
@@ -182,20 +181,38 @@ class Flying:
     meant: Begin | None
 
 
-class Coordinator:
-    """One coordinator of the journal partition: `runtime.PartitionRuntime` without I/O."""
+class _Tenure(Tenure):
+    """A tenure that says what it parks, and that `handle` changes nothing."""
 
-    # For the proof that checkers bite, each of the runtime's rules can be dropped:
-    parks_replies = True
-    """Replies wait for their own records."""
-    parks_bare_replies = True
-    """Replies that need no record wait for those before."""
-    checks_offsets = True
-    """An append acknowledged at another offset than predicted is a surprise."""
-    asks_for_the_end = True
-    """An answer that could be stale waits until the journal's end is known."""
-    wins_new_epochs = True
-    """After a surprise it serves only under a new OWNER."""
+    def __init__(self, shard: Shard, coordinator: Coordinator) -> None:
+        super().__init__(shard, coordinator)
+        self._coordinator = coordinator
+        self._handle = shard.handle
+        shard.handle = self._handle_purely  # type: ignore[method-assign]
+        self._waits: Ref | None = None
+
+    def _handle_purely(self, command: c.Command, ref: Ref, now: Instant) -> Decision:
+        before = dump(self.shard)
+        decision = self._handle(command, ref, now)
+        assert dump(self.shard) == before, f"handle() changed the state: {command}"
+        self._waits = None if decision.replies or decision.look_up else ref
+        return decision
+
+    def tick(self, now: Instant) -> None:
+        ref, self._waits = self._waits, None
+        if ref is not None:
+            self._coordinator.listen(Waits(ref))
+        super().tick(now)
+
+    def _park(self, parked: Any) -> None:
+        ref = getattr(parked.item, "ref", None)
+        if ref is not None and parked.behind > self.acknowledged_end:
+            self._coordinator.listen(Parked(ref, parked.behind))
+        super()._park(parked)
+
+
+class Coordinator:
+    """One coordinator of the journal partition: the shell of its tenures."""
 
     def __init__(
         self,
@@ -217,56 +234,62 @@ class Coordinator:
         self.name = name
         self.config = config or ShardConfig()
         self.now = Instant(0, WALL_MS)
-        self.serving = False
         self.shard = Shard(PARTITION, self.config)
-        self.acknowledged_end = 0
         self.in_flight: deque[Flying] = deque()
         """Appended and neither acknowledged nor lost."""
         self.late: deque[Flying] = deque()
         """Given up by `lose`, and yet to land."""
-        self.parked: deque[Parked] = deque()
         self.commands: dict[Ref, c.Command] = {}
         self.replies: dict[Ref, c.Reply] = {}
         self.markers: dict[int, WriteMarkers] = {}
         """Effects to be carried out, by BEGIN: `finish` says that one was."""
+        self._tenure: Tenure | None = None
+        self._asked = False
         self._listen = listen
+
+    @property
+    def tenure(self) -> Tenure:
+        """The one that serves, or served last."""
+        assert self._tenure is not None, "nothing was owned yet"
+        return self._tenure
+
+    @property
+    def serving(self) -> bool:
+        """Whether it believes that it owns the partition."""
+        return self._tenure is not None and not self._tenure.over
+
+    @property
+    def acknowledged_end(self) -> int:
+        """Everything below is durable."""
+        return 0 if self._tenure is None else self._tenure.acknowledged_end
+
+    def listen(self, event: Event) -> None:
+        """Something happened."""
+        self._listen(self, event)
 
     # What the world does.
 
     def take_over(self) -> None:
         """Load the journal, win the next epoch and serve."""
         shard = self.journal.load(self.config)
-        if not self.wins_new_epochs and shard.owner and shard.owner.address == self.name:
-            self._serve(shard)
-            return
         incarnation = INCARNATION if shard.epoch == NO_EPOCH else shard.incarnation
         owner = Owner(replaces=shard.epoch, address=self.name, process_nonce=1)
         offset = self.journal.append(Entry(shard.epoch, incarnation, owner))
         shard.replay(offset, self.journal.entries[offset])
         assert shard.epoch == offset, "nobody bids in between"
-        self._serve(shard)
-
-    def _serve(self, shard: Shard) -> None:
-        self.shard, self.acknowledged_end, self.serving = shard, shard.next_offset, True
-        self._listen(self, Owned(shard.epoch))
-        self._emit(shard.loaded(self.now))
-        self.catch_up()
+        self.shard, self._tenure = shard, _Tenure(shard, self)
+        self.listen(Owned(shard.epoch))
+        self.tenure.begin(self.now)
+        self._tell_end()
 
     def submit(self, command: c.Command, ref: Ref) -> None:
         """A client asks; the reply comes by `replies` when it may be told."""
         if not self.serving:
-            self._listen(self, Failed(ref))
+            self.listen(Failed(ref))
             return
         self.commands[ref] = command
-        before = dump(self.shard)
-        decision = self.shard.handle(command, ref, self.now)
-        assert dump(self.shard) == before, f"handle() changed the state: {command}"
-        self._apply(decision)
-        if decision.look_up is not None:
-            self._ask(Parked(ref, None, self.shard.next_offset))
-        elif not decision.replies:
-            self._listen(self, Waits(ref))
-        self.catch_up()
+        self.tenure.submit(command, ref, self.now)
+        self._tell_end()
 
     def ack(self, count: int | None = None) -> None:
         """The next appends in flight land; each is acknowledged if it lies where predicted."""
@@ -275,15 +298,9 @@ class Coordinator:
                 return
             flying = self.in_flight.popleft()
             offset = self.journal.append(flying.entry, flying.meant)
-            if not self.serving:
-                continue
-            if offset != flying.predicted and self.checks_offsets:
-                self._surprise()
-                continue
-            self.acknowledged_end = offset + 1
-            effects = self.shard.acknowledge(offset)
-            self._release()
-            self._emit(effects)
+            if self.serving:
+                self.tenure.acknowledged(flying.predicted, offset)
+                self._tell_end()
 
     def lose(self, landed: int | Sequence[int] = 0, *, late: bool = False) -> None:
         """An append times out, and the journal is loaded again under a new epoch.
@@ -294,8 +311,10 @@ class Coordinator:
             late: the others land later, by `land_late`; else they are lost.
         """
         keep = set(range(landed)) if isinstance(landed, int) else set(landed)
+        if self.serving and self.in_flight:
+            self.tenure.acknowledged(self.in_flight[0].predicted, None, "it timed out")
         if self.serving:
-            self._surprise()
+            self.surprised("loaded again")
         in_flight, self.in_flight = self.in_flight, deque()
         for index, flying in enumerate(in_flight):
             if index in keep:
@@ -314,13 +333,23 @@ class Coordinator:
     def finish(self, begin: int, gone: tuple[TopicPartition, ...] = ()) -> None:
         """All markers of a decided transaction are written, or their partitions gone."""
         del self.markers[begin]
-        self._apply(self.shard.finish(begin, gone))
+        self.tenure.written(begin, gone)
+
+    def apply(self, decision: Decision) -> None:
+        """Append what no client asked for."""
+        self.tenure._apply(decision)
 
     def pass_time(self, milliseconds: int) -> None:
         """Time goes by, and what becomes due is done."""
         now = self.now
         self.now = Instant(now.monotonic_ms + milliseconds, now.wall_ms + milliseconds)
         self.catch_up()
+
+    def catch_up(self) -> None:
+        """Do what is due without any command."""
+        if self.serving:
+            self.tenure.tick(self.now)
+            self._tell_end()
 
     def attach(self, producer_id: str) -> None:
         """A producer's stream is connected."""
@@ -330,33 +359,18 @@ class Coordinator:
         """A producer's stream broke."""
         self.shard.detach(producer_id, nonce, self.now)
 
-    # What the runtime does.
+    def _tell_end(self) -> None:
+        while self._asked:
+            self._asked = False
+            self.tenure.end_told(self.journal.end)
 
-    def catch_up(self) -> None:
-        """Do what is due without any command."""
-        for _ in range(10_000):
-            decision = self.shard.due(self.now) if self.serving else None
-            if decision is None:
-                return
-            self._apply(decision)
-        raise AssertionError("due() never comes to its end")
+    # What a tenure needs of its shell.
 
-    def _apply(self, decision: Decision) -> None:
-        shard = self.shard
-        for record in decision.records:
-            offset, entry = shard.next_offset, shard.entry(record)
-            shard.replay(offset, entry)
-            self.in_flight.append(Flying(offset, entry, self._meant(record)))
-            self._listen(self, Appended(offset, record))
-        for ref, reply in decision.replies:
-            parks = self.parks_replies if decision.records else self.parks_bare_replies
-            parked = Parked(ref, reply, shard.next_offset if parks else 0)
-            if decision.fresh and self.asks_for_the_end:
-                self._ask(parked)
-            else:
-                self._park(parked)
-        for producer_id, nonce, error in decision.close:
-            self._listen(self, Closed(producer_id, nonce, error))
+    def append(self, predicted: int, value: bytes) -> None:
+        """Put a record on its way."""
+        entry = decode_entry(value)
+        self.in_flight.append(Flying(predicted, entry, self._meant(entry.record)))
+        self.listen(Appended(predicted, entry.record))
 
     def _meant(self, record: JournalRecord) -> Begin | None:
         begin: int | None = getattr(record, "begin", None)
@@ -367,48 +381,43 @@ class Coordinator:
         assert isinstance(found.record, Begin), f"{record} is about no BEGIN"
         return found.record
 
-    def _ask(self, parked: Parked) -> None:
-        end = self.journal.end
-        if end > self.shard.next_offset and self.serving:
-            self._surprise()
-        self._park(Parked(parked.ref, parked.reply, max(parked.behind, end)))
+    def ask_end(self) -> None:
+        """Told as soon as the tenure's own call is over."""
+        self._asked = True
 
-    def _park(self, parked: Parked) -> None:
-        if not self.serving:
-            self._listen(self, Failed(parked.ref))
+    def answer(self, ref: Ref, reply: c.Reply) -> None:
+        """Give a client its reply."""
+        if not self.serving and isinstance(reply, CoordinatorLoadingError):
+            self.listen(Failed(ref))
             return
-        self.parked.append(parked)
-        if parked.behind > self.acknowledged_end:
-            self._listen(self, parked)
-        self._release()
+        assert ref not in self.replies, f"{ref} is answered twice"
+        self.replies[ref] = reply
+        self.listen(Replied(ref, reply))
 
-    def _release(self) -> None:
-        while self.parked and self.parked[0].behind <= self.acknowledged_end:
-            parked = self.parked.popleft()
-            reply = parked.reply if parked.reply is not None else self._look_up(parked.ref)
-            assert parked.ref not in self.replies, f"{parked.ref} is answered twice"
-            self.replies[parked.ref] = reply
-            self._listen(self, Replied(parked.ref, reply))
+    def look_up(self, ref: Ref, command: c.Command, txid: TxId) -> None:
+        """Answer from a transaction's fate in the journal."""
+        fate = fates(self.journal.entries, [txid])[txid]
+        outcome = c.Outcome(txid, fate.state, fate.commit_sequence)
+        self.answer(ref, Shard.answer_fate(command, outcome))
 
-    def _look_up(self, ref: Ref) -> c.Reply:
-        command = self.commands[ref]
-        asked: TxId = command.txid  # type: ignore[union-attr]
-        fate = fates(self.journal.entries, [asked])[asked]
-        return Shard.answer_fate(command, c.Outcome(asked, fate.state, fate.commit_sequence))
+    def execute(self, effect: Effect) -> None:
+        """Markers wait for `finish`; offsets are written at once."""
+        if isinstance(effect, WriteMarkers):
+            self.markers[effect.transaction.begin] = effect
+        self.listen(Emitted(effect, self.shard.hw))
+        if isinstance(effect, WriteOffsets):
+            self.tenure.written(effect.begin)
 
-    def _emit(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
-            if isinstance(effect, WriteMarkers):
-                self.markers[effect.transaction.begin] = effect
-            self._listen(self, Emitted(effect, self.shard.hw))
+    def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
+        """End a producer's session for good."""
+        self.listen(Closed(producer_id, nonce, error))
 
-    def _surprise(self) -> None:
-        self.serving = False
-        self._listen(self, Surprised())
-        for parked in self.parked:
-            self._listen(self, Failed(parked.ref))
-        self.parked.clear()
+    def surprised(self, why: str) -> None:
+        """The tenure is over."""
+        self.listen(Surprised())
         self.markers.clear()
+        self._asked = False
+        self.tenure.end(CoordinatorLoadingError(why))
 
 
 def fates(entries: Sequence[Entry], txids: Iterable[TxId]) -> Any:
@@ -437,7 +446,7 @@ def dump(shard: Shard) -> dict[str, Any]:
         "outcomes": dict(store._outcomes),
         "producers": {
             name: (
-                *(p.generation, p.nonce, p.owner, p.voided),
+                *(p.generation, p.nonce, p.owner, p.voided, p.connected_ms),
                 *(dict(p.begins), p.answered_below, sorted(p.open)),
             )
             for name, p in shard.producers.items()

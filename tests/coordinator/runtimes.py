@@ -6,15 +6,20 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from logtx.coordinator import commands as c
 from logtx.coordinator.appender import Appender
 from logtx.coordinator.decision import ShardConfig, TopicFacts
+from logtx.coordinator.housekeeping import HousekeepingConfig
 from logtx.coordinator.markers import MarkerWriter
+from logtx.coordinator.members import Members
 from logtx.coordinator.offsets_log import OffsetsWriter
-from logtx.coordinator.runtime import PartitionRuntime, Services, Serving
+from logtx.coordinator.runtime import PartitionRuntime, Serving
+from logtx.coordinator.shell import Services
+from logtx.coordinator.tail import Batch, Tail
 from logtx.journal.control import BranchRange, TopicPartition
 from logtx.journal.errors import LogtxError
 from logtx.journal.memory_log import MemoryLog
@@ -102,29 +107,45 @@ def prepare(log: MemoryLog, data_partitions: int = 2) -> None:
 
 @asynccontextmanager
 async def running(
-    log: MemoryLog, config: ShardConfig | None = None, *, serve: bool = True
+    log: MemoryLog,
+    config: ShardConfig | None = None,
+    *,
+    serve: bool = True,
+    housekeeping: HousekeepingConfig | None = None,
 ) -> AsyncIterator[Driver]:
     """A runtime that owns journal partition 0, until the end of the block."""
     closed: list[tuple[str, LogtxError]] = []
+    nonce, address = random.getrandbits(63), "127.0.0.1:1"
+    info = log.topic_info(DATA)
+
+    def deliver(batch: Batch) -> None:
+        runtime.feed(batch)
+
     services = Services(
         log=log,
         journal=Appender(log, {"message.timeout.ms": 2_000}, "journal"),
         markers=MarkerWriter(log),
         offsets=OffsetsWriter(log, 1),
-        address="127.0.0.1:1",
-        process_nonce=random.getrandbits(63),
+        tail=Tail(log, deliver),
+        members=Members(nonce, address),
+        reading=ThreadPoolExecutor(1),
+        loading=ThreadPoolExecutor(1),
+        address=address,
+        process_nonce=nonce,
+        partition_count=1,
+        topics={
+            DATA: TopicFacts(
+                topic_id=info.topic_id,
+                partition_count=info.partition_count,
+                record_max_bytes=1_000_000,
+            )
+        },
+        housekeeping=housekeeping or HousekeepingConfig(),
+        changed=lambda: None,
         close_session=lambda _p, producer, _n, error: closed.append((producer, error)),
         close_sessions=lambda _p, error: closed.append(("*", error)),
     )
     runtime = PartitionRuntime(0, services, config or ShardConfig())
-    info = log.topic_info(DATA)
-    runtime.shard.topics = {
-        DATA: TopicFacts(
-            topic_id=info.topic_id,
-            partition_count=info.partition_count,
-            record_max_bytes=1_000_000,
-        )
-    }
     driver = Driver(log, runtime, services, closed)
     ticking = asyncio.create_task(_tick(runtime))
     runtime.start()
@@ -136,8 +157,13 @@ async def running(
         ticking.cancel()
         await runtime.stop()
         await asyncio.gather(
-            services.journal.close(0.2), services.markers.close(0.2), services.offsets.close()
+            services.journal.close(0.2),
+            services.markers.close(0.2),
+            services.offsets.close(),
+            services.tail.close(),
         )
+        services.reading.shutdown()
+        services.loading.shutdown()
 
 
 async def _tick(runtime: PartitionRuntime) -> None:

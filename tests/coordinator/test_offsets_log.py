@@ -178,6 +178,17 @@ def test_a_newer_iov_stands_for_those_that_waited(writer: OffsetsWriter) -> None
     assert fake(writer).sequences() == [1, 3]
 
 
+def test_the_backlog_counts_every_commit_that_waits(writer: OffsetsWriter) -> None:
+    assert writer.backlog(K) == 0
+    for sequence in (1, 2, 3):
+        writer.write(K, iov(sequence), lambda: None)
+    assert writer.backlog(K) == 3
+    fake(writer).acknowledge(0)
+    assert writer.backlog(K) == 2
+    fake(writer).acknowledge(1)
+    assert writer.backlog(K) == 0
+
+
 def test_groups_do_not_wait_for_each_other(writer: OffsetsWriter) -> None:
     other = OffsetsKey("h", 0, 7, 3)
     writer.write(K, iov(1), lambda: None)

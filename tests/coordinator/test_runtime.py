@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any
@@ -11,18 +12,23 @@ import pytest
 from confluent_kafka import KafkaError
 
 from logtx.coordinator import commands as c
+from logtx.coordinator.appender import WARM_S
 from logtx.coordinator.decision import ShardConfig
-from logtx.coordinator.runtime import RECORD_MAX_BYTES, Serving
+from logtx.coordinator.runtime import STILL_S, Serving
+from logtx.coordinator.tail import Batch, Tail
+from logtx.coordinator.tenure import RECORD_MAX_BYTES
 from logtx.journal.control import TXCTL_HEADER, BranchRange, Marker, decode_control
 from logtx.journal.errors import (
     CoordinatorLoadingError,
     JournalTruncatedError,
+    NotCoordinatorError,
     OffsetsPendingError,
     ProducerFencedError,
     RequestTooLargeError,
     TransactionAbortedError,
     UnknownTransactionError,
 )
+from logtx.journal.fate import NO_EPOCH
 from logtx.journal.memory_log import MemoryLog
 from logtx.journal.position import Place, Position
 from logtx.journal.reader import (
@@ -33,7 +39,14 @@ from logtx.journal.reader import (
     read_records,
 )
 from logtx.journal.record_codec import encode_entry
-from logtx.journal.records import AbortReason, Entry, OffsetStep, Owner, PrepareAbort
+from logtx.journal.records import (
+    AbortReason,
+    Committed,
+    Entry,
+    OffsetStep,
+    Owner,
+    PrepareAbort,
+)
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
@@ -162,20 +175,124 @@ async def test_trap_2_an_acknowledgement_behind_a_surprise_is_void(log: MemoryLo
 
 
 @on_loop
-async def test_a_replaced_owner_stands_down_and_comes_back(log: MemoryLog) -> None:
+async def test_a_replaced_owner_stands_by_until_its_successor_is_presumed_dead(
+    log: MemoryLog,
+) -> None:
     async with running(log) as driver:
         session = await driver.connect()
         txid = await driver.begun(session)
         shard = driver.runtime.shard
-        owner = Owner(replaces=shard.epoch, address="127.0.0.1:1", process_nonce=2)
+        owner = Owner(replaces=shard.epoch, address="127.0.0.1:2", process_nonce=2)
         entry = Entry(shard.epoch, shard.incarnation, owner)
         log.append_directly(JOURNAL_TOPIC, 0, encode_entry(entry))
         # Idle, it can't know; but an answer that could be stale asks for the journal's end.
         reply = await driver.ask(c.GetOutcome(txid=txid))
         assert isinstance(reply, CoordinatorLoadingError)
-        await driver.until(lambda: driver.runtime.status is Serving.STOOD_DOWN)
-        await driver.serving()  # nobody listens at that address
+        await driver.until(lambda: driver.runtime.status is Serving.STANDBY)
+        await asyncio.sleep(0.3)
+        reply = await driver.ask(c.GetOutcome(txid=txid))
+        assert isinstance(reply, NotCoordinatorError)
+        assert reply.hint == "127.0.0.1:2"
+        driver.services.members.missed("127.0.0.1:2")
+        await driver.serving()
         assert await outcome(driver, txid) is State.OPEN
+
+
+@on_loop
+async def test_a_stranger_right_behind_owner_spoils_the_epoch_before_it_is_served(
+    log: MemoryLog,
+) -> None:
+    async with running(log, serve=False) as driver:
+        journal = driver.services.journal
+        append = journal.append
+        tasks = []
+
+        def delayed(topic: str, partition: int, acknowledge: Any, **record: Any) -> None:
+            def told(offset: int | None, error: KafkaError | None) -> None:
+                tasks.append(asyncio.ensure_future(read_on(offset, error)))
+
+            async def read_on(offset: int | None, error: KafkaError | None) -> None:
+                # A zombie's record lands, and is read before OWNER's acknowledgement is.
+                late = PrepareAbort(begin=0, reason=AbortReason.REQUESTED, decided_ms=0)
+                value = encode_entry(Entry(NO_EPOCH, 0, late))
+                end = log.append_directly(JOURNAL_TOPIC, 0, value) + 1
+                await driver.until(lambda: driver.runtime.shard.next_offset == end)
+                acknowledge(offset, error)
+
+            journal.append = append  # type: ignore[method-assign]
+            append(topic, partition, told, **record)
+
+        journal.append = delayed  # type: ignore[method-assign]
+        await driver.serving()
+        assert tasks
+        assert driver.runtime.epoch == 2, "served under a spoilt epoch"
+        session = await driver.connect()
+        txid = await driver.begun(session)
+        assert isinstance(await driver.ask(commit(session, txid, P0)), c.Outcome)
+        assert find_fates(log, [txid], timeout_s=5)[txid].state.commits
+
+
+@on_loop
+async def test_who_stood_still_appends_nothing_before_it_knows_that_it_is_the_owner(
+    log: MemoryLog,
+) -> None:
+    async with running(log) as driver:
+        session = await driver.connect()
+        txid = await driver.begun(session, timeout_ms=200)
+        shard = driver.runtime.shard
+        owner = Owner(replaces=shard.epoch, address="127.0.0.1:2", process_nonce=2)
+        entry = Entry(shard.epoch, shard.incarnation, owner)
+        log.append_directly(JOURNAL_TOPIC, 0, encode_entry(entry))
+        time.sleep(2 * STILL_S)  # noqa: ASYNC251 - the whole process stands still
+        replies = [driver.send(driver.begin(session)), driver.send(commit(session, txid, P0))]
+        for reply in await asyncio.wait_for(asyncio.gather(*replies), TIMEOUT_S):
+            assert isinstance(reply, CoordinatorLoadingError)
+        await driver.until(lambda: driver.runtime.status is Serving.STANDBY)
+        assert kinds(log) == ["Owner", "ProducerRecord", "Begin", "Owner"]
+
+
+@on_loop
+async def test_who_stood_still_and_still_is_the_owner_goes_on(log: MemoryLog) -> None:
+    async with running(log) as driver:
+        session = await driver.connect()
+        txid = await driver.begun(session)
+        log.hold_appends(DATA, 0)
+        await driver.ask(commit(session, txid, P0))
+        epoch = driver.runtime.epoch
+        time.sleep(2 * STILL_S)  # noqa: ASYNC251 - the whole process stands still
+        begun = driver.send(driver.begin(session))
+        log.release_appends(DATA, 0)
+        assert isinstance(await asyncio.wait_for(begun, TIMEOUT_S), c.Began)
+        await driver.until(lambda: "Committed" in kinds(log))
+        assert driver.runtime.epoch == epoch
+
+
+@on_loop
+async def test_a_standby_takes_nothing_before_it_reads_the_journal_closely(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The first fetch of a consumer takes up to half a second, which would be part of a move.
+    log.append_directly(
+        JOURNAL_TOPIC,
+        0,
+        encode_entry(
+            Entry(NO_EPOCH, 7, Owner(replaces=NO_EPOCH, address="127.0.0.1:2", process_nonce=2))
+        ),
+    )
+    read_on, hand_over = asyncio.Event(), Tail._hand_over
+
+    def late(self: Tail, batches: list[Batch]) -> None:
+        if read_on.is_set():
+            hand_over(self, batches)
+
+    monkeypatch.setattr(Tail, "_hand_over", late)
+    async with running(log, serve=False) as driver:
+        await driver.until(lambda: driver.runtime.status is Serving.STANDBY)
+        await asyncio.sleep(WARM_S)
+        assert not driver.runtime.is_ready
+        read_on.set()
+        log.append_directly(JOURNAL_TOPIC, 0, encode_entry(Entry(NO_EPOCH, 7, Committed(begin=0))))
+        await driver.until(lambda: driver.runtime.is_ready)
 
 
 @on_loop

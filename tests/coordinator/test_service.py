@@ -35,6 +35,7 @@ from logtx.journal.errors import (
     NotSupportedError,
     OffsetsPendingError,
     ProducerFencedError,
+    RequestTooLargeError,
     SessionClosedError,
     TransactionAbortedError,
     UnknownTopicError,
@@ -126,7 +127,7 @@ def test_begin_add_partitions_commit(
     assert connected.generation == 0
     txid = begun(one)
     assert txid.incarnation == connected.incarnation
-    assert ask(one.add_partitions, txid, [(topic, 1)]) == Done()
+    assert ask(one.add_partitions, txid, {(topic, 1): -1}) == Done()
     outcome = commit(one, txid, topic)
     assert isinstance(outcome, Outcome)
     assert outcome.state is State.COMMITTING
@@ -211,9 +212,9 @@ def test_refused_topics(client: Callable[..., CoordinatorClient], make_topic: Ma
     topic, one = make_topic(1), client()
     one.connect()
     txid = begun(one)
-    reply = ask(one.add_partitions, txid, [(JOURNAL_TOPIC, 0)])
+    reply = ask(one.add_partitions, txid, {(JOURNAL_TOPIC, 0): 0})
     assert isinstance(reply, UnsupportedTopicError)
-    assert isinstance(ask(one.add_partitions, txid, [(topic, 7)]), UnknownTopicError)
+    assert isinstance(ask(one.add_partitions, txid, {(topic, 7): 0}), UnknownTopicError)
     assert isinstance(commit(one, txid, topic), Outcome)
 
 
@@ -333,3 +334,25 @@ def test_a_taken_port_is_one_clear_error(memory_log: MemoryLog) -> None:
 
 def test_group_bound_error_keeps_its_code() -> None:
     assert GroupBoundError.code == 26
+
+
+@pytest.mark.parametrize("transport", ["memory"], indirect=True)
+@pytest.mark.usefixtures("coordinator")
+def test_large_requests_share_no_message_and_one_too_large_fails_alone(
+    client: Callable[..., CoordinatorClient], make_topic: MakeTopic
+) -> None:
+    topic, one = make_topic(), client()
+    one.connect()
+    txids = [begun(one) for _ in range(8)]
+    branches = {(topic, 0): tuple(BranchRange(n, n, n, 1) for n in range(1, 15_001))}
+    replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    # 8 of 0.4 MB together: more than a coordinator takes in one message.
+    for txid in txids[:-1]:
+        one.end(txid, Action.COMMIT, branches, replies.put)
+    huge = {(topic, 0): tuple(BranchRange(n, n, n, 1) for n in range(1, 120_001))}
+    one.end(txids[-1], Action.COMMIT, huge, replies.put)
+    found = [replies.get(timeout=TIMEOUT_S) for _ in txids]
+    refused = [reply for reply in found if isinstance(reply, RequestTooLargeError)]
+    assert len(refused) == 1
+    assert sum(isinstance(reply, Outcome) for reply in found) == 7
+    assert isinstance(commit(one, txids[-1], topic), Outcome)

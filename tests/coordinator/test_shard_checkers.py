@@ -127,6 +127,11 @@ class Reference:
             case ProducerRecord():
                 self.generations[record.producer_id] = record.generation, record.voided
             case Begin():
+                if record.producer_id.startswith("&"):
+                    others = (t for t in self.transactions.values() if t.state is State.OPEN)
+                    assert record.producer_id not in {t.producer_id for t in others}, (
+                        f"a transaction key has two open transactions at {offset}"
+                    )
                 self.transactions[offset] = NaiveTransaction(
                     record.producer_id, record.generation, record.session_nonce, record.request_id
                 )

@@ -165,6 +165,7 @@ def test_hundreds_of_commits_may_wait_for_earlier_ones() -> None:
             decision = shard.due(now)
 
     shard.replay(0, Entry(-1, INCARNATION, Owner(replaces=-1, address="c1", process_nonce=1)))
+    shard.loaded(now)
     do(c.Connect(producer_id="p", nonce=1))
     session = c.Session("p", 0, 1)
     for request in range(count):

@@ -31,6 +31,7 @@ from logtx.journal.records import (
     PrepareCommit,
     ProducerRecord,
     RecordType,
+    Snapshot,
 )
 from logtx.journal.state import VALID_PREVIOUS, State
 from logtx.journal.txid import TxId
@@ -283,6 +284,16 @@ RECORDS: Final[tuple[JournalRecord, ...]] = (
     Committed(begin=2),
     Aborted(begin=2),
     Bind(group="g", transaction_group="default"),
+    Snapshot(
+        first=9,
+        index=0,
+        last=True,
+        replaces=-1,
+        address="c1",
+        process_nonce=1,
+        partition_count=1,
+        past_epochs=(),
+    ),
 )
 LEADS_TO: Final[Mapping[State, tuple[JournalRecord, ...]]] = {
     State.OPEN: (),

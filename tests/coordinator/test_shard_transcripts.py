@@ -11,7 +11,8 @@ a file is ``#n``. `park` shows what is not told yet, `reply` what is. Commands:
     begin BY [request=1] [below=0] [timeout=60000] [a/0 …]
     partitions T2 [by=BY | branch] a/0 …               offsets T2 [by=BY] GROUP a/0:none->5 …
     commit T2 [by=BY] [a/0 …]                          abort T2 [by=BY] [a/0 …]
-    outcome T2          fetch GROUP [a/0 …]            bind GROUP [TRANSACTION-GROUP]      list
+    outcome T2          fetch GROUP [a/0 …]            bind GROUP [TRANSACTION-GROUP]
+    list                operator T2 (aborts it)        keys     key &default&K     delete &default&K
     ack [n]             the next n appends land (all without n)
     lose [landed=n | only=0,2] [late]   an append times out: load again; the first n in flight, or
                         those counted from 0, lie in the journal all the same
@@ -136,6 +137,10 @@ def show_offsets(offsets: c.GroupOffsets) -> str:
     return words(*places, f"by {show_txid(offsets.last_commit)} at {offsets.commit_sequence}")
 
 
+def show_key(info: c.KeyInfo) -> str:
+    return words(info.name, f"epoch={info.epoch}", *map(show_txid, info.transactions))
+
+
 def show_reply(reply: c.Reply | None) -> str:
     """A reply as one line."""
     match reply:
@@ -157,6 +162,10 @@ def show_reply(reply: c.Reply | None) -> str:
         case c.Transactions():
             listed = [f"{show_txid(t.txid)}={t.state}" for t in reply.transactions]
             return words("Transactions", *listed)
+        case c.KeyInfo():
+            return f"KeyInfo {show_key(reply)}"
+        case c.Keys():
+            return words("Keys", *map(show_key, reply.keys))
         case LogtxError():
             return f"{type(reply).__name__}: {reply}"
 
@@ -351,6 +360,18 @@ class Transcript:
 
     def do_list(self, _line: Line) -> None:
         self._submit(c.ListTransactions())
+
+    def do_operator(self, line: Line) -> None:
+        self._submit(c.AbortTransaction(txid=line.txid()))
+
+    def do_keys(self, _line: Line) -> None:
+        self._submit(c.ListKeys())
+
+    def do_key(self, line: Line) -> None:
+        self._submit(c.GetKey(name=line.take()))
+
+    def do_delete(self, line: Line) -> None:
+        self._submit(c.DeleteKey(name=line.take()))
 
     def do_ack(self, line: Line) -> None:
         count = line.take("")

@@ -16,7 +16,7 @@ from logtx.journal import errors
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import LogtxError, NotSupportedError, error_from_code
 from logtx.journal.position import Place, Position
-from logtx.journal.records import OffsetStep
+from logtx.journal.records import AbortReason, OffsetStep
 from logtx.journal.state import State
 from logtx.journal.txid import MAX_OFFSET, MAX_PARTITION, TxId
 
@@ -69,8 +69,14 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
         timeout_ms=LONG,
         partitions=PARTITIONS,
     ),
-    c.AddPartitions: st.builds(
-        c.AddPartitions, txid=TXID, partitions=PARTITIONS, session=st.just(SESSION)
+    c.AddPartitions: st.dictionaries(PARTITION, st.none() | LONG, max_size=5).flatmap(
+        lambda known: st.builds(
+            c.AddPartitions,
+            txid=TXID,
+            partitions=st.just(tuple(sorted(known))),
+            session=st.just(SESSION),
+            first_offsets=st.just({p: o for p, o in known.items() if o is not None}),
+        )
     ),
     c.AddOffsets: st.builds(
         c.AddOffsets,
@@ -89,7 +95,19 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
     c.GetOutcome: st.builds(c.GetOutcome, txid=TXID),
     c.FetchOffsets: st.builds(c.FetchOffsets, group=NAME, partitions=st.none() | PARTITIONS),
     c.BindGroup: st.builds(c.BindGroup, group=NAME, transaction_group=st.none() | NAME),
-    c.ListTransactions: st.builds(c.ListTransactions),
+    c.ListTransactions: st.builds(
+        c.ListTransactions,
+        states=st.lists(st.sampled_from(State), max_size=3).map(tuple),
+        age_min_ms=LONG,
+        producer_id=st.just("") | NAME,
+        topic=st.just("") | NAME,
+        after=st.just(-1) | LONG,
+        limit=st.integers(1, c.PAGE_MAX),
+    ),
+    c.AbortTransaction: st.builds(c.AbortTransaction, txid=TXID),
+    c.ListKeys: st.builds(c.ListKeys, after=st.just("") | NAME, limit=st.integers(1, c.PAGE_MAX)),
+    c.GetKey: st.builds(c.GetKey, name=NAME),
+    c.DeleteKey: st.builds(c.DeleteKey, name=NAME),
 }
 STATE: Final = st.sampled_from(State)
 OFFSETS: Final = st.dictionaries(PARTITION, POSITION, max_size=4)
@@ -103,6 +121,16 @@ INFO: Final = st.builds(
     timeout_ms=LONG,
     partitions=PARTITIONS,
     groups=st.lists(NAME, max_size=3).map(tuple),
+    age_ms=LONG,
+    reason=st.none() | st.sampled_from(AbortReason),
+)
+KEY: Final = st.builds(
+    c.KeyInfo,
+    name=NAME,
+    epoch=LONG,
+    connected_ms=LONG,
+    age_ms=LONG,
+    transactions=st.lists(TXID, max_size=3).map(tuple),
 )
 REPLY_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
     c.Connected: st.builds(
@@ -118,7 +146,9 @@ REPLY_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
     c.GroupOffsets: st.builds(c.GroupOffsets, OFFSETS)
     | st.builds(c.GroupOffsets, OFFSETS, TXID, LONG),
     c.Binding: st.builds(c.Binding, st.none() | NAME),
-    c.Transactions: st.builds(c.Transactions, st.lists(INFO, max_size=3).map(tuple)),
+    c.Transactions: st.builds(c.Transactions, st.lists(INFO, max_size=3).map(tuple), st.booleans()),
+    c.KeyInfo: KEY,
+    c.Keys: st.builds(c.Keys, st.lists(KEY, max_size=3).map(tuple), st.booleans()),
 }
 
 
@@ -187,6 +217,14 @@ def test_an_unknown_action_is_not_a_commit() -> None:
         decode_request(newer, SESSION)
 
 
+def test_a_filter_by_an_unknown_state_is_refused() -> None:
+    # Shown without the filter, an operator would take the wrong ones for what was asked for.
+    request = encode_request(1, c.ListTransactions(states=(State.OPEN,)), 0)
+    request.list_transactions.states[0] = 77  # type: ignore[call-overload]
+    with pytest.raises(NotSupportedError, match="state 77"):
+        decode_request(pb.Request.FromString(request.SerializeToString()), None)
+
+
 def test_an_unknown_state_is_unknown() -> None:
     wire = encode_reply(1, c.Outcome(TxId(0, 1, 2), State.ABORTED))
     wire.outcome.state = 77  # type: ignore[assignment]
@@ -233,6 +271,13 @@ def test_a_partition_named_twice_is_refused() -> None:
         decode_request(request, SESSION)
 
 
+def test_a_hint_at_the_owner_crosses_the_wire() -> None:
+    for hint in ("", "coordinator-2:9095"):
+        told = decode_reply(encode_reply(7, errors.NotCoordinatorError("elsewhere", hint=hint)))
+        assert isinstance(told, errors.NotCoordinatorError)
+        assert (str(told), told.hint) == ("elsewhere", hint)
+
+
 # ---- error codes -------------------------------------------------------------------------------
 
 CODES: Final = {
@@ -244,6 +289,8 @@ CODES: Final = {
     13: errors.RequestTimedOutError,
     14: errors.OffsetsPendingError,
     15: errors.SessionClosedError,
+    16: errors.TooManyTransactionsError,
+    17: errors.CoordinatorBusyError,
     20: errors.UnknownTransactionError,
     21: errors.TransactionAbortedError,
     22: errors.TransactionCommittedError,
@@ -252,8 +299,12 @@ CODES: Final = {
     25: errors.OffsetsConflictError,
     26: errors.GroupBoundError,
     27: errors.RequestTooLargeError,
+    28: errors.ConcurrentTransactionsError,
     30: errors.ProducerFencedError,
     31: errors.DoubleStartError,
+    32: errors.NotAllowedError,
+    33: errors.ExpiredTransactionError,
+    34: errors.UnknownKeyError,
     40: errors.UnknownTopicError,
     41: errors.UnsupportedTopicError,
     42: errors.JournalTopicError,

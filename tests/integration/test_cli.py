@@ -13,9 +13,13 @@ from typing import Any
 
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
+from logtx.coordinator.retention import RetentionConfig
 from logtx.integration import cli
+from logtx.integration.cli_up import UpOptions
+from logtx.integration.demo.options import DemoOptions
 from logtx.integration.kafka.errors import BrokerStartError
 from logtx.journal.errors import LogtxError
 
@@ -72,7 +76,7 @@ def test_expected_errors_are_one_sentence(
     def fail(*_arguments: object) -> int:
         raise error
 
-    fake_module(monkeypatch, "logtx.integration.demo", run_demo=fail)
+    fake_module(monkeypatch, "logtx.integration.demo", run_demo=fail, DemoOptions=dict)
     assert run_main(monkeypatch, "demo") == 1
     shown = capsys.readouterr().err.splitlines()
     assert shown[0] == "It is so."
@@ -80,15 +84,34 @@ def test_expected_errors_are_one_sentence(
 
 
 def test_demo_gets_its_options_and_gives_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[object, ...]] = []
+    seen: list[DemoOptions] = []
 
-    def run_demo(*arguments: object) -> int:
-        seen.append(arguments)
+    def run_demo(options: DemoOptions) -> int:
+        seen.append(options)
         return 7
 
-    fake_module(monkeypatch, "logtx.integration.demo", run_demo=run_demo)
+    fake_module(monkeypatch, "logtx.integration.demo", run_demo=run_demo, DemoOptions=DemoOptions)
     assert run_main(monkeypatch, "demo", "--flights", "5", "--keep", "--data-dir", "d") == 7
-    assert seen == [(5, True, Path("d"), None)]
+    assert run_main(monkeypatch, "demo", "--coordinators", "2", "--chaos") == 7
+    assert seen == [
+        DemoOptions(flights=5, keep=True, data_dir=Path("d")),
+        DemoOptions(coordinators=2, chaos=True),
+    ]
+
+
+def test_up_gets_a_port_for_each_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[UpOptions] = []
+
+    def run_up(options: UpOptions, *, console: Console) -> None:
+        assert console is not None
+        seen.append(options)
+
+    monkeypatch.setattr("logtx.integration.cli_up.run_up", run_up)
+    assert run_main(monkeypatch, "up") == 0
+    assert run_main(monkeypatch, "up", "--coordinators", "3", "--coordinator-port", "65533") == 0
+    assert run_main(monkeypatch, "up", "--no-coordinator") == 0
+    assert [o.coordinator_ports for o in seen] == [(9095,), (65533, 65534, 65535), ()]
+    assert run_main(monkeypatch, "up", "--coordinators", "3", "--coordinator-port", "65534") == 2
 
 
 def test_coordinator_passes_on_only_what_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,6 +132,25 @@ def test_coordinator_passes_on_only_what_was_said(monkeypatch: pytest.MonkeyPatc
     }
 
 
+def test_a_coordinators_limits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Any] = []
+    fake_module(
+        monkeypatch,
+        "logtx.coordinator.service",
+        CoordinatorConfig=SimpleNamespace,
+        run=seen.append,
+    )
+    start = ("coordinator", "--bootstrap-servers", "k:9092")
+    limits = ("--max-open-transactions", "7", "--retention-abort-share", "0.6")
+    assert run_main(monkeypatch, *start, *limits) == 0
+    assert seen[0].max_open_transactions == 7
+    assert seen[0].retention == RetentionConfig(warn_share=0.5, abort_share=0.6)
+    assert run_main(monkeypatch, *start, "--retention-abort-share", "0.4") == 1
+    assert "the warning comes first" in capsys.readouterr().err
+
+
 def test_sigterm_ends_like_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     cleaned: list[bool] = []
 
@@ -120,7 +162,7 @@ def test_sigterm_ends_like_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
             cleaned.append(True)
         return 0
 
-    fake_module(monkeypatch, "logtx.integration.demo", run_demo=run_demo)
+    fake_module(monkeypatch, "logtx.integration.demo", run_demo=run_demo, DemoOptions=dict)
     assert run_main(monkeypatch, "demo") == 130
     assert cleaned
 

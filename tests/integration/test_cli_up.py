@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -62,7 +63,9 @@ def events() -> list[str]:
 def up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: list[str]) -> Up:
     """Run `run_up` with a fake broker and, as coordinator, a shell command; its output lines."""
 
-    def run(coordinator: str | None, *, checks: int = 1_000_000) -> list[str]:
+    def run(
+        coordinator: str | None, *, checks: int = 1_000_000, coordinators: int = 1
+    ) -> list[str]:
         def start(_command: list[str], *, output: Path) -> subprocess.Popen[bytes]:
             return spawn(["/bin/sh", "-c", coordinator or ""], output=output)
 
@@ -70,11 +73,10 @@ def up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: list[str]) -> Up
         monkeypatch.setattr(
             cli_up, "LocalKafka", lambda *_args, **_options: FakeKafka(events, checks)
         )
-        (port,) = pick_ports(1)
         options = UpOptions(
             data_dir=tmp_path,
             port=1,
-            coordinator_port=None if coordinator is None else port,
+            coordinator_ports=() if coordinator is None else tuple(pick_ports(coordinators)),
             topics=(),
         )
         with (tmp_path / "console").open("w") as output:
@@ -114,14 +116,36 @@ def test_broker_that_dies(up: Up, events: list[str]) -> None:
     assert events == ["start", "stop"]
 
 
-def test_ctrl_c_stops_both(up: Up, events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_arguments: object) -> None:
-        raise KeyboardInterrupt
+def interrupted(*_arguments: object) -> None:
+    raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli_up, "_watch", interrupt)
+
+def test_ctrl_c_stops_both(up: Up, events: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_up, "_watch", interrupted)
     shown = up(f"{READY} exec sleep 60")
     assert shown[0].startswith("Kafka is ready. bootstrap.servers = 127.0.0.1:9")
     assert shown[-1] == "Stopping."
+    assert events == ["start", "stop"]
+
+
+def test_several_coordinators_listen_and_log_apart(
+    up: Up, events: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_up, "_watch", interrupted)
+    shown = up(f"{READY} exec sleep 60", coordinators=3)
+    (line,) = [line for line in shown if line.startswith("Coordinators listen on")]
+    ports = re.findall(r"127\.0\.0\.1:(\d+)", line)
+    assert len(set(ports)) == 3
+    logs = {path.name for path in tmp_path.glob("*.log")}
+    assert logs == {f"coordinator-{port}.log" for port in ports}
+    assert events == ["start", "stop"]
+
+
+def test_one_of_several_coordinators_that_dies(up: Up, events: list[str], tmp_path: Path) -> None:
+    # Whichever makes the directory goes on; the other ends.
+    command = f"{READY} mkdir {tmp_path}/first 2>/dev/null && exec sleep 60; exit 5"
+    with pytest.raises(CoordinatorDiedError, match="exit status 5"):
+        up(command, coordinators=2)
     assert events == ["start", "stop"]
 
 
@@ -132,7 +156,7 @@ def test_busy_coordinator_port_is_noticed_before_kafka_starts(
         raise PortInUseError(f"Port {port} is not free.")
 
     monkeypatch.setattr(cli_up, "check_port", busy)
-    options = UpOptions(data_dir=tmp_path / "data", port=1, coordinator_port=2, topics=())
+    options = UpOptions(data_dir=tmp_path / "data", port=1, coordinator_ports=(2,), topics=())
     with pytest.raises(PortInUseError):
         run_up(options, console=Console(quiet=True))
     assert not (tmp_path / "data").exists()

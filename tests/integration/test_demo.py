@@ -25,7 +25,8 @@ from logtx.integration.demo.flights import (
     read_flights,
 )
 from logtx.integration.demo.ledger import Entry, LedgerAudit, LedgerFindings, entries_of
-from logtx.integration.demo.verdict import Outcome, reasons_against
+from logtx.integration.demo.plan import Fault
+from logtx.integration.demo.verdict import Outcome, Sharing, Tally, reasons_against
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +190,9 @@ def test_a_file_with_two_flights_of_one_name_is_refused(flights: list[Flight]) -
 # ---- the verdict ---------------------------------------------------------------------------
 
 
+SHARING = Sharing(shares=(3, 3, 2), takeovers=11, returned=3, served_again=3, void_entries=4)
+
+
 def good_outcome() -> Outcome:
     return Outcome(
         flights=1_000,
@@ -198,13 +202,17 @@ def good_outcome() -> Outcome:
         transactions_committed=10,
         transactions_aborted=5,
         transactions_unfinished=0,
-        worker_kills=5,
-        worker_kills_required=5,
-        coordinator_kills=1,
-        coordinator_kills_required=1,
+        faults={
+            Fault.WORKER_KILL: Tally(5, 5),
+            Fault.COORDINATOR_KILL: Tally(2, 1),
+            Fault.WORKER_PAUSE: Tally(3, 2),
+            Fault.COORDINATOR_PAUSE: Tally(1, 1),
+        },
+        sharing=SHARING,
         elapsed_s=2.0,
         commit_p50_ms=5.0,
         commit_p99_ms=50.0,
+        commit_worst_ms=1_234.5,
         findings=LedgerFindings(entries=2_000, **GOOD),
         transactions_audited=10,
         entries_uncommitted=2_300,
@@ -226,8 +234,8 @@ def test_a_good_run_is_true() -> None:
         ({"entries_uncommitted": 1_999}, "missed 1 committed"),
         ({"transactions_audited": 9}, "journal has 10"),
         ({"transactions_unfinished": 1}, "never finished"),
-        ({"worker_kills": 4}, "4 of 5"),
-        ({"coordinator_kills": 0}, "coordinator was not killed"),
+        ({"sharing": replace(SHARING, served_again=2)}, "2 of 3 coordinators that came back"),
+        ({"sharing": replace(SHARING, shares=(4, 0, 4))}, "owned no partition"),
         ({"problems": ("Nothing moved for 60 s.",)}, "Nothing moved"),
     ],
 )
@@ -235,6 +243,23 @@ def test_every_way_to_fail_has_its_sentence(change: dict[str, Any], reason: str)
     reasons = reasons_against(replace(good_outcome(), **change))
     assert len(reasons) == 1
     assert reason in reasons[0]
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+def test_every_kind_of_fault_must_have_happened(fault: Fault) -> None:
+    good = good_outcome()
+    required = good.faults[fault].required
+    few = {**good.faults, fault: Tally(required - 1, required)}
+    (reason,) = reasons_against(replace(good, faults=few))
+    assert reason.startswith(f"Only {required - 1} of {required} ")
+
+
+def test_a_fault_that_was_not_promised_need_not_happen() -> None:
+    good = good_outcome()
+    none = dict.fromkeys((Fault.WORKER_KILL, Fault.COORDINATOR_KILL), Tally(0, 0))
+    assert (
+        reasons_against(replace(good, faults=none, sharing=None, entries_uncommitted=2_000)) == []
+    )
 
 
 @pytest.mark.parametrize("outcome", [good_outcome(), replace(good_outcome(), findings=None)])
@@ -247,12 +272,22 @@ def test_the_table_ends_with_the_verdict(outcome: Outcome) -> None:
     assert all(any(reason in line for line in lines) for reason in reasons)
     for word in ("flights", "committed", "aborted", "kills survived", "records/s", "p50", "p99"):
         assert word in text.getvalue()
+    for word in ("zombies survived", "3 of 3", "3 + 3 + 2", "1234.5 ms"):
+        assert word in text.getvalue()
 
 
-def snapshot(**given: int) -> Snapshot:
+def test_one_coordinator_shares_with_nobody() -> None:
+    text = StringIO()
+    print_outcome(Console(file=text, width=120), replace(good_outcome(), sharing=None), [])
+    assert "partitions" not in text.getvalue()
+
+
+def snapshot(*shares: str, **given: int) -> Snapshot:
     names = ("flights", "published", "booked", "audited", "committed", "aborted", "open")
-    zeros = dict.fromkeys((*names, "worker_kills", "coordinator_kills"), 0)
-    return Snapshot(**{**zeros, **given})
+    figures = {**dict.fromkeys(names, 0), **given}
+    return Snapshot(
+        faults={Fault.WORKER_KILL: 3, Fault.COORDINATOR_PAUSE: 1}, shares=shares, **figures
+    )
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -260,11 +295,17 @@ def test_progress_shows_on_a_terminal_and_elsewhere(terminal: bool) -> None:
     text = StringIO()
     console = Console(file=text, width=160, force_terminal=terminal)
     with LiveProgress(console, 100) as progress:
-        progress.show(snapshot(flights=100, published=70, booked=50, worker_kills=3))
-        progress.show(snapshot(flights=100, published=71, booked=50, worker_kills=3))
+        progress.show(snapshot(flights=100, published=70, booked=50))
+        progress.show(snapshot(flights=100, published=71, booked=50))
     if terminal:
         assert "flights booked" in text.getvalue()
     else:
         (line,) = text.getvalue().splitlines()  # the next one comes after two seconds
         assert "70 of 100 published, 50 booked" in line
-        assert "3 workers" in line
+        assert line.endswith("0 open · 3 workers killed, 1 coordinators paused")
+        assert "journal" not in line
+
+
+def test_progress_shows_who_owns_how_much() -> None:
+    line = snapshot("4", "4", "0 (asleep)").line
+    assert line.endswith("journal partitions: 4 + 4 + 0 (asleep)")

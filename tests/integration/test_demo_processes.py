@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from logtx.integration.demo.cluster import Names, StallWatch, create_topics, journal_end
-from logtx.integration.demo.errors import ProcessDiedError
+from logtx.coordinator.checkpoint import Checkpoint
+from logtx.integration.demo.cluster import Cluster, Names, StallWatch, create_topics, journal_ends
+from logtx.integration.demo.errors import DemoError, ProcessDiedError
 from logtx.integration.demo.journal_view import JournalTail, JournalView
 from logtx.integration.demo.processes import Child
 from logtx.integration.demo.publisher import Publisher
 from logtx.integration.demo.reports import percentile, read_commit_ms, read_status, write_status
 from logtx.journal.errors import BrokerError
 from logtx.journal.memory_log import MemoryLog
-from logtx.journal.reader import JOURNAL_TOPIC
+from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, journal_partition_of
 
 # ---- processes, reports, publishing --------------------------------------------------------
 
@@ -47,6 +50,24 @@ def test_a_child_is_paused_resumed_killed_and_started_again(sleeper: Child) -> N
     assert not sleeper.is_running
 
 
+def test_a_zombie_is_left_behind_beside_its_successor(sleeper: Child) -> None:
+    sleeper.start()
+    sleeper.pause()
+    zombie = sleeper.leave_behind()
+    try:
+        sleeper.start()
+        assert zombie.is_running
+        assert zombie.pid != sleeper.pid
+        assert zombie.exit_status is None
+        assert zombie.name == "zombie 1 of sleeper"
+        sleeper.kill()
+        zombie.resume()
+        assert zombie.is_running
+    finally:
+        zombie.kill()
+    assert not zombie.is_running
+
+
 def test_a_child_that_died_says_its_last_words(tmp_path: Path) -> None:
     child = Child("talker", tmp_path / "log", ["no_such_module_anywhere"])
     child.start()
@@ -55,6 +76,7 @@ def test_a_child_that_died_says_its_last_words(tmp_path: Path) -> None:
     with pytest.raises(ProcessDiedError, match=r"talker ended by itself \(exit status 1\)") as told:
         child.check()
     assert "no_such_module_anywhere" in told.value.details[-1]
+    assert child.exit_status == 1
 
 
 def test_a_report_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
@@ -117,23 +139,56 @@ def test_a_second_run_has_names_of_its_own(memory_log: MemoryLog) -> None:
     assert (first.flights, first.ledger) == ("flights", "airport_ledger")
     assert second.flights == f"flights-{second.run}"
     assert second.ledger == f"airport_ledger-{second.run}"
-    assert first.worker_group != second.worker_group
+    assert first.worker_group("default") != second.worker_group("default")
     assert not Names(run="1a").producer_prefix.startswith(Names(run="1").producer_prefix)
 
 
+@pytest.mark.parametrize("partitions", [1, 2, 3, 8])
+def test_workers_keep_as_many_journal_partitions_busy_as_there_are(partitions: int) -> None:
+    groups = Names(run="1a").transaction_groups(3, partitions)
+    assert len(groups) == 3
+    homes = [journal_partition_of(group, partitions) for group in dict.fromkeys(groups)]
+    assert len(homes) == len(set(homes)) == min(3, partitions)
+
+
 def test_a_journal_without_coordinator_is_gone_on_with(memory_log: MemoryLog) -> None:
-    assert journal_end(memory_log) == 0
-    memory_log.create_topic(JOURNAL_TOPIC, partitions=1)
+    assert journal_ends(memory_log) == dict.fromkeys(range(8), 0)
+    memory_log.create_topic(JOURNAL_TOPIC, partitions=2)
     producer = memory_log.producer({})
-    producer.produce(JOURNAL_TOPIC, b"", partition=0)
+    producer.produce(JOURNAL_TOPIC, b"", partition=1)
     producer.flush(10)
-    assert journal_end(memory_log) == 1
+    assert journal_ends(memory_log) == {0: 0, 1: 1}
+
+
+def test_a_coordinator_of_any_partition_that_listens_is_not_killed(memory_log: MemoryLog) -> None:
+    memory_log.create_topic(JOURNAL_TOPIC, partitions=2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        owner = Checkpoint(offset=0, epoch=0, address=address).to_group_offset()
+        memory_log.commit_group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, 1, owner)
+        with pytest.raises(DemoError, match=f"already, at {address}"):
+            journal_ends(memory_log)
+    assert journal_ends(memory_log) == {0: 0, 1: 0}
+
+
+def test_a_kafka_of_our_own_that_died_is_noticed() -> None:
+    class Dead:
+        is_running = False
+        log_path = Path("server.log")
+
+        def log_tail(self) -> list[str]:
+            return ["the end"]
+
+    dead: Any = Dead()
+    with pytest.raises(ProcessDiedError, match="Kafka ended by itself"):
+        Cluster("127.0.0.1:9", dead).check()
+    Cluster("127.0.0.1:9").check()  # one that is not ours
 
 
 def test_the_tail_says_that_the_journal_ends_early(memory_log: MemoryLog) -> None:
     memory_log.create_topic(JOURNAL_TOPIC, partitions=1)
-    tail = JournalTail(memory_log, 0, 5, JournalView())
-    with pytest.raises(BrokerError, match="no offset 5"):
+    tail = JournalTail(memory_log, {0: 5}, JournalView())
+    with pytest.raises(BrokerError, match="partition 0 has no offset 5"):
         tail.read_until(lambda: False, timeout_s=5)
     tail.close()
 

@@ -18,9 +18,10 @@ import pytest
 
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
-from logtx.integration.demo import auditor, run_demo
+from logtx.integration.demo import DemoOptions, auditor, run_demo
 from logtx.integration.demo.flights import Flight, encode_entry, read_flights
 from logtx.integration.demo.ledger import Entry, entries_of
+from logtx.integration.demo.plan import CHAOS_FLIGHTS_MIN
 from logtx.integration.demo.reports import read_status
 from logtx.integration.kafka import LocalKafka
 from logtx.journal.memory_log import MemoryLog
@@ -43,34 +44,62 @@ def processes_of(directory: Path) -> list[str]:
     return found
 
 
+class Shown:
+    """What a run of the demo printed."""
+
+    def __init__(self, directory: Path, *arguments: str) -> None:
+        done = subprocess.run(
+            demo_command(directory, *arguments),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=170,
+            env={**os.environ, "COLUMNS": "120"},
+        )
+        self.text = done.stdout
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.splitlines()[-1] == "verdict: TRUE"
+        assert done.stderr == ""
+
+    def figure(self, row: str) -> float:
+        match = re.search(rf"│ +{row} +│ +([\d,.]+)", self.text)
+        assert match is not None, self.text
+        return float(match[1].replace(",", ""))
+
+
 @pytest.mark.kafka
 @pytest.mark.timeout(180)
 def test_20_000_flights_survive_all_kills(tmp_path: Path) -> None:
-    done = subprocess.run(
-        demo_command(tmp_path, "--flights", str(FLIGHTS)),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=170,
-        env={**os.environ, "COLUMNS": "120"},
+    shown = Shown(tmp_path, "--flights", str(FLIGHTS))
+    assert shown.figure("flights") == FLIGHTS
+    assert shown.figure("ledger entries") == 2 * FLIGHTS
+    assert shown.figure("of aborted transactions") > 0
+    assert shown.figure("worker kills survived") >= 5
+    assert shown.figure("coordinator kills survived") >= 1
+    assert shown.figure("transactions aborted") >= shown.figure("worker kills survived")
+    assert shown.figure("in transactions") == shown.figure("transactions committed") > 100
+    assert (
+        shown.figure("commit latency p50")
+        <= shown.figure("commit latency p99")
+        <= shown.figure("commit latency worst")
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "verdict: TRUE"
-    assert done.stderr == ""
+    assert processes_of(tmp_path) == []
 
-    def figure(row: str) -> float:
-        match = re.search(rf"│ +{row} +│ +([\d,.]+)", done.stdout)
-        assert match is not None, done.stdout
-        return float(match[1].replace(",", ""))
 
-    assert figure("flights") == FLIGHTS
-    assert figure("ledger entries") == 2 * FLIGHTS
-    assert figure("of aborted transactions") > 0
-    assert figure("worker kills survived") >= 5
-    assert figure("coordinator kills survived") >= 1
-    assert figure("transactions aborted") >= figure("worker kills survived")
-    assert figure("in transactions") == figure("transactions committed") > 100
-    assert figure("commit latency p50") <= figure("commit latency p99")
+@pytest.mark.kafka
+@pytest.mark.timeout(180)
+def test_three_coordinators_survive_kills_and_zombies(tmp_path: Path) -> None:
+    """TRAPS 24, the producer's side, and former owners that come back."""
+    arguments = ("--flights", str(CHAOS_FLIGHTS_MIN), "--coordinators", "3", "--chaos")
+    shown = Shown(tmp_path, *arguments)
+    assert shown.figure("ledger entries") == 2 * CHAOS_FLIGHTS_MIN
+    for row in ("worker kills", "coordinator kills", "worker zombies", "coordinator zombies"):
+        assert shown.figure(f"{row} survived") >= 1
+    again = re.search(r"given work again +│ +(\d+) of (\d+)", shown.text)
+    assert again is not None
+    assert again[1] == again[2]
+    assert int(again[1]) >= 3
+    assert shown.figure("changes of owner") > int(again[1])
     assert processes_of(tmp_path) == []
 
 
@@ -103,7 +132,7 @@ def test_a_run_that_stalls_is_false_and_says_what_is_missing(
     monkeypatch.setattr("logtx.integration.demo.supervisor.STALL_S", 4.0)
     # Nobody consumes partition 3.
     monkeypatch.setattr("logtx.integration.demo.fleet.ASSIGNMENT", ("0", "1", "2"))
-    assert run_demo(400, keep=False, data_dir=tmp_path, bootstrap_servers=None) == 1
+    assert run_demo(DemoOptions(flights=400, data_dir=tmp_path)) == 1
     shown = capsys.readouterr().out
     assert "No progress for 4 s, with 400 of 400 flights published" in shown
     assert re.search(r"✗ \d+ ledger entries are missing", shown)
@@ -176,12 +205,15 @@ def book(producer: Producer, entries: list[Entry], *, commit: bool = True) -> No
         txn.abort()
 
 
-def audited(producer_log: MemoryLog, level: str, flights: int, directory: Path) -> dict[str, int]:
+def audited(
+    producer_log: MemoryLog, level: str, flights: int, directory: Path, *groups: str
+) -> dict[str, int]:
     """The final report of an auditor."""
     report = directory / f"{level}.json"
     arguments = ["--bootstrap-servers", producer_log.bootstrap_servers]
     arguments += ["--isolation-level", level, "--group", level, "--ledger-topic", "airport_ledger"]
     arguments += ["--partitions", "4", "--flights", str(flights), "--report", str(report)]
+    arguments += ["--transaction-groups", *groups] if groups else []
     options: argparse.Namespace = auditor.parse(arguments)
     finishing = threading.Event()
     finishing.set()
@@ -232,3 +264,19 @@ def test_auditors_of_a_good_ledger(
     assert [found[name] for name in faults] == [0] * 6
     counted = audited(memory_log, "read_uncommitted", 40, tmp_path)
     assert counted["entries"] == 2 * 80
+
+
+def test_auditors_of_a_ledger_of_several_transaction_groups(
+    memory_log: MemoryLog, producer: Producer, tmp_path: Path
+) -> None:
+    flights = list(read_flights(40))
+    other = {"transactional.id": "ledger-1", "transaction.group": "other"}
+    book(producer, entries(flights[:10]))
+    with Producer({"bootstrap.servers": memory_log.bootstrap_servers, **other}) as second:
+        book(second, entries(flights[10:20]))
+        book(producer, entries(flights[20:30]))
+        book(second, entries(flights[30:40]))
+    found = audited(memory_log, "read_committed", 40, tmp_path, "default", "other")
+    assert (found["transactions"], found["missing"], found["doubled"]) == (4, 0, 0)
+    found = audited(memory_log, "read_committed", 40, tmp_path, "default")
+    assert (found["transactions"], found["missing"]) == (2, 2 * 20)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from logtx.integration.kafka import LocalKafka
 from logtx.integration.pytest_plugin import TopicFactory
+from logtx.integration.testing import Cluster
+from logtx.journal.errors import CoordinatorNotAvailableError, TransactionStateError
 
 pytest_plugins = ["pytester"]
 
+DOCS = Path(__file__).resolve().parents[2] / "docs/testing.md"
 HEAVY = {"confluent_kafka", "grpc", "jgo", "rich", "typer", "rocksdict", "pandas", "pyspark"}
 
 
@@ -88,3 +93,57 @@ def test_on_an_existing_cluster_topics_are_deleted_afterwards(
     result.assert_outcomes(passed=1)
     topics = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=10).topics
     assert not [name for name in topics if name.startswith("borrowed-")]
+
+
+def example(of: str = "logtx_memory_cluster") -> str:
+    """The example of the docs, on this fixture."""
+    [code] = re.findall(r"```python\n(.*?)```", DOCS.read_text("utf-8"), re.DOTALL)
+    return str(code).replace("logtx_memory_cluster", of)
+
+
+def test_the_example_of_the_docs_runs_in_memory(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(example())
+    pytester.runpytest_subprocess("--timeout=60").assert_outcomes(passed=2)
+
+
+@pytest.mark.kafka
+def test_the_example_of_the_docs_runs_on_a_kafka_with_coordinator_processes(
+    pytester: pytest.Pytester,
+) -> None:
+    # With a Kafka of its own: coordinators of this session would serve there too.
+    pytester.makepyfile(example("logtx_cluster"))
+    options = ["--logtx-coordinators=2", "--logtx-coordinator-processes", "--timeout=100"]
+    pytester.runpytest_subprocess(*options).assert_outcomes(passed=2)
+
+
+def test_a_cluster_is_mended_after_a_test_that_left_it_broken() -> None:
+    cluster = Cluster.in_memory()
+    topic = cluster.topic()
+    hanging = cluster.open_transaction(topic, [b"1", b"2"])
+    producer = cluster.producer()
+    cluster.kill_coordinator()
+    with pytest.raises(CoordinatorNotAvailableError):
+        cluster.kill_coordinator()
+    cluster.reset()
+    assert hanging.is_decided
+    with pytest.raises(TransactionStateError):
+        producer.produce(topic, b"x")
+    with cluster.producer().begin_transaction() as txn:
+        txn.produce(topic, b"goes on", partition=0)
+    message = cluster.consumer(topic).poll(10)
+    assert message is not None
+    assert message.value() == b"goes on"
+    cluster.close()
+
+
+def test_a_late_record_of_an_open_transaction_is_left_out_by_its_marker() -> None:
+    cluster = Cluster.in_memory()
+    topic = cluster.topic()
+    hanging = cluster.open_transaction(topic, [b"1", b"2"])
+    assert cluster.late_record(str(hanging.txid), topic) == 2
+    hanging.commit()
+    consumer = cluster.consumer(topic)
+    found = [m.value() for m in consumer.consume(10, 10)]
+    assert found == [b"1", b"2"]
+    assert consumer.counters.late_records == 1
+    cluster.close()

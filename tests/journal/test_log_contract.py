@@ -50,6 +50,7 @@ def test_topic_info_tells_partitions_settings_and_an_id_of_its_own(
     topic = make_topic(partitions=3, settings={"cleanup.policy": "compact", "retention.ms": "-1"})
     info = log.topic_info(topic)
     assert (info.topic, info.partition_count, info.compacted) == (topic, 3, True)
+    assert info.replication_factor == 1
     assert info.settings is not None
     assert info.settings["retention.ms"] == "-1"
     for name in (
@@ -76,6 +77,8 @@ def test_mock_tells_no_settings(log: Log, make_topic: MakeTopic, transport: str)
         log.delete_topic(info.topic)
     with pytest.raises(BrokerError, match="mock"):
         log.delete_records(info.topic, 0, 0)
+    with pytest.raises(BrokerError, match="mock"):
+        log.offset_for_time(info.topic, 0, 0)
 
 
 def test_creating_a_topic_again_says_so(log: Log, make_topic: MakeTopic) -> None:
@@ -282,6 +285,26 @@ def test_assign_seek_pause_and_eof(
     consumer.close()
     with pytest.raises(RuntimeError):
         consumer.poll(0)
+
+
+def test_the_first_offset_of_a_time_is_by_the_log_s_own_clock(
+    log: Log, make_topic: MakeTopic, append: Append, transport: str
+) -> None:
+    skip_on_mock(transport, "knows start and end only")
+    topic = make_topic(settings={"message.timestamp.type": "LogAppendTime"})
+    assert log.offset_for_time(topic, 0, 0) is None
+    append(topic, 0, [b"x", b"x"])
+    time.sleep(0.05)
+    between_ms = time.time_ns() // 1_000_000
+    time.sleep(0.05)
+    append(topic, 0, [b"x", b"x"])
+    assert log.offset_for_time(topic, 0, 0) == 0
+    assert log.offset_for_time(topic, 0, between_ms) == 2
+    assert log.offset_for_time(topic, 0, between_ms + 3_600_000) is None
+    log.delete_records(topic, 0, 1)
+    assert log.offset_for_time(topic, 0, 0) == 1
+    with pytest.raises(UnknownTopicError):
+        log.offset_for_time(topic, 9, 0)
 
 
 def test_consume_waits_its_whole_time_unless_full(

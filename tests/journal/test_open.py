@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import time
+
 import pytest
 
-from logtx.journal.errors import ConfigError
+from logtx.journal.errors import BrokerError, ConfigError
 from logtx.journal.kafka_log import KafkaLog, shared_settings
 from logtx.journal.memory_log import MemoryLog
 from logtx.journal.open import open_log
@@ -43,3 +46,37 @@ def test_only_what_concerns_the_connection_is_shared() -> None:
         "transactional.id": "t",
     }
     assert shared_settings({**connection, **own}) == connection
+
+
+def test_librdkafka_logs_through_logging(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = KafkaLog({"bootstrap.servers": "127.0.0.1:1"})
+    producer = log.producer({})
+    consumer = log.consumer({"group.id": "g"})
+
+    def clients() -> set[str]:
+        return {record.getMessage().split("]")[0] for record in caplog.records}
+
+    until_s = time.monotonic() + 10
+    while len(clients()) < 2 and time.monotonic() < until_s:
+        producer.poll(0.05)
+        consumer.poll(0.05)
+    with pytest.raises(BrokerError):
+        log.end_offset("t", 0, timeout_s=0.5)
+    with pytest.raises(BrokerError):
+        log.group_offset("g", "t", 0, timeout_s=0.5)
+    consumer.close()
+    log.close()
+    assert {record.name for record in caplog.records} == {"logtx.librdkafka"}
+    assert all("Connection refused" in record.getMessage() for record in caplog.records)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_logger_of_the_users_gets_what_librdkafka_logs(caplog: pytest.LogCaptureFixture) -> None:
+    mine = logging.getLogger("mine")
+    producer = KafkaLog({"bootstrap.servers": "127.0.0.1:1", "logger": mine}).producer({})
+    until_s = time.monotonic() + 10
+    while not caplog.records and time.monotonic() < until_s:
+        producer.poll(0.05)
+    assert {record.name for record in caplog.records} == {"mine"}

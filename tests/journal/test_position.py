@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from logtx.journal.errors import ConsumerError
 from logtx.journal.position import METADATA_MAX_CHARS, Place, Position
 
 OFFSET = st.integers(0, 2**63 - 1)
@@ -73,3 +74,16 @@ def test_no_text_crashes(text: str) -> None:
 def test_o2_never_lies_below_o1() -> None:
     # Kafka's own tools may reset o1 and leave the metadata, or drop it.
     assert Position.from_metadata(50, "logtx/1 12 2").o2 == 50
+
+
+def test_what_was_delivered_is_never_left_out_of_the_metadata() -> None:
+    full = {(n, 1 << 40): 2**62 + n for n in range(500)}
+    some = {(n, 2 << 40): n for n in range(60)}
+    position = Position(o1=1, o2=2, met=full, delivered=some)
+    text = position.to_metadata()
+    assert METADATA_MAX_CHARS - 40 < len(text) <= METADATA_MAX_CHARS
+    back = Position.from_metadata(1, text)
+    assert back.delivered == some
+    assert 0 < len(back.met) < 500
+    with pytest.raises(ConsumerError, match="500 journals"):
+        Position(o1=1, o2=2, delivered=full).to_metadata()

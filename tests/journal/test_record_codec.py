@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,13 @@ from hypothesis import strategies as st
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import CorruptRecordError, UnknownRecordError
 from logtx.journal.position import Place, Position
-from logtx.journal.record_codec import FORMAT_VERSION, decode_entry, encode_entry
+from logtx.journal.record_codec import (
+    FORMAT_VERSION,
+    decode_by_schema,
+    decode_entry,
+    encode_entry,
+)
+from logtx.journal.record_reader import READERS
 from logtx.journal.records import (
     NO_PREDICTION,
     Aborted,
@@ -32,15 +39,26 @@ from logtx.journal.records import (
     PrepareCommit,
     ProducerRecord,
     RecordType,
+    Snapshot,
+    SnapshotGroup,
+    SnapshotProducer,
+    SnapshotSteps,
+    SnapshotTransaction,
 )
+from logtx.journal.state import State
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "journal_v1.txt"
-"""Lines `<name> <hex>`; never edited, only added to."""
+GOLDEN = Path(__file__).parent.parent / "golden"
+"""A file per format version, lines `<name> <hex>`; never edited, only added to."""
 
 IDS = (
     DataPartition("delays", 0, "W2ifJDqPQsqSLJHrGjYeEQ"),
     DataPartition("delays", 3, "W2ifJDqPQsqSLJHrGjYeEQ"),
     DataPartition("fares", 1),
+)
+WITH_FIRST_OFFSETS = (
+    DataPartition("delays", 0, "W2ifJDqPQsqSLJHrGjYeEQ", 0),
+    DataPartition("delays", 3, "W2ifJDqPQsqSLJHrGjYeEQ"),
+    DataPartition("fares", 1, "", 900),
 )
 MET = {(0, 0x9F3AC1D2E4B7): 17042, (3, 1): 5}
 SAMPLES: dict[str, JournalRecord] = {
@@ -94,6 +112,69 @@ SAMPLES: dict[str, JournalRecord] = {
     "aborted": Aborted(begin=17042, gone=(("fares", 1),)),
     "bind": Bind(group="audit", transaction_group="default"),
 }
+"""What version 1 could say."""
+STEP_9 = OffsetStep("fares", 2, Place(9, 3), Position(o1=7, o2=12, o3=2, met=MET))
+SAMPLES_V2: dict[str, JournalRecord] = {
+    **SAMPLES,
+    "owner_of_eight": Owner(
+        replaces=16000, address="[::1]:7070", process_nonce=1, partition_count=8
+    ),
+    "producer_connected": ProducerRecord(
+        producer_id="&default&pay",
+        generation=0,
+        session_nonce=42,
+        owner="default",
+        connected_ms=1_700_000_000_000,
+    ),
+    "add_partitions_first_offsets": AddPartitions(begin=17042, partitions=WITH_FIRST_OFFSETS),
+    "prepare_commit_first_offset": PrepareCommit(
+        begin=17042, writes=(PartitionWrites(WITH_FIRST_OFFSETS[2], ()),), decided_ms=1
+    ),
+    "prepare_abort_retention": PrepareAbort(
+        begin=17042, reason=AbortReason.RETENTION, decided_ms=1_700_000_000_123
+    ),
+    "snapshot": Snapshot(
+        first=17040,
+        index=2,
+        last=True,
+        replaces=15000,
+        address="host:7070",
+        process_nonce=2**63 - 1,
+        partition_count=8,
+        past_epochs=(14000, 15000),
+        producers=(
+            SnapshotProducer("worker-1", 7, 42, "default", True, 1_700_000_000_000, 11, ()),
+            SnapshotProducer("ü", 0, 0, "me", False, 0, 0, ((12, 16500), (13, 16600))),
+        ),
+        transactions=(
+            SnapshotTransaction(
+                *(16500, "ü", 0, 60_000, 1_700_000_000_000, State.OPEN, None, None),
+                partitions=WITH_FIRST_OFFSETS,
+                steps=(
+                    SnapshotSteps(
+                        "audit",
+                        (STEP_9,),
+                        (
+                            ("fares", 2, Place(9, 3), Place(11)),
+                            ("fares", 2, Place(11), Place(12, 2)),
+                            ("fares", 3, None, Place(0)),
+                        ),
+                    ),
+                ),
+            ),
+            SnapshotTransaction(
+                *(16600, "ü", 0, 60_000, 0, State.ABORTING, 16700, AbortReason.OPERATOR)
+            ),
+            SnapshotTransaction(
+                *(16601, "ü", 0, 60_000, 0, State.COMMITTING, 16701, None),
+                writes=(PartitionWrites(IDS[0], (BranchRange(2**64 - 1, 3, 3, 1),)),),
+            ),
+        ),
+        groups=(SnapshotGroup("audit", 12000, 12001, (("fares", 2, STEP_9.to),)),),
+        bindings=(("audit", "default"),),
+    ),
+}
+GOLDEN_SAMPLES = {1: SAMPLES, 2: SAMPLES_V2}
 
 LONG = st.integers(0, 2**63 - 1)
 INT = st.integers(0, 2**31 - 1)
@@ -108,7 +189,7 @@ def grouped(found: list[DataPartition]) -> tuple[DataPartition, ...]:
     return tuple(p for ps in order.values() for p in ps)
 
 
-DATA_PARTITION = st.builds(DataPartition, NAME, INT, NAME)
+DATA_PARTITION = st.builds(DataPartition, NAME, INT, NAME, st.integers(-1, 2**62))
 PARTITIONS = st.lists(DATA_PARTITION, max_size=4).map(grouped)
 GONE = PARTITIONS.map(lambda ps: tuple(p.key for p in grouped([DataPartition(*q.key) for q in ps])))
 BRANCH = st.builds(
@@ -119,9 +200,59 @@ BRANCH = st.builds(
 )
 SEQUENCES = st.dictionaries(st.tuples(INT, LONG), LONG, max_size=3)
 POSITION = st.builds(Position, o1=LONG, o2=LONG, o3=LONG, met=SEQUENCES, delivered=SEQUENCES)
-STEP = st.builds(OffsetStep, NAME, INT, st.none() | st.builds(Place, LONG, LONG), POSITION)
+PLACE = st.builds(Place, LONG, LONG)
+STEP = st.builds(OffsetStep, NAME, INT, st.none() | PLACE, POSITION)
+WRITES = st.builds(PartitionWrites, DATA_PARTITION, st.lists(BRANCH, max_size=2).map(tuple))
+TUPLES = partial(st.lists, max_size=2)
+SNAPSHOT = st.builds(
+    Snapshot,
+    first=LONG,
+    index=INT,
+    last=st.booleans(),
+    replaces=st.integers(-1, 2**62),
+    address=NAME,
+    process_nonce=LONG,
+    partition_count=INT,
+    past_epochs=TUPLES(LONG).map(tuple),
+    producers=TUPLES(
+        st.builds(
+            SnapshotProducer,
+            *(NAME, INT, LONG, NAME, st.booleans(), LONG, LONG),
+            TUPLES(st.tuples(LONG, LONG)).map(tuple),
+        )
+    ).map(tuple),
+    transactions=TUPLES(
+        st.builds(
+            SnapshotTransaction,
+            *(LONG, NAME, INT, INT, LONG, st.sampled_from(State), st.none() | LONG),
+            st.none() | st.sampled_from(AbortReason),
+            PARTITIONS,
+            TUPLES(WRITES).map(tuple),
+            TUPLES(
+                st.builds(
+                    SnapshotSteps,
+                    NAME,
+                    TUPLES(STEP).map(tuple),
+                    TUPLES(st.tuples(NAME, INT, st.none() | PLACE, PLACE)).map(tuple),
+                )
+            ).map(tuple),
+        )
+    ).map(tuple),
+    groups=TUPLES(
+        st.builds(
+            SnapshotGroup, NAME, LONG, LONG, TUPLES(st.tuples(NAME, INT, POSITION)).map(tuple)
+        )
+    ).map(tuple),
+    bindings=TUPLES(st.tuples(NAME, NAME)).map(tuple),
+)
 RECORD: st.SearchStrategy[JournalRecord] = st.one_of(
-    st.builds(Owner, replaces=st.integers(-1, 2**62), address=NAME, process_nonce=LONG),
+    st.builds(
+        Owner,
+        replaces=st.integers(-1, 2**62),
+        address=NAME,
+        process_nonce=LONG,
+        partition_count=INT,
+    ),
     st.builds(
         ProducerRecord,
         producer_id=NAME,
@@ -129,6 +260,7 @@ RECORD: st.SearchStrategy[JournalRecord] = st.one_of(
         session_nonce=LONG,
         owner=NAME,
         voided=st.booleans(),
+        connected_ms=LONG,
     ),
     st.builds(
         Begin,
@@ -146,50 +278,66 @@ RECORD: st.SearchStrategy[JournalRecord] = st.one_of(
     st.builds(
         PrepareCommit,
         begin=LONG,
-        writes=st.lists(
-            st.builds(PartitionWrites, DATA_PARTITION, st.lists(BRANCH, max_size=2).map(tuple)),
-            max_size=2,
-        ).map(tuple),
+        writes=st.lists(WRITES, max_size=2).map(tuple),
         decided_ms=LONG,
     ),
     st.builds(PrepareAbort, begin=LONG, reason=st.sampled_from(AbortReason), decided_ms=LONG),
     st.builds(Committed, begin=LONG, gone=GONE),
     st.builds(Aborted, begin=LONG, gone=GONE),
     st.builds(Bind, group=NAME, transaction_group=NAME),
+    SNAPSHOT,
 )
 ENTRY = st.builds(
     Entry, st.integers(-1, 2**62), st.integers(0, 2**48 - 1), RECORD, st.integers(-1, 2**62)
 )
 
 
-def golden() -> dict[str, bytes]:
-    lines = (line.split() for line in GOLDEN.read_text().splitlines())
+def golden(version: int) -> dict[str, bytes]:
+    lines = (line.split() for line in (GOLDEN / f"journal_v{version}.txt").read_text().splitlines())
     return {name: bytes.fromhex(raw) for name, raw in lines}
 
 
-def sample(name: str) -> Entry:
-    record = SAMPLES[name]
+def entry_of(record: JournalRecord) -> Entry:
     predicted = NO_PREDICTION if isinstance(record, Owner) else 17042
     return Entry(16000, 0x9F3AC1D2E4B7, record, predicted)
 
 
-@pytest.mark.parametrize("name", SAMPLES)
-def test_golden(name: str) -> None:
-    assert decode_entry(golden()[name]) == sample(name)
-    assert encode_entry(sample(name)).hex() == golden()[name].hex()
+@pytest.mark.parametrize(
+    ("version", "name"), [(v, name) for v, samples in GOLDEN_SAMPLES.items() for name in samples]
+)
+def test_golden(version: int, name: str) -> None:
+    raw, entry = golden(version)[name], entry_of(GOLDEN_SAMPLES[version][name])
+    assert raw[0] == version
+    assert decode_entry(raw) == entry
+    if version == FORMAT_VERSION:
+        assert encode_entry(entry).hex() == raw.hex()
 
 
 def test_every_type_has_a_golden_record() -> None:
-    assert {r.type for r in SAMPLES.values()} == set(RecordType)
-    assert golden().keys() == SAMPLES.keys()
+    assert {r.type for r in SAMPLES_V2.values()} == set(RecordType)
+    for version, samples in GOLDEN_SAMPLES.items():
+        assert golden(version).keys() == samples.keys()
 
 
 @given(ENTRY)
 def test_round_trip(entry: Entry) -> None:
     assert decode_entry(encode_entry(entry)) == entry
+    assert decode_by_schema(encode_entry(entry)) == entry
 
 
-@given(st.integers(0, 20), st.binary(max_size=60))
+def test_what_is_read_by_hand_is_what_a_journal_is_made_of() -> None:
+    rare = {RecordType.OWNER, RecordType.PREPARE_ABORT, RecordType.BIND, RecordType.SNAPSHOT}
+    assert set(READERS) == set(RecordType) - rare
+
+
+@pytest.mark.parametrize("body", [b"\x80" * 12, b"\xff" * 40, b"\x00\x02\x00\x01"])
+def test_numbers_and_blocks_that_nobody_writes_are_corrupt(body: bytes) -> None:
+    for code in READERS:
+        with pytest.raises(CorruptRecordError):
+            decode_entry(bytes((FORMAT_VERSION, code)) + body)
+
+
+@given(st.integers(0, 32), st.binary(max_size=60))
 def test_random_bytes_decode_or_raise_the_typed_error(code: int, body: bytes) -> None:
     for raw in (body, bytes((FORMAT_VERSION, code)) + body):
         with suppress(CorruptRecordError, UnknownRecordError):
@@ -215,7 +363,7 @@ def test_an_empty_record_is_corrupt(raw: bytes | None) -> None:
         decode_entry(raw)
 
 
-@pytest.mark.parametrize("head", [b"\x02\x03", b"\x01\x10", b"\x00\x01"])
+@pytest.mark.parametrize("head", [b"\x03\x03", b"\x02\x20", b"\x01\x10", b"\x00\x01"])
 def test_newer_records_ask_for_an_upgrade(head: bytes) -> None:
     with pytest.raises(UnknownRecordError, match="upgrade"):
         decode_entry(head + b"anything")

@@ -51,6 +51,7 @@ class FakeTransaction:
     state: State = State.OPEN
     commit_sequence: int | None = None
     partitions: set[TopicPartition] = field(default_factory=set)
+    first_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     offsets: list[tuple[str, tuple[OffsetStep, ...]]] = field(default_factory=list)
     writes: Writes = field(default_factory=dict)
 
@@ -153,8 +154,10 @@ class FakeCoordinators:
             raise TransactionCommittedError("committed")
         return known
 
-    def add_partitions(self, txid: TxId, partitions: Iterable[TopicPartition]) -> Done:
-        self.require_open(txid).partitions.update(partitions)
+    def add_partitions(self, txid: TxId, first_offsets: Mapping[TopicPartition, int]) -> Done:
+        transaction = self.require_open(txid)
+        transaction.partitions.update(first_offsets)
+        transaction.first_offsets.update(first_offsets)
         return Done()
 
     def add_offsets(self, txid: TxId, group: str, steps: Sequence[OffsetStep]) -> Done:
@@ -249,9 +252,9 @@ class FakeSession:
         )
 
     def add_partitions(
-        self, txid: TxId, partitions: Iterable[TopicPartition], on_reply: Any
+        self, txid: TxId, first_offsets: Mapping[TopicPartition, int], on_reply: Any
     ) -> None:
-        named = tuple(partitions)
+        named = dict(first_offsets)
         act = lambda: self._coordinators.add_partitions(txid, named)  # noqa: E731
         self._ask("add_partitions", txid, act, on_reply)
 
@@ -328,8 +331,8 @@ class FakeQueries:
         reply: Outcome = self._ask("outcome", txid, lambda: self._coordinators.outcome(txid))
         return reply
 
-    def add_partitions(self, txid: TxId, partitions: Iterable[TopicPartition]) -> None:
-        named = tuple(partitions)
+    def add_partitions(self, txid: TxId, first_offsets: Mapping[TopicPartition, int]) -> None:
+        named = dict(first_offsets)
         act = lambda: self._coordinators.add_partitions(txid, named)  # noqa: E731
         self._ask("add_partitions", txid, act)
 

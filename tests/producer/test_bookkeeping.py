@@ -290,14 +290,15 @@ def summary(branch: int, **writes: tuple[int, int, int]) -> BranchSummary:
     )
 
 
-def test_partitions_are_registered_once_and_again_after_a_failure() -> None:
+def test_first_offsets_are_told_once_and_again_after_a_failure() -> None:
     made = book(("a", 0))
     deliver(made, "a", 0, 1)
-    deliver(made, "a", 1, 1)
-    assert made.to_register() == (("a", 1),)
-    assert made.to_register() == ()
+    deliver(made, "a", 1, 7)
+    assert made.to_register() == {("a", 0): 1, ("a", 1): 7}, "BEGIN could not name an offset"
+    deliver(made, "a", 1, 8)
+    assert made.to_register() == {}
     made.not_registered([("a", 1)])
-    assert made.to_register() == (("a", 1),)
+    assert made.to_register() == {("a", 1): 7}
 
 
 def test_a_commit_states_the_own_records_and_accepted_branches() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from logtx.journal.errors import ConfigError
+from logtx.journal.keys import TransactionKey
 from logtx.producer.config import ProducerConfig
 
 
@@ -27,6 +28,35 @@ def test_defaults() -> None:
 def test_anonymous_producers_have_names_of_their_own() -> None:
     first, second = ProducerConfig.parse({}), ProducerConfig.parse({})
     assert first.producer_id != second.producer_id
+
+
+def test_a_transaction_key_says_who_the_producer_is() -> None:
+    config = ProducerConfig.parse({"transaction.key": "nightly run"})
+    assert config.transaction_key == TransactionKey("default", "nightly run")
+    assert config.producer_id == config.transaction_group == "&default&nightly run"
+    assert config.generation == -1
+    assert "transaction.key" not in config.librdkafka
+
+
+@pytest.mark.parametrize("key", ["", "a&b", "&", None, 7])
+def test_a_key_that_can_not_be_is_refused(key: Any) -> None:
+    with pytest.raises(ConfigError, match=r"transaction\.key"):
+        ProducerConfig.parse({"transaction.key": key})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("transactional.id", "w"), ("transaction.group", "g"), ("transactional.generation", 0)],
+)
+def test_a_key_excludes_what_it_stands_for(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=name):
+        ProducerConfig.parse({"transaction.key": "k", name: value})
+
+
+@pytest.mark.parametrize("name", ["transactional.id", "transaction.group"])
+def test_nothing_else_may_be_named_like_a_key(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        ProducerConfig.parse({name: "&default&k"})
 
 
 def test_ours_are_taken_out_and_librdkafkas_pass() -> None:

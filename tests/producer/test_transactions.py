@@ -361,12 +361,26 @@ def test_partitions_up_front_are_in_the_begin(
     make_producer: MakeProducer, make_topic: MakeTopic, coordinators: FakeCoordinators
 ) -> None:
     topic = make_topic(partitions=2)
-    producer = make_producer(partition__registration__delay__ms=0)
+    producer = make_producer(partition__registration__delay__ms=5_000)
     with producer.begin_transaction(timeout=1.5, partitions=[(topic, 1)]) as txn:
         known = coordinators.transactions[txn.txid]
         assert (known.timeout_ms, known.partitions) == (1_500, {(topic, 1)})
         txn.produce(topic, b"x", partition=1)
     assert coordinators.count("add_partitions") == 0
+
+
+def test_first_offsets_are_told_of_partitions_named_up_front_too(
+    make_producer: MakeProducer, make_topic: MakeTopic, coordinators: FakeCoordinators
+) -> None:
+    topic = make_topic(partitions=2)
+    producer = make_producer(partition__registration__delay__ms=0)
+    with producer.begin_transaction(partitions=[(topic, 1)]) as first:
+        first.produce(topic, b"x", partition=1)
+    with producer.begin_transaction(partitions=[(topic, 1)]) as second:
+        second.produce(topic, b"x", partition=1)
+        # Behind the record and the marker of the first.
+        eventually(lambda: coordinators.transactions[second.txid].first_offsets != {})
+        assert coordinators.transactions[second.txid].first_offsets[topic, 1] >= 1
 
 
 def test_on_delivery_is_called_and_its_errors_harm_nothing(

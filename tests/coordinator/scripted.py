@@ -1,0 +1,118 @@
+"""Coordinators that do as a test says, behind real gRPC, and addresses where none is."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+
+from logtx.coordinator import commands as c
+from logtx.coordinator import coordinator_pb2 as pb
+from logtx.coordinator import coordinator_pb2_grpc as pb_grpc
+from logtx.coordinator.checkpoint import Checkpoint
+from logtx.coordinator.wire import encode_reply
+from logtx.journal.log import Log
+from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC
+
+Script = Callable[[pb.Request], list[pb.Reply] | None]
+"""From a request to what is sent for it; None cuts the stream."""
+
+
+class ScriptedCoordinator(pb_grpc.CoordinatorServicer):
+    """Answers every request by a script, which may be changed at any time."""
+
+    def __init__(self, epoch: int = 0) -> None:
+        self.epoch = epoch
+        self.script: Script = lambda request: [encode_reply(request.request_id, c.Done())]
+        self.refusal: Any = None
+        """Error that Connect and calls are answered by, if any."""
+        self.received: list[list[int]] = []
+        """Ids of the requests of each stream, in order, without Connect."""
+        self.calls = 0
+        self._server = grpc.server(
+            futures.ThreadPoolExecutor(32), options=(("grpc.so_reuseport", 0),)
+        )
+        pb_grpc.add_CoordinatorServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self._server.start()
+
+    def Call(self, request: pb.CallRequest, context: Any) -> pb.Reply:  # noqa: N802
+        """Answer a request without a session."""
+        self.calls += 1
+        if self.refusal is not None:
+            return encode_reply(request.request.request_id, self.refusal)
+        replies = self.script(request.request)
+        if not replies:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "cut")
+            raise AssertionError
+        return replies[0]
+
+    def Session(  # noqa: N802
+        self,
+        frames: Iterator[pb.ClientFrame],
+        context: Any,  # noqa: ARG002
+    ) -> Iterator[pb.ServerFrame]:
+        """Serve a stream."""
+        received: list[int] = []
+        self.received.append(received)
+        for frame in frames:
+            for request in frame.requests:
+                if request.HasField("connect"):
+                    answer = self.refusal or c.Connected(
+                        generation=0, partition=0, incarnation=1, epoch=self.epoch
+                    )
+                    yield pb.ServerFrame(replies=[encode_reply(request.request_id, answer)])
+                    if self.refusal is not None:
+                        return
+                    continue
+                received.append(request.request_id)
+                replies = self.script(request)
+                if replies is None:
+                    return
+                if replies:
+                    yield pb.ServerFrame(replies=replies)
+
+    def stop(self) -> None:
+        """Stop as a process that is killed does."""
+        self._server.stop(0).wait(5)
+
+
+@contextmanager
+def scripted(epoch: int = 0) -> Iterator[ScriptedCoordinator]:
+    """A coordinator that is stopped at the end."""
+    coordinator = ScriptedCoordinator(epoch)
+    try:
+        yield coordinator
+    finally:
+        coordinator.stop()
+
+
+@contextmanager
+def silent_address() -> Iterator[str]:
+    """An address where TCP connects and nothing answers: a stopped process."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def dead_address() -> str:
+    """An address where nobody listens: a process that was killed."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def publish(log: Log, address: str, epoch: int = 0) -> None:
+    """Let the hint in the log be this."""
+    checkpoint = Checkpoint(offset=0, epoch=epoch, address=address)
+    log.commit_group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, 0, checkpoint.to_group_offset())
+
+
+def later(delay_s: float, do: Callable[[], object]) -> None:
+    """Do it after a while."""
+    timer = threading.Timer(delay_s, do)
+    timer.daemon = True
+    timer.start()

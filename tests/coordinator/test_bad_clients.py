@@ -1,0 +1,322 @@
+"""Clients that flood, go silent, or send what they must not: nobody else is disturbed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from logtx.coordinator import coordinator_pb2 as pb
+from logtx.coordinator import coordinator_pb2_grpc as pb_grpc
+from logtx.coordinator import pressure, streams
+from logtx.coordinator.embedded import EmbeddedCoordinator
+from logtx.coordinator.service import CoordinatorConfig
+from logtx.coordinator.wire import PROTOCOL_VERSION, decode_request
+from logtx.journal.errors import (
+    CoordinatorBusyError,
+    GroupBoundError,
+    LogtxError,
+    NotSupportedError,
+    SessionClosedError,
+    TooManyTransactionsError,
+)
+from logtx.journal.memory_log import MemoryLog
+from logtx.journal.reader import JOURNAL_TOPIC, journal_partition_of
+from logtx.journal.txid import TxId
+
+TIMEOUT_S = 15.0
+PARTITIONS = 4
+NARROW = (
+    # Flow control of 64 KiB, so that a client that does not read is felt soon.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 65_535),
+)
+
+
+@pytest.fixture
+def coordinator(memory_log: MemoryLog) -> Iterator[EmbeddedCoordinator]:
+    """A coordinator with small limits."""
+    config = CoordinatorConfig(
+        bootstrap_servers=memory_log.bootstrap_servers,
+        listen="127.0.0.1:0",
+        journal_partitions=PARTITIONS,
+        max_open_transactions_per_producer=8,
+        max_open_transactions=12,
+    )
+    with EmbeddedCoordinator(config) as running:
+        yield running
+
+
+@pytest.fixture
+def channel(coordinator: EmbeddedCoordinator) -> Iterator[grpc.Channel]:
+    """A channel to it, with nothing of logtx's client."""
+    with grpc.insecure_channel(coordinator.address, options=NARROW) as opened:
+        yield opened
+
+
+class RawStream:
+    """A stream on which a test sends what it likes."""
+
+    def __init__(self, channel: grpc.Channel, *requests: pb.Request) -> None:
+        self._frames: list[pb.ClientFrame] = [pb.ClientFrame(requests=requests)]
+        self._more = threading.Condition()
+        self._closed = False
+        self.taken = 0
+        """Messages that the transport took."""
+        stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
+        self.call: Any = stub.Session(self._send(), timeout=60)
+
+    def send(self, *requests: pb.Request) -> None:
+        """Send in one message."""
+        with self._more:
+            self._frames.append(pb.ClientFrame(requests=requests))
+            self._more.notify()
+
+    def read(self, count: int) -> list[pb.Reply]:
+        """Read until there are so many replies."""
+        replies: list[pb.Reply] = []
+        while len(replies) < count:
+            replies.extend(next(self.call).replies)
+        return replies
+
+    def close(self) -> None:
+        """End the stream."""
+        with self._more:
+            self._closed = True
+            self._more.notify()
+
+    def _send(self) -> Iterator[pb.ClientFrame]:
+        while True:
+            with self._more:
+                self._more.wait_for(lambda: self._frames or self._closed)
+                if not self._frames:
+                    return
+                frame = self._frames.pop(0)
+            yield frame
+            self.taken += 1
+
+
+def connect(partition: int = 0, producer_id: str = "p") -> pb.Request:
+    """A Connect."""
+    wire = pb.Connect(
+        version=PROTOCOL_VERSION, partition=partition, producer_id=producer_id, nonce=1
+    )
+    return pb.Request(request_id=0, connect=wire)
+
+
+def begin(request_id: int) -> pb.Request:
+    """A BEGIN."""
+    return pb.Request(request_id=request_id, begin=pb.Begin(timeout_ms=60_000))
+
+
+def commit(request_id: int, txid: bytes) -> pb.Request:
+    """A commit without writes."""
+    return pb.Request(request_id=request_id, end=pb.End(txid=txid))
+
+
+def still_served(channel: grpc.Channel, producer_id: str = "honest") -> None:
+    """Another producer begins and commits."""
+    stream = RawStream(channel, connect(1, producer_id), begin(1))
+    _, begun = stream.read(2)
+    stream.send(commit(2, begun.began.txid))
+    assert stream.read(1)[0].outcome.state == pb.Outcome.COMMITTING
+    stream.close()
+
+
+def test_too_many_transactions_are_refused_and_nothing_else(channel: grpc.Channel) -> None:
+    stream = RawStream(channel, connect(), *(begin(n) for n in range(1, 11)))
+    replies = {r.request_id: r for r in stream.read(11)}
+    refused = [i for i, r in replies.items() if r.error.code == TooManyTransactionsError.code]
+    assert refused == [9, 10]
+    other = RawStream(channel, connect(0, "q"), *(begin(n) for n in range(1, 6)))
+    codes = [r.error.code for r in other.read(6)]
+    assert codes == [0] * 5 + [TooManyTransactionsError.code], "12 in the journal partition"
+    stream.send(commit(11, replies[1].began.txid), begin(9))
+    assert {r.WhichOneof("result") for r in stream.read(2)} == {"outcome", "began"}
+    still_served(channel)
+
+
+def test_a_client_that_reads_no_answers_is_not_read_either(
+    channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = watch_windows(monkeypatch)
+    # Each is answered by an error that repeats the long name.
+    nowhere = pb.Partitions(topic="x" * 4_000, partitions=[0])
+    wanted = pb.AddPartitions(txid=TxId(0, 1, 1).to_bytes(), partitions=[nowhere])
+    asked, batch = 12_000, 100
+    stream = RawStream(channel, connect())
+    for first in range(1, asked, batch):
+        numbers = range(first, first + batch)
+        stream.send(*(pb.Request(request_id=n, add_partitions=wanted) for n in numbers))
+    settled(lambda: stream.taken)
+    assert stream.taken < asked // batch, "the transport holds the sender back"
+    assert max(most) <= 8 + streams.PIPELINED_MAX
+    still_served(channel)
+    answered = {r.request_id for r in stream.read(asked + 1)}
+    assert answered == set(range(asked + 1)), "and all is answered in the end"
+    stream.close()
+
+
+def test_a_slow_journal_slows_its_clients_and_loses_nothing(
+    memory_log: MemoryLog, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pressure, "APPENDS_MAX", 100)
+    memory_log.hold_appends(JOURNAL_TOPIC, 0)
+    flood = [RawStream(channel, connect(0, f"p{n}")) for n in range(400)]
+    settled(lambda: memory_log.held_appends(JOURNAL_TOPIC, 0))
+    held = memory_log.held_appends(JOURNAL_TOPIC, 0)
+    still_served(channel)
+    memory_log.release_appends(JOURNAL_TOPIC, 0)
+    for stream in flood:
+        assert stream.read(1)[0].WhichOneof("result") == "connected"
+        stream.close()
+    assert held <= 101, "one more for the command that filled it"
+
+
+def test_calls_beyond_a_number_are_refused(
+    memory_log: MemoryLog, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pressure, "APPENDS_MAX", 1)
+    memory_log.hold_appends(JOURNAL_TOPIC, 0)
+    stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
+    bind = pb.BindGroup(group=named_for(0), transaction_group="g")
+    request = pb.CallRequest(partition=0, request=pb.Request(request_id=1, bind_group=bind))
+    calls = [stub.Call.future(request, timeout=TIMEOUT_S) for _ in range(1_200)]
+    deadline = time.monotonic() + TIMEOUT_S
+    while sum(call.done() for call in calls) < 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    refused = [call for call in calls if call.done()]
+    assert {call.result().error.code for call in refused} == {CoordinatorBusyError.code}
+    memory_log.release_appends(JOURNAL_TOPIC, 0)
+    bound = [call.result().binding.transaction_group for call in calls if call not in refused]
+    assert bound == ["g"] * 1_000
+
+
+def test_a_stream_that_says_nothing_is_closed(
+    channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "CONNECT_TIMEOUT_S", 0.2)
+    silent = RawStream(channel)
+    (reply,) = silent.read(1)
+    assert reply.error.code == SessionClosedError.code
+    assert "Connect" in reply.error.message
+    assert list(silent.call) == [], "and it ends"
+
+
+def test_wrong_order_is_answered_and_the_session_goes_on(channel: grpc.Channel) -> None:
+    stream = RawStream(channel, connect())
+    assert stream.read(1)[0].WhichOneof("result") == "connected"
+    stream.send()
+    stream.send(connect(), pb.Request(request_id=7), commit(8, b"short"))
+    answers = [(r.request_id, r.error.code) for r in stream.read(3)]
+    assert answers == [(n, NotSupportedError.code) for n in (0, 7, 8)]
+    stream.send(begin(1))
+    assert stream.read(1)[0].WhichOneof("result") == "began"
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"\xff\xff\xff", grpc.StatusCode.INTERNAL),
+        (bytes(streams.MESSAGE_MAX_BYTES + 1), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    ],
+    ids=["malformed", "oversized"],
+)
+def test_a_message_that_is_none_ends_its_own_stream_alone(
+    channel: grpc.Channel, raw: bytes, status: grpc.StatusCode
+) -> None:
+    honest = RawStream(channel, connect(2, "bystander"))
+    honest.read(1)
+    messages = iter([pb.ClientFrame(requests=[connect()]).SerializeToString(), raw])
+    call = channel.stream_stream(
+        "/logtx.Coordinator/Session",
+        request_serializer=bytes,
+        response_deserializer=pb.ServerFrame.FromString,
+    )(messages, timeout=TIMEOUT_S)
+    with pytest.raises(grpc.RpcError) as broken:
+        list(call)
+    assert broken.value.code() in {status, grpc.StatusCode.UNKNOWN}
+    honest.send(begin(1))
+    assert honest.read(1)[0].WhichOneof("result") == "began"
+    still_served(channel)
+
+
+def test_offsets_of_a_group_that_is_bound_elsewhere_are_refused(channel: grpc.Channel) -> None:
+    """TRAPS 28: a client that never asked for the binding can't have two truths either."""
+    home, elsewhere = "default", named_for(0)
+    here = journal_partition_of(home, PARTITIONS)
+    assert here != 0
+    stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
+    stream = RawStream(channel, connect(here), begin(1))
+    txid = stream.read(2)[1].began.txid
+    for number, group, bind_to, code in (
+        (2, "free", None, GroupBoundError.code),
+        (3, "theirs", elsewhere, GroupBoundError.code),
+        (4, "ours", home, 0),
+        # Bound meanwhile: that it was not bound is nothing to remember.
+        (5, "free", home, 0),
+    ):
+        if bind_to is not None:
+            bind = pb.BindGroup(group=group, transaction_group=bind_to)
+            partition = journal_partition_of(group, PARTITIONS)
+            call = pb.CallRequest(partition=partition, request=pb.Request(bind_group=bind))
+            assert stub.Call(call, timeout=TIMEOUT_S).binding.transaction_group == bind_to
+        step = pb.OffsetStep(to=pb.Position(topic="in", partition=0, o1=1, o2=1))
+        wanted = pb.AddOffsets(txid=txid, group=group, steps=[step])
+        stream.send(pb.Request(request_id=number, add_offsets=wanted))
+        (reply,) = stream.read(1)
+        assert (reply.request_id, reply.error.code) == (number, code), reply
+        if bind_to == elsewhere:
+            assert elsewhere in reply.error.message
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_decode_or_are_refused(raw: bytes) -> None:
+    request = pb.Request()
+    try:
+        request.ParseFromString(raw)
+    except Exception:  # noqa: BLE001 - protobuf's own, which gRPC turns into a status
+        return
+    try:
+        decode_request(request, None)
+    except (LogtxError, ValueError):
+        return
+
+
+def named_for(partition: int) -> str:
+    """A name that belongs to this journal partition."""
+    names = (f"group-{n}" for n in range(1_000))
+    return next(n for n in names if journal_partition_of(n, PARTITIONS) == partition)
+
+
+def watch_windows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many requests each stream has under way, whenever one is added."""
+    seen: list[int] = []
+    enter = pressure.Window.enter
+
+    async def watched(self: pressure.Window, size: int) -> None:
+        await enter(self, size)
+        seen.append(self.requests)
+
+    monkeypatch.setattr(pressure.Window, "enter", watched)
+    return seen
+
+
+def settled(count: Callable[[], int]) -> None:
+    """Wait until a number has not changed for a while."""
+    deadline, last, since = time.monotonic() + TIMEOUT_S, -1, 0.0
+    while True:
+        now = count()
+        if now != last:
+            last, since = now, time.monotonic()
+        if last > 0 and time.monotonic() - since > 0.5:
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

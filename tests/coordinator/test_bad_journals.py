@@ -1,0 +1,117 @@
+"""A journal that can't be read as it stands: what is wrong is said, and nothing else suffers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+
+from logtx.coordinator import coordinator_pb2 as pb
+from logtx.coordinator import coordinator_pb2_grpc as pb_grpc
+from logtx.coordinator.client import CoordinatorClient, CoordinatorQueries
+from logtx.coordinator.embedded import EmbeddedCoordinator
+from logtx.coordinator.service import Coordinator, CoordinatorConfig
+from logtx.journal.errors import (
+    CoordinatorLoadingError,
+    CorruptRecordError,
+    JournalTopicError,
+    LogtxError,
+    UnknownRecordError,
+)
+from logtx.journal.memory_log import MemoryLog
+from logtx.journal.reader import JOURNAL_TOPIC
+from logtx.journal.txid import TxId
+
+from .test_bad_clients import RawStream, connect, still_served
+
+
+def config(log: MemoryLog, partitions: int = 2) -> CoordinatorConfig:
+    """A coordinator of a journal with so many partitions, if it creates it."""
+    return CoordinatorConfig(
+        bootstrap_servers=log.bootstrap_servers,
+        listen="127.0.0.1:0",
+        journal_partitions=partitions,
+    )
+
+
+def start(log: MemoryLog, partitions: int = 2) -> EmbeddedCoordinator:
+    """The same in a thread of its own, not started."""
+    return EmbeddedCoordinator(config(log, partitions))
+
+
+@pytest.mark.parametrize(
+    ("raw", "error"),
+    [
+        (b"", CorruptRecordError),
+        (b"\x02\x03", CorruptRecordError),
+        (b"\x02\x63rest", UnknownRecordError),
+        (b"\x63\x01rest", UnknownRecordError),
+    ],
+    ids=["empty", "torn", "unknown type", "unknown version"],
+)
+def test_a_partition_whose_record_does_not_decode_stops_alone(
+    memory_log: MemoryLog, raw: bytes, error: type[LogtxError]
+) -> None:
+    with start(memory_log):
+        pass
+    offset = memory_log.append_directly(JOURNAL_TOPIC, 0, value=raw)
+    with start(memory_log) as running, grpc.insecure_channel(running.address) as channel:
+        still_served(channel)
+        (reply,) = RawStream(channel, connect(0)).read(1)
+    assert reply.error.code == error.code, reply
+    for said in (f"{JOURNAL_TOPIC}-0", f"offset {offset}"):
+        assert said in reply.error.message
+
+
+def test_a_journal_of_which_nothing_can_be_read_is_one_error(memory_log: MemoryLog) -> None:
+    with start(memory_log, 1):
+        pass
+    memory_log.append_directly(JOURNAL_TOPIC, 0, value=b"\x02\x63")
+    with pytest.raises(UnknownRecordError):
+        start(memory_log).start()
+
+
+def test_a_changed_partition_count_is_refused_and_both_are_named(memory_log: MemoryLog) -> None:
+    with start(memory_log, 2):
+        pass
+    memory_log.add_partitions(JOURNAL_TOPIC, 4)
+    with pytest.raises(JournalTopicError, match=r"4.*2|2.*4"):
+        start(memory_log).start()
+
+
+def test_nobody_begins_in_a_partition_that_was_added(memory_log: MemoryLog) -> None:
+    with start(memory_log, 1):
+        pass
+    memory_log.add_partitions(JOURNAL_TOPIC, 2)
+    found: list[int] = []
+
+    async def ask_all_along() -> None:
+        log = MemoryLog.named(memory_log.bootstrap_servers.removeprefix("memory://"))
+        coordinator = Coordinator(config(memory_log), log)
+        await coordinator.start()
+        async with grpc.aio.insecure_channel(coordinator.address) as channel:
+            stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
+            bind = pb.BindGroup(group="g", transaction_group="g")
+            call = pb.CallRequest(partition=1, request=pb.Request(request_id=1, bind_group=bind))
+            while JournalTopicError.code not in found:
+                found.append((await stub.Call(call, timeout=5)).error.code)
+        with pytest.raises(JournalTopicError):
+            await coordinator.wait_serving()
+        await coordinator.stop()
+
+    asyncio.run(asyncio.wait_for(ask_all_along(), 30))
+    assert set(found) <= {CoordinatorLoadingError.code, JournalTopicError.code, 11}
+
+
+def test_a_client_of_a_journal_that_grew_is_refused(memory_log: MemoryLog) -> None:
+    # Where the coordinator sees 2 partitions and the client 3, names have two homes.
+    with start(memory_log, 2):
+        memory_log.add_partitions(JOURNAL_TOPIC, 3)
+        client = CoordinatorClient(memory_log, producer_id="p", timeout_s=5)
+        with pytest.raises(JournalTopicError, match="3 partitions for the client and 2 for"):
+            client.connect()
+        queries = CoordinatorQueries(memory_log, timeout_s=5)
+        with pytest.raises(JournalTopicError, match="must never change"):
+            queries.outcome(TxId(0, 1, 2))
+        queries.close()

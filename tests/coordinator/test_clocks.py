@@ -1,0 +1,68 @@
+"""Deadlines by a clock that never jumps; one that does aborts nothing early."""
+
+from __future__ import annotations
+
+import pytest
+
+from logtx.coordinator.clocks import Clocks
+from logtx.coordinator.decision import Instant, ShardConfig
+from logtx.coordinator.metadata import Transaction
+from logtx.journal.txid import TxId
+
+NOON_MS = 1_700_000_000_000
+
+
+def transaction(begin: int, timeout_ms: int) -> Transaction:
+    """One that began at noon."""
+    return Transaction(
+        txid=TxId(0, 1, begin),
+        producer_id=f"p{begin}",
+        generation=0,
+        timeout_ms=timeout_ms,
+        started_ms=NOON_MS,
+    )
+
+
+def expired(clocks: Clocks, monotonic_ms: int, wall_ms: int = NOON_MS) -> list[int]:
+    """All that is past its deadline, in order."""
+    found = []
+    while (begin := clocks.expired(Instant(monotonic_ms, wall_ms))) is not None:
+        found.append(begin)
+    return found
+
+
+def test_expiry_goes_by_deadline_not_by_age() -> None:
+    clocks = Clocks(ShardConfig())
+    for begin, timeout_ms in ((1, 300), (2, 100), (3, 200), (4, 900)):
+        clocks.begin(transaction(begin, timeout_ms))
+    clocks.start(Instant(1_000, NOON_MS))
+    assert expired(clocks, 1_099) == []
+    assert expired(clocks, 1_300) == [2, 3, 1]
+    assert expired(clocks, 1_300) == [], "each once"
+
+
+@pytest.mark.parametrize("jump_ms", [-(10**10), -1, 0, 1, 10**10])
+def test_a_wall_clock_that_jumps_while_serving_changes_nothing(jump_ms: int) -> None:
+    clocks = Clocks(ShardConfig())
+    clocks.begin(transaction(1, 500))
+    clocks.start(Instant(0, NOON_MS))
+    assert expired(clocks, 499, NOON_MS + jump_ms) == []
+    assert expired(clocks, 500, NOON_MS + jump_ms) == [1]
+
+
+@pytest.mark.parametrize("jump_ms", [-(10**10), -30_000, 0, 30_000, 10**10])
+def test_a_new_owners_wall_clock_aborts_nothing_early(jump_ms: int) -> None:
+    clocks = Clocks(ShardConfig(reload_grace_ms=10_000))
+    clocks.reload([transaction(1, 60_000)], Instant(5, NOON_MS + jump_ms))
+    assert expired(clocks, 5 + 59_999) == []
+    assert expired(clocks, 5 + 60_000) == [1]
+
+
+def test_a_new_owner_gives_producers_the_grace_alone() -> None:
+    clocks = Clocks(ShardConfig(reload_grace_ms=10_000))
+    clocks.reload([transaction(1, 60_000), transaction(2, 60_000)], Instant(0, NOON_MS))
+    clocks.attach("p2")
+    assert clocks.given_up(Instant(9_999, NOON_MS)) is None
+    assert clocks.given_up(Instant(10_000, NOON_MS)) == "p1"
+    clocks.forget_given_up()
+    assert clocks.given_up(Instant(10_000, NOON_MS)) is None

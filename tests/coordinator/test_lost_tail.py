@@ -1,0 +1,79 @@
+"""Coordinators whose broker loses the end of the journal, as an unclean election does: TRAPS 10."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from logtx.coordinator import appender
+from logtx.coordinator.client import Action, Began, CoordinatorClient, Outcome
+from logtx.coordinator.runtime import Serving
+from logtx.journal.control import BranchRange
+from logtx.journal.errors import JournalTruncatedError
+from logtx.journal.memory_log import MemoryLog
+from logtx.journal.reader import JOURNAL_TOPIC, journal_partition_of
+
+from .clusters import PARTITIONS, TIMEOUT_S, Cluster, ask, cluster_of, until
+
+DATA = "data"
+HOME = journal_partition_of("default", PARTITIONS)
+
+
+@pytest.fixture
+def cluster(memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """No coordinator yet; producers of a log in memory are never cold."""
+    monkeypatch.setattr(appender, "WARM_S", 0.0)
+    memory_log.create_topic(DATA, partitions=1)
+    with cluster_of(memory_log) as made:
+        yield made
+
+
+def commit_and_read(cluster: Cluster) -> None:
+    """Commit one transaction, which every coordinator has read then."""
+    with closing(CoordinatorClient(cluster.log, producer_id="p", timeout_s=TIMEOUT_S)) as client:
+        client.connect()
+        began = ask(client.begin, timeout_ms=60_000)
+        assert isinstance(began, Began), began
+        writes = {(DATA, 0): (BranchRange(0, 0, 0, 1),)}
+        assert isinstance(ask(client.end, began.txid, Action.COMMIT, writes), Outcome)
+
+    def is_read() -> bool:
+        end = cluster.log.end_offset(JOURNAL_TOPIC, HOME)
+        return all(n.runtimes[HOME].shard.next_offset == end for n in cluster.nodes)
+
+    until(is_read)
+
+
+def failed(cluster: Cluster) -> bool:
+    """Whether no coordinator serves the partition, and each says why."""
+    runtimes = [n.runtimes[HOME] for n in cluster.nodes if n.alive]
+    return all(
+        r.status is Serving.FAILED and isinstance(r.failure, JournalTruncatedError)
+        for r in runtimes
+    )
+
+
+def test_trap_10_neither_the_owner_nor_a_standby_serves_a_journal_that_lost_its_tail(
+    cluster: Cluster,
+) -> None:
+    """The owner appends nothing; the standby has read more than there is."""
+    assert isinstance(cluster.log, MemoryLog)
+    cluster.joined(2)
+    commit_and_read(cluster)
+    cluster.log.truncate(JOURNAL_TOPIC, HOME, 1)
+    until(lambda: failed(cluster))
+
+
+def test_trap_10_a_standby_does_not_take_over_when_the_owner_died_with_the_tail(
+    cluster: Cluster,
+) -> None:
+    assert isinstance(cluster.log, MemoryLog)
+    cluster.joined(2)
+    commit_and_read(cluster)
+    owner = cluster.owner(HOME)
+    cluster.log.truncate(JOURNAL_TOPIC, HOME, 1)
+    owner.kill()
+    until(lambda: failed(cluster))
+    assert cluster.log.end_offset(JOURNAL_TOPIC, HOME) == 1, "nor does it write there"

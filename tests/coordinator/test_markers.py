@@ -1,0 +1,159 @@
+"""Markers for partitions that can't take them: each delays itself alone, one gone is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import KafkaError
+
+from logtx.coordinator.decision import TopicFacts
+from logtx.coordinator.markers import MarkerWriter
+from logtx.coordinator.metadata import Transaction
+from logtx.journal.control import TXID_HEADER, TopicPartition
+from logtx.journal.memory_log import MemoryLog
+from logtx.journal.reader import read_records
+from logtx.journal.records import DataPartition
+from logtx.journal.state import State
+from logtx.journal.txid import TxId
+
+HELD, FREE = ("d", 0), ("d", 1)
+Gone = tuple[TopicPartition, ...]
+
+
+def decided(begin: int, *partitions: TopicPartition, topic_id: str = "") -> Transaction:
+    """A committing transaction; its commit sequence is 100 above its BEGIN."""
+    return Transaction(
+        txid=TxId(0, 1, begin),
+        producer_id="p",
+        generation=0,
+        timeout_ms=1,
+        started_ms=0,
+        state=State.COMMITTING,
+        commit_sequence=100 + begin,
+        partitions={p: DataPartition(*p, topic_id) for p in partitions},
+    )
+
+
+def markers(log: MemoryLog, partition: TopicPartition) -> list[int]:
+    """BEGINs of the markers in a partition, in order."""
+    end = log.end_offset(*partition)
+    found = []
+    for message in read_records(log, *partition, 0, end, timeout_s=5):
+        raw = dict(message.headers() or ())[TXID_HEADER]
+        found.append(TxId.from_bytes(raw).offset)
+    return found
+
+
+class Stage:
+    """A writer, and what it finished."""
+
+    def __init__(self, log: MemoryLog, topics: dict[str, TopicFacts] | None = None) -> None:
+        self.writer = MarkerWriter(log, topics or {})
+        self.finished: dict[int, Gone] = {}
+
+    def write(self, transaction: Transaction) -> None:
+        """Write a transaction's markers."""
+        self.writer.write(transaction, 0, lambda: 0, self._done)
+
+    def _done(self, begin: int, gone: Gone) -> None:
+        assert begin not in self.finished
+        self.finished[begin] = gone
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait for something, not for long."""
+        deadline = time.monotonic() + 10
+        while not holds():
+            assert time.monotonic() < deadline, self.finished
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def log(memory_log: MemoryLog) -> MemoryLog:
+    """A log with a topic of two partitions."""
+    memory_log.create_topic("d", partitions=2)
+    return memory_log
+
+
+def test_a_partition_without_a_leader_delays_itself_alone(log: MemoryLog) -> None:
+    async def run() -> None:
+        stage = Stage(log)
+        log.hold_appends(*HELD)
+        for begin in range(5):
+            stage.write(decided(begin, HELD, FREE))
+        for begin in range(5, 10):
+            stage.write(decided(begin, FREE))
+        await stage.until(lambda: len(stage.finished) == 5)
+        assert sorted(stage.finished) == [5, 6, 7, 8, 9], "those that need it wait"
+        assert stage.writer.backlog(0, HELD) == 5
+        assert stage.writer.backlog(0, FREE) == stage.writer.backlog(1, HELD) == 0
+        log.release_appends(*HELD)
+        await stage.until(lambda: len(stage.finished) == 10)
+        await stage.writer.close()
+
+    asyncio.run(run())
+    assert markers(log, HELD) == [0, 1, 2, 3, 4]
+    assert markers(log, FREE) == list(range(10))
+
+
+def test_trap_12_a_deleted_topic_holds_nobody_up(log: MemoryLog) -> None:
+    log.create_topic("doomed", partitions=1)
+    doomed = "doomed", 0
+
+    async def run() -> Stage:
+        stage = Stage(log)
+        log.hold_appends(*doomed)
+        stage.write(decided(0, doomed, FREE))
+        stage.write(decided(1, FREE))
+        await stage.until(lambda: 1 in stage.finished)
+        log.delete_topic("doomed")
+        stage.write(decided(2, doomed))
+        await stage.until(lambda: len(stage.finished) == 3)
+        await stage.writer.close()
+        return stage
+
+    stage = asyncio.run(run())
+    assert stage.finished == {0: (doomed,), 1: (), 2: (doomed,)}
+    assert stage.writer.backlog(0, doomed) == 0
+    assert markers(log, FREE) == [0, 1]
+
+
+def test_trap_12_a_topic_created_anew_gets_no_marker_of_the_old_one(log: MemoryLog) -> None:
+    def facts() -> TopicFacts:
+        topic_id = log.topic_info("d").topic_id
+        return TopicFacts(topic_id=topic_id, partition_count=2, record_max_bytes=1_000_000)
+
+    async def run() -> Stage:
+        known = {"d": facts()}
+        stage, old_id = Stage(log, known), known["d"].topic_id
+        stage.write(decided(0, FREE, topic_id=old_id))
+        await stage.until(lambda: 0 in stage.finished)
+        log.delete_topic("d")
+        log.create_topic("d", partitions=2)
+        known["d"] = facts()
+        stage.write(decided(1, FREE, topic_id=old_id))
+        stage.write(decided(2, FREE, topic_id=known["d"].topic_id))
+        stage.write(decided(3, FREE))
+        await stage.until(lambda: len(stage.finished) == 4)
+        await stage.writer.close()
+        return stage
+
+    assert asyncio.run(run()).finished == {0: (), 1: (FREE,), 2: (), 3: ()}
+    assert markers(log, FREE) == [2, 3]
+
+
+def test_a_partition_that_refuses_its_markers_delays_itself_alone(log: MemoryLog) -> None:
+    async def run() -> None:
+        stage = Stage(log)
+        log.fail_appends(*HELD, KafkaError.INVALID_RECORD, 3)
+        for begin in range(4):
+            stage.write(decided(begin, HELD))
+            stage.write(decided(10 + begin, FREE))
+        await stage.until(lambda: len(stage.finished) == 8)
+        await stage.writer.close()
+
+    asyncio.run(run())
+    firsts = list(dict.fromkeys(markers(log, HELD)))
+    assert firsts == [0, 1, 2, 3]

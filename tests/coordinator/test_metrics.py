@@ -1,0 +1,232 @@
+"""`/metrics`: read over HTTP from a coordinator at work, and what is bounded in it."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import logtx
+from logtx.coordinator import metrics
+from logtx.coordinator.admin_client import AdminQueries
+from logtx.coordinator.counters import Counters, Histogram
+from logtx.coordinator.embedded import EmbeddedCoordinator
+from logtx.coordinator.metadata import Transaction
+from logtx.coordinator.service import CoordinatorConfig
+from logtx.journal.errors import ConfigError
+from logtx.journal.memory_log import MemoryLog
+from logtx.journal.records import AbortReason
+from logtx.journal.txid import TxId
+
+TIMEOUT_S = 15.0
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port: int = held.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def port() -> int:
+    """Where the coordinator serves its metrics."""
+    return free_port()
+
+
+@pytest.fixture
+def coordinator(memory_log: MemoryLog, port: int) -> Iterator[EmbeddedCoordinator]:
+    """A coordinator of two journal partitions, with metrics."""
+    memory_log.create_topic("out", partitions=1)
+    config = CoordinatorConfig(
+        bootstrap_servers=memory_log.bootstrap_servers,
+        listen="127.0.0.1:0",
+        journal_partitions=2,
+        metrics_listen=f"127.0.0.1:{port}",
+    )
+    with EmbeddedCoordinator(config) as running:
+        yield running
+
+
+def scrape(port: int) -> Series:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT_S) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def value(series: Series, name: str, **labels: str) -> float:
+    """The sum of all series of this name that have these labels."""
+    return sum(
+        v
+        for (each, having), v in series.items()
+        if each == f"logtx_{name}" and having >= labels.items()
+    )
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_a_coordinator_at_work(memory_log: MemoryLog, port: int) -> None:
+    servers = {"bootstrap.servers": memory_log.bootstrap_servers}
+    with (
+        logtx.Producer({**servers, "transactional.id": "worker"}) as producer,
+        logtx.Producer({**servers, "transaction.key": 'nightly "run"'}) as keyed,
+    ):
+        for _ in range(3):
+            with producer.begin_transaction() as txn:
+                txn.produce("out", b"1")
+        producer.begin_transaction().abort()
+        hanging = keyed.begin_transaction()
+        where = {"partition": str(hanging.txid.partition)}
+        time.sleep(0.02)
+        series = scrape(port)
+        assert value(series, "transactions_committed_total") == 3
+        assert value(series, "transactions_aborted_total", reason="requested") == 1
+        assert value(series, "commit_latency_seconds_count") == 3
+        assert 0 < value(series, "commit_latency_seconds_sum") < TIMEOUT_S
+        assert value(series, "commit_latency_seconds_bucket", le="30.0") == 3
+        assert value(series, "transactions_open") == value(series, "transactions_open", **where)
+        assert value(series, "transactions_open") == 1
+        assert 0.01 < value(series, "transactions_oldest_open_seconds") < TIMEOUT_S
+        assert value(series, "transactions_high_watermark", **where) == hanging.txid.offset
+        assert value(series, "partition_role", role="serving") == 2
+        assert value(series, "partition_role", role="standby") == 0
+        assert value(series, "sessions") == 2
+        assert value(series, "producers") == 2
+        assert value(series, "loads_total") == 2
+        assert value(series, "surprises_total") == 0
+        ends = sum(memory_log.end_offset("__transaction_control", p) for p in range(2))
+        assert value(series, "journal_end_offset") == ends
+        # All but OWNER, which no tenure appends.
+        assert value(series, "journal_appends_total") == ends - 2
+        key = {"owner": "default", "key": 'nightly "run"'}
+        assert value(series, "transaction_keys") == 1
+        assert value(series, "transaction_key_epoch", **key) == 0
+        assert 0.01 < value(series, "transaction_key_age_seconds", **key) < TIMEOUT_S
+
+        admin = AdminQueries(memory_log, timeout_s=TIMEOUT_S)
+        admin.abort(hanging.txid)
+        admin.delete_key('&default&nightly "run"')
+        admin.close()
+        series = scrape(port)
+        assert value(series, "transactions_aborted_total", reason="operator") == 1
+        assert value(series, "transactions_open") == 0
+        assert value(series, "transaction_keys") == 0
+        assert not any(name == "logtx_transaction_key_epoch" for name, _ in series)
+
+
+def test_a_new_coordinator_counts_its_own_decisions(
+    coordinator: EmbeddedCoordinator, memory_log: MemoryLog, port: int
+) -> None:
+    with logtx.Producer({"bootstrap.servers": memory_log.bootstrap_servers}) as producer:
+        # Nobody takes its marker, so whoever comes next writes it again.
+        hanging = producer.begin_transaction(partitions=[("out", 0)])
+        txid = hanging.txid
+        memory_log.hold_appends("out", 0)
+        hanging.commit()
+        assert value(scrape(port), "transactions_committed_total") == 1
+        assert value(scrape(port), "markers_queued") == 1
+        coordinator.stop()
+        coordinator.start()
+        series = scrape(port)
+        assert value(series, "transactions_committed_total") == 0
+        assert value(series, "transactions_unfinished", partition=str(txid.partition)) == 1
+        memory_log.release_appends("out", 0)
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_many_keys_do_not_make_many_series(
+    memory_log: MemoryLog, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "KEYS_MAX", 4)
+    servers = {"bootstrap.servers": memory_log.bootstrap_servers}
+    for i in range(7):
+        with logtx.Producer({**servers, "transaction.key": f"k{i}"}) as producer:
+            producer.init_transactions()
+        time.sleep(0.002)
+    series = scrape(port)
+    assert value(series, "transaction_keys") == 7
+    assert value(series, "transaction_keys_left_out") == 3
+    shown = {dict(labels)["key"] for n, labels in series if n == "logtx_transaction_key_epoch"}
+    assert shown == {"k0", "k1", "k5", "k6"}
+
+
+def test_a_standby_tells_its_lag(coordinator: EmbeddedCoordinator, memory_log: MemoryLog) -> None:
+    other = free_port()
+    config = CoordinatorConfig(
+        bootstrap_servers=memory_log.bootstrap_servers,
+        listen="127.0.0.1:0",
+        metrics_listen=f"127.0.0.1:{other}",
+    )
+    with EmbeddedCoordinator(config):
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            series = scrape(other)
+            if value(series, "partition_role", role="standby") == 1:
+                break
+            time.sleep(0.05)
+        lags = [v for (name, _), v in series.items() if name == "logtx_standby_lag_records"]
+        assert len(lags) == 1, "of two partitions each serves one"
+        assert lags[0] >= 0
+        ends = [v for (name, _), v in series.items() if name == "logtx_journal_end_offset"]
+        assert len(ends) == 1
+    assert coordinator.address
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_every_metric_is_documented(port: int) -> None:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT_S) as answer:
+        families = [
+            line.split()[2] for line in answer.read().decode().splitlines() if "TYPE" in line
+        ]
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    named = set(re.findall(r"`(logtx_\w+)", page))
+    assert set(families) == named
+
+
+@pytest.mark.parametrize("listen", ["nowhere", "127.0.0.1:", ":9100", "127.0.0.1:99999"])
+def test_an_address_that_can_not_be(memory_log: MemoryLog, listen: str) -> None:
+    config = CoordinatorConfig(bootstrap_servers=memory_log.bootstrap_servers, listen="127.0.0.1:0")
+    with pytest.raises(ConfigError, match="metrics"):
+        EmbeddedCoordinator(replace(config, metrics_listen=listen)).start()
+
+
+def test_a_silent_scraper_holds_up_the_others_for_a_bounded_time(
+    coordinator: EmbeddedCoordinator, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics._Handler, "timeout", 0.3)
+    with socket.create_connection(("127.0.0.1", port)):
+        assert value(scrape(port), "partition_role", role="serving") == 2
+    assert coordinator.address
+
+
+def test_histogram() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for duration_s in (0.5, 1.0, 1.5, 9.0):
+        histogram.observe(duration_s)
+    assert histogram.counts == [2, 1, 1]
+    assert histogram.sum_s == 12.0
+
+
+def test_decisions_of_earlier_epochs_are_not_counted() -> None:
+    counters = Counters()
+    transaction = Transaction(
+        txid=TxId(0, 1, 5), producer_id="p", generation=0, timeout_ms=1, started_ms=0
+    )
+    for commit_sequence in (None, 7, 9):
+        transaction.commit_sequence = commit_sequence
+        counters.decided(0, 8, transaction)
+    transaction.reason = AbortReason.FENCED
+    counters.decided(0, 8, transaction)
+    assert counters.committed == {0: 1}
+    assert counters.aborted == {(0, AbortReason.FENCED): 1}

@@ -1,0 +1,91 @@
+"""logtx's own topics under settings that would lose decisions: which, and what mends it."""
+
+from __future__ import annotations
+
+import pytest
+
+from logtx.coordinator.own_topics import JOURNAL_SETTINGS, check_topic, prepare_topics
+from logtx.journal.errors import JournalTopicError
+from logtx.journal.log import TopicInfo
+from logtx.journal.memory_log import MemoryLog
+from logtx.journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC
+
+RIGHT = {**JOURNAL_SETTINGS, "max.message.bytes": "1048588", "min.insync.replicas": "2"}
+
+
+def info(replicas: int = 3, **changed: str) -> TopicInfo:
+    """The journal topic, right but for what is changed."""
+    settings = {**RIGHT, **{name.replace("__", "."): value for name, value in changed.items()}}
+    return TopicInfo(
+        topic=JOURNAL_TOPIC,
+        topic_id="id",
+        partition_count=8,
+        replication_factor=replicas,
+        settings=settings,
+    )
+
+
+def check(found: TopicInfo, replication_factor: int = 3) -> None:
+    """Check it as a coordinator does at its start."""
+    check_topic(found, JOURNAL_SETTINGS, replication_factor, "kafka-1:9092")
+
+
+def test_a_right_topic() -> None:
+    check(info())
+    check(info(replicas=1, min__insync__replicas="1"), -1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "mend"),
+    [
+        ({"cleanup__policy": "compact"}, "cleanup.policy=delete"),
+        ({"cleanup__policy": "compact,delete"}, "cleanup.policy=delete"),
+        ({"retention__ms": "604800000"}, "retention.ms=-1"),
+        ({"retention__bytes": "1000000"}, "retention.bytes=-1"),
+        ({"unclean__leader__election__enable": "true"}, "unclean.leader.election.enable=false"),
+        ({"message__timestamp__type": "CreateTime"}, "message.timestamp.type=LogAppendTime"),
+        ({"max__message__bytes": "1000"}, "max.message.bytes=1048588"),
+        ({"min__insync__replicas": "4"}, "min.insync.replicas=2"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_the_command_that_mends_it(
+    changed: dict[str, str], mend: str
+) -> None:
+    with pytest.raises(JournalTopicError) as refusal:
+        check(info(**changed))
+    name, value = next(iter(changed.items()))
+    assert f"{name.replace('__', '.')}={value}" in str(refusal.value)
+    assert str(refusal.value).endswith(
+        "kafka-configs.sh --bootstrap-server kafka-1:9092 --alter --entity-type topics"
+        f" --entity-name {JOURNAL_TOPIC} --add-config {mend}"
+    )
+
+
+def test_all_that_is_wrong_is_mended_at_once() -> None:
+    with pytest.raises(JournalTopicError, match=r"retention\.ms=-1,retention\.bytes=-1"):
+        check(info(retention__ms="1", retention__bytes="1"))
+
+
+def test_fewer_replicas_than_asked_for() -> None:
+    with pytest.raises(JournalTopicError, match=r"has 1 replicas, and 3 are asked for"):
+        check(info(replicas=1, min__insync__replicas="1"))
+
+
+def test_one_broker_that_acknowledges_alone_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    check(info(min__insync__replicas="1"))
+    assert "min.insync.replicas=1" in caplog.text
+
+
+def test_what_a_coordinator_creates_is_right(memory_log: MemoryLog) -> None:
+    for _ in range(2):
+        journal, offsets = prepare_topics(memory_log, partitions=3, replication_factor=-1)
+    assert (journal.topic, offsets.topic) == (JOURNAL_TOPIC, OFFSETS_TOPIC)
+    assert journal.partition_count == offsets.partition_count == 3
+    assert journal.settings is not None
+    assert JOURNAL_SETTINGS.items() <= journal.settings.items()
+
+
+def test_the_offsets_topic_must_be_compacted(memory_log: MemoryLog) -> None:
+    memory_log.create_topic(OFFSETS_TOPIC, partitions=1)
+    with pytest.raises(JournalTopicError, match=r"cleanup\.policy=compact"):
+        prepare_topics(memory_log, partitions=1, replication_factor=-1)

@@ -1,0 +1,250 @@
+"""What the log refuses for a moment costs a moment; a thread or task that ends is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from logtx.coordinator import commands as c
+from logtx.coordinator import shell
+from logtx.coordinator.appender import Appender
+from logtx.coordinator.runtime import Serving
+from logtx.coordinator.tail import Batch, Tail
+from logtx.coordinator.vital import Failures
+from logtx.journal.errors import CoordinatorLoadingError, UnknownTopicError
+from logtx.journal.fate import Fate
+from logtx.journal.memory_log import MemoryLog
+from logtx.journal.reader import JOURNAL_TOPIC
+from logtx.journal.txid import TxId
+
+from .runtimes import DATA, TIMEOUT_S, Driver, abort, prepare, running
+
+
+class BugError(Exception):
+    """Nobody expects it."""
+
+
+UNKNOWN = UnknownTopicError("there is no such partition")
+KAFKA = KafkaException(KafkaError(KafkaError._FAIL))
+passing = pytest.mark.parametrize("error", [UNKNOWN, KAFKA], ids=["unknown_topic", "kafka"])
+
+
+def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a coroutine test to its end."""
+
+    @wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 30))
+
+    return run
+
+
+@pytest.fixture
+def log(memory_log: MemoryLog) -> MemoryLog:
+    """An empty log with the topics that a runtime needs."""
+    prepare(memory_log)
+    return memory_log
+
+
+def fails(owner: object, method: str, error: Exception, count: int = 1) -> list[Exception]:
+    """Let the next calls of a method fail; the errors that are still to come."""
+    left, call = [error] * count, getattr(owner, method)
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        if left:
+            raise left.pop()
+        return call(*args, **kwargs)
+
+    setattr(owner, method, failing)
+    return left
+
+
+@pytest.mark.parametrize("method", ["start_offset", "end_offset"])
+@pytest.mark.parametrize("count", [1, 2])
+@on_loop
+async def test_a_journal_that_is_unknown_for_a_moment_is_loaded_again(
+    log: MemoryLog, method: str, count: int
+) -> None:
+    left = fails(log, method, UNKNOWN, count)
+    async with running(log) as driver:
+        assert not left
+        assert driver.runtime.failure is None
+
+
+@on_loop
+async def test_a_bid_in_a_journal_that_is_unknown_for_a_moment_is_made_again(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[Exception] = []
+
+    async with running(log, serve=False) as driver:
+        turn = driver.runtime._candidate.turn
+
+        async def turn_then_fail() -> None:
+            await turn()
+            monkeypatch.undo()
+            left.extend(fails(log, "end_offset", UNKNOWN))
+
+        monkeypatch.setattr(driver.runtime._candidate, "turn", turn_then_fail)
+        await driver.serving()
+        assert driver.runtime.failure is None
+
+
+@passing
+@on_loop
+async def test_a_question_for_the_end_that_fails_is_told_and_the_next_is_asked(
+    log: MemoryLog, error: Exception
+) -> None:
+    async with running(log) as driver:
+        session = await driver.connect()
+        txid = await driver.begun(session)
+        left = fails(log, "end_offset", error)
+        reply = await driver.ask(c.GetOutcome(txid=txid))
+        assert not left
+        assert isinstance(reply, CoordinatorLoadingError)
+        assert isinstance(await driver.ask(c.GetOutcome(txid=txid)), c.Outcome)
+
+
+@pytest.mark.parametrize(
+    ("method", "error"), [("consumer", KAFKA), ("start_offset", UNKNOWN)], ids=["consumer", "start"]
+)
+@on_loop
+async def test_a_look_up_that_fails_is_answered(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, method: str, error: Exception
+) -> None:
+    monkeypatch.setattr("logtx.coordinator.metadata.OUTCOMES_MAX", 1)
+    async with running(log) as driver:
+        session = await driver.connect()
+        txids = [await driver.begun(session) for _ in range(3)]
+        for txid in txids:
+            await driver.ask(abort(session, txid))
+        left = fails(log, method, error)
+        reply = await driver.ask(c.GetOutcome(txid=txids[0]))
+        assert not left
+        assert isinstance(reply, CoordinatorLoadingError)
+        assert isinstance(await driver.ask(c.GetOutcome(txid=txids[0])), c.Outcome)
+
+
+@passing
+@on_loop
+async def test_a_publication_that_fails_is_made_again(log: MemoryLog, error: Exception) -> None:
+    left = fails(log, "commit_group_offset", error)
+    async with running(log) as driver:
+        serving = driver.runtime._serving
+        assert serving is not None
+        await asyncio.wait_for(serving.housekeeping.published.wait(), TIMEOUT_S)
+        assert not left
+        assert driver.runtime.status is Serving.SERVING
+
+
+@on_loop
+async def test_a_question_that_nobody_expects_to_fail_ends_the_process(log: MemoryLog) -> None:
+    failures = Failures(asyncio.get_running_loop())
+    async with running(log) as driver:
+        session = await driver.connect()
+        txid = await driver.begun(session)
+        fails(log, "end_offset", BugError())
+        driver.send(c.GetOutcome(txid=txid))
+        with pytest.raises(BugError):
+            await asyncio.wait_for(failures.first, TIMEOUT_S)
+
+
+@on_loop
+async def test_look_ups_do_not_hold_up_the_loading(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logtx.coordinator.metadata.OUTCOMES_MAX", 1)
+    find, go_on = shell.find_fates, threading.Event()
+
+    def slow(*args: Any, **kwargs: Any) -> dict[TxId, Fate]:
+        assert go_on.wait(TIMEOUT_S)
+        return find(*args, **kwargs)
+
+    monkeypatch.setattr(shell, "find_fates", slow)
+    async with running(log) as driver:
+        session = await driver.connect()
+        txids = [await driver.begun(session) for _ in range(3)]
+        for txid in txids:
+            await driver.ask(abort(session, txid))
+        looking_up = [driver.send(c.GetOutcome(txid=txids[0])) for _ in range(3)]
+        await driver.until(lambda: look_ups(driver) == len(looking_up))
+        try:
+            log.fail_appends(JOURNAL_TOPIC, 0, KafkaError.NOT_LEADER_FOR_PARTITION)
+            assert isinstance(await driver.ask(driver.begin(session)), CoordinatorLoadingError)
+            await driver.serving()
+            assert not any(reply.done() for reply in looking_up)
+        finally:
+            go_on.set()
+        for reply in looking_up:
+            assert isinstance(await asyncio.wait_for(reply, TIMEOUT_S), c.Outcome)
+
+
+def look_ups(driver: Driver) -> int:
+    """Look-ups that are under way."""
+    return sum("_look_up" in repr(task.get_coro()) for task in driver.runtime._questions)
+
+
+# ---- threads -------------------------------------------------------------------------------
+
+
+@on_loop
+async def test_a_tail_makes_its_consumer_again(log: MemoryLog) -> None:
+    left = fails(log, "consumer", KAFKA)
+    at_end = asyncio.Event()
+
+    def take(batch: Batch) -> None:
+        if batch.at_end:
+            at_end.set()
+
+    tail = Tail(log, take)
+    tail.follow(0, 0)
+    await asyncio.wait_for(at_end.wait(), TIMEOUT_S)
+    assert not left
+    await tail.close()
+
+
+@on_loop
+async def test_a_tail_that_ends_by_a_bug_ends_the_process(log: MemoryLog) -> None:
+    failures = Failures(asyncio.get_running_loop())
+    fails(log, "consumer", BugError())
+    tail = Tail(log, lambda _batch: None)
+    with pytest.raises(BugError):
+        await asyncio.wait_for(failures.first, TIMEOUT_S)
+    await tail.close()
+
+
+@on_loop
+async def test_an_appender_that_ends_by_a_bug_ends_the_process(log: MemoryLog) -> None:
+    failures = Failures(asyncio.get_running_loop())
+    appender = Appender(log, {}, "appender")
+    left = fails(appender._producer, "flush", BugError())
+    with pytest.raises(BugError):
+        await asyncio.wait_for(failures.first, TIMEOUT_S)
+    assert not left
+    await appender.close()
+
+
+@on_loop
+async def test_a_fatal_error_during_a_flush_is_not_forgotten(log: MemoryLog) -> None:
+    appender = Appender(log, {}, "appender")
+    former = appender._producer
+    fatal = KafkaException(KafkaError(KafkaError._FATAL, fatal=True))
+    refusals = fails(former, "produce", fatal)
+    flush = former.flush
+
+    def append_meanwhile(timeout: float = -1) -> int:
+        if refusals:
+            appender.append(DATA, 0, lambda *_: None, value=b"of another thread")
+        return flush(timeout)
+
+    former.flush = append_meanwhile  # type: ignore[method-assign]
+    appender._flush(0)
+    appender.renew_if_broken()
+    assert appender._producer is not former, "it goes on with a producer that takes nothing"
+    await appender.close()

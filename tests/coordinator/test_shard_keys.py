@@ -1,0 +1,185 @@
+"""Random histories of one transaction key: four clients, deletions, two coordinators, a bad log.
+
+The checker of the harness watches the journal: no fenced commit, no two open transactions of a
+key. Here besides: no epoch is given to two clients or out of turn, deletions included, and nobody
+is told "done" of what a newer connection must have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+
+from logtx.coordinator import commands as c
+from logtx.coordinator.producers import Admission, Producers
+from logtx.journal.errors import NotAllowedError, ProducerFencedError
+from logtx.journal.txid import TxId
+
+from .harness import Coordinator, Event, Journal, Replied
+from .test_shard_stateful import Client, World, pick, run_seed
+from .test_snapshot import replica, take_snapshot
+
+KEY: Final = "&default&k"
+SEEDS: Final = 100
+
+
+class KeyWorld(World):
+    """All clients use one key, and operators delete it."""
+
+    def __init__(self) -> None:
+        """Four instances, none of which was given an epoch."""
+        super().__init__()
+        self.clients = [Client(KEY, nonce) for nonce in range(1, 5)]
+        self.given: dict[int, int] = {}
+        """Epoch → nonce of the one client that it was given to."""
+        self.floor: dict[int, int] = {}
+        """Request → the lowest epoch that may be told in answer, as of when it was sent."""
+        self._begun: set[TxId] = set()
+        self.deleted = -1
+        """This epoch and those below it are deleted, and somebody was told so."""
+
+    def send(self, client: Client, command: c.Command, where: int = 0) -> None:
+        """A client sends a command, for the first time or again."""
+        told = max(self.given, default=-1)
+        self.floor[len(self._senders)] = max(told, self.deleted + 1)
+        super().send(client, command, where)
+
+    def connect(self, who: int, generation: int, where: int) -> None:
+        """Connect; `generation`: 0 and 1 as it should, 2 as a new instance, 3 with epoch 0."""
+        client = pick(self.clients, who)
+        own = client.session.generation if client.session else -1
+        epoch = pick((own, own, -1, 0), generation)
+        command = c.Connect(producer_id=KEY, nonce=client.nonce, generation=epoch)
+        self.ask(client, command, where)
+        self.at(where).attach(KEY)
+
+    def question(self, who: int, kind: int, which: int, where: int) -> None:
+        """Ask: 0 and 1 delete, 2 get, 3 list the keys, 4 abort one of its transactions."""
+        client = pick(self.clients, who)
+        if kind % 5 == 4 and client.transactions:
+            command: c.Command = c.AbortTransaction(txid=pick(client.transactions, which))
+        else:
+            deletion = c.DeleteKey(name=KEY)
+            command = pick((deletion, deletion, c.GetKey(name=KEY), c.ListKeys()), kind)
+        self.ask(client, command, where)
+
+    def _listen(self, coordinator: Coordinator, event: Event) -> None:
+        super()._listen(coordinator, event)
+        if isinstance(event, Replied):
+            self._judge(event.ref, coordinator.commands[event.ref], event.reply)
+
+    def _judge(self, ref: Any, command: c.Command, reply: c.Reply) -> None:
+        match command, reply:
+            case c.Connect(), c.Connected():
+                holder = self.given.setdefault(reply.generation, command.nonce)
+                assert holder == command.nonce, f"epoch {reply.generation} was given twice"
+                assert reply.generation >= self.floor[ref], "an epoch below one that was told"
+            case c.Begin(), c.Began():
+                # A retry may be told what it was told before.
+                if reply.txid not in self._begun:
+                    generation = command.session.generation
+                    assert generation >= self.floor[ref], "a zombie began a transaction"
+                self._begun.add(reply.txid)
+            case c.DeleteKey(), c.Done():
+                # Whatever was told before it was sent; what came in between may live.
+                self.deleted = max(self.deleted, min(self.floor[ref], max(self.given, default=-1)))
+            case c.GetKey(), c.KeyInfo():
+                assert reply.epoch >= self.floor[ref], "a stale epoch was shown"
+            case _:
+                pass
+
+
+def run(seed: int) -> None:
+    run_seed(seed, 80, KeyWorld)
+
+
+def run_seeds() -> None:
+    for seed in range(SEEDS):
+        run(seed)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_history_of_seed(seed: int) -> None:
+    run(seed)
+
+
+def test_a_snapshot_remembers_a_deleted_key() -> None:
+    journal = Journal()
+    owner = Coordinator(journal)
+    owner.take_over()
+    for nonce in range(3):
+        owner.submit(c.Connect(producer_id=KEY, nonce=nonce, generation=-1), nonce)
+    owner.submit(c.DeleteKey(name=KEY), 3)
+    first = take_snapshot(owner)
+    owner.ack()
+    shard = replica(journal.entries, first, certain=True).shard
+    assert shard.producers[KEY].generation == 2
+    zombie = c.Connect(producer_id=KEY, nonce=2, generation=2)
+    with pytest.raises(NotAllowedError):
+        shard.producers.admit(zombie, owner.now)
+    newcomer = c.Connect(producer_id=KEY, nonce=9, generation=-1)
+    assert shard.producers.admit(newcomer, owner.now).generation == 3
+
+
+# ---- proof that they bite ------------------------------------------------------------------------
+
+Mutation = Callable[[pytest.MonkeyPatch], None]
+
+
+def deletion_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deleted key starts again at epoch 0 (TRAPS 32)."""
+    replay = Producers.replay
+
+    def mutant(self: Producers, record: Any) -> Any:
+        fenced = replay(self, record)
+        producer = self[record.producer_id]
+        if producer.voided and not producer.open:
+            producer.generation = -1
+        return fenced
+
+    monkeypatch.setattr(Producers, "replay", mutant)
+
+
+def any_client_reattaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever brings the current epoch is taken for the client that has it (TRAPS 31)."""
+    admit = Producers.admit
+
+    def mutant(self: Producers, command: c.Connect, now: Any) -> Admission:
+        producer = self.get(command.producer_id)
+        if producer is not None and not producer.voided:
+            return Admission(generation=producer.generation)
+        return admit(self, command, now)
+
+    monkeypatch.setattr(Producers, "admit", mutant)
+
+
+def many_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key may have several open transactions, as a transactional.id has."""
+    monkeypatch.setattr(Producers, "check_may_begin", lambda *_: None)
+
+
+def zombies_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older epoch may connect again, and is given the next."""
+    admit = Producers.admit
+
+    def mutant(self: Producers, command: c.Connect, now: Any) -> Admission:
+        try:
+            return admit(self, command, now)
+        except ProducerFencedError:
+            producer = self[command.producer_id]
+            return Admission(generation=producer.generation)
+
+    monkeypatch.setattr(Producers, "admit", mutant)
+
+
+MUTATIONS: Final = (deletion_forgets, any_client_reattaches, many_open, zombies_come_back)
+
+
+@pytest.mark.parametrize("mutate", MUTATIONS, ids=lambda mutate: mutate.__name__)
+def test_mutation_is_caught(mutate: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutate(monkeypatch)
+    with pytest.raises(AssertionError) as caught:
+        run_seeds()
+    print(caught.value)

@@ -1,0 +1,295 @@
+"""Snapshots against the journal they stand in: whoever begins at one knows what all others know."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any, Final
+
+import pytest
+
+from logtx.coordinator import commands as c
+from logtx.coordinator import snapshot as snapshots
+from logtx.coordinator.decision import Decision, ShardConfig
+from logtx.coordinator.replica import Replica
+from logtx.coordinator.shard import Shard
+from logtx.coordinator.snapshot import SnapshotTaker
+from logtx.journal.control import BranchRange
+from logtx.journal.position import Position
+from logtx.journal.record_codec import decode_entry, encode_entry
+from logtx.journal.records import Entry, Owner, Snapshot
+
+from .harness import INCARNATION, PARTITION, Coordinator, Journal, dump, step, txid
+from .test_shard_stateful import WEIGHTS, World
+
+SMALL_CHUNK_BYTES: Final = 300
+"""A row or two."""
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "CHUNK_BYTES", SMALL_CHUNK_BYTES)
+
+
+class SnapshotWorld(World):
+    """A `World` whose coordinators append chunks of snapshots now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._takers: dict[int, tuple[Shard, SnapshotTaker]] = {}
+
+    def append_chunk(self, where: int) -> None:
+        """The next chunk of the coordinator's snapshot, or the first of another."""
+        coordinator = self.at(where)
+        if not coordinator.serving:
+            return
+        shard, taker = self._takers.get(id(coordinator), (None, None))
+        if taker is None or taker.done or shard is not coordinator.shard:
+            shard, taker = coordinator.shard, SnapshotTaker(coordinator.shard)
+            self._takers[id(coordinator)] = shard, taker
+        coordinator.apply(Decision(records=(taker.chunk(),)))
+
+
+def history(seed: int, steps: int = 80) -> list[Entry]:
+    """What lies in the journal after a random history."""
+    chance = Random(seed)
+    world = SnapshotWorld()
+    for who in (0, 2):
+        world.connect(who, 0, 0)
+    world.ack(9, 0)
+    names, weights = list(WEIGHTS), list(WEIGHTS.values())
+    for _ in range(steps):
+        [action] = chance.choices(names, weights)
+        a, b = chance.choice((0, 0, 0, 2, 2, 1, 3)), chance.randrange(16)
+        world.act(action, a, b, int(chance.random() < 0.1))
+        for _ in range(chance.choice((0, 0, 0, 1, 2))):
+            world.append_chunk(int(chance.random() < 0.1))
+    world.ack(99, 0)
+    return world.journal.entries
+
+
+def known(shard: Shard) -> dict[str, Any]:
+    """All but the outcomes of finished transactions, which stay in the journal."""
+    return {**dump(shard), "outcomes": None, "snapshot": shard.snapshot, "hw": shard.hw}
+
+
+def replica(entries: list[Entry], start: int = 0, *, certain: bool = False) -> Replica:
+    """What begins at `start` and has followed the journal to its end."""
+    found = Replica(PARTITION, ShardConfig(), start, certain=certain)
+    for offset in range(start, len(entries)):
+        found.feed(offset, entries[offset])
+    return found
+
+
+def counting(entries: list[Entry]) -> list[int]:
+    """First chunks of the snapshots that count, as who read everything knows."""
+    shard, found = Shard(PARTITION), []
+    for offset, entry in enumerate(entries):
+        shard.replay(offset, entry)
+        if shard.snapshot is not None and shard.snapshot not in found:
+            found.append(shard.snapshot)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_load_from_a_snapshot_equals_one_from_the_start(seed: int) -> None:
+    entries = history(seed)
+    truth = known(replica(entries).shard)
+    snapshots_found = counting(entries)
+    for start in snapshots_found:
+        assert known(replica(entries, start, certain=True).shard) == truth
+    # Whoever has lost the checkpoint begins where the trimmed journal does. TRAPS 8, 9.
+    for start in range(1, max(snapshots_found, default=0) + 1):
+        assert known(replica(entries, start).shard) == truth
+
+
+@pytest.mark.parametrize("seed", range(60, 80))
+def test_a_torn_snapshot_never_counts(seed: int) -> None:
+    """Its owner died between two chunks, lost its place, or was replaced: TRAPS 9."""
+    entries = history(seed)
+    firsts = {e.record.first for e in entries if isinstance(e.record, Snapshot)}
+    for cut in range(len(entries)):
+        truth, counted = known(replica(entries[:cut]).shard), counting(entries[:cut])
+        for start in sorted(first for first in firsts if first < cut):
+            found = replica(entries[:cut], start, certain=True)
+            if start in counted:
+                assert known(found.shard) == truth
+            else:
+                assert not found.ready or found.shard.snapshot in counted
+
+
+def test_histories_hold_what_could_go_wrong() -> None:
+    """Else the tests above could not fail."""
+    counted = torn = spread = 0
+    for seed in range(10):
+        entries = history(seed)
+        chunks = [e.record for e in entries if isinstance(e.record, Snapshot)]
+        found = counting(entries)
+        counted += len(found)
+        torn += len({chunk.first for chunk in chunks} - set(found))
+        spread += len({chunk.first for chunk in chunks if chunk.index > 2} & set(found))
+    assert min(counted, torn, spread) > 3
+
+
+def take_snapshot(owner: Coordinator) -> int:
+    """Append a whole snapshot; returns the offset that its first chunk should get."""
+    taker = SnapshotTaker(owner.shard)
+    while not taker.done:
+        owner.apply(Decision(records=(taker.chunk(),)))
+    return taker.first
+
+
+def landed_void(stranger: Entry) -> tuple[list[Entry], int]:
+    """A journal with a void snapshot, consistent in itself, between two that count.
+
+    Owner c1 has a BEGIN and a snapshot in flight. The BEGIN is lost and the stranger's record
+    lands in its place; then c1's snapshot lands where it was predicted.
+
+    Returns:
+        The journal, and the void snapshot's offset.
+    """
+    journal = Journal()
+    c1, c2 = Coordinator(journal, name="c1"), Coordinator(journal, name="c2")
+    c1.take_over()
+    c1.submit(c.Connect(producer_id="p", nonce=1, generation=None), "connect")
+    counts = take_snapshot(c1)
+    c1.ack()
+    c1.submit(
+        c.Begin(session=c.Session("p", 0, 1), request_id=1, answered_below=0, timeout_ms=1_000),
+        "begin",
+    )
+    take_snapshot(c1)
+    _begin, chunk = c1.in_flight
+    journal.append(stranger)
+    assert journal.append(chunk.entry) == chunk.predicted
+    c2.take_over()
+    c2.submit(c.Connect(producer_id="q", nonce=2, generation=None), "connect")
+    behind = take_snapshot(c2)
+    c2.ack()
+    assert counting(journal.entries) == [counts, behind]
+    return journal.entries, chunk.predicted
+
+
+def test_a_void_snapshot_is_not_believed_by_who_knows_better() -> None:
+    usurper = Owner(replaces=0, address="c3", process_nonce=3)
+    entries, _void = landed_void(Entry(0, INCARNATION, usurper))
+    counts = counting(entries)[0]
+    for cut in range(counts + 1, len(entries)):
+        assert known(replica(entries[:cut], counts).shard) == known(replica(entries[:cut]).shard)
+
+
+@pytest.mark.parametrize("replaces", [0, 77], ids=["usurper", "loser"])
+def test_a_void_snapshot_is_found_out(replaces: int) -> None:
+    """The stranger's OWNER ends c1's epoch, or is void and a surprise: TRAPS 2, 7, 9."""
+    stranger = Owner(replaces=replaces, address="c3", process_nonce=3)
+    entries, void = landed_void(Entry(replaces, INCARNATION, stranger))
+    believed = replica(entries[: void + 1], void)
+    assert believed.ready, "the trap is not set"
+    assert "q" not in believed.shard.producers
+    truth = known(replica(entries).shard)
+    assert not truth["unfinished"]
+    assert known(replica(entries, void).shard) == truth
+
+
+def test_a_record_that_does_not_follow_from_a_void_snapshot_finds_it_out() -> None:
+    """What the void snapshot takes for finished is finished once more by the next owner."""
+    journal = Journal()
+    c1, c2 = Coordinator(journal, name="c1"), Coordinator(journal, name="c2")
+    c1.take_over()
+    c1.submit(c.Connect(producer_id="p", nonce=1, generation=None), "connect")
+    take_snapshot(c1)
+    c1.ack()
+    session = c.Session("p", 0, 1)
+    c1.submit(c.Begin(session=session, request_id=1, answered_below=0, timeout_ms=1_000), "begin")
+    c1.ack()
+    begun = c1.replies["begin"]
+    assert isinstance(begun, c.Began)
+    c1.submit(c.End(session=session, txid=begun.txid, action=c.Action.COMMIT, writes={}), "commit")
+    c1.ack()
+    c1.finish(begun.txid.offset)
+    take_snapshot(c1)
+    _committed, chunk = c1.in_flight
+    journal.append(Entry(77, INCARNATION, Owner(replaces=77, address="c3", process_nonce=3)))
+    assert journal.append(chunk.entry) == chunk.predicted
+    c2.take_over()
+    c2.finish(begun.txid.offset)
+    c2.ack()
+    believed = replica(journal.entries[:-1], chunk.predicted)
+    assert believed.ready, "the trap is not set"
+    assert not replica(journal.entries, chunk.predicted).ready
+    take_snapshot(c2)
+    c2.ack()
+    truth = known(replica(journal.entries).shard)
+    assert known(replica(journal.entries, chunk.predicted).shard) == truth
+
+
+def test_a_bid_for_a_void_epoch_is_found_out() -> None:
+    """A loser's bid lands behind the void snapshot, and is valid by what that says."""
+    usurper = Owner(replaces=0, address="c3", process_nonce=3)
+    entries, void = landed_void(Entry(0, INCARNATION, usurper))
+    late_bid = Entry(0, INCARNATION, Owner(replaces=0, address="c4", process_nonce=4))
+    behind = next(i for i in range(void, len(entries)) if isinstance(entries[i].record, Owner))
+    journal = Journal()
+    for entry in (*entries[:behind], late_bid):
+        journal.append(entry)
+    owner = Coordinator(journal, name="c2")
+    owner.take_over()
+    take_snapshot(owner)
+    owner.ack()
+    assert known(replica(journal.entries, void).shard) == known(replica(journal.entries).shard)
+
+
+def test_a_huge_transaction_is_spread_over_chunks_that_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(snapshots, "CHUNK_BYTES", 20_000)
+    journal = Journal()
+    owner = Coordinator(journal)
+    owner.take_over()
+    owner.submit(c.Connect(producer_id="p", nonce=1, generation=None), "connect")
+    session, big = c.Session("p", 0, 1), {}
+    for number in range(2):
+        ref = f"begin {number}"
+        owner.submit(
+            c.Begin(session=session, request_id=number, answered_below=0, timeout_ms=1_000), ref
+        )
+        owner.ack()
+        big[number] = owner.replies[ref].txid  # type: ignore[union-attr]
+        for part in range(40):
+            steps = tuple(
+                step(("a", p), None, 7) for p in range(10_000 * number + 100 * part, 10_000)
+            )[:100]
+            owner.submit(
+                c.AddOffsets(session=session, txid=big[number], group="g", steps=steps),
+                (number, part),
+            )
+    branches = tuple(BranchRange(branch, 0, 9, 10) for branch in range(100))
+    owner.submit(
+        c.End(
+            session=session,
+            txid=big[0],
+            action=c.Action.COMMIT,
+            writes={("b", p): branches for p in range(4)},
+        ),
+        "commit",
+    )
+    owner.ack()
+    first = take_snapshot(owner)
+    owner.ack()
+    chunks = [e for e in journal.entries if isinstance(e.record, Snapshot)]
+    assert len(chunks) > 10
+    assert max(len(encode_entry(chunk)) for chunk in chunks) < 20_000
+    found = replica(journal.entries, first, certain=True)
+    assert known(found.shard) == known(replica(journal.entries).shard)
+
+
+def test_a_large_position_fits_a_chunk_of_its_own() -> None:
+    """A part that is larger than a chunk should be comes alone; it fitted a record before."""
+    shard = Shard(PARTITION)
+    owner = Owner(replaces=-1, address="c1", process_nonce=1)
+    shard.replay(0, Entry(-1, INCARNATION, owner))
+    met = {(number, 2**48 - 1): 2**62 for number in range(5_000)}
+    shard.offsets.restore("g", [("a", 0, Position(o1=0, o2=0, met=met))], txid(5), 6)
+    taker = SnapshotTaker(shard)
+    entry = shard.entry(taker.chunk())
+    assert taker.done
+    assert decode_entry(encode_entry(entry)) == entry

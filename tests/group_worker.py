@@ -1,0 +1,86 @@
+"""A member of a consumer group as a process of its own: reads, and writes what it read, each block
+in a transaction with its input offsets. What happens to it is told on standard output.
+
+    python -m logtx.tests.group_worker '{"consumer": {…}, "producer": {…}, "source": …, …}'
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+import logtx
+
+BLOCK = 10
+TRANSACTION_TIMEOUT_S = 4
+"""Longer than a transaction takes here, and short, for a dead member's holds its offsets."""
+
+
+def say(*words: object) -> None:
+    """A line for the test."""
+    print(*words, flush=True)
+
+
+class Worker:
+    """Reads, writes, commits; between delivery and commit it may be stopped or killed."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.sink = options["sink"]
+        self.signals = {int(n): name for n, name in options.get("signals", {}).items()}
+        """Transaction number → signal that it sends itself just before that commit."""
+        self.consumer = logtx.Consumer(options["consumer"])
+        self.producer = logtx.Producer(options["producer"])
+        self.consumer.subscribe(
+            [options["source"]],
+            on_assign=lambda _, partitions: say("assigned", len(partitions)),
+            on_revoke=lambda _, partitions: say("revoked", len(partitions)),
+            on_lost=lambda _, partitions: say("lost", len(partitions)),
+        )
+        self.leaving = False
+        self.rewinds = False
+        self.count = 0
+        signal.signal(signal.SIGTERM, self._leave)
+
+    def _leave(self, *_: object) -> None:
+        self.leaving = True
+
+    def run(self) -> None:
+        """Until SIGTERM."""
+        while not self.leaving:
+            try:
+                self.step()
+            except logtx.LogtxError as error:
+                say("failed", type(error).__name__)
+                self.rewinds = True
+        self.consumer.close()
+        self.producer.close()
+        say("left")
+
+    def step(self) -> None:
+        """One block, in one transaction."""
+        if self.rewinds:
+            self.consumer.rewind()
+            self.rewinds = False
+        block = self.consumer.consume(BLOCK, 0.2)
+        if not block:
+            return
+        self.count += 1
+        # Commits at the end; aborts what fails, and raises.
+        with self.producer.begin_transaction(timeout=TRANSACTION_TIMEOUT_S) as transaction:
+            for message in block:
+                assert message.error() is None, message.error()
+                transaction.produce(self.sink, message.value(), partition=0)
+            transaction.send_offsets(self.consumer)
+            if self.count in self.signals:
+                self.producer.flush(10)
+                say("stands", transaction.txid)
+                os.kill(os.getpid(), getattr(signal, self.signals[self.count]))
+                say("woke")
+        say("committed", len(block))
+
+
+if __name__ == "__main__":
+    Worker(json.loads(sys.argv[1])).run()

@@ -1,0 +1,130 @@
+"""Which snapshot counts, for a reader that began in the middle of a journal."""
+
+from __future__ import annotations
+
+from logtx.journal.control import BranchRange
+from logtx.journal.records import (
+    Begin,
+    DataPartition,
+    Entry,
+    JournalRecord,
+    Owner,
+    PartitionWrites,
+    Snapshot,
+    SnapshotTransaction,
+)
+from logtx.journal.snapshots import SnapshotScan
+from logtx.journal.state import State
+
+INCARNATION = 0xABC
+OTHER = Begin(
+    producer_id="p",
+    generation=0,
+    session_nonce=1,
+    request_id=1,
+    answered_below=1,
+    timeout_ms=1,
+    started_ms=1,
+)
+
+
+class Feeder:
+    """A journal from offset 100 on, as its first epochs are trimmed."""
+
+    def __init__(self) -> None:
+        self.scan = SnapshotScan()
+        self.at = 100
+
+    def put(self, record: JournalRecord, epoch: int, predicted: int | None = None) -> int:
+        place = self.at if predicted is None else predicted
+        self.scan.feed(self.at, Entry(epoch, INCARNATION, record, place))
+        self.at += 1
+        return self.at - 1
+
+    def owner(self, replaces: int) -> int:
+        return self.put(Owner(replaces=replaces, address="a:1", process_nonce=1), replaces)
+
+    def chunk(
+        self,
+        epoch: int,
+        first: int,
+        index: int,
+        *rows: SnapshotTransaction,
+        last: bool = True,
+    ) -> int:
+        record = Snapshot(
+            first=first,
+            index=index,
+            last=last,
+            replaces=-1,
+            address="a:1",
+            process_nonce=1,
+            partition_count=1,
+            past_epochs=(),
+            transactions=rows,
+        )
+        return self.put(record, epoch)
+
+    @property
+    def found(self) -> int | None:
+        return None if self.scan.found is None else self.scan.found.first
+
+
+def row(begin: int, state: State, topic: str, sequence: int | None) -> SnapshotTransaction:
+    writes = (PartitionWrites(DataPartition(topic, 0), (BranchRange(0, 1, 2, 2),)),)
+    return SnapshotTransaction(begin, "p", 0, 1, 1, state, sequence, None, writes=writes)
+
+
+def test_chunks_add_up_and_name_what_is_unfinished() -> None:
+    journal = Feeder()
+    first = journal.chunk(
+        9,
+        100,
+        0,
+        row(5, State.COMMITTING, "t", 60),
+        row(6, State.OPEN, "t", None),
+        row(7, State.ABORTING, "t", 61),
+        last=False,
+    )
+    journal.put(OTHER, 9)  # decided while it was written
+    assert journal.found is None
+    journal.chunk(9, first, 1, row(5, State.COMMITTING, "u", 60), row(3, State.COMMITTING, "t", 50))
+    found = journal.scan.found
+    assert found is not None
+    assert (found.first, found.epoch, found.incarnation) == (first, 9, INCARNATION)
+    assert [(c.begin, c.commit_sequence) for c in found.committing] == [(3, 50), (5, 60)]
+    assert [w.partition.topic for w in found.committing[1].writes] == ["t", "u"]
+
+
+def test_one_that_was_torn_never_counts() -> None:
+    for tear in (
+        lambda journal: journal.owner(9),
+        lambda journal: journal.put(OTHER, 9, predicted=3),
+        lambda journal: journal.put(OTHER, 8),
+    ):
+        journal = Feeder()
+        first = journal.chunk(9, 100, 0, last=False)
+        tear(journal)
+        journal.chunk(9, first, 1)
+        assert journal.found is None
+
+
+def test_a_higher_epoch_and_the_owner_that_ended_it_each_disprove_a_void_one() -> None:
+    journal = Feeder()
+    void = journal.chunk(9, 100, 0)
+    assert journal.found == void
+    journal.put(OTHER, 90)  # an epoch that was won before this was written
+    assert journal.found is None
+    counts = journal.chunk(90, 102, 0)
+    assert journal.found == counts
+    # A late one of the old owner's does not replace what counts.
+    journal.chunk(9, 103, 0)
+    assert journal.found == counts
+
+
+def test_a_newer_valid_one_replaces_an_older() -> None:
+    journal = Feeder()
+    journal.chunk(9, 100, 0)
+    epoch = journal.owner(9)
+    newer = journal.chunk(epoch, 102, 0)
+    assert journal.found == newer

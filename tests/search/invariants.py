@@ -1,0 +1,108 @@
+"""What must hold in every state, by the numbers of the design's invariants. Knows no search.
+
+Each function returns a text that says what is broken, or None.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from logtx.coordinator import commands as c
+from logtx.journal.errors import TransactionAbortedError, TransactionCommittedError
+from logtx.journal.state import State
+
+from .tenures import JournalFacts, Markers, TenureFacts
+
+
+def told(facts: JournalFacts, command: c.Command, floor: Any, reply: c.Reply) -> str | None:
+    """A client is told something: the journal must say the same, for ever.
+
+    Args:
+        facts: of the journal at this moment.
+        command: what was asked.
+        floor: what the journal said already when it was asked, see `floor_of`.
+        reply: what is told.
+    """
+    match reply:
+        case c.Began(txid):
+            assert isinstance(command, c.Begin)
+            session = command.session
+            asked = session.producer_id, session.generation, session.nonce, command.request_id
+            if facts.requests.get(txid.offset) != asked:
+                return f"told T{txid.offset} began, and the journal has none of this request (2)"
+        case c.Connected(generation=generation):
+            assert isinstance(command, c.Connect)
+            known = facts.reference.generations.get(command.producer_id)
+            if known is None or known[0] < generation:
+                return f"told generation {generation}, and the journal says {known} (3, 6)"
+        case c.Outcome(txid, state, sequence) if state.commits or state.aborts:
+            return _decided(facts, txid.offset, state.commits, sequence)
+        case TransactionCommittedError():
+            return _decided(facts, command.txid.offset, True, None)  # type: ignore[union-attr]
+        case TransactionAbortedError():
+            return _decided(facts, command.txid.offset, False, None)  # type: ignore[union-attr]
+        case c.Outcome(txid, State.OPEN) if floor is not None:
+            return f"told T{txid.offset} open, decided at {floor} before it was asked (2)"
+        case c.GroupOffsets():
+            assert isinstance(command, c.FetchOffsets)
+            sequence = -1 if reply.commit_sequence is None else reply.commit_sequence
+            if sequence < floor:
+                return f"told the IOV of commit {sequence}, asked after commit {floor} (8)"
+            return published_iov(facts, command.group, reply)
+        case _:
+            pass
+    return None
+
+
+def floor_of(facts: JournalFacts, command: c.Command) -> Any:
+    """What an answer to a question must know: what the journal says when it is asked."""
+    if isinstance(command, c.FetchOffsets):
+        return max((s for s, _ in facts.reference.iovs.get(command.group, [])), default=-1)
+    if isinstance(command, c.GetOutcome):
+        return facts.decided.get(command.txid.offset, (False, None))[1]
+    return None
+
+
+def _decided(facts: JournalFacts, begin: int, commits: bool, sequence: int | None) -> str | None:
+    known = facts.decided.get(begin)
+    word = "committed" if commits else "aborted"
+    if known is None:
+        return f"told T{begin} {word}, and the journal has no decision (2, 3)"
+    if known[0] != commits or sequence not in (None, known[1]):
+        return f"told T{begin} {word} at {sequence}, and the journal says otherwise (2, 3)"
+    return None
+
+
+def emitted(facts: JournalFacts, markers: Markers, tenure: TenureFacts) -> str | None:
+    """Markers may be written: the decision is in the journal."""
+    if facts.decided.get(markers.begin) != (markers.committed, markers.sequence):
+        return f"markers of T{markers.begin} before its decision is in the journal (1)"
+    return high_watermark(facts, tenure)
+
+
+def published_iov(facts: JournalFacts, group: str, offsets: c.GroupOffsets) -> str | None:
+    """An IOV is told or published: it is what the journal's commits made of it."""
+    places = {key: position.place for key, position in offsets.offsets.items()}
+    if places != facts.reference.iov(group, offsets.commit_sequence):
+        return f"an IOV that no commit left behind: {places} (8)"
+    return None
+
+
+def high_watermark(facts: JournalFacts, tenure: TenureFacts) -> str | None:
+    """A marker written now would state this HW: nothing below it may still commit."""
+    if tenure.hw > facts.hw:
+        return f"HW {tenure.hw} is above the unfinished BEGIN or the end at {facts.hw} (1, 4)"
+    return None
+
+
+def quiet(facts: JournalFacts, tenure: TenureFacts) -> str | None:
+    """The owner has nothing under way: whatever is decided is finished, whoever asked is told."""
+    ends = {tenure.next_offset, tenure.acknowledged_end, facts.end}
+    if tenure.epoch != facts.epoch or len(ends) > 1:
+        return None
+    left = sorted(set(facts.decided) - facts.ended)
+    if left:
+        return f"T{left[0]} is decided, and nobody writes its markers (3)"
+    if tenure.parked:
+        return "a reply is parked behind nothing"
+    return None

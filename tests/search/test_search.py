@@ -1,0 +1,82 @@
+"""The search in a reduced form, and the proof that it bites. In full: `make search`."""
+
+from __future__ import annotations
+
+import pytest
+
+from .explore import Move, Report, State, explore
+from .mutations import MUTATIONS, Mutation, search
+from .scenarios import SEARCHES, Search
+
+STATES_MAX = 60_000
+
+
+def told(report: Report) -> str:
+    return f"{report.world}: {report.violation}\n" + "\n".join(report.trace)
+
+
+@pytest.mark.parametrize("each", SEARCHES, ids=lambda each: each.full.name)
+def test_no_state_breaks_an_invariant(each: Search) -> None:
+    report = explore(each.world(reduced=True), states_max=STATES_MAX)
+    assert report.violation is None, told(report)
+    assert report.complete, f"{report.states} states, and no end"
+    assert report.states > 100
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_search_finds_what_a_dropped_rule_breaks(mutation: Mutation) -> None:
+    report = search(mutation, states_max=STATES_MAX)
+    assert report.violation is not None, f"{mutation.what}: not found in {report.states} states"
+    assert report.trace
+    print(told(report))
+
+
+class Stairs:
+    """A world of two counters that go up to `top`, and break at one place."""
+
+    name = "stairs"
+
+    def __init__(self, top: int, broken: State | None) -> None:
+        self.top, self.broken = top, broken
+
+    def initial(self) -> State:
+        return 0, 0
+
+    def moves(self, state: State) -> list[tuple[Move, State | str]]:
+        a, b = state
+        found: list[tuple[Move, State | str]] = []
+        if a < self.top:
+            found.append((("a", False), (a + 1, b)))
+        if b < self.top:
+            found.append((("b", False), (a, b + 1)))
+        return found
+
+    def check(self, state: State) -> str | None:
+        return "it broke" if state == self.broken else None
+
+    def tell(self, state: State, move: Move, traded: bool) -> str:  # noqa: ARG002
+        return f"{move[0]} from {state}"
+
+    def tell_end(self, state: State) -> list[str]:  # noqa: ARG002
+        return []
+
+
+def test_every_state_is_visited_once() -> None:
+    report = explore(Stairs(9, None))
+    assert (report.states, report.transitions, report.depth) == (100, 180, 18)
+    assert report.complete
+    assert sum(report.levels) == 100
+
+
+def test_a_trace_is_a_shortest() -> None:
+    report = explore(Stairs(9, (2, 1)))
+    assert report.violation == "it broke"
+    assert not report.complete
+    assert len(report.trace) == 3
+    assert report.trace[0] in ("a from (0, 0)", "b from (0, 0)")
+
+
+def test_a_limit_ends_a_search_that_would_not() -> None:
+    report = explore(Stairs(10**9, None), states_max=5_000)
+    assert not report.complete
+    assert report.violation is None

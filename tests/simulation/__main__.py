@@ -1,0 +1,125 @@
+"""`make simulate`: many histories, each of a seed, or one again with its trace."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from multiprocessing import Pool
+
+from .checkers import CHECKERS, violations
+from .faults import KINDS
+from .mutations import MUTATIONS
+from .world import simulate
+
+CHUNK = 20
+FAILURES_MAX = 10
+ALL_KINDS_FROM = 500
+"""So many histories have every kind of fault."""
+Result = tuple[list[tuple[int, str, str]], Counter[str]]
+
+
+def replay_command(seed: int) -> str:
+    """What to type to see a history again, with its trace."""
+    return f"make simulate SEED={seed}"
+
+
+def run_seeds(seeds: range) -> Result:
+    """Histories of these seeds: (seed, checker, what it found) of those that fail, and counts."""
+    failures: list[tuple[int, str, str]] = []
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        history = simulate(seed)
+        failures += [(seed, name, what) for name, what in violations(history).items()]
+        counts += history.counts
+        counts["histories"] += 1
+        counts["records in journals"] += sum(map(len, history.journals))
+        counts["records in data partitions"] += sum(map(len, history.data.values()))
+        counts["answers"] += len(history.told)
+        for work in history.works.values():
+            counts[f"transactions {work.believes or 'never known to their producer'}"] += 1
+    return failures, counts
+
+
+def never_happened(counts: Counter[str]) -> list[str]:
+    """Kinds of faults that no history had."""
+    return [kind for kind in KINDS if not counts[kind]]
+
+
+def table(counts: Counter[str]) -> str:
+    """What was exercised."""
+    faults = [(kind, counts[kind]) for kind in KINDS]
+    others = sorted((name, count) for name, count in counts.items() if name not in KINDS)
+    rows = [*others, ("", None), ("faults:", None), *faults]
+    return "\n".join(f"  {name:<38}{'' if n is None else f'{n:>12,}'}" for name, n in rows)
+
+
+def _chunks(start: int, seeds: int) -> Iterator[range]:
+    for first in range(start, start + seeds, CHUNK):
+        yield range(first, min(first + CHUNK, start + seeds))
+
+
+def run(start: int, seeds: int, jobs: int) -> int:
+    """Run them all, with a bar; the exit code."""
+    counts: Counter[str] = Counter()
+    failures: list[tuple[int, str, str]] = []
+    began_s = time.monotonic()
+    with Pool(jobs) as pool:
+        for found, counted in pool.imap_unordered(run_seeds, _chunks(start, seeds)):
+            failures += found
+            counts += counted
+            done = counts["histories"]
+            bar = "#" * (40 * done // seeds)
+            print(f"\r[{bar:<40}] {done}/{seeds}", end="", file=sys.stderr, flush=True)
+            if len({seed for seed, _, _ in failures}) >= FAILURES_MAX:
+                break
+    print(file=sys.stderr)
+    print(table(counts))
+    for seed, name, what in sorted(failures):
+        print(f"\nFAILED seed {seed}, checker {name}: {what}\n  {replay_command(seed)}")
+    missing = never_happened(counts) if seeds >= ALL_KINDS_FROM and not failures else []
+    for kind in missing:
+        print(f"\nFAILED no history had this fault: {kind}")
+    took_s = time.monotonic() - began_s
+    print(f"\n{counts['histories']} histories in {took_s:.0f} s: {'FAILED' if failures else 'ok'}")
+    return 1 if failures or missing else 0
+
+
+def show(seed: int) -> int:
+    """One history with its trace; the exit code."""
+    history = simulate(seed)
+    print(history.trace())
+    found = violations(history)
+    for name, what in found.items():
+        print(f"\nFAILED checker {name}: {what}")
+    if history.crash is not None:
+        raise history.crash
+    print(f"\nseed {seed}: {'FAILED' if found else 'ok'}")
+    return 1 if found else 0
+
+
+def main() -> int:
+    """Parse the command line and run."""
+    parser = argparse.ArgumentParser(prog="make simulate", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1_000, help="how many histories")
+    parser.add_argument("--start", type=int, default=0, help="the first seed")
+    parser.add_argument("--seed", type=int, help="only this history, with its trace")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
+    names = [mutation.name for mutation in MUTATIONS]
+    parser.add_argument("--mutation", choices=names, help="break this rule first")
+    arguments = parser.parse_args()
+    for mutation in MUTATIONS:
+        if mutation.name == arguments.mutation:
+            print(f"{mutation.name}: to be caught by the checker {mutation.checker}")
+            mutation.apply(setattr)
+    if arguments.seed is not None:
+        return show(arguments.seed)
+    print(f"checkers: {', '.join(CHECKERS)}")
+    return run(arguments.start, arguments.seeds, arguments.jobs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,469 @@
+"""One checker for each promise of the design; they see a `History` and nothing of the simulator.
+
+A checker yields what it finds wrong. `violations` runs all of them: a history that breaks one
+promise often breaks others too, and each says so for itself.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, TypeAlias
+
+from logtx.coordinator import commands as c
+from logtx.journal.errors import (
+    TransactionAbortedError,
+    TransactionCommittedError,
+    UnknownTransactionError,
+)
+from logtx.journal.state import State
+from logtx.journal.txid import TxId
+
+from .history import Consumed, Delivered, History, Rest, Resumed, Told
+from .reference import Journal, Partition, Reading
+
+ANSWER_MAX_MS: Final = 1_200
+"""A commit takes no longer once the faults have stopped, whatever hangs beside it."""
+
+Checker: TypeAlias = Callable[[History, Reading], Iterator[str]]
+
+
+@dataclass(slots=True)
+class View:
+    """What the application of one consumer has seen in the end, and all that it ever saw."""
+
+    name: str
+    consumed: Consumed
+    partition: Partition
+    kept: list[int] = field(default_factory=list)
+    """Offsets that it delivered and did not take back by a restart."""
+    ever: list[Delivered] = field(default_factory=list)
+    rests: list[tuple[Rest, frozenset[int]]] = field(default_factory=list)
+    """With the offsets delivered by then."""
+
+    def expected(self) -> list[tuple[int, int]]:
+        """(place, offset) of what a reader from its start on is to get."""
+        start = self.consumed.start
+        return [item for item in self.partition.expected if item[0] >= start]
+
+
+def views(history: History, reading: Reading) -> Iterator[View]:
+    """Every consumer's view."""
+    for name, consumed in history.consumed.items():
+        partition = reading.partitions.get(consumed.partition)
+        if partition is None:
+            continue
+        view = View(name, consumed, partition)
+        for event in consumed.events:
+            match event:
+                case Delivered(offset):
+                    view.kept.append(offset)
+                    view.ever.append(event)
+                case Resumed(kept):
+                    del view.kept[kept:]
+                case Rest():
+                    view.rests.append((event, frozenset(view.kept)))
+        yield view
+
+
+def named(reading: Reading, checker: str) -> Iterator[str]:
+    """What the journals hold that they must not, as far as it is this checker's."""
+    for journal in reading.journals:
+        for name, what in journal.wrong:
+            if name == checker:
+                yield f"journal {journal.partition} at {what}"
+
+
+# ---- 1 ---------------------------------------------------------------------------------------
+
+
+def atomic(history: History, reading: Reading) -> Iterator[str]:
+    """Invariant 1: all of a committed transaction in a partition, or nothing; nothing of others."""
+    for view in views(history, reading):
+        txids = view.partition.txids
+        for delivered in view.ever:
+            txid = txids.get(delivered.offset)
+            if txid is None:
+                continue
+            found = reading.transaction(txid)
+            decision = found.decision if found else None
+            if decision is None or not decision.committed or decision.at > delivered.at:
+                yield f"{view.name} got offset {delivered.offset} of {txid}: {decision}"
+        items = [(place, offset) for place, offset in view.expected() if offset in txids]
+        for rest, got in view.rests:
+            # One whose marker lies ahead was begun before a restart, and goes on at the marker.
+            due = [offset for place, offset in items if place < rest.next_offset]
+            parts = Counter(txids[offset] for offset in due if offset in got)
+            sizes = Counter(txids[offset] for offset in due)
+            for txid, number in parts.items():
+                if number < sizes[txid]:
+                    yield (
+                        f"{view.name} rests at {rest.next_offset} with {number} of the"
+                        f" {sizes[txid]} records of {txid}"
+                    )
+
+
+# ---- 2 and 3 ---------------------------------------------------------------------------------
+
+
+def _ends(told: Told) -> tuple[TxId, bool, int | None] | None:
+    """(TxId, whether it commits, commit sequence) if that was told."""
+    reply = told.reply
+    match reply:
+        case c.Outcome() if reply.state.commits or reply.state.aborts:
+            return reply.txid, reply.state.commits, reply.commit_sequence
+        case TransactionCommittedError() | TransactionAbortedError():
+            txid: TxId = told.command.txid  # type: ignore[union-attr]
+            return txid, isinstance(reply, TransactionCommittedError), None
+    return None
+
+
+def decided_once(history: History, reading: Reading) -> Iterator[str]:
+    """Invariant 2: one decision, the first in the journal, and nobody is told another."""
+    yield from named(reading, "decided-once")
+    begun: dict[TxId, tuple[object, ...]] = {}
+    answers: dict[tuple[object, ...], TxId] = {}
+    for told in history.told:
+        if isinstance(told.reply, c.Began) and isinstance(told.command, c.Begin):
+            session, txid = told.command.session, told.reply.txid
+            request = session.producer_id, session.nonce, told.command.request_id
+            if begun.setdefault(txid, request) != request:
+                yield f"{txid} was given to {begun[txid]} and to {request}"
+            if answers.setdefault(request, txid) != txid:
+                yield f"{request} began {answers[request]} and {txid}"
+        ends = _ends(told)
+        if ends is None:
+            continue
+        txid, commits, sequence = ends
+        found = reading.transaction(txid)
+        decision = found.decision if found else None
+        if decision is not None and (
+            decision.committed != commits or sequence not in (None, decision.sequence)
+        ):
+            yield f"{told.coordinator} told {told.reply!r} of {txid}, decided {decision}"
+    for txid, work in history.works.items():
+        found = reading.transaction(txid)
+        decision = found.decision if found else None
+        if work.believes and (
+            decision is None or (work.believes == "committed") != decision.committed
+        ):
+            yield f"{work.producer} believes that {txid} is {work.believes}: {decision}"
+    for key, partition in reading.partitions.items():
+        for marked in partition.markers:
+            found = reading.transaction(marked.txid)
+            decision = found.decision if found else None
+            if decision is not None and decision.committed != marked.marker.committed:
+                yield f"{key} {marked.record.offset()}: {marked.marker} of {marked.txid}"
+
+
+def _missing(
+    reading: Reading, txid: TxId, sequence: int | None, before: int
+) -> tuple[str, str] | None:
+    """Why a decision that was made known by `before` can't be relied on: (checker, what)."""
+    journal = reading.journals[txid.partition]
+    if sequence is not None and (why := journal.void.get(sequence)) is not None:
+        owner = "of a coordinator that was replaced" if why == "epoch" else "behind a lost one"
+        return ("fenced" if why == "epoch" else "durable"), f"the record at {sequence} is {owner}"
+    found = reading.transaction(txid)
+    if found is None or found.decision is None or found.decision.at > before:
+        return "durable", "the journal did not have it"
+    return None
+
+
+def _unfounded(history: History, reading: Reading, checker: str) -> Iterator[str]:
+    """Answers and markers whose decision is not in the journal, as far as it is this checker's."""
+    for told in history.told:
+        ends = _ends(told)
+        if ends is not None:
+            missing = _missing(reading, ends[0], ends[2], told.at)
+            if missing is not None and missing[0] == checker:
+                yield f"{told.coordinator} told {told.reply!r} of {ends[0]}: {missing[1]}"
+    for key, partition in reading.partitions.items():
+        for marked in partition.markers:
+            marker, record = marked.marker, marked.record
+            missing = _missing(reading, marked.txid, marker.commit_sequence, record.handed_at)
+            if missing is not None and missing[0] == checker:
+                yield f"{key} {record.offset()}: marker of {marked.txid}: {missing[1]}"
+
+
+def durable(history: History, reading: Reading) -> Iterator[str]:
+    """Invariant 3: what was told lies in the journal by then; markers are written in the end."""
+    yield from _unfounded(history, reading, "durable")
+    for told in history.told:
+        journal, command = reading.journals[told.partition], told.command
+        if _denied(history, reading, told):
+            yield f"{told.coordinator} told {told.reply!r} of one that the journal has"
+        if isinstance(told.reply, c.Began):
+            found = reading.transaction(told.reply.txid)
+            if found is None or found.at > told.at:
+                yield f"{told.coordinator} told {told.reply!r}, which the journal did not have"
+        elif isinstance(told.reply, c.Connected) and isinstance(command, c.Connect):
+            now = journal.generations.get(command.producer_id, [])
+            if not any(at < told.at and r.generation == told.reply.generation for at, r in now):
+                yield f"{told.coordinator} told {told.reply}, which the journal did not have"
+        elif isinstance(told.reply, c.Done) and isinstance(command, c.AddOffsets):
+            found = reading.transaction(command.txid)
+            steps = [(g, s) for at, g, s in found.steps if at < told.at] if found else []
+            lost = [s for s in command.steps if (command.group, s) not in steps]
+            if lost and not _is_decided(reading, command.txid, told.asked_at):
+                yield f"{told.coordinator} told that {lost} are part of {command.txid}"
+    if history.settled_ms is None or history.unfinished or history.crash is not None:
+        return
+    marked = {(m.txid, k) for k, p in reading.partitions.items() for m in p.markers}
+    for journal in reading.journals:
+        for found in journal.transactions.values():
+            without = [k for k in sorted(found.partitions) if (found.txid, k) not in marked]
+            if found.decision is not None and without:
+                yield f"{found.txid} has no marker in {without}"
+
+
+def _denied(history: History, reading: Reading, told: Told) -> bool:
+    """Whether a transaction was said to be unknown that could be looked up."""
+    unknown = isinstance(told.reply, c.Outcome) and told.reply.state is State.UNKNOWN
+    if not (unknown or isinstance(told.reply, UnknownTransactionError)):
+        return False
+    txid: TxId = told.command.txid  # type: ignore[union-attr]
+    found = reading.transaction(txid)
+    start = max((t.before for t in history.trims[txid.partition] if t.at < told.at), default=0)
+    return found is not None and found.at < told.asked_at and start <= txid.offset
+
+
+def _is_decided(reading: Reading, txid: TxId, at: int) -> bool:
+    found = reading.transaction(txid)
+    return found is not None and found.decision is not None and found.decision.at < at
+
+
+# ---- 4 ---------------------------------------------------------------------------------------
+
+
+def commit_order(history: History, reading: Reading) -> Iterator[str]:
+    """Invariant 4: first markers in commit-sequence order, and one order for every consumer."""
+    for key, partition in reading.partitions.items():
+        last: dict[tuple[int, int], int] = {}
+        for marked in partition.markers:
+            if marked.first:
+                sequence, before = marked.marker.commit_sequence, last.get(marked.txid.journal, -1)
+                if sequence <= before:
+                    where = f"{key} {marked.record.offset()}"
+                    yield f"{where}: first marker of sequence {sequence} behind that of {before}"
+                last[marked.txid.journal] = sequence
+    for view in views(history, reading):
+        order = {offset: n for n, (_, offset) in enumerate(view.partition.expected)}
+        known = [order[o] for o in view.kept if o in order]
+        if any(a > b for a, b in pairwise(known)):
+            yield f"{view.name} got offsets in the order {view.kept}"
+
+
+# ---- 5 ---------------------------------------------------------------------------------------
+
+
+def exactly_once(history: History, reading: Reading) -> Iterator[str]:
+    """Invariant 5: every accepted record once, no other, and exactly what the producer wrote."""
+    for view in views(history, reading):
+        twice = [o for o, n in Counter(view.kept).items() if n > 1]
+        if twice:
+            yield f"{view.name} got {twice} more than once"
+        items = view.expected()
+        strangers = sorted(set(view.kept) - {offset for _, offset in items})
+        if strangers:
+            yield f"{view.name} got {strangers}, which nobody may get"
+        if view.rests:
+            rest, got = view.rests[-1]
+            due = {offset for place, offset in items if place < rest.next_offset}
+            lost = sorted(due - got)
+            if lost:
+                yield f"{view.name} rests at {rest.next_offset} without {lost}"
+        if view.consumed.failure:
+            yield f"{view.name} stopped: {view.consumed.failure}"
+    for journal in reading.journals:
+        for found in journal.transactions.values():
+            if found.decision is not None and found.decision.committed:
+                yield from _written(history, reading, found.txid)
+
+
+def _written(history: History, reading: Reading, txid: TxId) -> Iterator[str]:
+    found, work = reading.transaction(txid), history.works.get(txid)
+    if work is None or found is None or found.decision is None:
+        return
+    wrote = Counter(work.own)
+    for branch in work.accepted:
+        wrote.update(work.branches[branch])
+    counts = 0
+    got: Counter[bytes] = Counter()
+    for key, ranges in found.decision.writes.items():
+        counts += sum(r.count for r in ranges)
+        partition = reading.partitions.get(key)
+        if partition is not None:
+            places = {m.record.offset() for m in partition.markers if m.txid == txid and m.first}
+            got.update(
+                partition.records[offset].value() or b""
+                for place, offset in partition.expected
+                if place in places
+            )
+    if counts != wrote.total():
+        yield f"{txid} was committed with {counts} records; its producer wrote {wrote.total()}"
+    elif history.settled_ms is not None and not history.unfinished and got != wrote:
+        yield f"{txid} holds {sorted(got)}; its producer wrote {sorted(wrote)}"
+
+
+# ---- 6 ---------------------------------------------------------------------------------------
+
+
+def fenced(history: History, reading: Reading) -> Iterator[str]:
+    """Invariant 6: nothing of an older generation or an older epoch takes effect."""
+    yield from named(reading, "fenced")
+    yield from _unfounded(history, reading, "fenced")
+    for told in history.told:
+        session = getattr(told.command, "session", None)
+        if session is None or not isinstance(told.reply, c.Began):
+            continue
+        now = reading.journals[told.partition].generation(session.producer_id, told.asked_at)
+        late = now is not None and (now.voided or now.generation > session.generation)
+        found = reading.transaction(told.reply.txid)
+        if late and found is not None and found.at > told.asked_at:
+            yield f"{told.coordinator} let {session} begin {told.reply.txid} under {now}"
+
+
+# ---- 7 ---------------------------------------------------------------------------------------
+
+
+def no_blocking(history: History, reading: Reading) -> Iterator[str]:
+    """Invariant 7: what is open or hangs delays no other transaction and no plain record."""
+    for view in views(history, reading):
+        if view.consumed.failure:
+            continue
+        items = view.expected()
+        for rest, got in view.rests:
+            held = [o for place, o in items if place < rest.next_offset and o not in got]
+            if held:
+                yield f"{view.name} rests at {rest.next_offset} and holds back {held}"
+                break
+    if history.settled_ms is None:
+        return
+    for txid, work in history.works.items():
+        if work.asked_ms is None or work.asked_ms < history.settled_ms:
+            continue
+        if work.known_ms is None or work.known_ms > work.asked_ms + ANSWER_MAX_MS:
+            yield f"the commit of {txid}, asked for at {work.asked_ms}, is known {work.known_ms}"
+
+
+# ---- 8 ---------------------------------------------------------------------------------------
+
+
+def offsets(history: History, reading: Reading) -> Iterator[str]:
+    """Invariant 8: input offsets move by commits alone, without gap or overlap; none is stale."""
+    yield from named(reading, "offsets")
+    for told in history.told:
+        journal, command, reply = reading.journals[told.partition], told.command, told.reply
+        if isinstance(reply, c.GroupOffsets) and isinstance(command, c.FetchOffsets):
+            yield from _fetched(told, journal, command, reply)
+        elif isinstance(reply, c.Binding) and isinstance(command, c.BindGroup):
+            bound = journal.bindings.get(command.group)
+            known = bound is not None and bound[1] < told.at
+            if reply.transaction_group != (bound[0] if known and bound else None):
+                late = reply.transaction_group is None and bound and bound[1] > told.asked_at
+                if not late:
+                    yield f"{told.coordinator} told {reply} of {command.group}: bound to {bound}"
+    if history.settled_ms is not None and not history.unfinished and history.crash is None:
+        yield from _published(history, reading)
+
+
+def _fetched(
+    told: Told, journal: Journal, command: c.FetchOffsets, reply: c.GroupOffsets
+) -> Iterator[str]:
+    commits = journal.commits.get(command.group, [])
+    floor = journal.commit_at(command.group, told.asked_at)
+    sequence = -1 if reply.commit_sequence is None else reply.commit_sequence
+    if floor is not None and sequence < floor.sequence:
+        yield f"{told.coordinator} told the IOV of {sequence}; {floor.sequence} was committed"
+    places = next((k.places for k in commits if k.sequence == sequence and k.at < told.at), {})
+    if command.partitions is not None:
+        places = {k: p for k, p in places.items() if k in command.partitions}
+    if {k: position.place for k, position in reply.offsets.items()} != places:
+        yield f"{told.coordinator} told an IOV of {command.group} that no commit made: {reply}"
+
+
+def _published(history: History, reading: Reading) -> Iterator[str]:
+    latest = {record.key: record.value for record in history.offsets_log}
+    for journal in reading.journals:
+        for group, commits in journal.commits.items():
+            values = [
+                v
+                for k, v in latest.items()
+                if v is not None and (k.group, k.partition) == (group, journal.partition)
+            ]
+            best = max(values, key=lambda v: v.commit_sequence or 0, default=None)
+            places = {k: p.place for k, p in best.offsets.items()} if best else None
+            if places != commits[-1].places:
+                yield f"__transaction_offsets has {places} of {group}, not {commits[-1]}"
+
+
+# ---- 9, and the high watermark -----------------------------------------------------------------
+
+
+def retained(history: History, reading: Reading) -> Iterator[str]:
+    """Invariant 9: nothing of an unfinished transaction is trimmed, nor what a loader needs."""
+    for journal, trims in zip(reading.journals, history.trims, strict=True):
+        for trim in trims:
+            if trim.before > journal.hw(trim.at):
+                yield (
+                    f"journal {journal.partition} was trimmed to {trim.before}, its oldest"
+                    f" unfinished transaction began at {journal.hw(trim.at)}"
+                )
+            if not any(at < trim.at and first >= trim.before for at, first in journal.snapshots):
+                yield f"journal {journal.partition} was trimmed to {trim.before}, no snapshot"
+
+
+def high_watermark(history: History, reading: Reading) -> Iterator[str]:
+    """No marker's HW is above an unfinished BEGIN or the journal's end, and none goes back."""
+    del history
+    for key, partition in reading.partitions.items():
+        stated: dict[tuple[tuple[int, int], int], int] = {}
+        for marked in partition.markers:
+            marker, record = marked.marker, marked.record
+            allowed = reading.journals[marked.txid.partition].hw(record.handed_at)
+            if marker.hw > allowed:
+                yield f"{key} {record.offset()}: HW {marker.hw} is above {allowed}"
+            writer = marked.txid.journal, marker.epoch
+            if marker.hw < stated.get(writer, 0):
+                yield f"{key} {record.offset()}: HW went back to {marker.hw}"
+            stated[writer] = marker.hw
+
+
+# ---- all -------------------------------------------------------------------------------------
+
+
+def finished(history: History, reading: Reading) -> Iterator[str]:
+    """When the faults stop, everything comes to its end."""
+    if history.crash is not None:
+        yield f"the history broke off: {history.crash!r}"
+        return
+    yield from history.unfinished
+    for journal in reading.journals:
+        for found in journal.transactions.values():
+            if found.finished_at is None and not history.unfinished:
+                yield f"{found.txid} was never finished"
+
+
+CHECKERS: Final[dict[str, Checker]] = {
+    "atomic": atomic,
+    "decided-once": decided_once,
+    "durable": durable,
+    "commit-order": commit_order,
+    "exactly-once": exactly_once,
+    "fenced": fenced,
+    "no-blocking": no_blocking,
+    "offsets": offsets,
+    "retained": retained,
+    "high-watermark": high_watermark,
+    "finished": finished,
+}
+
+
+def violations(history: History) -> dict[str, str]:
+    """Name of each checker that objects → the first thing that it found."""
+    reading = Reading(history)
+    found = ((name, next(check(history, reading), None)) for name, check in CHECKERS.items())
+    return {name: what for name, what in found if what is not None}

@@ -1,0 +1,229 @@
+"""Consumers: `PartitionBuffer` as it is, with the look-ups and side reads of the real code.
+
+Each reads one data partition at its own pace from a start of its own, commits positions now and
+then, crashes, and goes on from the last commit, as `consumer/reading.py` does with librdkafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, cast
+
+from logtx.consumer import lookup
+from logtx.consumer.buffer import PartitionBuffer
+from logtx.consumer.lookup import Question
+from logtx.consumer.pending import PendingTransactionMap
+from logtx.consumer.pending import Record as CoreRecord
+from logtx.consumer.side_read import SideReader
+from logtx.journal.control import TopicPartition
+from logtx.journal.errors import MalformedHeaderError
+from logtx.journal.log import Log
+from logtx.journal.position import Position
+from logtx.journal.txid import TxId
+
+from .history import Consumed, Delivered, Rest, Resumed
+from .logs import LogView, NotYetError
+from .schedule import Party
+from .setting import Setting
+
+STEP_MS: Final = (5, 60)
+IDLE_MS: Final = (20, 100)
+LOOK_UP_AGE_MS: Final = 350
+LOOK_UP_EVERY_MS: Final = 150
+
+
+class MemoryStore:
+    """A `SpillStore` without a disk."""
+
+    def __init__(self) -> None:
+        """Empty."""
+        self.spilled_bytes = 0
+        self._runs: dict[int, list[CoreRecord]] = {}
+        self._next = 0
+
+    def append(self, run: int | None, owner: TopicPartition, records: Sequence[CoreRecord]) -> int:
+        """Append to a run, or begin one."""
+        del owner
+        if run is None:
+            run, self._next = self._next, self._next + 1
+        self._runs.setdefault(run, []).extend(records)
+        self.spilled_bytes += sum(map(len, records))
+        return run
+
+    def read(self, run: int) -> Iterator[CoreRecord]:
+        """A run's records."""
+        yield from self._runs[run]
+
+    def delete(self, run: int) -> None:
+        """Drop a run."""
+        del self._runs[run]
+
+
+class Consumer(Party):
+    """One consumer of one data partition."""
+
+    def __init__(
+        self, setting: Setting, name: str, partition: TopicPartition, start: int, *, steady: bool
+    ) -> None:
+        """Reads from `start` on.
+
+        Args:
+            setting: of the world.
+            name: of the consumer.
+            partition: data partition.
+            start: offset at which it begins.
+            steady: it never stops, and takes all there is.
+        """
+        super().__init__(setting.scheduler, name)
+        self.partition = partition
+        self._setting = setting
+        self._steady = steady
+        chance = setting.chance
+        self._memory_max_bytes = chance.choice((1_500, 10**9))
+        self._seen = setting.history.consumed[name] = Consumed(partition, start)
+        self._committed = Position.at(start)
+        self._committed_count = 0
+        self._count = 0
+        """Records delivered, as the application counts them."""
+        self._begin()
+
+    def _begin(self) -> None:
+        setting = self._setting
+        self._store = MemoryStore()
+        pending_map = PendingTransactionMap(self._memory_max_bytes, self._store)
+        self._map = pending_map
+        self.buffer = PartitionBuffer(
+            self.partition,
+            Position.from_metadata(self._committed.o1, self._committed.to_metadata()),
+            pending_map,
+            malformed=_malformed,
+            counters=setting.counters,
+        )
+        self._side_reader = SideReader(cast(Log, LogView(setting.broker)), {}, pending_map)
+        self._looking = False
+        self._resting = -1
+        self.later(setting.chance.randint(*STEP_MS), self.step)
+        self.later(LOOK_UP_EVERY_MS, self._look_up)
+
+    def crash(self) -> None:
+        """Lose what was not committed."""
+        self.die()
+
+    def restart(self) -> None:
+        """Go on from the committed position."""
+        self.alive = True
+        self._seen.events.append(Resumed(self._committed_count))
+        self._count = self._committed_count
+        where = f"o1={self._committed.o1} o2={self._committed.o2} o3={self._committed.o3}"
+        self._setting.note(self.name, "resumes at", where)
+        self._begin()
+
+    @property
+    def done(self) -> bool:
+        """Whether it has read all there is and holds nothing."""
+        end = len(self._setting.broker.data(self.partition))
+        return (
+            self.buffer.next_offset == end
+            and not self.buffer.ready
+            and not self.buffer.blocked
+            and not any(True for _ in self.buffer.pending())
+        )
+
+    def step(self) -> None:
+        """Read a little, deliver a little."""
+        setting, buffer, chance = self._setting, self.buffer, self._setting.chance
+        log = setting.broker.data(self.partition)
+        resting = buffer.next_offset == len(log) == self._resting
+        self.later(chance.randint(*(IDLE_MS if resting else STEP_MS)), self.step)
+        if resting:
+            return
+        self._map.enforce()
+        limit = 1_000 if self._steady else chance.randint(1, 12)
+        batch = log[buffer.next_offset : buffer.next_offset + limit]
+        if batch:
+            buffer.feed(cast(Sequence[CoreRecord], batch))
+        if buffer.blocked:
+            if buffer.failure is not None:
+                self._seen.failure = str(buffer.failure)
+                return
+            self._side_reader.step(buffer, 0)
+        if buffer.ready:
+            self._take(1_000 if self._steady else chance.choice((1, 2, 3, 50)))
+        if not buffer.ready and not buffer.blocked and buffer.next_offset != self._resting:
+            self._resting = buffer.next_offset
+            at, now_ms = setting.history.tick(), setting.now_ms
+            self._seen.events.append(Rest(self._resting, at, now_ms))
+
+    def _take(self, limit: int) -> None:
+        setting, chance = self._setting, self._setting.chance
+        taken = self.buffer.take(limit)
+        for record in taken:
+            at, now_ms = setting.history.tick(), setting.now_ms
+            self._seen.events.append(Delivered(record.offset(), at, now_ms))
+            setting.note(self.name, f"delivers {self.partition} offset", record.offset())
+        if self._steady:
+            return
+        drawn = chance.random()
+        if taken and drawn < 0.3:
+            # The application commits what it is done with, which may be a part.
+            index = chance.randrange(len(taken))
+            position = self.buffer.position_after(taken[index])
+            assert position is not None
+            self._commit(position, self._count + index + 1)
+        self._count += len(taken)
+        if drawn > 0.7:
+            self._commit(self.buffer.position(), self._count)
+
+    def _commit(self, position: Position, count: int) -> None:
+        self._committed, self._committed_count = position, count
+        if position.o3:
+            self._setting.history.counts["positions within a transaction"] += 1
+
+    def _look_up(self) -> None:
+        setting, buffer = self._setting, self.buffer
+        self.later(LOOK_UP_EVERY_MS, self._look_up)
+        due: list[Question] = []
+        settled = buffer.looked_up
+        for pending in buffer.pending():
+            if pending.since is None:
+                pending.since = setting.now_ms
+            elif setting.now_ms - pending.since >= LOOK_UP_AGE_MS and pending.txid not in settled:
+                due.append((self.partition, pending.txid))
+        if not due or self._looking:
+            return
+        setting.counters.look_ups += len(due)
+        self._looking = True
+        self._ask(due, [])
+
+    def _ask(self, due: list[Question], known: list[int]) -> None:
+        """Look up with these answers of the log; the others go on while it waits for more."""
+        setting = self._setting
+        try:
+            answers = lookup.answer(cast(Log, LogView(setting.broker, known)), due, timeout_s=30)
+        except NotYetError as question:
+            topic, partition = question.topic, question.partition
+
+            def ask() -> None:
+                end = setting.broker.end(topic, partition)
+                failed = setting.faults.happens("look-up failed", 0.03)
+                self.later(setting.chance.randint(0, 30), lambda: told(end, failed=failed))
+
+            def told(end: int, *, failed: bool) -> None:
+                if failed:
+                    self._looking = False
+                else:
+                    known.append(end)
+                    self._ask(due, known)
+
+            self.later(setting.chance.randint(0, 30), ask)
+            return
+        self._looking = False
+        for found in answers:
+            what = f"{TxId.from_bytes(found.txid)} ended={found.ended} end={found.end_offset}"
+            setting.note(self.name, "looked up", what)
+            self.buffer.resolve(found.txid, end_offset=found.end_offset, ended=found.ended)
+
+
+def _malformed(record: CoreRecord, error: MalformedHeaderError) -> Any:
+    del record
+    raise error

@@ -1,0 +1,438 @@
+"""Coordinators: `Tenure` and `Shard` as they are, in processes that crash, pause and compete.
+
+A `Seat` is what a coordinator does about one journal partition: it loads, bids, serves one tenure
+after the other, and keeps house, as `runtime.py` and `housekeeping.py` do with a broker.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol, cast
+
+from logtx.coordinator import commands as c
+from logtx.coordinator.checkpoint import Checkpoint
+from logtx.coordinator.decision import Effect, Instant, Ref, WriteMarkers, WriteOffsets
+from logtx.coordinator.loading import load
+from logtx.coordinator.offsets_log import OffsetsKey
+from logtx.coordinator.replica import Replica
+from logtx.coordinator.shard import Shard
+from logtx.coordinator.tenure import Tenure
+from logtx.journal.errors import CoordinatorLoadingError, LogtxError, NotCoordinatorError
+from logtx.journal.fate import NO_EPOCH, UNKNOWN_FATE, FateScan
+from logtx.journal.log import Log
+from logtx.journal.record_codec import encode_entry
+from logtx.journal.records import Entry, Owner
+from logtx.journal.txid import TxId
+
+from .history import Told
+from .lanes import MarkerLanes, OffsetsLanes
+from .logs import LogView, Pipe
+from .schedule import Party
+from .setting import WALL_MS, Setting
+
+TICK_MS: Final = 40
+LOAD_MS: Final = (1, 12)
+PAUSE_MS: Final = 30
+"""Longest time before a bid at first; it doubles with every one that is lost."""
+GIVE_MS: Final = 200
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A request that a tenure has: the `Ref` of its reply."""
+
+    command: c.Command
+    answer: Callable[[c.Reply], None]
+    asked_at: int
+    asked_ms: int
+
+
+class Link(Protocol):
+    """A producer's stream, as its coordinator has it."""
+
+    def end(self, error: LogtxError) -> None:
+        """Tell the client why, and break the stream."""
+
+    def peer_gone(self) -> None:
+        """The coordinator is dead, or does not answer for long."""
+
+    def close_here(self) -> None:
+        """The client is gone."""
+
+    def of(self, party: Party) -> bool:
+        """Whether this party is the client."""
+
+
+class Coordinator(Party):
+    """One coordinator process, and those started after it at its address."""
+
+    def __init__(self, setting: Setting, name: str) -> None:
+        """Alive, owning nothing."""
+        super().__init__(setting.scheduler, name)
+        self.setting = setting
+        self.seats: list[Seat] = []
+        self.links: dict[tuple[int, str, int], Link] = {}
+        """Streams of connected producers, by journal partition, producer id and nonce."""
+        self._wall_offset_ms = 0
+        self._clock_offset_ms = 0
+
+    def start(self) -> None:
+        """Begin a life."""
+        chance = self.setting.chance
+        self.alive = True
+        self.links = {}
+        self.held_back_ms = 0
+        self._clock_offset_ms = chance.randrange(10**6)
+        self.process_nonce = chance.getrandbits(62)
+        self.seats = [Seat(self, p) for p in range(self.setting.journals)]
+        for seat in self.seats:
+            self.later(chance.randint(1, 10), seat.tick)
+
+    def jump_clock(self, by_ms: int) -> None:
+        """The wall clock is set."""
+        self._wall_offset_ms += by_ms
+
+    def now(self) -> Instant:
+        """Time as this process sees it."""
+        now_ms = self.setting.now_ms
+        wall_ms = max(0, WALL_MS + now_ms + self._wall_offset_ms)
+        return Instant(self._clock_offset_ms + now_ms, wall_ms)
+
+
+class Seat:
+    """One coordinator at one journal partition."""
+
+    def __init__(self, coordinator: Coordinator, partition: int) -> None:
+        """Owning nothing."""
+        self.coordinator = coordinator
+        self.partition = partition
+        self.name = coordinator.name
+        self.tenure: Tenure | None = None
+        self._setting = coordinator.setting
+        self._pipe = self._setting.pipe(coordinator, "journal append")
+        self.markers = MarkerLanes(self._setting, coordinator)
+        self.offsets = OffsetsLanes(self._setting, coordinator)
+        self._replica: Replica | None = None
+        """What is known of the journal while it is not served here."""
+        self._kept: list[Callable[[c.Reply], None]] = []
+        """Who asked while it was given away."""
+        self._acknowledged_end = 0
+        self._bidding = False
+        self._pause_ms = PAUSE_MS
+
+    # ---- owning ------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """What the coordinator does every so often."""
+        setting = self._setting
+        self.coordinator.later(TICK_MS, self.tick)
+        if self.tenure is not None:
+            self.tenure.tick(self.coordinator.now())
+            return
+        owner = setting.owner(self.partition)
+        orphaned = owner is None or owner == self.name or setting.is_dead(owner)
+        if self._bidding or self.coordinator.held_back_ms > setting.now_ms:
+            return
+        if orphaned or setting.faults.happens("coordinator usurped", 0.01):
+            self._bidding = True
+            self._later((1, self._pause_ms), lambda: self._bid(lambda _: None))
+
+    def _later(self, range_ms: tuple[int, int], act: Callable[[], None]) -> None:
+        self.coordinator.later(self._setting.chance.randint(*range_ms), act)
+
+    def _follow(self) -> Replica:
+        """All that the journal says by now."""
+        broker, replica = self._setting.broker, self._replica
+        if replica is None or replica.next_offset < broker.starts[self.partition]:
+            if replica is None and broker.starts[self.partition] > 0:
+                self._setting.history.counts["loads of a trimmed journal"] += 1
+            replica = load(
+                cast(Log, LogView(broker)),
+                self.partition,
+                self._setting.shard_config,
+                timeout_s=60,
+                acknowledged_end=self._acknowledged_end,
+            )
+            if replica.shard.snapshot is not None:
+                self._setting.history.counts["loads from a snapshot"] += 1
+        for record in broker.journal(self.partition)[replica.next_offset :]:
+            replica.feed(record.offset, record.entry)
+        self._replica = replica
+        return replica
+
+    def _bid(self, done: Callable[[bool], None]) -> None:
+        setting, replica = self._setting, self._follow()
+        shard = replica.shard
+        first = shard.epoch == NO_EPOCH
+        incarnation = setting.chance.getrandbits(48) if first else shard.incarnation
+        owner = Owner(
+            replaces=shard.epoch,
+            address=self.name,
+            process_nonce=self.coordinator.process_nonce,
+            partition_count=setting.journals,
+        )
+        value = encode_entry(Entry(shard.epoch, incarnation, owner))
+
+        def bid() -> None:
+            self._pipe.append(
+                lambda: setting.broker.append_journal(self.partition, value, self.name, None),
+                lambda offset: self._later(LOAD_MS, lambda: self._won(offset, done)),
+            )
+
+        self._later(LOAD_MS, bid)
+
+    def _won(self, offset: int | None, done: Callable[[bool], None]) -> None:
+        self._bidding = False
+        if offset is not None and self.tenure is None:
+            replica = self._follow()
+            # A stranger's record behind it spoils the epoch for every reader.
+            if replica.shard.epoch == offset and replica.next_offset == offset + 1:
+                self._serve(replica.shard)
+                done(True)
+                return
+        self._hold_back()
+        done(False)
+
+    def _hold_back(self) -> None:
+        self._pause_ms = min(self._pause_ms * 2, 500)
+        pause_ms = self._setting.chance.randint(0, self._pause_ms)
+        self.coordinator.held_back_ms = self._setting.now_ms + pause_ms
+
+    def _serve(self, shard: Shard) -> None:
+        setting = self._setting
+        self._replica = None
+        self._pause_ms = PAUSE_MS
+        setting.history.counts["tenures"] += 1
+        setting.history.counts["failovers"] += len(shard.past_epochs) > 0
+        setting.note(self.name, f"serves journal {self.partition} in epoch", shard.epoch)
+        shard.topics = setting.topics
+        shell = _Shell(self, self._pipe)
+        shell.tenure = self.tenure = Tenure(shard, shell)
+        for group in shard.offsets.groups():
+            for epoch in shard.past_epochs[-8:]:
+                key = OffsetsKey(group, self.partition, shard.incarnation, epoch)
+                self.offsets.clear(key)
+        self._keep_house(self.tenure, self.tenure.snapshotted or 0, None)
+        self.tenure.begin(self.coordinator.now())
+
+    # ---- snapshots, checkpoint, trimming -------------------------------------------------------
+
+    def _keep_house(self, tenure: Tenure, since: int, checkpoint: int | None) -> None:
+        """As `housekeeping.py` does it: snapshot, then checkpoint, then trim."""
+        if tenure is not self.tenure or tenure.over or tenure.settling:
+            return
+        if tenure.shard.next_offset - since >= self._setting.snapshot_every:
+            since = tenure.shard.next_offset
+            self._setting.history.counts["snapshots begun"] += 1
+            self._take_snapshot(tenure)
+        snapshot = tenure.snapshotted or 0
+        # Again and again, for a former owner's late commit may have taken its place.
+        if snapshot != checkpoint or self._setting.chance.random() < 0.2:
+            self._publish(tenure, snapshot)
+            checkpoint = snapshot
+        self.coordinator.later(TICK_MS, lambda: self._keep_house(tenure, since, checkpoint))
+
+    def _take_snapshot(self, tenure: Tenure) -> None:
+        if tenure is self.tenure and tenure.snapshot():
+            self.coordinator.later(2, lambda: self._take_snapshot(tenure))
+
+    def _publish(self, tenure: Tenure, snapshot: int) -> None:
+        setting, shard = self._setting, tenure.shard
+        checkpoint = Checkpoint(offset=snapshot, epoch=shard.epoch, address=self.name)
+        late = setting.faults.happens("checkpoint delayed", 0.1)
+        delay_ms = setting.chance.randint(100, 900) if late else setting.chance.randint(1, 10)
+
+        def commit() -> None:
+            setting.broker.checkpoints[self.partition] = checkpoint
+            self.coordinator.later(3, committed)
+
+        def committed() -> None:
+            if snapshot and not tenure.settling:
+                self._trim(tenure, snapshot)
+
+        # Not by `later`: it may be on its way when the coordinator crashes or is paused.
+        setting.scheduler.after(delay_ms, commit)
+
+    def _trim(self, tenure: Tenure, snapshot: int) -> None:
+        setting, journal = self._setting, self._setting.broker.journal(self.partition)
+        kept_ms = setting.now_ms - setting.outcome_retention_ms
+        times = [record.time_ms for record in journal]
+        setting.broker.trim(
+            self.partition, min(snapshot, tenure.shard.hw, bisect_left(times, kept_ms))
+        )
+
+    # ---- giving it away ------------------------------------------------------------------------
+
+    def give(self, receiver: Seat) -> None:
+        """Let another coordinator take over, once nothing is in flight."""
+        tenure = self.tenure
+        if tenure is None or tenure.settling or receiver.tenure is not None or receiver._bidding:
+            return
+        self._setting.note(self.name, f"gives journal {self.partition} to", receiver.name)
+        self._setting.history.counts["partitions given"] += 1
+        tenure.settle()
+        receiver._bidding = True
+        self._wait_settled(tenure, receiver, self._setting.now_ms + GIVE_MS)
+
+    def _wait_settled(self, tenure: Tenure, receiver: Seat, until_ms: int) -> None:
+        if tenure is not self.tenure:
+            receiver._bidding = False
+        elif not tenure.in_flight:
+            epoch, end = tenure.shard.epoch, tenure.shard.next_offset
+            receiver.coordinator.later(3, lambda: receiver._receive(epoch, end, given))
+            self.coordinator.later(GIVE_MS, lambda: self._given(tenure, receiver))
+
+            def given(_served: bool) -> None:
+                self.coordinator.later(3, lambda: self._given(tenure, receiver))
+
+        elif self._setting.now_ms < until_ms:
+            self.coordinator.later(3, lambda: self._wait_settled(tenure, receiver, until_ms))
+        else:
+            receiver._bidding = False
+            self.surprised(tenure, "nothing was acknowledged")
+
+    def _receive(self, epoch: int, end: int, given: Callable[[bool], None]) -> None:
+        shard = self._follow().shard
+        if (shard.epoch, shard.next_offset) == (epoch, end):
+            self._bid(given)
+        else:
+            self._bidding = False
+            given(False)
+
+    def _given(self, tenure: Tenure, receiver: Seat) -> None:
+        if tenure is self.tenure:
+            self.end_tenure(NotCoordinatorError(f"served by {receiver.name}"))
+            self._replica = Replica.of(tenure.shard)
+
+    def end_tenure(self, why: LogtxError) -> None:
+        """Stop serving."""
+        tenure, self.tenure = self.tenure, None
+        if tenure is None:
+            return
+        self._acknowledged_end = max(self._acknowledged_end, tenure.acknowledged_end)
+        tenure.end(why)
+        kept, self._kept = self._kept, []
+        for answer in kept:
+            answer(why)
+        self.markers.forget()
+        links = self.coordinator.links
+        for key in [key for key in links if key[0] == self.partition]:
+            links.pop(key).end(why)
+
+    def surprised(self, tenure: Tenure, why: str) -> None:
+        """A tenure ended by itself."""
+        self._setting.history.counts["surprises"] += 1
+        self._setting.note(self.name, "surprised:", why)
+        if tenure is self.tenure:
+            self.end_tenure(CoordinatorLoadingError("loaded again"))
+            # OWNER does not wait behind appends without an answer.
+            self._pipe = self._setting.pipe(self.coordinator, "journal append")
+            self._hold_back()
+
+    # ---- requests ----------------------------------------------------------------------------
+
+    def submit(self, command: c.Command, answer: Callable[[c.Reply], None]) -> Asked | None:
+        """A request arrives."""
+        setting = self._setting
+        if self.tenure is None:
+            answer(NotCoordinatorError(f"journal partition {self.partition} is not served here"))
+            return None
+        if self.tenure.settling:
+            # Told only when another serves: sent away at once, it would find nobody.
+            self._kept.append(answer)
+            return None
+        asked = Asked(command, answer, setting.history.tick(), setting.now_ms)
+        setting.note(self.name, "asked", command)
+        self.tenure.submit(command, asked, self.coordinator.now())
+        return asked
+
+
+class _Shell:
+    """What one tenure acts through."""
+
+    tenure: Tenure
+
+    def __init__(self, seat: Seat, pipe: Pipe) -> None:
+        self._seat = seat
+        self._pipe = pipe
+        self._setting = seat.coordinator.setting
+
+    def append(self, predicted: int, value: bytes) -> None:
+        seat, setting = self._seat, self._setting
+        meant = self._meant(predicted)
+        self._pipe.append(
+            lambda: setting.broker.append_journal(
+                seat.partition, value, seat.coordinator.name, meant
+            ),
+            lambda offset: self.tenure.acknowledged(predicted, offset),
+        )
+
+    def _meant(self, predicted: int) -> tuple[str, int, int] | None:
+        # Of a decision: the transaction that it is about, as its writer has it.
+        for transaction in self.tenure.shard.transactions:
+            if transaction.commit_sequence == predicted:
+                return transaction.producer_id, transaction.generation, transaction.started_ms
+        return None
+
+    def ask_end(self) -> None:
+        seat, setting = self._seat, self._setting
+        journal = setting.broker.journal(seat.partition)
+        ends: list[int] = []
+        first_ms, second_ms = setting.chance.randint(0, 8), setting.chance.randint(1, 8)
+        setting.scheduler.after(first_ms, lambda: ends.append(len(journal)))
+        seat.coordinator.later(first_ms + second_ms, lambda: self.tenure.end_told(ends[0]))
+
+    def answer(self, ref: Ref, reply: c.Reply) -> None:
+        assert isinstance(ref, Asked)
+        self._tell(ref, reply)
+
+    def _tell(self, asked: Asked, reply: c.Reply) -> None:
+        name, setting = self._seat.coordinator.name, self._setting
+        told = Told(
+            coordinator=name,
+            partition=self._seat.partition,
+            command=asked.command,
+            reply=reply,
+            asked_at=asked.asked_at,
+            asked_ms=asked.asked_ms,
+            at=setting.history.tick(),
+            time_ms=setting.now_ms,
+        )
+        setting.history.told.append(told)
+        setting.note(name, "answers", reply)
+        asked.answer(reply)
+
+    def look_up(self, ref: Ref, command: c.Command, txid: TxId) -> None:
+        assert isinstance(ref, Asked)
+        asked = ref
+
+        def find() -> None:
+            broker, partition = self._setting.broker, self._seat.partition
+            fate = UNKNOWN_FATE
+            if broker.starts[partition] <= txid.offset < len(broker.journal(partition)):
+                scan = FateScan([txid])
+                for record in broker.journal(partition)[scan.start :]:
+                    scan.feed(record.offset, record.entry)
+                fate = scan.fates()[txid]
+            outcome = c.Outcome(txid, fate.state, fate.commit_sequence)
+            self._tell(asked, Shard.answer_fate(command, outcome))
+
+        self._setting.history.counts["look-ups of coordinators"] += 1
+        self._seat.coordinator.later(self._setting.chance.randint(1, 10), find)
+
+    def execute(self, effect: Effect) -> None:
+        match effect:
+            case WriteMarkers(transaction):
+                self._seat.markers.write(self.tenure, transaction)
+            case WriteOffsets():
+                self._seat.offsets.write(self.tenure, effect)
+
+    def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
+        links, key = self._seat.coordinator.links, (self._seat.partition, producer_id, nonce)
+        if key in links:
+            links.pop(key).end(error)
+
+    def surprised(self, why: str) -> None:
+        self._seat.surprised(self.tenure, why)

@@ -1,0 +1,77 @@
+"""What goes wrong, drawn from the seed: which kinds a history has, and how often."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Final
+
+CHANNELS: Final[dict[str, tuple[str, ...]]] = {
+    "request": ("lost", "duplicated", "delayed", "reordered"),
+    "reply": ("lost", "duplicated", "delayed", "reordered"),
+    "journal append": ("lost", "unacknowledged", "late", "duplicated", "reordered", "delayed"),
+    "data append": ("lost", "unacknowledged", "late", "delayed"),
+    "marker append": ("refused", "unacknowledged", "delayed"),
+}
+"""What is sent, and what can become of it. ``late``: given up by its writer, it lands after all."""
+EVENTS: Final = (
+    "coordinator crashed",
+    "coordinator paused",
+    "coordinator usurped",
+    "coordinator's clock jumped",
+    "partition given away",
+    "checkpoint delayed",
+    "producer crashed",
+    "producer paused",
+    "producer replaced while paused",
+    "producer started twice",
+    "key deleted",
+    "consumer crashed",
+    "consumer paused",
+    "look-up failed",
+)
+KINDS: Final = (*(f"{c} {kind}" for c, kinds in CHANNELS.items() for kind in kinds), *EVENTS)
+_CHANCES: Final = (0.0, 0.0, 0.01, 0.03, 0.1)
+"""Per message and kind: most histories are without most kinds, so that some go far."""
+
+
+class Faults:
+    """Draws faults for one history and counts them."""
+
+    def __init__(self, chance: Random, counts: Counter[str]) -> None:
+        """Draw which kinds this history has.
+
+        Args:
+            chance: of the history.
+            counts: where a fault that happened is counted, as one of `KINDS`.
+        """
+        self.on = True
+        self._chance = chance
+        self._counts = counts
+        self._channels = {
+            channel: [(kind, chance.choice(_CHANCES)) for kind in kinds]
+            for channel, kinds in CHANNELS.items()
+        }
+        self._totals = {c: sum(p for _, p in kinds) for c, kinds in self._channels.items()}
+        self._events = {event: chance.random() < 0.6 for event in EVENTS}
+
+    def of(self, channel: str) -> str:
+        """What becomes of a message; empty: it arrives."""
+        if not self.on:
+            return ""
+        drawn = self._chance.random()
+        if drawn >= self._totals[channel]:
+            return ""
+        for kind, share in self._channels[channel]:
+            drawn -= share
+            if drawn < 0:
+                self._counts[f"{channel} {kind}"] += 1
+                return kind
+        return ""
+
+    def happens(self, event: str, share: float) -> bool:
+        """Whether one of `EVENTS` happens now, which it does in this share of the cases."""
+        if not (self.on and self._events[event] and self._chance.random() < share):
+            return False
+        self._counts[event] += 1
+        return True

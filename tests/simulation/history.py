@@ -1,0 +1,202 @@
+"""What can be seen of a history from outside: logs, what was told, what was delivered, and when.
+
+The simulator writes it, the checkers read it and nothing else. "When" is a number that grows by
+one with everything that is seen, so any two of them have an order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from logtx.coordinator import commands as c
+from logtx.coordinator.commands import GroupOffsets
+from logtx.coordinator.offsets_log import OffsetsKey
+from logtx.journal.control import TopicPartition
+from logtx.journal.records import Entry
+from logtx.journal.txid import TxId
+
+
+class Record:
+    """A record of a data partition; has the methods of a message that the cores call."""
+
+    __slots__ = ("_headers", "_key", "_offset", "_value", "at", "handed_at", "time_ms", "writer")
+
+    def __init__(
+        self,
+        offset: int,
+        headers: list[tuple[str, bytes | None]] | None,
+        value: bytes | None,
+        *,
+        writer: str,
+        handed_at: int,
+        at: int,
+        time_ms: int,
+    ) -> None:
+        """Landed at `at`; its writer handed it to its client at `handed_at`."""
+        self._offset, self._headers, self._value = offset, headers, value
+        self._key = value
+        self.writer, self.handed_at, self.at, self.time_ms = writer, handed_at, at, time_ms
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        """Headers in order, or None."""
+        return self._headers
+
+    def offset(self) -> int:
+        """Offset in the partition."""
+        return self._offset
+
+    def key(self) -> bytes | None:
+        """The key: every data record has one, and no marker."""
+        return self._key
+
+    def value(self) -> bytes | None:
+        """The value."""
+        return self._value
+
+    def error(self) -> None:
+        """A record is no event."""
+
+    def __len__(self) -> int:
+        """Bytes of the value."""
+        return len(self._value or b"")
+
+
+@dataclass(slots=True)
+class JournalRecord:
+    """A record of a journal partition as it landed."""
+
+    offset: int
+    value: bytes
+    entry: Entry
+    writer: str
+    """The coordinator that appended it."""
+    meant: tuple[str, int, int] | None
+    """Producer, generation and start of the transaction that its writer decided about."""
+    at: int
+    time_ms: int
+
+
+@dataclass(slots=True)
+class Trim:
+    """The owner had everything below an offset of its journal partition deleted."""
+
+    before: int
+    at: int
+    time_ms: int
+
+
+@dataclass(slots=True)
+class Told:
+    """A coordinator answered a client."""
+
+    coordinator: str
+    partition: int
+    """Journal partition."""
+    command: c.Command
+    reply: c.Reply
+    asked_at: int
+    asked_ms: int
+    at: int
+    time_ms: int
+
+
+@dataclass(slots=True)
+class Delivered:
+    """An application got a record."""
+
+    offset: int
+    at: int
+    time_ms: int
+
+
+@dataclass(slots=True)
+class Resumed:
+    """A consumer began again where its application stood after `kept` records."""
+
+    kept: int
+
+
+@dataclass(slots=True)
+class Rest:
+    """A consumer had nothing to deliver of all that it had read."""
+
+    next_offset: int
+    at: int
+    time_ms: int
+
+
+@dataclass(slots=True)
+class Consumed:
+    """What one consumer's application saw of one partition."""
+
+    partition: TopicPartition
+    start: int
+    events: list[Delivered | Resumed | Rest] = field(default_factory=list)
+    failure: str = ""
+
+
+@dataclass(slots=True)
+class Work:
+    """What an application did in one transaction, and what it believes became of it."""
+
+    producer: str
+    own: list[bytes] = field(default_factory=list)
+    """Values of its records."""
+    branches: dict[int, list[bytes]] = field(default_factory=dict)
+    accepted: set[int] = field(default_factory=set)
+    believes: str = ""
+    """Empty while it knows of no decision; else ``committed`` or ``aborted``."""
+    believes_at: int = 0
+    asked_ms: int | None = None
+    """When a commit was asked for."""
+    known_ms: int | None = None
+
+
+@dataclass(slots=True)
+class OffsetsRecord:
+    """A record of ``__transaction_offsets``; None removes the key."""
+
+    key: OffsetsKey
+    value: GroupOffsets | None
+
+
+class History:
+    """Everything seen so far."""
+
+    def __init__(self, seed: int) -> None:
+        """Nothing was seen."""
+        self.seed = seed
+        self.at = 0
+        self.journals: list[list[JournalRecord]] = []
+        self.trims: list[list[Trim]] = []
+        self.data: dict[TopicPartition, list[Record]] = {}
+        self.offsets_log: list[OffsetsRecord] = []
+        self.told: list[Told] = []
+        self.consumed: dict[str, Consumed] = {}
+        self.works: dict[TxId, Work] = {}
+        self.settled_ms: int | None = None
+        """When the faults stopped."""
+        self.unfinished: list[str] = []
+        """What was not done when the time was up after that."""
+        self.crash: Exception | None = None
+        """A core or the simulator broke: the history ends there."""
+        self.counts: Counter[str] = Counter()
+        self._trace: list[tuple[int, str, str, Sequence[object]]] = []
+
+    def tick(self) -> int:
+        """The next number for something seen."""
+        self.at += 1
+        return self.at
+
+    def note(self, time_ms: int, who: str, what: str, *about: object) -> None:
+        """Remember for the trace."""
+        self._trace.append((time_ms, who, what, about))
+
+    def trace(self) -> str:
+        """What happened, a line each."""
+        return "\n".join(
+            f"{time_ms:7d} {who:<14} {what}{''.join(f' {a}' for a in about)}"
+            for time_ms, who, what, about in self._trace
+        )

@@ -1,0 +1,301 @@
+"""The log of the simulated world, and the appends on their way to it.
+
+`Pipe` is one client's way to one partition: what goes through lands in order and is acknowledged
+in order, unless a fault says otherwise. `LogView` is the `Log` that the consumers' look-ups and
+side reads ask, and whoever loads a journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Final
+
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from logtx.coordinator.checkpoint import Checkpoint
+from logtx.journal import reader
+from logtx.journal.control import TopicPartition
+from logtx.journal.log import GroupOffset
+from logtx.journal.reader import JOURNAL_TOPIC
+
+from .faults import Faults
+from .history import History, JournalRecord, Record, Trim
+from .schedule import Party, Scheduler
+
+APPEND_TIMEOUT_MS: Final = 120
+LATE_MAX_MS: Final = 900
+STALL_MS: Final = (100, 700)
+
+Landing = Callable[[], int | None]
+Acknowledge = Callable[[int | None], None]
+
+
+class Broker:
+    """All partitions of the world, in memory."""
+
+    def __init__(self, scheduler: Scheduler, history: History, journals: int) -> None:
+        """Empty journal partitions; data partitions appear when they are written to."""
+        self.scheduler = scheduler
+        self.history = history
+        self.starts = [0] * journals
+        self.messages: list[list[JournalMessage]] = [[] for _ in range(journals)]
+        """The journal partitions, as their readers get them."""
+        self.checkpoints: list[Checkpoint | None] = [None] * journals
+        """Of the journal partitions; anybody may overwrite one, late too."""
+        history.journals = [[] for _ in range(journals)]
+        history.trims = [[] for _ in range(journals)]
+
+    def journal(self, partition: int) -> list[JournalRecord]:
+        """A journal partition, from offset 0: what is trimmed is kept for the checkers."""
+        return self.history.journals[partition]
+
+    def data(self, partition: TopicPartition) -> list[Record]:
+        """A data partition."""
+        return self.history.data.setdefault(partition, [])
+
+    def append_journal(
+        self, partition: int, value: bytes, writer: str, meant: tuple[str, int, int] | None
+    ) -> int:
+        """A record lands; its offset."""
+        log, history = self.journal(partition), self.history
+        now_ms, offset = self.scheduler.now_ms, len(log)
+        entry = reader.decode_entry(value)
+        log.append(JournalRecord(offset, value, entry, writer, meant, history.tick(), now_ms))
+        self.messages[partition].append(JournalMessage(offset, value))
+        history.note(now_ms, writer, f"journal {partition} offset {offset}:", entry)
+        return offset
+
+    def append_data(
+        self,
+        partition: TopicPartition,
+        headers: list[tuple[str, bytes | None]] | None,
+        value: bytes | None,
+        writer: str,
+        handed_at: int,
+    ) -> int:
+        """A record lands; its offset."""
+        log, history = self.data(partition), self.history
+        now_ms, offset = self.scheduler.now_ms, len(log)
+        at = history.tick()
+        record = Record(
+            offset, headers, value, writer=writer, handed_at=handed_at, at=at, time_ms=now_ms
+        )
+        log.append(record)
+        return offset
+
+    def end(self, topic: str, partition: int) -> int:
+        """Where a partition ends."""
+        journal = topic == JOURNAL_TOPIC
+        return len(self.journal(partition) if journal else self.data((topic, partition)))
+
+    def trim(self, partition: int, before: int) -> None:
+        """Delete the start of a journal partition."""
+        if before > self.starts[partition]:
+            self.starts[partition] = before
+            at, now_ms = self.history.tick(), self.scheduler.now_ms
+            self.history.trims[partition].append(Trim(before, at, now_ms))
+            self.history.note(now_ms, "broker", f"journal {partition} begins at", before)
+
+
+class Pipe:
+    """One client's appends to one partition."""
+
+    def __init__(
+        self, scheduler: Scheduler, chance: Random, faults: Faults, party: Party, channel: str
+    ) -> None:
+        """Nothing is on its way.
+
+        Args:
+            scheduler: of the world.
+            chance: of the history.
+            faults: what becomes of an append.
+            party: who appends, in this life.
+            channel: of `faults.CHANNELS`.
+        """
+        self._scheduler = scheduler
+        self._chance = chance
+        self._faults = faults
+        self._party = party
+        self._channel = channel
+        self._landed_ms = 0
+        self._told_ms = 0
+        self._cut = False
+
+    def append(
+        self, land: Landing, acknowledge: Acknowledge, refuse: Callable[[], None] | None = None
+    ) -> None:
+        """Send a record.
+
+        Args:
+            land: called when it lands, with its offset as the result; perhaps never.
+            acknowledge: called in the order of appends, by its party, with the offset or None.
+            refuse: called instead of `land` if the broker refuses the record.
+        """
+        now_ms = self._scheduler.now_ms
+        fault = self._faults.of(self._channel)
+        takes_ms = self._chance.randint(*(STALL_MS if fault == "delayed" else (1, 6)))
+        lands_ms = max(self._landed_ms, now_ms + takes_ms)
+        if fault == "reordered":
+            lands_ms += self._chance.randint(1, 20)
+        elif fault not in ("lost", "late"):
+            self._landed_ms = lands_ms
+        known = fault not in ("lost", "late", "unacknowledged")
+        told_ms = lands_ms + self._chance.randint(1, 6) if known else now_ms + APPEND_TIMEOUT_MS
+        told_ms = self._told_ms = max(self._told_ms, told_ms)
+        landed: list[int | None] = []
+        life = self._party.life
+
+        def arrive() -> None:
+            # A crash takes what had not left yet with it, from some record on.
+            if self._party.life != life and not self._cut:
+                self._cut = self._chance.random() < 0.4
+            if self._cut:
+                return
+            if fault == "refused" and refuse is not None:
+                refuse()
+                return
+            landed.append(land())
+            if fault == "duplicated":
+                land()
+
+        if fault == "late":
+            lands_ms = now_ms + self._chance.randint(APPEND_TIMEOUT_MS, LATE_MAX_MS)
+        if fault != "lost":
+            self._scheduler.after(lands_ms - now_ms, arrive)
+        self._party.later(
+            told_ms - now_ms, lambda: acknowledge(landed[0] if known and landed else None)
+        )
+
+
+class LogReader:
+    """The part of a `LogConsumer` that side reads and look-ups call; reads one partition."""
+
+    def __init__(self, records: Callable[[str, int], Sequence[Any]], batch: int) -> None:
+        """Assigned to nothing."""
+        self._records = records
+        self._batch = batch
+        self._log: Sequence[Any] = ()
+        self._next = 0
+
+    def assign(self, partitions: list[KafkaPartition]) -> None:
+        """Read this partition from this offset on."""
+        [assigned] = partitions
+        self._log = self._records(assigned.topic, assigned.partition)
+        self._next = assigned.offset
+
+    def unassign(self) -> None:
+        """Read nothing."""
+        self._log = ()
+
+    def poll(self, timeout: float = -1) -> Any:
+        """The next record that is there; never waits."""
+        del timeout
+        return next(iter(self.consume(1)), None)
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Any]:
+        """The next records that are there, a few at a time."""
+        del timeout
+        found = list(self._log[self._next : self._next + min(num_messages, self._batch)])
+        self._next += len(found)
+        return found
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class JournalMessage:
+    """A journal record as a message."""
+
+    __slots__ = ("_offset", "_value")
+
+    def __init__(self, offset: int, value: bytes) -> None:
+        """Of this record."""
+        self._offset, self._value = offset, value
+
+    def offset(self) -> int:
+        """Offset in the journal partition."""
+        return self._offset
+
+    def value(self) -> bytes:
+        """The value."""
+        return self._value
+
+    def error(self) -> None:
+        """A record is no event."""
+
+
+class NotYetError(Exception):
+    """A call asks the log something that it has no answer to yet."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        """Where does this partition end?"""
+        super().__init__(topic, partition)
+        self.topic, self.partition = topic, partition
+
+
+class LogView:
+    """A `Log`, as far as look-ups, side reads and loading ask it.
+
+    In a simulation nothing waits. So code that asks for a partition's end, which takes time, is
+    run again from its start with the answers that it has got by then, until it needs no more.
+    """
+
+    bootstrap_servers = "simulated"
+
+    def __init__(self, broker: Broker, answers: list[int] | None = None) -> None:
+        """Ask the broker.
+
+        Args:
+            broker: of the world.
+            answers: to the first questions for offsets, in their order; those that take no time
+                are added. None: no question takes any.
+        """
+        self._broker = broker
+        self._answers = answers
+        self._asked = 0
+
+    def start_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
+        """Where a partition begins."""
+        del timeout_s
+        start = self._broker.starts[partition] if topic == JOURNAL_TOPIC else 0
+        if self._answers is None:
+            return start
+        if self._asked == len(self._answers):
+            self._answers.append(start)
+        return self._next_answer(self._answers)
+
+    def end_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
+        """Where a partition ends, as of the answer.
+
+        Raises:
+            NotYetError: there is no answer yet.
+        """
+        del timeout_s
+        if self._answers is None:
+            return self._broker.end(topic, partition)
+        if self._asked == len(self._answers):
+            raise NotYetError(topic, partition)
+        return self._next_answer(self._answers)
+
+    def _next_answer(self, answers: list[int]) -> int:
+        self._asked += 1
+        return answers[self._asked - 1]
+
+    def consumer(self, config: object) -> LogReader:
+        """A reader."""
+        del config
+        return LogReader(self._messages, batch=7)
+
+    def group_offset(
+        self, group: str, topic: str, partition: int, *, timeout_s: float = 10
+    ) -> GroupOffset | None:
+        """The checkpoint of a journal partition."""
+        del group, topic, timeout_s
+        checkpoint = self._broker.checkpoints[partition]
+        return None if checkpoint is None else checkpoint.to_group_offset()
+
+    def _messages(self, topic: str, partition: int) -> Sequence[Any]:
+        if topic == JOURNAL_TOPIC:
+            return self._broker.messages[partition]
+        return self._broker.data((topic, partition))

@@ -1,0 +1,391 @@
+"""Between clients and coordinators: streams that break, and messages that do not arrive.
+
+`Session` is what `coordinator/client.py` is: it finds the owner by a hint, resumes with the same
+generation and nonce, and sends what was not answered again. `Queries` asks single questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from logtx.coordinator import commands as c
+from logtx.journal.errors import (
+    CoordinatorLoadingError,
+    DoubleStartError,
+    LogtxError,
+    NotCoordinatorError,
+    OffsetsPendingError,
+    ProducerFencedError,
+    RequestTimedOutError,
+    RetriableError,
+    SessionClosedError,
+)
+
+from .coordinators import Asked, Coordinator
+from .schedule import Party
+from .setting import Setting
+
+REQUEST_TIMEOUT_MS = 2_500
+NOTICED_MS = (5, 200)
+"""How long a broken stream goes unnoticed, at either end."""
+_AGAIN = (CoordinatorLoadingError, NotCoordinatorError, SessionClosedError)
+
+Make = Callable[[int, int], c.Command]
+OnReply = Callable[[c.Reply], None]
+
+
+class Network:
+    """Carries messages; one direction of a stream keeps its order unless a fault says otherwise."""
+
+    def __init__(self, setting: Setting, coordinators: Mapping[str, Coordinator]) -> None:
+        """Nothing is on its way."""
+        self.setting = setting
+        self.coordinators = coordinators
+
+    def carry(self, channel: str, to: Party, free_ms: int, act: Callable[[], None]) -> int | None:
+        """Let a message arrive.
+
+        Args:
+            channel: of `faults.CHANNELS`.
+            to: who receives it.
+            free_ms: time before which it does not arrive, for the order.
+            act: what arriving is.
+
+        Returns:
+            When it arrives; None if it is lost, which breaks the stream.
+        """
+        setting = self.setting
+        chance, now_ms = setting.chance, setting.now_ms
+        fault = setting.faults.of(channel)
+        if fault == "lost":
+            return None
+        delay_ms = max(chance.randint(1, 5), free_ms - now_ms)
+        if fault == "delayed":
+            delay_ms += chance.randint(50, 600)
+        to.later(delay_ms, act)
+        if fault == "duplicated":
+            to.later(delay_ms + chance.randint(0, 300), act)
+        if fault == "reordered":
+            # Those behind may come first.
+            return free_ms
+        return now_ms + delay_ms
+
+
+@dataclass(slots=True)
+class _Request:
+    make: Make
+    on_reply: OnReply
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One connection of a producer to a coordinator, as both ends have it."""
+
+    network: Network
+    session: Session
+    coordinator: Coordinator
+    partition: int
+    open_here: bool = True
+    """For the client."""
+    open_there: bool = True
+    """For the coordinator."""
+    connected: c.Session | None = None
+    asked: dict[int, Asked] = field(default_factory=dict)
+    _to_free_ms: int = 0
+    _from_free_ms: int = 0
+
+    def send(self, request_id: int, command: c.Command) -> None:
+        """Client → coordinator."""
+        act = partial(self._arrived, request_id, command)
+        arrives = self.network.carry("request", self.coordinator, self._to_free_ms, act)
+        if arrives is None:
+            self.broken()
+        else:
+            self._to_free_ms = arrives
+
+    def broken(self) -> None:
+        """The connection is gone; each end notices some time later."""
+        chance = self.network.setting.chance
+        self.session.party.later(chance.randint(*NOTICED_MS), self._lost_here)
+        self.coordinator.later(chance.randint(*NOTICED_MS), self._lost_there)
+
+    def close_here(self) -> None:
+        """The client gave it up."""
+        self.open_here = False
+        noticed_ms = self.network.setting.chance.randint(*NOTICED_MS)
+        self.coordinator.later(noticed_ms, self._lost_there)
+
+    def of(self, party: Party) -> bool:
+        """Whether this party is the client."""
+        return self.session.party is party
+
+    def peer_gone(self) -> None:
+        """The coordinator's process is dead, or does not answer for long."""
+        noticed_ms = self.network.setting.chance.randint(*NOTICED_MS)
+        self.session.party.later(noticed_ms, self._lost_here)
+
+    def end(self, error: LogtxError) -> None:
+        """The coordinator tells why, and ends it."""
+        self._reply(0, error)
+        self._reply(-1, error)
+        self.open_there = False
+
+    def _lost_here(self) -> None:
+        if self.open_here:
+            self.open_here = False
+            self.session.lost(self)
+
+    def _lost_there(self) -> None:
+        if not self.open_there:
+            return
+        self.open_there = False
+        links, tenure = self.coordinator.links, self.coordinator.seats[self.partition].tenure
+        if tenure is not None:
+            tenure.forget(list(self.asked.values()))
+        if self.connected is None:
+            return
+        key = self.partition, self.connected.producer_id, self.connected.nonce
+        if links.get(key) is self:
+            del links[key]
+            if tenure is not None:
+                now = self.coordinator.now()
+                tenure.detach(self.connected.producer_id, self.connected.nonce, now)
+
+    def _arrived(self, request_id: int, command: c.Command) -> None:
+        # Also behind the end of the stream: frames may lie in the socket still.
+        answer = partial(self._answer, request_id, command)
+        asked = self.coordinator.seats[self.partition].submit(command, answer)
+        if asked is not None:
+            self.asked[request_id] = asked
+
+    def _answer(self, request_id: int, command: c.Command, reply: c.Reply) -> None:
+        self.asked.pop(request_id, None)
+        if isinstance(command, c.Connect) and isinstance(reply, c.Connected) and self.open_there:
+            self._connect(command, reply)
+        if self.open_there:
+            self._reply(request_id, reply)
+
+    def _connect(self, command: c.Connect, reply: c.Connected) -> None:
+        links = self.coordinator.links
+        self.connected = c.Session(command.producer_id, reply.generation, command.nonce)
+        key = self.partition, command.producer_id, command.nonce
+        former = links.get(key)
+        links[key] = self
+        if former is not None and former is not self:
+            former.end(SessionClosedError("the session was resumed by another connection"))
+        tenure = self.coordinator.seats[self.partition].tenure
+        if tenure is not None:
+            tenure.attach(command.producer_id)
+
+    def _reply(self, request_id: int, reply: c.Reply) -> None:
+        act = partial(self._came, request_id, reply)
+        arrives = self.network.carry("reply", self.session.party, self._from_free_ms, act)
+        if arrives is None:
+            self.broken()
+        else:
+            self._from_free_ms = arrives
+
+    def _came(self, request_id: int, reply: c.Reply) -> None:
+        if not self.open_here:
+            return
+        if request_id == -1:
+            self._lost_here()
+        else:
+            self.session.replied(self, request_id, reply)
+
+
+class Session:
+    """A producer's session with whoever owns one journal partition."""
+
+    def __init__(
+        self,
+        network: Network,
+        party: Party,
+        producer_id: str,
+        nonce: int,
+        partition: int,
+        generation: int | None,
+        on_closed: Callable[[LogtxError], None],
+    ) -> None:
+        """Not connected yet; it goes on by itself."""
+        self.party = party
+        self.failure: LogtxError | None = None
+        self.generation = generation
+        self.connected: c.Session | None = None
+        self._network = network
+        self._producer_id = producer_id
+        self._nonce = nonce
+        self._partition = partition
+        self._on_closed = on_closed
+        self._requests: dict[int, _Request] = {}
+        self._next_id = 1
+        self._stream: Stream | None = None
+        self._flowing = False
+        party.later(1, self._open)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits for an answer."""
+        return not self._requests
+
+    def submit(self, make: Make, on_reply: OnReply) -> None:
+        """Ask, for as long as `REQUEST_TIMEOUT_MS`.
+
+        Args:
+            make: from the request id, and the lowest that is not answered, to the command.
+            on_reply: called once.
+        """
+        if self.failure is not None:
+            on_reply(self.failure)
+            return
+        request_id, self._next_id = self._next_id, self._next_id + 1
+        self._requests[request_id] = _Request(make, on_reply)
+        if self._flowing:
+            self._send(request_id)
+        self.party.later(REQUEST_TIMEOUT_MS, lambda: self._expire(request_id))
+
+    def _expire(self, request_id: int) -> None:
+        request = self._requests.pop(request_id, None)
+        if request is not None:
+            request.on_reply(RequestTimedOutError("no answer"))
+
+    def _send(self, request_id: int) -> None:
+        assert self._stream is not None
+        below = min(next(iter(self._requests)), request_id)
+        self._stream.send(request_id, self._requests[request_id].make(request_id, below))
+
+    def _open(self) -> None:
+        if self.failure is not None or self._stream is not None:
+            return
+        setting = self._network.setting
+        owner = setting.owner(self._partition)
+        if owner is None or setting.is_dead(owner):
+            self.party.later(setting.chance.randint(10, 60), self._open)
+            return
+        coordinator = self._network.coordinators[owner]
+        self._stream = stream = Stream(self._network, self, coordinator, self._partition)
+        connect = c.Connect(
+            producer_id=self._producer_id, nonce=self._nonce, generation=self.generation
+        )
+        stream.send(0, connect)
+        self.party.later(400, lambda: self._give_up(stream))
+
+    def _give_up(self, stream: Stream) -> None:
+        if self._stream is stream and not self._flowing:
+            self._break()
+
+    def _break(self) -> None:
+        stream, self._stream, self._flowing = self._stream, None, False
+        if stream is not None:
+            stream.close_here()
+        self.party.later(self._network.setting.chance.randint(5, 60), self._open)
+
+    def lost(self, stream: Stream) -> None:
+        """A stream broke."""
+        if self._stream is stream:
+            self._break()
+
+    def replied(self, stream: Stream, request_id: int, reply: c.Reply) -> None:
+        """A message came."""
+        if self._stream is not stream:
+            return
+        if not self._flowing:
+            self._resume(reply)
+        elif request_id == 0:
+            if isinstance(reply, ProducerFencedError | DoubleStartError):
+                self.close(reply)
+        elif isinstance(reply, _AGAIN):
+            self._break()
+        else:
+            request = self._requests.pop(request_id, None)
+            if request is not None:
+                request.on_reply(reply)
+
+    def _resume(self, reply: c.Reply) -> None:
+        if isinstance(reply, RetriableError):
+            self._break()
+        elif isinstance(reply, LogtxError):
+            self.close(reply)
+        elif isinstance(reply, c.Connected):
+            self.generation = reply.generation
+            self.connected = c.Session(self._producer_id, reply.generation, self._nonce)
+            self._flowing = True
+            for request_id in list(self._requests):
+                if self._flowing:
+                    self._send(request_id)
+
+    def close(self, error: LogtxError) -> None:
+        """The end of the session: fenced, started twice, or closed by the application."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        if self._stream is not None:
+            self._stream.close_here()
+        self._stream, self._flowing = None, False
+        requests, self._requests = list(self._requests.values()), {}
+        for request in requests:
+            request.on_reply(error)
+        self._on_closed(error)
+
+
+def query(
+    network: Network,
+    party: Party,
+    partition: int,
+    command: c.Command,
+    on_reply: OnReply,
+    *,
+    to: str | None = None,
+) -> None:
+    """Ask one question until it is answered by something else than "again".
+
+    Args:
+        network: to the coordinators.
+        party: who asks.
+        partition: journal partition that the question is about.
+        command: the question.
+        on_reply: called once.
+        to: a coordinator to ask first, whoever is the owner.
+    """
+    setting = network.setting
+    done: list[bool] = []
+    # One reply may come twice, and one after its attempt was given up.
+    attempt: list[int] = [0]
+
+    def ask() -> None:
+        if done:
+            return
+        attempt[0] += 1
+        number = attempt[0]
+        owner = to if to is not None and number == 1 else setting.owner(partition)
+        if owner is None or setting.is_dead(owner):
+            party.later(setting.chance.randint(10, 60), ask)
+            return
+        coordinator = network.coordinators[owner]
+
+        def arrived() -> None:
+            coordinator.seats[partition].submit(command, reply)
+
+        def reply(told: c.Reply) -> None:
+            network.carry("reply", party, 0, lambda: came(told))
+
+        def came(told: c.Reply) -> None:
+            if done or number != attempt[0]:
+                return
+            again = isinstance(told, RetriableError) and not isinstance(told, OffsetsPendingError)
+            if again:
+                party.later(setting.chance.randint(10, 60), ask)
+            else:
+                done.append(True)
+                on_reply(told)
+
+        def give_up() -> None:
+            if number == attempt[0]:
+                ask()
+
+        network.carry("request", coordinator, 0, arrived)
+        party.later(setting.chance.randint(200, 400), give_up)
+
+    ask()

@@ -1,0 +1,318 @@
+"""The slow and obvious reading of a history's logs, which the checkers hold everything against.
+
+It shares no code with the cores: the rules of the journal and of the data partitions are written
+down here once more, as plainly as they can be.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from logtx.journal.control import (
+    OWN_BRANCH,
+    TXCTL_HEADER,
+    TXID_HEADER,
+    BranchRange,
+    DataControl,
+    Marker,
+    TopicPartition,
+    decode_control,
+)
+from logtx.journal.position import Place
+from logtx.journal.records import (
+    Aborted,
+    AddOffsets,
+    AddPartitions,
+    Begin,
+    Bind,
+    Committed,
+    OffsetStep,
+    Owner,
+    PrepareAbort,
+    PrepareCommit,
+    ProducerRecord,
+    Snapshot,
+)
+from logtx.journal.txid import TxId
+
+from .history import History, JournalRecord, Record
+
+Places = dict[TopicPartition, Place]
+
+
+@dataclass(slots=True)
+class Decision:
+    """The first valid decision about a transaction."""
+
+    sequence: int
+    committed: bool
+    at: int
+    writes: dict[TopicPartition, tuple[BranchRange, ...]]
+
+
+@dataclass(slots=True)
+class JournalTransaction:
+    """A transaction as its journal has it."""
+
+    txid: TxId
+    record: Begin
+    at: int
+    partitions: set[TopicPartition] = field(default_factory=set)
+    steps: list[tuple[int, str, OffsetStep]] = field(default_factory=list)
+    """(when it landed, consumer group, step), each step once."""
+    decision: Decision | None = None
+    finished_at: int | None = None
+
+
+@dataclass(slots=True)
+class Commit:
+    """A consumer group's IOV after a commit."""
+
+    sequence: int
+    at: int
+    places: Places
+
+
+class Journal:
+    """One journal partition, read from its first record."""
+
+    def __init__(self, partition: int, records: list[JournalRecord]) -> None:
+        """Read it."""
+        self.partition = partition
+        self.records = records
+        self.transactions: dict[int, JournalTransaction] = {}
+        self.commits: dict[str, list[Commit]] = {}
+        self.bindings: dict[str, tuple[str, int]] = {}
+        """Consumer group → transaction group, and when."""
+        self.generations: dict[str, list[tuple[int, ProducerRecord]]] = {}
+        """Producer id → (when, PRODUCER record)."""
+        self.void: dict[int, str] = {}
+        """Offset of a record that counts for nothing → why: ``epoch``, ``lost`` or ``owner``."""
+        self.wrong: list[tuple[str, str]] = []
+        """What no journal may hold: (name of the checker, what)."""
+        self.snapshots: list[tuple[int, int]] = []
+        """(when it was complete, first chunk)."""
+        self._chunks = (-1, -1, 0)
+        self._hw: list[tuple[int, int]] = []
+        self._open: dict[int, int] = {}
+        epoch, incarnation, in_place = -1, 0, False
+        for record in records:
+            offset, entry = record.offset, record.entry
+            told = entry.record
+            bids = isinstance(told, Owner) and told.replaces == epoch
+            if bids and (epoch == -1 or entry.incarnation == incarnation):
+                epoch, incarnation, in_place = offset, entry.incarnation, True
+            elif isinstance(told, Owner):
+                self.void[offset], in_place = "owner", False
+            elif (entry.epoch, entry.incarnation) != (epoch, incarnation):
+                self.void[offset], in_place = "epoch", False
+            elif entry.predicted != offset or not in_place:
+                self.void[offset], in_place = "lost", False
+            else:
+                self._read(record)
+            self._hw.append((record.at, min(self._open, default=offset + 1)))
+
+    def hw(self, at: int) -> int:
+        """The oldest unfinished BEGIN at that time, else the end."""
+        index = bisect_right(self._hw, (at, 2**63)) - 1
+        return self._hw[index][1] if index >= 0 else 0
+
+    def commit_at(self, group: str, at: int) -> Commit | None:
+        """The last commit of a group's input offsets at that time."""
+        return next((k for k in reversed(self.commits.get(group, ())) if k.at <= at), None)
+
+    def generation(self, producer_id: str, at: int) -> ProducerRecord | None:
+        """Who might speak for a producer id at that time."""
+        records = self.generations.get(producer_id, ())
+        return next((r for when, r in reversed(records) if when <= at), None)
+
+    def _read(self, record: JournalRecord) -> None:
+        offset, told = record.offset, record.entry.record
+        match told:
+            case ProducerRecord():
+                former = self.generations.setdefault(told.producer_id, [])
+                if former and former[-1][1].generation > told.generation:
+                    self.wrong.append(("fenced", f"{offset}: {told} after {former[-1][1]}"))
+                former.append((record.at, told))
+            case Snapshot():
+                self._snapshot(record, told)
+            case Begin():
+                txid = TxId(self.partition, record.entry.incarnation, offset)
+                found = self.transactions[offset] = JournalTransaction(txid, told, record.at)
+                found.partitions.update(p.key for p in told.partitions)
+                self._open[offset] = offset
+                self._check_session(offset, found, "began")
+                self._check_key(offset, told)
+            case Bind():
+                self.bindings.setdefault(told.group, (told.transaction_group, record.at))
+            case AddPartitions() | AddOffsets() | PrepareCommit() | PrepareAbort():
+                self._change(record, told)
+            case Committed() | Aborted():
+                self._finish(record, told)
+            case _:
+                pass
+
+    def _snapshot(self, record: JournalRecord, told: Snapshot) -> None:
+        if told.first == record.offset:
+            self._chunks = (told.first, record.entry.epoch, 0)
+        if self._chunks == (told.first, record.entry.epoch, told.index):
+            self._chunks = (told.first, record.entry.epoch, told.index + 1)
+            if told.last:
+                self.snapshots.append((record.at, told.first))
+
+    def _change(
+        self, record: JournalRecord, told: AddPartitions | AddOffsets | PrepareCommit | PrepareAbort
+    ) -> None:
+        offset, found = record.offset, self.transactions.get(told.begin)
+        if found is None:
+            self.wrong.append(("decided-once", f"{offset}: {told} is about no transaction"))
+            return
+        begin = found.record
+        is_meant = (begin.producer_id, begin.generation, begin.started_ms)
+        if record.meant not in (None, is_meant):
+            what = f"{offset}: meant for {record.meant}, hits {found.txid} of {is_meant}"
+            self.wrong.append(("decided-once", what))
+        if found.decision is not None:
+            if isinstance(told, PrepareCommit | PrepareAbort):
+                self.wrong.append(("decided-once", f"{offset}: decides {found.txid} again"))
+            return
+        match told:
+            case AddPartitions():
+                found.partitions.update(p.key for p in told.partitions)
+            case AddOffsets():
+                self._check_session(offset, found, "moved offsets")
+                for step in told.steps:
+                    if all((g, s) != (told.group, step) for _, g, s in found.steps):
+                        found.steps.append((record.at, told.group, step))
+            case PrepareCommit():
+                self._check_session(offset, found, "was committed")
+                writes = {w.partition.key: w.branches for w in told.writes}
+                found.partitions.update(writes)
+                found.decision = Decision(offset, True, record.at, writes)
+                self._commit(record, found)
+            case PrepareAbort():
+                found.decision = Decision(offset, False, record.at, {})
+
+    def _check_session(self, offset: int, found: JournalTransaction, what: str) -> None:
+        begin = found.record
+        now = self.generations.get(begin.producer_id, [(0, None)])[-1][1]
+        if now is None or now.voided or now.generation != begin.generation:
+            text = f"{offset}: {found.txid} of generation {begin.generation} {what} under {now}"
+            self.wrong.append(("fenced", text))
+
+    def _check_key(self, offset: int, told: Begin) -> None:
+        if told.producer_id.startswith("&"):
+            undecided = [
+                t.txid
+                for t in self.transactions.values()
+                if t.decision is None and t.record.producer_id == told.producer_id
+            ]
+            if len(undecided) > 1:
+                self.wrong.append(("fenced", f"{offset}: one key has {undecided} open"))
+
+    def _commit(self, record: JournalRecord, found: JournalTransaction) -> None:
+        moved: dict[str, Places] = {}
+        for _, group, step in found.steps:
+            last = self.commit_at(group, record.at)
+            places = moved.setdefault(group, dict(last.places) if last else {})
+            key = step.topic, step.partition
+            if places.get(key) != step.from_place:
+                text = (
+                    f"{record.offset}: the input of {group} in {key} stood at {places.get(key)},"
+                    f" and the commit of {found.txid} goes on from {step.from_place}"
+                )
+                self.wrong.append(("offsets", text))
+            places[key] = step.to.place
+        for group, places in moved.items():
+            self.commits.setdefault(group, []).append(Commit(record.offset, record.at, places))
+
+    def _finish(self, record: JournalRecord, told: Committed | Aborted) -> None:
+        found = self.transactions.get(told.begin)
+        decision = found.decision if found else None
+        if decision is None or decision.committed != isinstance(told, Committed):
+            self.wrong.append(("decided-once", f"{record.offset}: {told} follows no such decision"))
+        elif found is not None and found.finished_at is None:
+            found.finished_at = record.at
+            self._open.pop(told.begin, None)
+
+
+@dataclass(slots=True)
+class MarkerRecord:
+    """A marker in a data partition."""
+
+    txid: TxId
+    marker: Marker
+    record: Record
+    first: bool
+    """Of its TxId in this partition."""
+
+
+class Partition:
+    """One data partition, and what it holds for a reader of committed records."""
+
+    def __init__(self, key: TopicPartition, records: list[Record], reading: Reading) -> None:
+        """Read it."""
+        self.key = key
+        self.records = records
+        self.markers: list[MarkerRecord] = []
+        self.txids: dict[int, TxId] = {}
+        """Offset of a transaction's record → its TxId; plain ones are absent."""
+        self.expected: list[tuple[int, int]] = []
+        """(place, offset) of each record to deliver, in this order: the place is the record's own
+        offset, or that of its transaction's first marker."""
+        by_txid: dict[TxId, list[tuple[int, int]]] = {}
+        ended: set[TxId] = set()
+        for record in records:
+            offset, headers = record.offset(), dict(record.headers() or ())
+            if not headers:
+                self.expected.append((offset, offset))
+                continue
+            txid = TxId.from_bytes(headers[TXID_HEADER])
+            raw = headers.get(TXCTL_HEADER)
+            control = decode_control(raw) if raw is not None else DataControl(branch=OWN_BRANCH)
+            if isinstance(control, DataControl):
+                self.txids[offset] = txid
+                by_txid.setdefault(txid, []).append((control.branch, offset))
+                continue
+            self.markers.append(MarkerRecord(txid, control, record, txid not in ended))
+            if txid in ended:
+                continue
+            ended.add(txid)
+            found = reading.transaction(txid)
+            if found is not None and found.decision is not None and found.decision.committed:
+                ranges = found.decision.writes.get(key, ())
+                accepted = _accepted(by_txid.get(txid, ()), ranges)
+                self.expected.extend((offset, each) for each in accepted)
+
+
+def _accepted(
+    records: list[tuple[int, int]] | tuple[()], ranges: tuple[BranchRange, ...]
+) -> list[int]:
+    by_branch = {r.branch: r for r in ranges}
+    return [
+        offset
+        for branch, offset in records
+        if (r := by_branch.get(branch)) and r.first_offset <= offset <= r.last_offset
+    ]
+
+
+class Reading:
+    """All logs of a history, read."""
+
+    def __init__(self, history: History) -> None:
+        """Read the journals; data partitions are read when they are asked for."""
+        self.history = history
+        self.journals = [Journal(p, records) for p, records in enumerate(history.journals)]
+
+    def transaction(self, txid: TxId) -> JournalTransaction | None:
+        """A transaction that its journal knows."""
+        found = self.journals[txid.partition].transactions.get(txid.offset)
+        return found if found is not None and found.txid == txid else None
+
+    @cached_property
+    def partitions(self) -> dict[TopicPartition, Partition]:
+        """All data partitions."""
+        data = self.history.data
+        return {key: Partition(key, records, self) for key, records in data.items()}

@@ -1,0 +1,74 @@
+"""What all parties of a simulated world share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from logtx.consumer.counters import Counters
+from logtx.coordinator.decision import ShardConfig, TopicFacts
+from logtx.journal.reader import journal_partition_of
+
+from .faults import Faults
+from .history import History
+from .logs import Broker, Pipe
+from .schedule import Party, Scheduler
+
+WALL_MS: Final = 1_700_000_000_000
+INPUT: Final = "in"
+"""Topic of the input offsets: numbers without records."""
+OUTPUT: Final = "out"
+
+
+@dataclass(slots=True)
+class Setting:
+    """The world without its parties."""
+
+    scheduler: Scheduler
+    chance: Random
+    faults: Faults
+    history: History
+    broker: Broker
+    shard_config: ShardConfig
+    journals: int
+    outputs: int
+    snapshot_every: int
+    """Journal records between two snapshots."""
+    outcome_retention_ms: int
+    is_dead: Callable[[str], bool]
+    """Whether no coordinator answers at this address."""
+    counters: Counters = field(default_factory=Counters)
+    topics: dict[str, TopicFacts] = field(
+        default_factory=lambda: {
+            name: TopicFacts(topic_id=f"id-{name}", partition_count=8, record_max_bytes=1_000_000)
+            for name in (INPUT, OUTPUT)
+        }
+    )
+
+    @property
+    def now_ms(self) -> int:
+        """Virtual time."""
+        return self.scheduler.now_ms
+
+    def home(self, name: str) -> int:
+        """Journal partition of a transaction group or consumer group."""
+        return journal_partition_of(name, self.journals)
+
+    def owner(self, journal: int) -> str | None:
+        """Address of the coordinator that was published as a journal partition's owner last."""
+        checkpoint = self.broker.checkpoints[journal]
+        return None if checkpoint is None else checkpoint.address
+
+    def partition(self) -> int:
+        """Any data partition."""
+        return self.chance.randrange(self.outputs)
+
+    def pipe(self, party: Party, channel: str) -> Pipe:
+        """A way to one partition for one life of a party."""
+        return Pipe(self.scheduler, self.chance, self.faults, party, channel)
+
+    def note(self, who: str, what: str, *about: object) -> None:
+        """For the trace."""
+        self.history.note(self.scheduler.now_ms, who, what, *about)

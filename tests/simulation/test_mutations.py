@@ -1,0 +1,33 @@
+"""Proof that the checkers bite: each broken rule is caught by the checker named for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from .checkers import CHECKERS, violations
+from .mutations import MUTATIONS, Mutation
+from .test_simulation import ROOT, SEEDS
+from .world import simulate
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_mutation_is_caught(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation.apply(monkeypatch.setattr)
+    for seed in range(SEEDS):
+        found = violations(simulate(seed))
+        if mutation.checker in found:
+            print(f"seed {seed}: {found}")
+            return
+    pytest.fail(f"{mutation.checker} found nothing in {SEEDS} histories")
+
+
+def test_docs_name_every_mutation_and_who_catches_it() -> None:
+    docs = (ROOT / "docs/simulation.md").read_text("utf-8")
+    rows = [line.split("|") for line in docs.splitlines() if line.startswith("| `")]
+    described = {(row[1].strip(" `"), row[-2].strip(" `")) for row in rows}
+    assert {(mutation.name, mutation.checker) for mutation in MUTATIONS} <= described
+    assert set(CHECKERS) <= {name for name, _ in described}
+
+
+def test_every_checker_has_a_mutation() -> None:
+    assert {mutation.checker for mutation in MUTATIONS} == set(CHECKERS)

@@ -1,0 +1,46 @@
+"""Histories of many seeds, and that a seed always gives the same one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .__main__ import never_happened, replay_command, run_seeds, table
+from .world import simulate
+
+SEEDS = 1_000
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.timeout(600)
+def test_histories() -> None:
+    failures, counts = run_seeds(range(SEEDS))
+    print(table(counts))
+    for seed, checker, what in failures[:1]:
+        trace = simulate(seed).trace()
+        pytest.fail(f"{trace}\n\nchecker {checker}: {what}\nagain by: {replay_command(seed)}")
+    assert not never_happened(counts)
+
+
+def _digest(hash_seed: str) -> str:
+    program = (
+        "import hashlib; from tests.simulation.world import simulate;"
+        "print(hashlib.sha256(''.join(simulate(s).trace() for s in range(5)).encode()).hexdigest())"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT, env=environment, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+def test_seed_gives_the_same_history_in_every_process() -> None:
+    traces = "".join(simulate(seed).trace() for seed in range(5))
+    here = hashlib.sha256(traces.encode()).hexdigest()
+    assert {_digest("1"), _digest("2")} == {here}

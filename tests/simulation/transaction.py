@@ -1,0 +1,321 @@
+"""One transaction of a simulated producer: `TransactionBook` and `BranchTally` as they are.
+
+They are joined to a session and to the log as `producer/transaction.py` does it with threads and
+librdkafka.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from logtx.coordinator import commands as c
+from logtx.journal.control import (
+    OWN_BRANCH,
+    TXCTL_HEADER,
+    TXID_HEADER,
+    DataControl,
+    TopicPartition,
+    encode_data_control,
+)
+from logtx.journal.errors import (
+    LogtxError,
+    RetriableError,
+    TransactionAbortedError,
+    TransactionCommittedError,
+)
+from logtx.journal.records import OffsetStep
+from logtx.journal.txid import TxId
+from logtx.producer import bookkeeping
+from logtx.producer.bookkeeping import End, Phase, TransactionBook, Verdict
+from logtx.producer.summary import BranchSummary
+from logtx.producer.tally import BranchTally, Floors
+
+from .history import Work
+from .network import query
+from .setting import OUTPUT
+
+if TYPE_CHECKING:
+    from .producers import Producer
+
+Headers = list[tuple[str, bytes | None]]
+
+
+class Report:
+    """A delivery report."""
+
+    __slots__ = ("_offset", "_partition")
+
+    def __init__(self, partition: int, offset: int | None) -> None:
+        """Of one record."""
+        self._partition, self._offset = partition, offset
+
+    def partition(self) -> int:
+        """Partition that it was sent to."""
+        return self._partition
+
+    def offset(self) -> int | None:
+        """Its offset; None unless it was acknowledged."""
+        return self._offset
+
+
+class Transaction:
+    """One transaction of a producer."""
+
+    def __init__(self, producer: Producer, timeout_ms: int, partitions: tuple[int, ...]) -> None:
+        """Sends its BEGIN."""
+        self.producer = producer
+        self.txid: TxId | None = None
+        self.work = Work(producer.name)
+        self.hangs_until_ms = 0
+        """The application forgot it until then."""
+        self.over = False
+        """Nothing more is to be done about it."""
+        self.is_step = False
+        """Of a pipeline: it moves offsets and commits as soon as it has begun."""
+        self.groups: set[str] = set()
+        self._setting = producer.setting
+        own = BranchTally(
+            OWN_BRANCH, producer.floors, on_settled=self.advance, on_failure=self._failed
+        )
+        named: tuple[TopicPartition, ...] = tuple((OUTPUT, p) for p in partitions)
+        self.book = TransactionBook(own, named)
+        self._backlog: list[int] = []
+        self._resolving = False
+
+        def begin(request_id: int, below: int) -> c.Command:
+            assert producer.session.connected is not None
+            return c.Begin(
+                session=producer.session.connected,
+                request_id=request_id,
+                answered_below=below,
+                timeout_ms=timeout_ms,
+                partitions=named,
+            )
+
+        producer.session.submit(begin, self._began)
+
+    def _began(self, reply: c.Reply) -> None:
+        if not isinstance(reply, c.Began):
+            assert isinstance(reply, LogtxError)
+            self.book.fail(reply)
+            self.over = True
+            return
+        self.txid = reply.txid
+        self._setting.history.works[reply.txid] = self.work
+        backlog, self._backlog = self._backlog, []
+        for partition in backlog:
+            self._send(partition, self.book.own, None)
+        if self.is_step:
+            self.producer.move_offsets(self)
+            self.end(End.COMMIT)
+        self.advance()
+
+    # ---- the application's calls ---------------------------------------------------------------
+
+    def produce(self, partition: int) -> None:
+        """Write a record."""
+        if not self.book.takes_records:
+            return
+        self.book.own.admit()
+        if self.txid is None:
+            self._backlog.append(partition)
+        else:
+            self._send(partition, self.book.own, None)
+
+    def branch(self, partitions: list[int], *, accept: bool) -> None:
+        """Let a branch write, and accept it when its records are acknowledged, or don't."""
+        if self.txid is None or not self.book.takes_records:
+            return
+        txid, nonce = self.txid, self._setting.chance.getrandbits(64) | 1
+        self.work.branches[nonce] = []
+        # As in another process: the owner waits for the summary of those it will accept.
+        self.book.requests += accept
+
+        def settled() -> None:
+            self.book.requests -= accept
+            if accept and tally.failure is None and self.book.takes_records:
+                self.book.accept(txid, BranchSummary(txid, nonce, tally.ranges()))
+                self.work.accepted.add(nonce)
+                self._setting.history.counts["branches accepted"] += 1
+            self.advance()
+
+        floors: Floors = {}
+        tally = BranchTally(nonce, floors, on_settled=settled, on_failure=lambda _: None)
+        control = encode_data_control(DataControl(branch=nonce))
+        for partition in partitions:
+            tally.admit()
+            self._send(partition, tally, control)
+        tally.close()
+
+    def _send(self, partition: int, tally: BranchTally, control: bytes | None) -> None:
+        producer, setting = self.producer, self._setting
+        assert self.txid is not None
+        value = b"%s/%d" % (producer.name.encode(), producer.next_value())
+        values = self.work.own if control is None else self.work.branches[tally.branch]
+        values.append(value)
+        headers: Headers = [(TXID_HEADER, self.txid.to_bytes())]
+        if control is not None:
+            headers.append((TXCTL_HEADER, control))
+        handed_at = setting.history.tick()
+        receive = tally.receivers[OUTPUT]
+        name, what = producer.name, f"{self.txid} {value.decode()}"
+
+        def land() -> int:
+            key = OUTPUT, partition
+            offset = setting.broker.append_data(key, headers, value, name, handed_at)
+            setting.note(name, f"{key} offset {offset}:", what)
+            return offset
+
+        def acknowledge(offset: int | None) -> None:
+            receive(None if offset is not None else "timed out", Report(partition, offset))
+
+        producer.pipe(partition, tally.branch).append(land, acknowledge)
+
+    def send_offsets(self, group: str, steps: tuple[OffsetStep, ...]) -> None:
+        """Move input offsets with this transaction."""
+        producer, txid = self.producer, self.txid
+        assert txid is not None
+        assert producer.session.connected is not None
+        self.book.requests += 1
+        self.groups.add(group)
+        command = c.AddOffsets(
+            session=producer.session.connected, txid=txid, group=group, steps=steps
+        )
+        producer.session.submit(lambda _id, _below: command, self._offsets_answered)
+
+    def register(self) -> None:
+        """Tell the coordinator where it wrote."""
+        session = self.producer.session
+        if self.txid is None or self.book.phase is not Phase.OPEN or session.connected is None:
+            return
+        new = self.book.to_register()
+        if new:
+            command = c.AddPartitions(txid=self.txid, partitions=new, session=session.connected)
+            session.submit(lambda _id, _below: command, partial(self._registered, new))
+
+    def end(self, how: End) -> None:
+        """Commit or abort."""
+        try:
+            starts = self.book.ask(how)
+        except LogtxError:
+            return
+        if starts:
+            if how is End.COMMIT:
+                self.work.asked_ms = self._setting.now_ms
+            self.advance()
+
+    # ---- what follows --------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Send the request to end it, if that is due."""
+        if self.txid is None or not self.book.ready:
+            return
+        self.book.sent()
+        self._send_end()
+
+    def _send_end(self) -> None:
+        session, txid = self.producer.session, self.txid
+        assert txid is not None
+        assert session.connected is not None
+        action = c.Action.COMMIT if self.book.end is End.COMMIT else c.Action.ABORT
+        command = c.End(
+            session=session.connected, txid=txid, action=action, writes=self.book.writes()
+        )
+        session.submit(lambda _id, _below: command, self._ended)
+
+    def _ended(self, reply: c.Reply) -> None:
+        if self.book.phase is not Phase.SENT:
+            return
+        told = _verdict(reply)
+        if told is Verdict.REFUSED:
+            assert isinstance(reply, LogtxError)
+            self.book.refused(reply)
+            self.producer.not_committed(self)
+            self.end(End.ABORT)
+        elif told in (Verdict.COMMITTED, Verdict.ABORTED):
+            self._decide(told)
+        elif self.book.end is End.ABORT and self.producer.session.failure is not None:
+            self.book.unresolved()
+            self.over = True
+        else:
+            self._resolve()
+
+    def _resolve(self) -> None:
+        if self._resolving:
+            return
+        self._resolving = True
+        assert self.txid is not None
+        self._setting.history.counts["outcomes asked for"] += 1
+        command = c.GetOutcome(txid=self.txid)
+        query(self.producer.network, self.producer, self.txid.partition, command, self._resolved)
+
+    def _resolved(self, reply: c.Reply) -> None:
+        self._resolving = False
+        if self.book.phase is not Phase.SENT:
+            return
+        told = _verdict(reply)
+        if told in (Verdict.COMMITTED, Verdict.ABORTED):
+            self._decide(told)
+        elif told is Verdict.UNDECIDED and self.producer.session.failure is None:
+            self._send_end()
+        elif told is Verdict.UNKNOWN and isinstance(reply, c.Outcome):
+            # Past the outcome retention: nobody can tell any more.
+            self.book.unresolved()
+            self.work.known_ms = self._setting.now_ms
+            self.over = True
+        else:
+            self.producer.later(50, self._resolve)
+
+    def _decide(self, told: Verdict) -> None:
+        committed = told is Verdict.COMMITTED
+        self.book.decided(committed=committed)
+        history, work = self._setting.history, self.work
+        work.believes, work.believes_at = told.value, history.tick()
+        work.known_ms = self._setting.now_ms
+        self.over = True
+        self._setting.note(self.producer.name, f"knows that {self.txid} is", told.value)
+        if not committed:
+            self.producer.not_committed(self)
+
+    def _offsets_answered(self, reply: c.Reply) -> None:
+        self.book.requests -= 1
+        if isinstance(reply, LogtxError):
+            self._request_failed(reply)
+        else:
+            self.advance()
+
+    def _registered(self, partitions: tuple[TopicPartition, ...], reply: c.Reply) -> None:
+        if isinstance(reply, RetriableError):
+            self.book.not_registered(partitions)
+        elif isinstance(reply, LogtxError):
+            self._request_failed(reply)
+
+    def _request_failed(self, error: LogtxError) -> None:
+        if isinstance(error, TransactionAbortedError | TransactionCommittedError):
+            if self.book.phase in (Phase.OPEN, Phase.ENDING):
+                self._decide(_verdict(error))
+        else:
+            self._failed(error)
+
+    def _failed(self, cause: LogtxError) -> None:
+        self.book.fail(cause)
+        # The application redoes its work.
+        self.producer.later(1, self._give_up)
+
+    def _give_up(self) -> None:
+        self.producer.not_committed(self)
+        self.end(End.ABORT)
+
+    def fatal(self, error: LogtxError) -> None:
+        """The session is closed for good."""
+        self.book.fail(error)
+        if self.book.phase is not Phase.SENT:
+            self.over = True
+
+
+def _verdict(reply: c.Reply) -> Verdict:
+    if isinstance(reply, c.Outcome):
+        return bookkeeping.verdict(reply.state)
+    assert isinstance(reply, LogtxError), reply
+    return bookkeeping.verdict(reply)

@@ -1,0 +1,415 @@
+"""One history: a world of coordinators, producers and consumers, drawn from a seed.
+
+First everything that can go wrong does; then the faults stop, and everything must finish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from random import Random
+from typing import Final
+
+from logtx.coordinator import commands as c
+from logtx.coordinator import snapshot
+from logtx.coordinator.decision import ShardConfig
+from logtx.journal import reader
+from logtx.journal.keys import DEFAULT_OWNER, FIRST_EPOCH, TransactionKey, is_key_name
+from logtx.producer.bookkeeping import End
+
+from .consumers import Consumer
+from .coordinators import Coordinator
+from .faults import Faults
+from .history import History
+from .logs import LATE_MAX_MS, Broker
+from .network import Network, query
+from .producers import Producer
+from .schedule import Party, Scheduler
+from .setting import OUTPUT, Setting
+
+CONFIG: Final = ShardConfig(max_timeout_ms=10_000, session_grace_ms=200, reload_grace_ms=400)
+MONKEY_MS: Final = 80
+CURIOUS_MS: Final = 60
+FAULTS_MS: Final = (700, 2_000)
+CALM_MS: Final = LATE_MAX_MS + 200
+"""After the last fault, until the last late append has landed and its surprise is over."""
+SETTLE_MAX_MS: Final = 15_000
+HANG_MS: Final = 1_300
+"""Timeout of the transaction that hangs while the others must go on."""
+
+
+@contextmanager
+def _small_and_quick() -> Iterator[None]:
+    """Snapshots of several chunks, though the world is small; and no record is decoded twice."""
+    former = snapshot.CHUNK_BYTES, reader.decode_entry
+    remembered = lru_cache(maxsize=None)(former[1])
+    snapshot.CHUNK_BYTES, reader.decode_entry = 600, remembered  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        snapshot.CHUNK_BYTES, reader.decode_entry = former  # type: ignore[misc]
+
+
+class World:
+    """All parties of one history."""
+
+    def __init__(self, seed: int) -> None:
+        """Everybody is started; nothing has happened yet."""
+        chance = Random(seed)
+        history = self.history = History(seed)
+        scheduler = Scheduler()
+        journals = chance.randint(1, 2)
+        self.setting = Setting(
+            scheduler=scheduler,
+            chance=chance,
+            faults=Faults(chance, history.counts),
+            history=history,
+            broker=Broker(scheduler, history, journals),
+            shard_config=CONFIG,
+            journals=journals,
+            outputs=chance.randint(1, 3),
+            snapshot_every=chance.choice((12, 30, 80, 10**9)),
+            outcome_retention_ms=chance.choice((300, 1_000, 10**9)),
+            is_dead=self._is_dead,
+        )
+        self.coordinators = {
+            name: Coordinator(self.setting, name)
+            for name in [f"c{n}" for n in range(chance.randint(2, 3))]
+        }
+        self.network = Network(self.setting, self.coordinators)
+        for coordinator in self.coordinators.values():
+            coordinator.start()
+        self.producers: dict[str, Producer] = {}
+        """By producer id, the instance that is to be there."""
+        self._instances: list[Producer] = []
+        names = [
+            TransactionKey(DEFAULT_OWNER, f"k{n}").name if chance.random() < 0.25 else f"p{n}"
+            for n in range(chance.randint(2, 4))
+        ]
+        self._managed = {n: not is_key_name(n) and chance.random() < 0.3 for n in names}
+        """Producer id → whether the application gives the generations."""
+        self._contested = chance.random() < 0.25
+        """Whether one consumer group has members in two transaction groups."""
+        self._generations = dict.fromkeys(self._managed, 0)
+        for producer_id in self._managed:
+            self._start_producer(producer_id)
+        self.consumers: list[Consumer] = []
+        for partition in range(self.setting.outputs):
+            for number in range(2):
+                self._start_consumer(partition, f"k{partition}{number}", 0, steady=False)
+        self._auditor = Party(scheduler, "auditor")
+        self._audits = 0
+        scheduler.after(CURIOUS_MS, self._curious)
+
+    def run(self) -> History:
+        """The whole history; what breaks is in `History.crash`."""
+        try:
+            with _small_and_quick():
+                self._run()
+        except Exception as error:  # noqa: BLE001  # any of a broken core
+            self.history.crash = error
+        return self.history
+
+    def _run(self) -> None:
+        setting = self.setting
+        scheduler, chance = setting.scheduler, setting.chance
+        until_ms = chance.randint(*FAULTS_MS)
+        self._latecomer_ms = chance.randint(0, until_ms)
+        scheduler.after(MONKEY_MS, self._monkey)
+        scheduler.after(self._latecomer_ms, self._latecomers)
+        scheduler.run_until(until_ms)
+        self._settle()
+        scheduler.run_until(until_ms + CALM_MS)
+        self.history.settled_ms = scheduler.now_ms
+        setting.note("world", "settled")
+        self._probe()
+        deadline_ms = scheduler.now_ms + SETTLE_MAX_MS
+        step_ms = 200
+        while (unfinished := self._unfinished()) and scheduler.now_ms < deadline_ms:
+            scheduler.run_until(scheduler.now_ms + step_ms)
+        if not unfinished:
+            self._audit()
+            while (unfinished := self._unfinished()) and scheduler.now_ms < deadline_ms:
+                scheduler.run_until(scheduler.now_ms + step_ms)
+        self.history.unfinished = unfinished
+        for name, count in setting.counters.as_dict().items():
+            self.history.counts[f"consumers' {name}"] += count
+
+    def _is_dead(self, address: str) -> bool:
+        coordinator = self.coordinators[address]
+        return not coordinator.alive or coordinator.paused
+
+    # ---- parties -----------------------------------------------------------------------------
+
+    def _start_producer(self, producer_id: str, *, twice: bool = False) -> None:
+        generation = None
+        if is_key_name(producer_id):
+            # Most begin as if they had never been there; one remembers an epoch of old.
+            generation = self.setting.chance.choice((FIRST_EPOCH, FIRST_EPOCH, FIRST_EPOCH, 0))
+        elif self._managed[producer_id]:
+            if not twice:
+                self._generations[producer_id] += 1
+            generation = self._generations[producer_id]
+        number = sum(p.producer_id == producer_id for p in self._instances)
+        group, consumer_group = self._groups(producer_id)
+        producer = Producer(
+            self.setting,
+            self.network,
+            f"{producer_id}.{number}",
+            producer_id,
+            group=group,
+            consumer_group=consumer_group,
+            generation=generation,
+            on_gone=self._gone,
+        )
+        producer.stopping = not self.setting.faults.on
+        self.setting.note(producer.name, "starts, generation", generation)
+        self.producers[producer_id] = producer
+        self._instances.append(producer)
+
+    def _groups(self, producer_id: str) -> tuple[str, str]:
+        """Transaction group and consumer group of a producer."""
+        if is_key_name(producer_id):
+            return producer_id, f"input{producer_id}"
+        which = int(producer_id[1:]) % 2
+        return f"group-{which}", f"input-{0 if self._contested else which}"
+
+    def _gone(self, producer: Producer) -> None:
+        if self.producers[producer.producer_id] is producer:
+            self._replace(producer)
+
+    def _replace(self, producer: Producer) -> None:
+        def replace() -> None:
+            if self.producers[producer.producer_id] is producer:
+                self._start_producer(producer.producer_id)
+
+        self.setting.scheduler.after(self.setting.chance.randint(10, 300), replace)
+
+    def _start_consumer(self, partition: int, name: str, start: int, *, steady: bool) -> None:
+        consumer = Consumer(self.setting, name, (OUTPUT, partition), start, steady=steady)
+        self.consumers.append(consumer)
+
+    def _latecomers(self) -> None:
+        # Consumers that begin somewhere in the middle.
+        chance = self.setting.chance
+        for partition in range(self.setting.outputs):
+            end = len(self.setting.broker.data((OUTPUT, partition)))
+            self._start_consumer(partition, f"k{partition}m", chance.randint(0, end), steady=False)
+
+    # ---- faults ------------------------------------------------------------------------------
+
+    def _monkey(self) -> None:
+        setting = self.setting
+        if not setting.faults.on:
+            return
+        setting.scheduler.after(MONKEY_MS, self._monkey)
+        coordinator = setting.chance.choice(list(self.coordinators.values()))
+        if coordinator.alive and not coordinator.paused:
+            self._harm_coordinator(coordinator)
+        producer = setting.chance.choice(list(self.producers.values()))
+        if producer.alive and not producer.paused and producer.session.failure is None:
+            self._harm_producer(producer)
+        consumer = setting.chance.choice(self.consumers)
+        if consumer.alive and not consumer.paused:
+            self._harm_consumer(consumer)
+
+    def _harm_coordinator(self, coordinator: Coordinator) -> None:
+        faults, chance = self.setting.faults, self.setting.chance
+        if faults.happens("coordinator crashed", 0.05):
+            self._crash_coordinator(coordinator)
+        elif faults.happens("coordinator paused", 0.06):
+            self._pause(coordinator, chance.randint(50, 900))
+        elif faults.happens("coordinator's clock jumped", 0.05):
+            coordinator.jump_clock(chance.choice((-600_000, 600_000)))
+        else:
+            receiver = chance.choice(list(self.coordinators.values()))
+            owned = [seat for seat in coordinator.seats if seat.tenure is not None]
+            can = receiver is not coordinator and not self._is_dead(receiver.name)
+            if owned and can and faults.happens("partition given away", 0.15):
+                seat = chance.choice(owned)
+                seat.give(receiver.seats[seat.partition])
+
+    def _harm_producer(self, producer: Producer) -> None:
+        faults, chance = self.setting.faults, self.setting.chance
+        if faults.happens("producer crashed", 0.06):
+            self.setting.note(producer.name, "crashes")
+            self._lost(producer)
+            producer.die()
+            self._replace(producer)
+        elif faults.happens("producer paused", 0.06):
+            self._pause(producer, chance.randint(100, 1_200))
+            if faults.happens("producer replaced while paused", 0.5):
+                self._replace(producer)
+        elif faults.happens("producer started twice", 0.03):
+            self._start_producer(producer.producer_id, twice=True)
+        elif is_key_name(producer.producer_id) and faults.happens("key deleted", 0.15):
+            home = self.setting.home(producer.producer_id)
+            self._ask(home, c.DeleteKey(name=producer.producer_id))
+
+    def _harm_consumer(self, consumer: Consumer) -> None:
+        faults, chance = self.setting.faults, self.setting.chance
+        if faults.happens("consumer crashed", 0.15):
+            self.setting.note(consumer.name, "crashes")
+            consumer.crash()
+            back_ms = chance.randint(10, 200)
+            self.setting.scheduler.after(back_ms, lambda: self._restart(consumer))
+        elif faults.happens("consumer paused", 0.1):
+            self._pause(consumer, chance.randint(50, 600))
+
+    @staticmethod
+    def _restart(consumer: Consumer) -> None:
+        if not consumer.alive:
+            consumer.restart()
+
+    def _crash_coordinator(self, coordinator: Coordinator) -> None:
+        setting = self.setting
+        setting.note(coordinator.name, "crashes")
+        for link in coordinator.links.values():
+            link.peer_gone()
+        coordinator.die()
+
+        def restart() -> None:
+            if not coordinator.alive:
+                setting.note(coordinator.name, "starts again")
+                coordinator.start()
+
+        setting.scheduler.after(setting.chance.randint(50, 500), restart)
+
+    def _lost(self, producer: Producer) -> None:
+        # Its host takes leave of the coordinator for it.
+        for coordinator in self.coordinators.values():
+            for link in list(coordinator.links.values()):
+                if link.of(producer):
+                    link.close_here()
+
+    def _pause(self, party: Party, for_ms: int) -> None:
+        setting = self.setting
+        setting.note(party.name, "is paused for", for_ms, "ms")
+        party.pause()
+        life = party.life
+
+        def wake() -> None:
+            if party.life == life and party.paused:
+                setting.note(party.name, "wakes up")
+                party.wake()
+
+        def unanswered() -> None:
+            if party.life == life and party.paused and isinstance(party, Coordinator):
+                for link in party.links.values():
+                    link.peer_gone()
+
+        setting.scheduler.after(for_ms, wake)
+        setting.scheduler.after(150, unanswered)
+
+    # ---- questions ---------------------------------------------------------------------------
+
+    def _curious(self) -> None:
+        """Somebody asks what everybody may ask; the answers are the checkers' business."""
+        setting, chance = self.setting, self.setting.chance
+        if not setting.faults.on:
+            return
+        setting.scheduler.after(CURIOUS_MS, self._curious)
+        # Not always whom everybody takes for the owner: it may be a zombie that does.
+        to = chance.choice([None, *self.coordinators])
+        if chance.random() < 0.5:
+            group, consumer_group = self._groups(chance.choice(list(self.producers)))
+            self._ask(setting.home(group), c.FetchOffsets(group=consumer_group), to)
+            return
+        txids = list(self.history.works)
+        if txids:
+            txid = chance.choice(txids)
+            if chance.random() < 0.1:
+                txid = replace(txid, offset=chance.randint(0, txid.offset))
+            self._ask(txid.partition, c.GetOutcome(txid=txid), to)
+
+    # ---- the end -----------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        setting = self.setting
+        setting.faults.on = False
+        setting.note("world", "no more faults")
+        for coordinator in self.coordinators.values():
+            if not coordinator.alive:
+                coordinator.start()
+            coordinator.wake()
+        for producer in self._instances:
+            if producer.alive:
+                producer.wake()
+                producer.stopping = True
+        for consumer in self.consumers:
+            self._restart(consumer)
+            consumer.wake()
+
+    def _probe(self) -> None:
+        """Transactions that must come through while another one hangs."""
+        hanging = True
+        for producer in self.producers.values():
+            producer.stopping = True
+            if producer.session.connected is None or producer.session.failure is not None:
+                continue
+            if hanging and not is_key_name(producer.producer_id):
+                hanging = False
+                hangs = producer.begin(HANG_MS)
+                hangs.hangs_until_ms = self.setting.now_ms + HANG_MS + 100
+                for partition in range(self.setting.outputs):
+                    hangs.produce(partition)
+                    producer.plain(partition)
+            probe = producer.begin(HANG_MS * 4)
+            for partition in range(self.setting.outputs):
+                probe.produce(partition)
+            probe.end(End.COMMIT)
+
+    def _unfinished(self) -> list[str]:
+        """What is still to be done; empty: all is well."""
+        left = []
+        for journal in range(self.setting.journals):
+            seats = [
+                seat
+                for coordinator in self.coordinators.values()
+                for seat in (coordinator.seats[journal],)
+                if seat.tenure is not None
+            ]
+            if not seats:
+                left.append(f"nobody serves journal partition {journal}")
+            for seat in seats:
+                assert seat.tenure is not None
+                for transaction in seat.tenure.shard.transactions:
+                    left.append(f"{transaction.txid} is {transaction.state} at {seat.name}")
+                if seat.tenure.in_flight:
+                    left.append(f"{seat.tenure.in_flight} appends of {seat.name} in flight")
+        for producer in self._instances:
+            if producer.alive and not producer.idle:
+                left.append(f"producer {producer.name} waits")
+        left += [f"consumer {k.name} is behind" for k in self.consumers if not k.done]
+        if self._audits:
+            left.append(f"{self._audits} questions without an answer")
+        return left
+
+    def _audit(self) -> None:
+        """Fresh consumers read everything, and outcomes are asked for again."""
+        setting, chance = self.setting, self.setting.chance
+        for partition in range(setting.outputs):
+            end = len(setting.broker.data((OUTPUT, partition)))
+            self._start_consumer(partition, f"k{partition}a", 0, steady=True)
+            self._start_consumer(partition, f"k{partition}z", chance.randint(0, end), steady=True)
+        txids = list(self.history.works)
+        for txid in chance.sample(txids, min(4, len(txids))):
+            self._ask(txid.partition, c.GetOutcome(txid=txid))
+        for group, consumer_group in {self._groups(name): None for name in self.producers}:
+            self._ask(setting.home(group), c.FetchOffsets(group=consumer_group))
+
+    def _ask(self, partition: int, command: c.Command, to: str | None = None) -> None:
+        self._audits += 1
+
+        def answered(reply: c.Reply) -> None:
+            del reply
+            self._audits -= 1
+
+        query(self.network, self._auditor, partition, command, answered, to=to)
+
+
+def simulate(seed: int) -> History:
+    """The history of a seed."""
+    return World(seed).run()
