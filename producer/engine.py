@@ -194,6 +194,23 @@ class Engine:
             )
         self._bound.add(group)
 
+    @property
+    def queued(self) -> int:
+        """Records whose reports were not served yet, those that wait for a TxId included."""
+        with self._guard:
+            kept = sum(transaction.kept for transaction in self._open)
+        return kept + len(self.sender.producer)
+
+    def flush(self, timeout_s: float) -> int:
+        """Wait until every record has its report; how many are left after `timeout_s`."""
+        deadline_s = time.monotonic() + timeout_s
+        with self._guard:
+            transactions = [] if self.sender.in_callback() else list(self._open)
+        for transaction in transactions:
+            transaction.await_sent(deadline_s)
+        self.sender.flush(max(deadline_s - time.monotonic(), 0))
+        return self.queued
+
     def close(self, timeout_s: float) -> None:
         """Abort what is open, send what is queued, and release everything."""
         if self._closed:

@@ -215,7 +215,7 @@ class Producer:
 
     def flush(self, timeout: float = -1) -> int:
         """Wait until every record has its report; how many are left after `timeout` seconds."""
-        return self._engine.sender.flush(_bounded(timeout))
+        return self._engine.flush(_bounded(timeout))
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
         """Fail records that are not acknowledged; transactions that lose one become abort-only."""
@@ -228,7 +228,7 @@ class Producer:
 
     def __len__(self) -> int:
         """Records whose reports were not served yet."""
-        return len(self._engine.sender.producer)
+        return self._engine.queued
 
     def close(self, timeout: float | None = None) -> None:
         """Abort open transactions, wait for those being committed, send plain records, and stop.

@@ -150,7 +150,7 @@ class Sender:
             raise RequestTimedOutError(
                 "the local queue is full and the broker acknowledges nothing: check the brokers"
             )
-        if self._in_callback():
+        if self.in_callback():
             raise RequestTimedOutError(
                 "the local queue is full, and a delivery callback can't wait for room: produce "
                 "from elsewhere, or raise queue.buffering.max.messages"
@@ -164,7 +164,7 @@ class Sender:
         librdkafka's linger.
         """
         deadline_s = time.monotonic() + timeout_s
-        while not self._in_callback():
+        while not self.in_callback():
             slice_s = max(min(deadline_s - time.monotonic(), _FLUSH_SLICE_S), 0)
             if self._serving.acquire(timeout=slice_s):
                 queued = len(self.producer) if self._hurried else 0
@@ -180,7 +180,7 @@ class Sender:
     def flush(self, timeout_s: float) -> int:
         """Wait until nothing is queued, for up to `timeout_s`; how many records are left."""
         deadline_s = time.monotonic() + timeout_s
-        while len(self.producer) and not self._closed and not self._in_callback():
+        while len(self.producer) and not self._closed and not self.in_callback():
             left_s = min(_FLUSH_SLICE_S * 10, deadline_s - time.monotonic())
             if left_s <= 0:
                 break
@@ -188,7 +188,8 @@ class Sender:
                 self._served(self.producer.flush, left_s)
         return len(self.producer)
 
-    def _in_callback(self) -> bool:
+    def in_callback(self) -> bool:
+        """Whether the caller is being called back, and must wait for nothing."""
         # A poll within a poll would serve later reports before earlier ones.
         return self._server == threading.get_ident()
 

@@ -153,6 +153,16 @@ class Transaction(Writer):
                 return
         self._request_offsets(group, frozen)
 
+    @property
+    def kept(self) -> int:
+        """Records that wait for its TxId and are not in librdkafka's queue yet."""
+        return len(self._backlog)
+
+    def await_sent(self, deadline_s: float) -> None:
+        """Wait until nothing is kept, or `deadline_s` of the monotonic clock."""
+        while self._backlog and (left_s := deadline_s - time.monotonic()) > 0:
+            self._flowing.wait(min(left_s, _SLICE_S))
+
     def commit(self, timeout: float | None = None) -> Outcome:
         """Commit, and wait until the decision is durable.
 

@@ -17,12 +17,13 @@ from logtx.journal.errors import (
     TransactionCommittedError,
     TransactionStateError,
 )
+from logtx.journal.log import Log
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 from logtx.producer.transaction import Transaction
 
 from ..conftest import MakeTopic
-from .conftest import MakeProducer, ReadAll, eventually
+from .conftest import MakeProducer, ReadAll, eventually, read_topic
 from .fake import FakeCoordinators
 
 
@@ -419,6 +420,22 @@ def test_a_delivery_callback_may_produce_and_waits_for_nothing(
     assert done.wait(3)
     txn.commit()
     assert coordinators.transactions[txn.txid].writes == {(topic, 0): (BranchRange(0, 0, 1, 2),)}
+
+
+def test_flush_waits_for_records_whose_txid_is_still_to_come(
+    log: Log, make_producer: MakeProducer, make_topic: MakeTopic, coordinators: FakeCoordinators
+) -> None:
+    topic = make_topic()
+    producer = make_producer()
+    producer.begin_transaction().commit()
+    may_begin = coordinators.hold("begin")
+    txn = producer.begin_transaction()
+    txn.produce(topic, b"x", partition=0)
+    assert producer.flush(0.05) == len(producer) == 1
+    threading.Timer(0.1, may_begin.set).start()
+    assert producer.flush(5) == len(producer) == 0
+    assert [m.value() for m in read_topic(log, topic)] == [b"x"]
+    txn.abort()
 
 
 def test_a_commit_does_not_wait_for_linger(
