@@ -10,30 +10,20 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    OFFSET_END,
-    OFFSET_INVALID,
-    OFFSET_STORED,
-    KafkaError,
-    KafkaException,
-    Message,
-)
+from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.control import TopicPartition
-from ..journal.errors import ConfigError, ConsumerError, LogtxError, NotSupportedError
+from ..journal.errors import ConfigError, LogtxError, NotSupportedError
 from ..journal.log import Log, LogConsumer
 from ..journal.open import open_log
-from ..journal.position import Position
 from ..journal.records import OffsetStep
-from .config import ConsumerConfig, IsolationLevel, OffsetsStorage
+from .config import ConsumerConfig, IsolationLevel
 from .counters import Counters
-from .offsets import open_positions
-from .pending import Record
-from .reading import OFFSET_TIMEOUT_S, Assigned, Began, Reading
+from .positions import Positions, key_of, place_of
+from .reading import OFFSET_TIMEOUT_S, Reading
 from .standing import HeldBack, Lag, held_back
 from .transactions import CommittedTransaction, SerialReader
 
@@ -42,10 +32,6 @@ POLL_SLICE_S: Final = 0.5
 """A wait without end is made of these, so that upkeep goes on and signals are seen."""
 
 RebalanceCallback = Callable[["Consumer", list[KafkaPartition]], Any]
-
-
-def _key(partition: KafkaPartition) -> TopicPartition:
-    return partition.topic, partition.partition
 
 
 class Consumer:
@@ -84,9 +70,8 @@ class Consumer:
         except LogtxError:
             self._inner.close()
             raise
-        self._positions = open_positions(self._log, self._inner, self._config)
+        self._positions = Positions(self._log, self._inner, self._config, self._reading)
         self._callbacks: dict[str, RebalanceCallback | None] = {}
-        self._commit_at_s = time.monotonic() + self._config.auto_commit_interval_ms / 1000
         self._unrestored: list[KafkaPartition] = []
         """Given to us by the group, and their positions could not be learnt yet."""
         self._closing = self._closed = False
@@ -130,7 +115,7 @@ class Consumer:
         self._check_open()
         self._reading.remove(list(self._reading.assigned))
         self._unrestored = []
-        self._restore(partitions)
+        self._positions.restore(partitions)
         self._inner.assign([a.kafka() for a in self._reading.assigned.values()])
 
     def unassign(self) -> None:
@@ -142,11 +127,11 @@ class Consumer:
     def incremental_assign(self, partitions: list[KafkaPartition]) -> None:
         """Read these too, from where `assign` would; those assigned already go on from there."""
         self._check_open()
-        moved = [p for p in partitions if _key(p) in self._reading.assigned]
-        self._restore(partitions)
+        moved = [p for p in partitions if key_of(p) in self._reading.assigned]
+        self._positions.restore(partitions)
         if self._config.cooperative:
             self._take_over([p for p in partitions if p not in moved])
-        self._reading.reassign([_key(p) for p in moved])
+        self._reading.reassign([key_of(p) for p in moved])
 
     def incremental_unassign(self, partitions: list[KafkaPartition]) -> None:
         """Read these no more; what is pending in them is dropped.
@@ -156,7 +141,7 @@ class Consumer:
         """
         self._check_open()
         for partition in partitions:
-            self._require(partition)
+            self._reading.require(key_of(partition))
         if self._config.cooperative:
             self._inner.incremental_unassign(partitions)
         self._forget(partitions)
@@ -177,7 +162,7 @@ class Consumer:
             self._reading.remove(list(self._reading.assigned))
             self._unrestored = []
         try:
-            self._restore(partitions)
+            self._positions.restore(partitions)
         except (LogtxError, KafkaException):
             # Nothing may be read without its position; the next poll tries again.
             self._unrestored += partitions
@@ -188,7 +173,7 @@ class Consumer:
         self._call("assign", partitions)
 
     def _take_over(self, partitions: list[KafkaPartition]) -> None:
-        places = [self._reading.assigned[_key(p)].kafka() for p in partitions]
+        places = [self._reading.assigned[key_of(p)].kafka() for p in partitions]
         if self._config.cooperative:
             self._inner.incremental_assign(places)
         else:
@@ -196,7 +181,7 @@ class Consumer:
 
     def _restore_again(self) -> None:
         partitions = self._unrestored
-        self._restore(partitions)
+        self._positions.restore(partitions)
         self._unrestored = []
         self._take_over(partitions)
         self._call("assign", partitions)
@@ -204,7 +189,7 @@ class Consumer:
     def _revoked(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
         try:
             self._call("revoke", partitions)
-            self._commit_before_leaving([_key(p) for p in partitions])
+            self._commit_before_leaving([key_of(p) for p in partitions])
         finally:
             self._forget(partitions)
         _LOG.info("revoked group=%s partitions=%d", self.group_id, len(partitions))
@@ -212,7 +197,7 @@ class Consumer:
     def _commit_before_leaving(self, keys: Sequence[TopicPartition]) -> None:
         try:
             if self._config.enable_auto_commit:
-                self._commit_moved(keys, wait=True)
+                self._positions.commit_moved(keys, wait=True)
         except KafkaException as error:
             # The next owner starts from what was committed before: repeats, but loses nothing.
             _LOG.warning("commit_at_revocation_failed group=%s error=%s", self.group_id, error)
@@ -224,9 +209,9 @@ class Consumer:
         self._call("lost" if self._callbacks.get("lost") else "revoke", partitions)
 
     def _forget(self, partitions: list[KafkaPartition]) -> None:
-        gone = {_key(p) for p in partitions}
+        gone = {key_of(p) for p in partitions}
         self._reading.remove(gone)
-        self._unrestored = [p for p in self._unrestored if _key(p) not in gone]
+        self._unrestored = [p for p in self._unrestored if key_of(p) not in gone]
 
     def _call(self, kind: str, partitions: list[KafkaPartition]) -> None:
         callback = self._callbacks.get(kind)
@@ -235,49 +220,14 @@ class Consumer:
 
     # --- positions ------------------------------------------------------------------------------
 
-    def _restore(self, partitions: Sequence[KafkaPartition]) -> None:
-        asked = [_key(p) for p in partitions if p.offset in (OFFSET_INVALID, OFFSET_STORED)]
-        # An IOV is compared with what is committed, wherever reading begins.
-        if self._config.offsets_storage is OffsetsStorage.TRANSACTIONS:
-            asked = [_key(p) for p in partitions]
-        committed = self._positions.fetch(asked) if asked else {}
-        for partition in partitions:
-            key = _key(partition)
-            stored = committed.get(key)
-            began = Began.ELSEWHERE
-            if partition.offset >= 0:
-                start = Position.from_metadata(partition.offset, partition.metadata)
-            elif partition.offset in (OFFSET_INVALID, OFFSET_STORED) and stored is not None:
-                start = stored
-            else:
-                reset = {OFFSET_BEGINNING: "earliest", OFFSET_END: "latest"}
-                start, began = self._reset(key, reset.get(partition.offset))
-            self._reading.add(key, start, stored, began)
-
-    def _reset(self, key: TopicPartition, wanted: str | None) -> tuple[Position, Began]:
-        # Where to begin without a committed position.
-        reset = wanted or self._config.auto_offset_reset
-        topic, partition = key
-        if reset == "error":
-            raise KafkaException(
-                KafkaError(
-                    KafkaError._AUTO_OFFSET_RESET,
-                    f"{topic}[{partition}] has no committed position, and auto.offset.reset=error",
-                )
-            )
-        if reset == "earliest":
-            offset = self._log.start_offset(topic, partition, timeout_s=OFFSET_TIMEOUT_S)
-            return Position.at(offset), Began.AT_START
-        offset = self._log.end_offset(topic, partition, timeout_s=OFFSET_TIMEOUT_S)
-        return Position.at(offset), Began.AT_END
-
     def position(self, partitions: Iterable[KafkaPartition]) -> list[KafkaPartition]:
         """Where delivery goes on: offset o2, and (o2, o3, met) as metadata for `assign`.
 
         `OFFSET_INVALID` for a partition that is not assigned.
         """
         self._check_open()
-        return [self._place(_key(p), self._position_of(_key(p))) for p in partitions]
+        keys = [key_of(p) for p in partitions]
+        return [place_of(key, self._positions.present(key)) for key in keys]
 
     def committed(
         self, partitions: Iterable[KafkaPartition], timeout: float = OFFSET_TIMEOUT_S
@@ -291,19 +241,7 @@ class Consumer:
         """
         del timeout  # confluent-kafka's parameter; the stores have bounds of their own
         self._check_open()
-        keys = [_key(p) for p in partitions]
-        found = self._positions.fetch(keys)
-        return [self._place(key, found.get(key)) for key in keys]
-
-    def _position_of(self, key: TopicPartition) -> Position | None:
-        assigned = self._reading.assigned.get(key)
-        return None if assigned is None else assigned.buffer.position()
-
-    @staticmethod
-    def _place(key: TopicPartition, position: Position | None) -> KafkaPartition:
-        if position is None:
-            return KafkaPartition(key[0], key[1], OFFSET_INVALID)
-        return KafkaPartition(key[0], key[1], position.o2, position.to_metadata())
+        return self._positions.committed([key_of(p) for p in partitions])
 
     def commit(
         self,
@@ -329,13 +267,7 @@ class Consumer:
             KafkaException: refused, such as after a rebalance.
         """
         self._check_open()
-        if self._config.offsets_storage is OffsetsStorage.TRANSACTIONS:
-            self._positions.commit({}, wait=True)
-        chosen = self._chosen(message, offsets)
-        if chosen is None:
-            return self._commit_moved(list(self._reading.assigned), wait=not asynchronous)
-        self._positions.commit(chosen, wait=not asynchronous)
-        return None if asynchronous else [self._place(k, p) for k, p in chosen.items()]
+        return self._positions.commit(message, offsets, wait=not asynchronous)
 
     def store_offsets(
         self, message: Message | None = None, offsets: list[KafkaPartition] | None = None
@@ -352,62 +284,7 @@ class Consumer:
             KafkaException: a partition is not assigned.
         """
         self._check_open()
-        if self._config.enable_auto_offset_store:
-            raise ConfigError("to choose what is committed set enable.auto.offset.store=false")
-        chosen = self._chosen(message, offsets) or {}
-        for topic, partition in chosen:
-            self._require(KafkaPartition(topic, partition))
-        for key, position in chosen.items():
-            self._reading.assigned[key].marked = position
-
-    def _chosen(
-        self, message: Message | None, offsets: list[KafkaPartition] | None
-    ) -> dict[TopicPartition, Position] | None:
-        if message is not None:
-            return self._after(message)
-        return None if offsets is None else {_key(p): self._as_position(p) for p in offsets}
-
-    def _after(self, message: Message) -> dict[TopicPartition, Position]:
-        key = cast(TopicPartition, (message.topic(), message.partition()))
-        assigned = self._reading.assigned.get(key)
-        found = assigned.buffer.position_after(cast(Record, message)) if assigned else None
-        if found is None:
-            raise ConsumerError(
-                f"can't commit after offset {message.offset()} of {key[0]}[{key[1]}]: only after "
-                "a message of the last poll or consume; commit() commits all that was delivered"
-            )
-        return {key: found}
-
-    def _as_position(self, partition: KafkaPartition) -> Position:
-        current = self._position_of(_key(partition))
-        if current is not None and partition.offset == current.o2:
-            return current
-        return Position.from_metadata(partition.offset, partition.metadata)
-
-    def _commit_moved(
-        self, keys: Sequence[TopicPartition], *, wait: bool
-    ) -> list[KafkaPartition] | None:
-        moved: dict[TopicPartition, Position] = {}
-        for key in keys:
-            assigned = self._reading.assigned.get(key)
-            if assigned is None:
-                continue
-            everything = self._config.enable_auto_offset_store
-            position = assigned.buffer.position() if everything else assigned.marked
-            if position is not None and position != assigned.stored:
-                moved[key] = position
-        if moved:
-            self._positions.commit(moved, wait=wait)
-        for key, position in moved.items():
-            self._reading.assigned[key].stored = position
-        return [self._place(k, p) for k, p in moved.items()] if wait else None
-
-    def _auto_commit(self) -> None:
-        # At the start of a poll: what was delivered before it counts as processed, as in Kafka.
-        now = time.monotonic()
-        if now >= self._commit_at_s:
-            self._commit_at_s = now + self._config.auto_commit_interval_ms / 1000
-            self._commit_moved(list(self._reading.assigned), wait=False)
+        self._positions.mark(message, offsets)
 
     # --- input offsets of transactions ----------------------------------------------------------
 
@@ -423,17 +300,7 @@ class Consumer:
             ConfigError: not with ``offsets.storage=kafka``, whose positions no transaction holds.
         """
         self._check_open()
-        if self._config.offsets_storage is not OffsetsStorage.TRANSACTIONS:
-            raise ConfigError("to send offsets with transactions set offsets.storage=transactions")
-        steps = []
-        for (topic, partition), assigned in self._reading.assigned.items():
-            position = assigned.buffer.position()
-            before = assigned.stored or assigned.origin
-            if position.place != before.place:
-                from_place = assigned.stored.place if assigned.stored else None
-                steps.append(OffsetStep(topic, partition, from_place, position))
-                assigned.stored = position
-        return steps
+        return self._positions.steps()
 
     def rewind(self) -> None:
         """Go back to the committed positions: deliver again what no transaction committed.
@@ -445,16 +312,7 @@ class Consumer:
             OffsetsPendingError: one still does after ``coordinator.timeout.ms``.
         """
         self._check_open()
-        keys = list(self._reading.assigned)
-        if not keys:
-            return
-        committed = self._positions.fetch(keys)
-        for key in keys:
-            assigned = self._reading.assigned[key]
-            stored = committed.get(key)
-            start = stored if stored is not None else assigned.origin
-            self._reading.add(key, start, stored, assigned.began)
-        self._reading.reassign(keys)
+        self._positions.rewind()
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -492,8 +350,7 @@ class Consumer:
     def _deliver(self, limit: int, timeout: float) -> list[Message]:
         self._enter("records")
         reading = self._serial or self._reading
-        if self._config.enable_auto_commit:
-            self._auto_commit()
+        self._positions.auto_commit()
         # Before anything is taken: what is taken counts as delivered, and must not be lost to an
         # error.
         reading.raise_failure(again=False)
@@ -547,8 +404,7 @@ class Consumer:
         while True:
             self._enter("transactions")
             assert self._serial is not None
-            if self._config.enable_auto_commit:
-                self._auto_commit()
+            self._positions.auto_commit()
             found = self._serial.next(timeout)
             if found is None:
                 return
@@ -559,46 +415,29 @@ class Consumer:
         self._check_open()
         self._inner.pause(partitions)
         for partition in partitions:
-            self._require(partition).paused = True
+            self._reading.require(key_of(partition)).paused = True
 
     def resume(self, partitions: list[KafkaPartition]) -> None:
         """Deliver these again."""
         self._check_open()
         for partition in partitions:
-            self._require(partition).paused = False
-        free = [p for p in partitions if not self._require(p).held]
+            self._reading.require(key_of(partition)).paused = False
+        free = [p for p in partitions if not self._reading.require(key_of(p)).held]
         if free:
             self._inner.resume(free)
 
     def seek(self, partition: KafkaPartition) -> None:
         """Go on from another offset: from there on, what ends there or later is delivered."""
         self._check_open()
-        key = _key(partition)
-        assigned = self._require(partition)
-        start, began = (
-            Position.from_metadata(partition.offset, partition.metadata),
-            Began.ELSEWHERE,
-        )
-        if partition.offset < 0:
-            reset = {OFFSET_BEGINNING: "earliest", OFFSET_END: "latest"}
-            start, began = self._reset(key, reset.get(partition.offset))
+        key = key_of(partition)
+        assigned = self._reading.require(key)
+        start, began = self._positions.start_at(partition)
         self._reading.add(key, start, assigned.stored, began)
         try:
             self._inner.seek(KafkaPartition(key[0], key[1], start.o1))
         except KafkaException:
             # Before the first poll, and after an error, librdkafka can't seek.
             self._reading.reassign([key])
-
-    def _require(self, partition: KafkaPartition) -> Assigned:
-        assigned = self._reading.assigned.get(_key(partition))
-        if assigned is None:
-            raise KafkaException(
-                KafkaError(
-                    KafkaError._UNKNOWN_PARTITION,
-                    f"{partition.topic}[{partition.partition}] is not assigned",
-                )
-            )
-        return assigned
 
     # --- the rest -------------------------------------------------------------------------------
 
@@ -692,7 +531,7 @@ class Consumer:
         self._closing = True
         try:
             if self._config.enable_auto_commit:
-                self._commit_moved(list(self._reading.assigned), wait=True)
+                self._positions.commit_moved(list(self._reading.assigned), wait=True)
         except KafkaException as error:
             _LOG.warning("commit_at_close_failed group=%s error=%s", self.group_id, error)
         try:

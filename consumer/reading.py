@@ -187,6 +187,18 @@ class Reading:
         self._changed()
         return assigned
 
+    def require(self, key: TopicPartition) -> Assigned:
+        """An assigned partition.
+
+        Raises:
+            KafkaException: it is not assigned.
+        """
+        assigned = self.assigned.get(key)
+        if assigned is None:
+            text = f"{key[0]}[{key[1]}] is not assigned"
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION, text))
+        return assigned
+
     def rebuild(self) -> None:
         """Begin every partition anew, with buffers of another kind."""
         for key, assigned in list(self.assigned.items()):

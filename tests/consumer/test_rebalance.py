@@ -106,7 +106,7 @@ def test_positions_that_could_not_be_restored_are_asked_for_again(
     topic = make_topic()
     transactions.append(topic, [b"1", b"2"])
     consumer = make_consumer(partition_assignment_strategy=strategy)
-    real = consumer._positions.fetch
+    real = consumer._positions.store.fetch
     failures = iter([True, True, False])
 
     def fetch(keys: Any) -> Any:
@@ -114,7 +114,7 @@ def test_positions_that_could_not_be_restored_are_asked_for_again(
             raise BrokerError("no answer")
         return real(keys)
 
-    monkeypatch.setattr(consumer._positions, "fetch", fetch)
+    monkeypatch.setattr(consumer._positions.store, "fetch", fetch)
     consumer.subscribe([topic])
     for _ in range(2):
         with pytest.raises(BrokerError):

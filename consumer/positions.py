@@ -1,0 +1,223 @@
+"""Positions of the assigned partitions: restored, told, committed, handed out as steps.
+
+Where they are kept is `offsets`; here is what follows for each assigned partition.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    OFFSET_STORED,
+    KafkaError,
+    KafkaException,
+    Message,
+)
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from ..journal.control import TopicPartition
+from ..journal.errors import ConfigError, ConsumerError
+from ..journal.log import Log, LogConsumer
+from ..journal.position import Position
+from ..journal.records import OffsetStep
+from .config import ConsumerConfig, OffsetsStorage
+from .offsets import open_positions
+from .pending import Record
+from .reading import OFFSET_TIMEOUT_S, Began, Reading
+
+_RESETS: Final = {OFFSET_BEGINNING: "earliest", OFFSET_END: "latest"}
+
+
+def key_of(partition: KafkaPartition) -> TopicPartition:
+    """Topic and number."""
+    return partition.topic, partition.partition
+
+
+def place_of(key: TopicPartition, position: Position | None) -> KafkaPartition:
+    """A position as the application is told it: o2, and the rest as metadata."""
+    if position is None:
+        return KafkaPartition(key[0], key[1], OFFSET_INVALID)
+    return KafkaPartition(key[0], key[1], position.o2, position.to_metadata())
+
+
+class Positions:
+    """Of all assigned partitions of one consumer. One thread at a time."""
+
+    def __init__(
+        self, log: Log, inner: LogConsumer, config: ConsumerConfig, reading: Reading
+    ) -> None:
+        """Nothing is asked for yet."""
+        self.store = open_positions(log, inner, config)
+        self._log = log
+        self._config = config
+        self._reading = reading
+        self._commit_at_s = time.monotonic() + config.auto_commit_interval_ms / 1000
+
+    # --- where reading begins -------------------------------------------------------------------
+
+    def restore(self, partitions: Sequence[KafkaPartition]) -> None:
+        """Begin partitions: at their offset if they have one, else where the group stands.
+
+        Raises:
+            KafkaException: the broker refused, or nothing is committed and
+                ``auto.offset.reset=error``.
+            RetriableError: the positions could not be learnt; nothing was begun.
+        """
+        asked = [key_of(p) for p in partitions if p.offset in (OFFSET_INVALID, OFFSET_STORED)]
+        # An IOV is compared with what is committed, wherever reading begins.
+        if self._config.offsets_storage is OffsetsStorage.TRANSACTIONS:
+            asked = [key_of(p) for p in partitions]
+        committed = self.store.fetch(asked) if asked else {}
+        for partition in partitions:
+            key = key_of(partition)
+            stored = committed.get(key)
+            if partition.offset in (OFFSET_INVALID, OFFSET_STORED) and stored is not None:
+                start, began = stored, Began.ELSEWHERE
+            else:
+                start, began = self.start_at(partition)
+            self._reading.add(key, start, stored, began)
+
+    def start_at(self, partition: KafkaPartition) -> tuple[Position, Began]:
+        """The position that a partition's offset names; by ``auto.offset.reset`` if it has none."""
+        if partition.offset >= 0:
+            return Position.from_metadata(partition.offset, partition.metadata), Began.ELSEWHERE
+        reset = _RESETS.get(partition.offset) or self._config.auto_offset_reset
+        topic, number = key_of(partition)
+        if reset == "error":
+            raise KafkaException(
+                KafkaError(
+                    KafkaError._AUTO_OFFSET_RESET,
+                    f"{topic}[{number}] has no committed position, and auto.offset.reset=error",
+                )
+            )
+        if reset == "earliest":
+            offset = self._log.start_offset(topic, number, timeout_s=OFFSET_TIMEOUT_S)
+            return Position.at(offset), Began.AT_START
+        offset = self._log.end_offset(topic, number, timeout_s=OFFSET_TIMEOUT_S)
+        return Position.at(offset), Began.AT_END
+
+    # --- told -----------------------------------------------------------------------------------
+
+    def present(self, key: TopicPartition) -> Position | None:
+        """Where delivery goes on; None for a partition that is not assigned."""
+        assigned = self._reading.assigned.get(key)
+        return None if assigned is None else assigned.buffer.position()
+
+    def committed(self, keys: Sequence[TopicPartition]) -> list[KafkaPartition]:
+        """What the group has committed."""
+        found = self.store.fetch(keys)
+        return [place_of(key, found.get(key)) for key in keys]
+
+    # --- committed ------------------------------------------------------------------------------
+
+    def commit(
+        self, message: Message | None, offsets: list[KafkaPartition] | None, *, wait: bool
+    ) -> list[KafkaPartition] | None:
+        """As `Consumer.commit`."""
+        if self._config.offsets_storage is OffsetsStorage.TRANSACTIONS:
+            self.store.commit({}, wait=True)
+        chosen = self._chosen(message, offsets)
+        if chosen is None:
+            return self.commit_moved(list(self._reading.assigned), wait=wait)
+        self.store.commit(chosen, wait=wait)
+        return [place_of(k, p) for k, p in chosen.items()] if wait else None
+
+    def mark(self, message: Message | None, offsets: list[KafkaPartition] | None) -> None:
+        """As `Consumer.store_offsets`."""
+        if self._config.enable_auto_offset_store:
+            raise ConfigError("to choose what is committed set enable.auto.offset.store=false")
+        chosen = self._chosen(message, offsets) or {}
+        marked = {self._reading.require(key): position for key, position in chosen.items()}
+        for assigned, position in marked.items():
+            assigned.marked = position
+
+    def _chosen(
+        self, message: Message | None, offsets: list[KafkaPartition] | None
+    ) -> dict[TopicPartition, Position] | None:
+        if message is not None:
+            return self._after(message)
+        return None if offsets is None else {key_of(p): self._as_position(p) for p in offsets}
+
+    def _after(self, message: Message) -> dict[TopicPartition, Position]:
+        key = cast(TopicPartition, (message.topic(), message.partition()))
+        assigned = self._reading.assigned.get(key)
+        found = assigned.buffer.position_after(cast(Record, message)) if assigned else None
+        if found is None:
+            raise ConsumerError(
+                f"can't commit after offset {message.offset()} of {key[0]}[{key[1]}]: only after "
+                "a message of the last poll or consume; commit() commits all that was delivered"
+            )
+        return {key: found}
+
+    def _as_position(self, partition: KafkaPartition) -> Position:
+        current = self.present(key_of(partition))
+        if current is not None and partition.offset == current.o2:
+            return current
+        return Position.from_metadata(partition.offset, partition.metadata)
+
+    def commit_moved(
+        self, keys: Sequence[TopicPartition], *, wait: bool
+    ) -> list[KafkaPartition] | None:
+        """Commit the positions of those of these partitions that moved since."""
+        moved: dict[TopicPartition, Position] = {}
+        for key in keys:
+            assigned = self._reading.assigned.get(key)
+            if assigned is None:
+                continue
+            everything = self._config.enable_auto_offset_store
+            position = assigned.buffer.position() if everything else assigned.marked
+            if position is not None and position != assigned.stored:
+                moved[key] = position
+        if moved:
+            self.store.commit(moved, wait=wait)
+        for key, position in moved.items():
+            self._reading.assigned[key].stored = position
+        return [place_of(k, p) for k, p in moved.items()] if wait else None
+
+    def auto_commit(self) -> None:
+        """Commit now and then, where ``enable.auto.commit`` says so.
+
+        At the start of a poll: what was delivered before it counts as processed, as in Kafka.
+        """
+        now = time.monotonic()
+        if self._config.enable_auto_commit and now >= self._commit_at_s:
+            self._commit_at_s = now + self._config.auto_commit_interval_ms / 1000
+            self.commit_moved(list(self._reading.assigned), wait=False)
+
+    # --- input offsets of transactions ----------------------------------------------------------
+
+    def steps(self) -> list[OffsetStep]:
+        """As `Consumer.offset_steps`."""
+        if self._config.offsets_storage is not OffsetsStorage.TRANSACTIONS:
+            raise ConfigError("to send offsets with transactions set offsets.storage=transactions")
+        steps = []
+        for (topic, partition), assigned in self._reading.assigned.items():
+            position = assigned.buffer.position()
+            before = assigned.stored or assigned.origin
+            if position.place != before.place:
+                from_place = assigned.stored.place if assigned.stored else None
+                steps.append(OffsetStep(topic, partition, from_place, position))
+                assigned.stored = position
+        return steps
+
+    def rewind(self) -> None:
+        """As `Consumer.rewind`."""
+        keys = list(self._reading.assigned)
+        if not keys:
+            return
+        committed: Mapping[TopicPartition, Position] = self.store.fetch(keys)
+        for key in keys:
+            assigned = self._reading.assigned[key]
+            stored = committed.get(key)
+            start = stored if stored is not None else assigned.origin
+            self._reading.add(key, start, stored, assigned.began)
+        self._reading.reassign(keys)
+
+    def close(self) -> None:
+        """Release what the store holds."""
+        self.store.close()
