@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from itertools import repeat
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from .control import BranchRange, TopicPartition
 from .position import Journal, Place, Position
@@ -25,6 +25,7 @@ from .records import (
     AddOffsets,
     AddPartitions,
     Begin,
+    Claim,
     Committed,
     DataPartition,
     JournalRecord,
@@ -36,41 +37,84 @@ from .records import (
 )
 
 T = TypeVar("T")
-_SHIFTS: Final = tuple(range(7, 70, 7))
+_SHIFTS: Final = tuple(range(21, 70, 7))
+_ONE: Final = 2
+"""The number 1 as a byte: the count of an array of one."""
 _CACHED: Final = 4_096
 """Lists of partitions, and partitions, that are remembered by their bytes."""
 _CACHED_BYTES: Final = 512
+
+
+class _Head(NamedTuple):
+    raw: bytes
+    epoch: int
+    incarnation: int
+
+
+class _Heads:
+    """The last one met, of any thread: a single reference, so it is never half of another."""
+
+    last = _Head(b"\0\0", 0, 0)
+
+
+_heads: Final = _Heads()
 
 
 def read_longs(raw: bytes, at: int, count: int) -> tuple[list[int], int]:
     """So many longs: zigzag, seven bits a byte, the lowest first."""
     longs = []
     for _ in range(count):
-        byte = raw[at]
+        # Of one to three bytes most are, and a loop over these costs as much again.
+        value = raw[at]
         at += 1
-        if byte < 128:
-            longs.append((byte >> 1) ^ -(byte & 1))
-            continue
-        value = byte & 127
-        for shift in _SHIFTS:
-            byte = raw[at]
+        if value > 127:
+            value += (raw[at] << 7) - 128
             at += 1
-            if byte < 128:
-                break
-            value |= (byte & 127) << shift
-        else:
-            raise ValueError("a number of more than 64 bits")
-        value |= byte << shift
+            if value > 16_383:
+                value += (raw[at] << 14) - 16_384
+                at += 1
+                if value > 2_097_151:
+                    value, at = _longer(raw, at, value - 2_097_152)
         longs.append((value >> 1) ^ -(value & 1))
     return longs, at
 
 
+def _longer(raw: bytes, at: int, value: int) -> tuple[int, int]:
+    """A number that goes on behind its third byte, not unzigzagged."""
+    for shift in _SHIFTS:
+        byte = raw[at]
+        at += 1
+        if byte < 128:
+            return value | byte << shift, at
+        value |= (byte & 127) << shift
+    raise ValueError("a number of more than 64 bits")
+
+
 def _long(raw: bytes, at: int) -> tuple[int, int]:
-    byte = raw[at]
-    if byte < 128:
-        return (byte >> 1) ^ -(byte & 1), at + 1
-    longs, at = read_longs(raw, at, 1)
-    return longs[0], at
+    value = raw[at]
+    at += 1
+    if value > 127:
+        value += (raw[at] << 7) - 128
+        at += 1
+        if value > 16_383:
+            value += (raw[at] << 14) - 16_384
+            at += 1
+            if value > 2_097_151:
+                value, at = _longer(raw, at, value - 2_097_152)
+    return (value >> 1) ^ -(value & 1), at
+
+
+def read_head(raw: bytes) -> tuple[int, int, int, int]:
+    """Epoch, incarnation and predicted offset of an entry, and where its record begins."""
+    # All that is written under one OWNER record begins alike, and is read in a row.
+    known = _heads.last
+    if raw.startswith(known.raw, 2):
+        at = 2 + len(known.raw)
+    else:
+        (epoch, incarnation), at = read_longs(raw, 2, 2)
+        known = _heads.last = _Head(raw[2:at], epoch, incarnation)
+    predicted, at = _long(raw, at)
+    return known.epoch, known.incarnation, predicted, at
 
 
 def _count(raw: bytes, at: int) -> tuple[int, int]:
@@ -163,11 +207,35 @@ def _writes(raw: bytes, at: int) -> tuple[PartitionWrites, int]:
     length, at = _count(raw, at + length)
     _, at = _long(raw, at + length)
     partition = _partition(raw[begin:at])
-    branches, at = _array(raw, at, _branch)
+    if raw[at] == _ONE:
+        # By far the most have one branch: all that follows at once, which must end the array.
+        (_, branch, first, last, count, end, first_offset), after = read_longs(raw, at, 7)
+        if not end:
+            branches = (BranchRange(branch % 2**64, first, last, count),)
+            return _writes_of(partition, branches, first_offset), after
+    found, at = _array(raw, at, _branch)
     first_offset, at = _long(raw, at)
+    return _writes_of(partition, tuple(found), first_offset), at
+
+
+def _writes_of(
+    partition: DataPartition, branches: tuple[BranchRange, ...], first_offset: int
+) -> PartitionWrites:
     if first_offset != UNKNOWN_OFFSET:
         partition = replace(partition, first_offset=first_offset)
-    return PartitionWrites(partition, tuple(branches)), at
+    return PartitionWrites(partition, branches)
+
+
+def _sequences(raw: bytes, at: int) -> tuple[dict[Journal, int], int]:
+    byte = raw[at]
+    if not byte:
+        return {}, at + 1
+    if byte == _ONE:
+        (_, partition, incarnation, sequence, end), after = read_longs(raw, at, 5)
+        if not end:
+            return {(partition, incarnation): sequence}, after
+    found, at = _array(raw, at, _sequence)
+    return dict(found), at
 
 
 def _sequence(raw: bytes, at: int) -> tuple[tuple[Journal, int], int]:
@@ -180,14 +248,13 @@ def _step(raw: bytes, at: int) -> tuple[OffsetStep, int]:
     (partition, has_from), at = read_longs(raw, at, 2)
     start = None
     if has_from:
-        (o2, o3), at = read_longs(raw, at, 2)
-        start = Place(o2, o3)
+        (from_o2, from_o3, o1, o2, o3), at = read_longs(raw, at, 5)
+        start = Place(from_o2, from_o3)
     else:
-        at = _long(raw, at)[1]
-    (o1, o2, o3), at = read_longs(raw, at, 3)
-    met, at = _array(raw, at, _sequence)
-    delivered, at = _array(raw, at, _sequence)
-    position = Position(o1=o1, o2=o2, o3=o3, met=dict(met), delivered=dict(delivered))
+        (_, o1, o2, o3), at = read_longs(raw, at, 4)
+    met, at = _sequences(raw, at)
+    delivered, at = _sequences(raw, at)
+    position = Position(o1=o1, o2=o2, o3=o3, met=met, delivered=delivered)
     return OffsetStep(topic, partition, start, position), at
 
 
@@ -263,6 +330,12 @@ def _finished(cls: type[Committed | Aborted]) -> Callable[[bytes, int], tuple[Jo
     return read
 
 
+def _claim(raw: bytes, at: int) -> tuple[Claim, int]:
+    group, at = _string(raw, at)
+    claimant, at = _long(raw, at)
+    return Claim(group=group, claimant=claimant, partitions=_gone(raw[at:])), len(raw)
+
+
 READERS: Final[Mapping[int, Callable[[bytes, int], tuple[JournalRecord, int]]]] = {
     RecordType.PRODUCER: _producer,
     RecordType.BEGIN: _begin,
@@ -271,5 +344,6 @@ READERS: Final[Mapping[int, Callable[[bytes, int], tuple[JournalRecord, int]]]] 
     RecordType.PREPARE_COMMIT: _prepare_commit,
     RecordType.COMMITTED: _finished(Committed),
     RecordType.ABORTED: _finished(Aborted),
+    RecordType.CLAIM: _claim,
 }
 """Type byte → what reads the record behind epoch, incarnation and predicted offset."""
