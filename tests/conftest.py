@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from confluent_kafka import Producer
 
+from logtx.integration.kafka import LocalKafka
 from logtx.journal.kafka_log import KafkaLog
 from logtx.journal.log import Log
 from logtx.journal.memory_log import MemoryLog
@@ -57,6 +58,20 @@ def log(transport: str, request: pytest.FixtureRequest) -> Iterator[Log]:
     opened = KafkaLog({"bootstrap.servers": servers})
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def own_log(
+    transport: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Log]:
+    """As `log`, on Kafka of a broker of its own: no other test's journal or coordinators."""
+    if transport != "kafka":
+        yield request.getfixturevalue("log")
+        return
+    with LocalKafka(tmp_path_factory.mktemp("kafka")) as kafka:
+        opened = KafkaLog({"bootstrap.servers": kafka.bootstrap_servers})
+        yield opened
+        opened.close()
 
 
 @pytest.fixture

@@ -27,11 +27,12 @@ COORDINATORS: Final = 3
 
 
 @pytest.fixture(scope="module")
-def log(logtx_kafka: LocalKafka) -> Iterator[KafkaLog]:
-    """The session's broker."""
-    opened = KafkaLog({"bootstrap.servers": logtx_kafka.bootstrap_servers})
-    yield opened
-    opened.close()
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaLog]:
+    """A broker of its own: coordinators of other tests would take their share of the journal."""
+    with LocalKafka(tmp_path_factory.mktemp("kafka")) as kafka:
+        opened = KafkaLog({"bootstrap.servers": kafka.bootstrap_servers})
+        yield opened
+        opened.close()
 
 
 @pytest.fixture(scope="module")
@@ -162,9 +163,7 @@ def test_planned_moves_abort_nothing_and_keep_the_balance(
         assert committer.await_told(50, TIMEOUT_S)
         leaving.start()
         leaving.await_ready()
-        owners = list(settled(log, fleet).values())
-        share = [owners.count(member.address) for member in fleet.members]
-        assert max(share) - min(share) <= 1, share
+        settled(log, fleet)  # which an uneven share never is
         assert committer.await_told(50, TIMEOUT_S)
         assert transaction.commit(TIMEOUT_S).state.commits, "it lived through both moves"
         held.close()

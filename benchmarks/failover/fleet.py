@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
@@ -125,7 +126,7 @@ class Fleet:
         return Checkpoint.from_group_offset(committed)
 
     def await_settled(self, partitions: int, quiet_s: float, timeout_s: float) -> dict[int, str]:
-        """Wait until no partition has changed its owner for a while, and all are alive.
+        """Wait until no partition has changed its owner for a while, all alive, evenly spread.
 
         Returns:
             Journal partition → address.
@@ -148,8 +149,10 @@ class Fleet:
                 if c is not None and c.epoch >= self._epochs.get(p, -1)
             }
             self._epochs.update({p: epoch for p, (_, epoch) in found.items()})
-            alive = all(address in running for address, _ in found.values())
-            if found != owners or len(found) < partitions or not alive:
+            load = Counter(address for address, _ in found.values())
+            alive = load.keys() <= running
+            even = max(load.values(), default=0) - min((load[a] for a in running), default=0) <= 1
+            if found != owners or len(found) < partitions or not alive or not even:
                 owners, since_s = found, time.monotonic()
             time.sleep(_POLL_S)
         return {p: address for p, (address, _) in owners.items()}

@@ -12,24 +12,21 @@ from logtx.journal.reader import find_fates, journal_partition_of
 
 from .clusters import PARTITIONS, Cluster, Committer, cluster_of
 
-MakeTopic = Callable[..., str]
-
 
 @pytest.fixture
-def cluster(log: Log, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def cluster(own_log: Log, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """No coordinator yet. A producer that is cold makes a move slow, not wrong."""
     monkeypatch.setattr(appender, "WARM_S", 0.0)
-    with cluster_of(log) as made:
+    with cluster_of(own_log) as made:
         yield made
 
 
-def test_a_committing_client_loses_nothing(
-    cluster: Cluster, make_topic: MakeTopic, unique: Callable[[str], str]
-) -> None:
-    group = unique("group")
+def test_a_committing_client_loses_nothing(cluster: Cluster, unique: Callable[[str], str]) -> None:
+    group, topic = unique("group"), unique("topic")
+    cluster.log.create_topic(topic, partitions=1)
     home = journal_partition_of(group, PARTITIONS)
     cluster.joined(2)
-    steady = Committer(cluster.log, make_topic(), group=group, name=unique("producer"))
+    steady = Committer(cluster.log, topic, group=group, name=unique("producer"))
     try:
         steady.progress()
         cluster.join()
