@@ -3,6 +3,8 @@
 BIN := .venv/bin
 READY := .venv/.logtx-ready
 LOCKS := requirements.lock make/build.lock make/jdk.lock
+# Most tests wait for brokers: two files at a time, each with a Kafka of its own.
+SIDE_BY_SIDE := -n 2 --dist loadfile
 export PYTHON
 
 .PHONY: help demo test test-all check search bench bench-failover bench-recovery simulate proto lock clean
@@ -15,10 +17,10 @@ demo: $(READY) ## Show logtx at work on a Kafka of its own (ARGS="--flights 1000
 	@$(BIN)/logtx demo $(ARGS)
 
 test: $(READY) ## Run the tests without the slow ones (ARGS="-k spill")
-	$(BIN)/pytest -m "not slow" $(ARGS)
+	$(BIN)/pytest -m "not slow" $(SIDE_BY_SIDE) $(ARGS)
 
 test-all: $(READY) ## Run all tests
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest $(SIDE_BY_SIDE) $(ARGS)
 
 simulate: $(READY) ## Run histories with faults, by seed (SEEDS=20000, START=0), or one again (SEED=7)
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) \
