@@ -276,6 +276,7 @@ class PartitionBuffer:
             pending.control = control
         elif pending.control != control:
             pending.uniform = False
+        pending.further_headers = True
         pending.records.append(record)
         self._touched.append(pending)
         return pending

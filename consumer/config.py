@@ -32,8 +32,13 @@ _FIXED: Final[Mapping[str, Any]] = {
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "fetch.queue.backoff.ms": 5,  # at its default of 1 s a backlog is read at an eighth of the rate
     "fetch.wait.max.ms": 10,  # seek waits for the pending fetch
-    "queued.max.messages.kbytes": 32_768,
+    "queued.min.messages": 20_000,  # of each partition; a queued message costs 0.5 KB beyond itself
 }
+QUEUE_SHARE: Final = 4
+"""Unless it is set, ``queued.max.messages.kbytes`` is ``pending.memory.max.bytes`` by this: what
+librdkafka reads ahead is memory too. It fetches no more than that at a time, either."""
+QUEUE_KBYTES: Final = (1_024, 65_536)
+"""Least and most of it."""
 _MAIN_ONLY: Final = frozenset({"group.instance.id", "on_commit", "statistics.interval.ms"})
 
 
@@ -78,6 +83,9 @@ class ConsumerConfig:
     chose."""
     pending_memory_max_bytes: int = 64 * MIB
     """``pending.memory.max.bytes``: records of pending transactions beyond it go to disk."""
+    pending_disk_max_bytes: int | None = None
+    """``pending.disk.max.bytes``: what they may occupy there; None (given as -1) = as much as the
+    disk has, for a full disk loses nothing either."""
     pending_dir: str | None = None
     """``pending.dir``: where they go; None = a fresh temporary directory."""
     pending_lookup_age_ms: int = 60_000
@@ -92,6 +100,9 @@ class ConsumerConfig:
     transaction_group: str = "default"
     """``transaction.group``: whose transactions ``isolation.level=serializable`` and
     `Consumer.transactions` deliver."""
+    offsets_group: str | None = None
+    """``transaction.group`` if it is set, with ``offsets.storage=transactions``: which one commits
+    the consumer group's offsets. None = whichever does already."""
     cooperative: bool = False
     """Partitions come and go one by one: a cooperative assignor or ``group.protocol=consumer``."""
     librdkafka: Mapping[str, Any]
@@ -148,26 +159,37 @@ class ConsumerConfig:
             "pending_memory_max_bytes": take_integer(
                 rest, "pending.memory.max.bytes", 64 * MIB, 0, 2**62
             ),
+            "pending_disk_max_bytes": _or_none(
+                take_integer(rest, "pending.disk.max.bytes", -1, -1, 2**62)
+            ),
             "pending_dir": take_text(rest, "pending.dir", None),
             "pending_lookup_age_ms": take_integer(rest, "pending.lookup.age.ms", 60_000, 1),
             "torn_reset": take_choice(rest, "torn.reset", None, ["skip", "error"]),
             "offsets_storage": storage,
             "coordinator_timeout_ms": take_integer(rest, "coordinator.timeout.ms", 30_000, 1),
+            "offsets_group": None if in_kafka else rest.get("transaction.group"),
             "transaction_group": take_text(rest, "transaction.group", "default"),
         }
         for name in rest:
             if name.startswith(_OWN_PREFIXES):
                 raise ConfigError(f"{name} is no setting of a consumer; check its spelling")
-        return cls(**own, cooperative=_cooperative(rest), librdkafka=_librdkafka(rest))
+        librdkafka = _librdkafka(rest, own["pending_memory_max_bytes"])
+        return cls(**own, cooperative=_cooperative(rest), librdkafka=librdkafka)
 
 
-def _librdkafka(rest: Mapping[str, Any]) -> dict[str, Any]:
+def _or_none(value: int) -> int | None:
+    return None if value < 0 else value
+
+
+def _librdkafka(rest: Mapping[str, Any], memory_max_bytes: int) -> dict[str, Any]:
     if take_flag(dict(rest), "enable.partition.eof", False):
         raise ConfigError(
             "enable.partition.eof=true can't be used: a partition's end says nothing of what is "
             "pending; remove it, and ask lag()"
         )
-    return {**_DEFAULTS, **rest, **_FIXED}
+    least, most = QUEUE_KBYTES
+    kbytes = max(least, min(memory_max_bytes // QUEUE_SHARE // 1024, most))
+    return {**_DEFAULTS, "queued.max.messages.kbytes": kbytes, **rest, **_FIXED}
 
 
 def _cooperative(rest: Mapping[str, Any]) -> bool:

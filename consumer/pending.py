@@ -12,17 +12,26 @@ seamlessly spilling to disk beyond a configurable memory limit).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
+from operator import methodcaller
 from typing import Final, Protocol
 
 from ..journal.control import TopicPartition
 from ..journal.state import State
 
 RECORD_OVERHEAD_BYTES: Final = 600
-"""What a buffered record costs beyond its key and value: message, headers, list slot. Measured
-as resident memory, with one header: 560."""
+"""What a buffered record costs beyond its key and value: message, TxId, list slot. Measured as
+resident memory: 560."""
+HEADER_OVERHEAD_BYTES: Final = 200
+"""What each further header costs beyond its name and value."""
+TRANSACTION_OVERHEAD_BYTES: Final = 1_200
+"""What a pending transaction costs in one partition beyond its records, spilled or not."""
 SPILL_DOWN_TO: Final = 0.75
 """A spill frees a quarter of the limit at once, so that it is not asked for again by every batch;
 with many small transactions that keeps the cost of choosing among them linear."""
+
+_headers_of = methodcaller("headers")
+_key_of = methodcaller("key")
 
 RawTxId = bytes
 """Value of the header TxId, 16 bytes, compared as it is."""
@@ -63,7 +72,7 @@ class SpillStore(Protocol):
         """A run's records in the order they were appended, a piece at a time."""
 
     def delete(self, run: int) -> None:
-        """Drop a run; its space comes back some time later."""
+        """Drop a run, and free its space."""
 
 
 class PendingTransaction:
@@ -76,7 +85,9 @@ class PendingTransaction:
         "charged_bytes",
         "charged_records",
         "control",
+        "counted",
         "first_offset",
+        "further_headers",
         "owner",
         "records",
         "run",
@@ -107,14 +118,19 @@ class PendingTransaction:
         """TxCtl of the first record."""
         self.uniform = True
         """All records carry that TxCtl, so they are of one branch and unnumbered, or only one."""
+        self.further_headers = False
+        """Some record has others than the TxId."""
         self.run: int | None = None
         self.run_bytes = 0
-        """Keys and values that were spilled."""
+        """Keys, values and headers beyond the TxId that were spilled."""
         self.run_records = 0
         self.run_last_offset = -1
         self.charged_records = 0
         """How many of `records` are charged."""
         self.charged_bytes = 0
+        """Of those; what spilling frees."""
+        self.counted = False
+        """Whether the transaction itself is charged."""
         self.since: float | None = None
         """When the shell first saw it pending, on the shell's clock; None = not yet."""
         self.state: State | None = None
@@ -143,7 +159,7 @@ class PendingTransactionMap:
         """Begin empty.
 
         Args:
-            memory_max_bytes: keys, values and overhead held in memory before spilling.
+            memory_max_bytes: keys, values, headers and overhead held in memory before spilling.
             store: where to spill; None = nowhere, memory then grows without bound.
         """
         self.memory_max_bytes = memory_max_bytes
@@ -178,7 +194,12 @@ class PendingTransactionMap:
             if not fresh:
                 continue
             size = len(fresh) * RECORD_OVERHEAD_BYTES + sum(map(len, fresh))
-            size += sum(len(key) for record in fresh if (key := record.key()))
+            size += sum(map(len, filter(None, map(_key_of, fresh))))
+            if pending.further_headers:
+                size += _further_headers_bytes(fresh)
+            if not pending.counted:
+                pending.counted = True
+                self.memory_bytes += TRANSACTION_OVERHEAD_BYTES
             pending.charged_records += len(fresh)
             pending.charged_bytes += size
             self.memory_bytes += size
@@ -216,8 +237,8 @@ class PendingTransactionMap:
     def stream(self, pending: PendingTransaction) -> Iterator[Record]:
         """All records in offset order, spilled ones a piece at a time."""
         if pending.run is not None and self._store is not None:
-            yield from self._store.read(pending.run)
-        yield from pending.records
+            return chain(self._store.read(pending.run), pending.records)
+        return iter(pending.records)
 
     def discard(self, pending: PendingTransaction) -> None:
         """Drop the records: delivered, aborted or resolved. Repeating it changes nothing."""
@@ -227,8 +248,24 @@ class PendingTransactionMap:
             self._store.delete(run)
         pending.records = []
         self._uncharge(pending)
+        if pending.counted:
+            pending.counted = False
+            self.memory_bytes -= TRANSACTION_OVERHEAD_BYTES
 
     def _uncharge(self, pending: PendingTransaction) -> None:
         self.memory_bytes -= pending.charged_bytes
         pending.charged_bytes = 0
         pending.charged_records = 0
+
+
+def _further_headers_bytes(records: Sequence[Record]) -> int:
+    # The TxId is in what a record costs anyway.
+    found = list(map(_headers_of, records))
+    first = found[0] or ()
+    if len(found) > 1 and found[-1] == first and found.count(found[0]) == len(found):
+        return len(found) * _header_bytes(first)
+    return sum(_header_bytes(headers) for headers in found if headers and len(headers) > 1)
+
+
+def _header_bytes(headers: Sequence[tuple[str, bytes | None]]) -> int:
+    return sum(len(name) + len(raw or b"") + HEADER_OVERHEAD_BYTES for name, raw in headers[1:])

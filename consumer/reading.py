@@ -26,7 +26,7 @@ from .counters import Counters
 from .lookup import LookUps
 from .pending import PendingTransactionMap, Record
 from .side_read import SideReader
-from .spill import RocksSpillStore
+from .spill import FileSpillStore
 from .uncommitted import UncommittedBuffer
 
 _LOG = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Assigned:
     """One assigned partition."""
 
     __slots__ = (
-        *("active", "began", "buffer", "held", "key", "marked"),
+        *("active", "began", "buffer", "claim", "held", "key", "marked"),
         *("origin", "paused", "stored", "told", "urgent"),
     )
 
@@ -74,6 +74,8 @@ class Assigned:
         self.stored = stored
         """The committed position, or for steps of an IOV the last one handed out."""
         self.began = began
+        self.claim: int | None = None
+        """Number of the claim that it is read under; None where nothing was to be claimed."""
         self.marked: Position | None = None
         """What `Consumer.store_offsets` chose to be committed."""
         self.paused = False
@@ -148,7 +150,7 @@ class Reading:
         self._log = log
         self._inner = inner
         self._config = config
-        self._store = RocksSpillStore(config.pending_dir)
+        self._store = FileSpillStore(config.pending_dir, config.pending_disk_max_bytes)
         self.pending_map = PendingTransactionMap(config.pending_memory_max_bytes, self._store)
         self._side_reader = SideReader(log, config.librdkafka_quiet, self.pending_map)
         self._look_ups = LookUps(log)
@@ -183,6 +185,7 @@ class Reading:
         assigned.buffer = self.make_buffer(assigned)
         if former is not None:
             assigned.paused, assigned.marked = former.paused, former.marked
+            assigned.claim = former.claim
         self.assigned[key] = assigned
         self._changed()
         return assigned

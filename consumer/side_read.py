@@ -95,6 +95,8 @@ class SideReader:
                 return
             self._begin(buffer, overlapping(requests))
         assert self._consumer is not None
+        # A disk that refuses stops the reading and not the memory's growth.
+        self._pending_map.enforce()
         first = self._consumer.poll(timeout_s)
         if first is None:
             return
@@ -170,6 +172,7 @@ class SideReader:
             found.control = control
             current.found[raw] = self._view[raw] = found
         found.uniform = found.uniform and found.control == control
+        found.further_headers = found.further_headers or len(record.headers() or ()) > 1
         found.records.append(record)
 
     def _settle_below(self, current: _Pass, offset: int) -> None:

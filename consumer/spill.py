@@ -1,7 +1,8 @@
-"""Pending records on disk: runs of records in a RocksDB of the consumer's own.
+"""Pending records on disk: a file per transaction and data partition.
 
-The store is no durable state: a consumer that starts again reads its transactions from the log,
-so the write-ahead log is off and the directory of a dead process is deleted.
+Written by appending, read from its start, deleted as one: so a file's space is known exactly, and
+is free as soon as the transaction is delivered. No durable state: a consumer that starts again
+reads its transactions from the log, so nothing is synced, and what a dead process left is deleted.
 
 Source: seed 001, "Transactional consumer" (spilling to disk), "Consumer failure" (delete any
 state that spilt over to disk and start with a new map).
@@ -11,238 +12,217 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import struct
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Final
 
 import msgspec
-from confluent_kafka import Message
-from rocksdict import (
-    BlockBasedOptions,
-    Cache,
-    DBCompressionType,
-    Options,
-    Rdict,
-    WriteOptions,
-)
 
 from ..journal.control import TopicPartition
 from ..journal.errors import SpillError
+from .chunk import decode_chunk, encode_chunks
 from .pending import Record
+from .scratch import ScratchDirectory, remove_stale
 
 _LOG = logging.getLogger(__name__)
-_T = TypeVar("_T")
-
-CHUNK_MAX_BYTES: Final = 512 * 1024
-"""Keys and values in one stored value: what a reader of a run holds in memory at a time."""
-CHUNK_MAX_RECORDS: Final = 1_000
-COMPACT_AFTER_BYTES: Final = 256 * 1024 * 1024
-"""Deleted ranges free no disk by themselves; beyond this much a compaction does."""
-_MIB: Final = 1024 * 1024
-_KEY: Final = struct.Struct(">QI")
-"""Run, chunk."""
-_PREFIX: Final = "logtx-pending-"
-_Fields = tuple[int, bytes | None, bytes | None, int, int, Any, int | None]
+BLOCK_BYTES: Final = 4096
+"""What a file occupies is counted in these."""
+_HEAD: Final = struct.Struct(">II")
+"""Before each chunk: its length, its CRC-32. A disk that fails when the kernel writes back what it
+took tells nobody, and later gives something else."""
 
 
-def _options() -> Options:
-    # Bounded: about 21 MB however much is stored (measured), against 122 MB at the defaults.
-    options = Options(raw_mode=True)
-    options.create_if_missing(True)
-    options.set_write_buffer_size(8 * _MIB)
-    options.set_max_write_buffer_number(2)
-    options.set_db_write_buffer_size(16 * _MIB)
-    options.set_max_open_files(64)
-    options.set_target_file_size_base(8 * _MIB)
-    options.set_compression_type(DBCompressionType.none())
-    table = BlockBasedOptions()
-    table.set_block_cache(Cache(8 * _MIB))
-    table.set_cache_index_and_filter_blocks(True)
-    options.set_block_based_table_factory(table)
-    return options
+class _Run:
+    """One file."""
+
+    __slots__ = ("owner", "path", "size")
+
+    def __init__(self, path: Path, owner: TopicPartition) -> None:
+        self.path = path
+        self.owner = owner
+        self.size = 0
 
 
-def _to_fields(message: Any) -> _Fields:
-    kind, timestamp = message.timestamp()
-    return (
-        message.offset(),
-        message.key(),
-        message.value(),
-        kind,
-        timestamp,
-        message.headers(),
-        message.leader_epoch(),
-    )
+class FileSpillStore:
+    """`SpillStore` in files. Makes its directory lazily: most consumers never spill.
 
+    One thread at a time.
+    """
 
-def _to_message(owner: TopicPartition, fields: _Fields) -> Message:
-    offset, key, value, kind, timestamp, headers, leader_epoch = fields
-    # msgpack has no tuples; confluent-kafka's headers are some.
-    pairs = None if headers is None else [(name, raw) for name, raw in headers]
-    rest = {} if leader_epoch is None else {"leader_epoch": leader_epoch}
-    return Message(
-        topic=owner[0],
-        partition=owner[1],
-        offset=offset,
-        key=key,
-        value=value,
-        headers=pairs,
-        timestamp=(kind, timestamp),
-        **cast(Any, rest),
-    )
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def remove_stale(parent: Path) -> int:
-    """Delete what dead processes left in a ``pending.dir``; returns how many directories."""
-    removed = 0
-    for found in parent.glob(f"{_PREFIX}*"):
-        pid = found.name.removeprefix(_PREFIX).partition("-")[0]
-        if pid.isdecimal() and not _alive(int(pid)):
-            shutil.rmtree(found, ignore_errors=True)
-            removed += 1
-    return removed
-
-
-class RocksSpillStore:
-    """`SpillStore` in RocksDB. Opens lazily: most consumers never spill. One thread at a time."""
-
-    def __init__(self, directory: str | None = None) -> None:
+    def __init__(self, directory: str | None = None, disk_max_bytes: int | None = None) -> None:
         """Check the directory and clear it of what dead processes left.
 
         Args:
             directory: where a directory of this process goes; None = the system's temporary one.
+            disk_max_bytes: of all files together, in whole blocks; None = as the disk allows.
 
         Raises:
             SpillError: it can't be written.
         """
         self.spilled_bytes = 0
+        self.disk_bytes = 0
+        """Occupied now."""
+        self._disk_max_bytes = disk_max_bytes
         self._parent = Path(directory) if directory is not None else Path(tempfile.gettempdir())
-        self._path: Path | None = None
-        self._db: Any = None
-        self._write_options = WriteOptions()
-        self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
+        self._directory: ScratchDirectory | None = None
         self._next_run = 0
-        self._runs: dict[int, tuple[TopicPartition, int, int]] = {}
-        """Run → (data partition, chunks, bytes)."""
-        self._deleted_bytes = 0
-        self._pack = msgspec.msgpack.Encoder()
-        self._unpack = msgspec.msgpack.Decoder()
+        self._runs: dict[int, _Run] = {}
         if directory is not None:
-            self._guard("make", partial(self._parent.mkdir, parents=True, exist_ok=True))
-            if not os.access(self._parent, os.W_OK | os.X_OK):
-                raise self._error("write", PermissionError("not writable"))
+            with self._telling("make"):
+                self._parent.mkdir(parents=True, exist_ok=True)
+            with self._telling("write"):
+                if not os.access(self._parent, os.W_OK | os.X_OK):
+                    raise PermissionError("not writable")
         remove_stale(self._parent)
 
     def append(self, run: int | None, owner: TopicPartition, records: Sequence[Record]) -> int:
         """Append records to a run; where it raises, the run is as before."""
-        db = self._open()
+        if self._directory is None:
+            with self._telling("write"):
+                self._directory = ScratchDirectory.make(self._parent)
         number = self._next_run if run is None else run
-        _, chunks, size = self._runs.get(number, (owner, 0, 0))
-        for chunk in _chunks(records):
-            packed = self._pack.encode([_to_fields(record) for record in chunk])
-            key = _KEY.pack(number, chunks)
-            self._guard("write to", db.put, key, packed, self._write_options)
-            chunks += 1
-            size += len(packed)
-            self.spilled_bytes += len(packed)
-        # Only now: a run whose append failed half-way is overwritten by the next attempt.
-        self._runs[number] = owner, chunks, size
+        found = self._runs.get(number)
+        if found is None:
+            found = _Run(self._directory.path / str(number), owner)
+        with self._telling("write"):
+            size = self._write(found, records)
+        self.spilled_bytes += size - found.size
+        self.disk_bytes += _blocks(size) - _blocks(found.size)
+        found.size = size
+        # Only now: a run that can't be begun does not exist.
+        self._runs[number] = found
         self._next_run = max(self._next_run, number + 1)
         return number
 
+    def _write(self, run: _Run, records: Sequence[Record]) -> int:
+        descriptor = os.open(run.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            size = run.size
+            for chunk in encode_chunks(records):
+                head = _HEAD.pack(len(chunk), zlib.crc32(chunk))
+                self._check_room(run, size + len(head) + len(chunk))
+                size = _write_at(descriptor, size, [head, chunk])
+        except BaseException:
+            # A part would be overwritten by the next attempt, but holds room until then.
+            _cut(descriptor, run)
+            raise
+        # A disk behind a network may take all and refuse here.
+        os.close(descriptor)
+        return size
+
+    def _check_room(self, run: _Run, size: int) -> None:
+        most = self._disk_max_bytes
+        if most is not None and self.disk_bytes - _blocks(run.size) + _blocks(size) > most:
+            raise SpillError(
+                f"pending transactions need more than pending.disk.max.bytes={most} in "
+                f"{self._place}. Nothing was lost; raise it, or pending.memory.max.bytes, then "
+                "start the consumer again"
+            )
+
     def read(self, run: int) -> Iterator[Record]:
         """The run's records, one chunk in memory at a time."""
-        owner, chunks, _ = self._runs[run]
-        for chunk in range(chunks):
-            if self._db is None:
-                raise SpillError("the consumer was closed while a transaction was being read")
-            key = _KEY.pack(run, chunk)
-            packed = self._guard("read", self._db.get, key)
-            if packed is None:
-                raise SpillError(f"{self._path} lost records of pending transactions")
-            for fields in self._unpack.decode(packed):
-                yield cast(Record, _to_message(owner, fields))
+        return chain.from_iterable(self._chunks(run))
+
+    def _chunks(self, number: int) -> Iterator[list[Record]]:
+        run = self._runs.get(number)
+        with self._telling("read"):
+            file = None if run is None else run.path.open("rb", buffering=0)
+        position = 0
+        try:
+            while True:
+                if run is None or file is None or self._runs.get(number) is not run:
+                    raise SpillError("the consumer was closed while a transaction was being read")
+                if position >= run.size:
+                    return
+                with self._telling("read"):
+                    head = file.read(_HEAD.size)
+                    size, check = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, -1)
+                    chunk = file.read(size)
+                position += _HEAD.size + size
+                yield self._decode(run, chunk, check)
+        finally:
+            if file is not None:
+                file.close()
+
+    def _decode(self, run: _Run, chunk: bytes, check: int) -> list[Record]:
+        if zlib.crc32(chunk) == check:
+            try:
+                return decode_chunk(run.owner, chunk)
+            except msgspec.DecodeError:
+                _LOG.exception("spill_decode_failed path=%s", run.path)
+        raise SpillError(
+            f"{run.path} does not hold what was written to it: the disk fails, or somebody "
+            "changed it. Nothing was lost; start the consumer again, with another pending.dir"
+        )
 
     def delete(self, run: int) -> None:
-        """Drop a run. With the last one the whole directory goes; else a compaction, now and then.
+        """Drop a run, and with the last one the directory.
 
         A disk that refuses here is not an error: the space stays taken until the directory goes.
         """
-        _, chunks, size = self._runs.pop(run)
-        if self._db is None:
-            return
+        found = self._runs.pop(run)
+        self.disk_bytes -= _blocks(found.size)
         if not self._runs:
             self._remove()
             return
-        self._deleted_bytes += size
         try:
-            self._db.delete_range(_KEY.pack(run, 0), _KEY.pack(run, chunks), self._write_options)
-            if self._deleted_bytes > COMPACT_AFTER_BYTES:
-                self._deleted_bytes = 0
-                self._db.compact_range(None, _KEY.pack(min(self._runs), 0))
-        except Exception as error:  # noqa: BLE001  # rocksdict raises plain Exception
-            _LOG.warning("spill_delete_failed path=%s error=%s", self._path, error)
+            found.path.unlink(missing_ok=True)
+        except OSError as error:
+            _LOG.warning("spill_delete_failed path=%s error=%s", found.path, error)
 
     def close(self) -> None:
         """Delete the directory."""
         self._runs.clear()
+        self.disk_bytes = 0
         self._remove()
 
-    def _open(self) -> Any:
-        if self._db is None:
-            prefix = f"{_PREFIX}{os.getpid()}-"
-            make = partial(tempfile.mkdtemp, prefix=prefix, dir=self._parent)
-            path = self._guard("write to", make)
-            self._path = Path(path)
-            self._db = self._guard("open", Rdict, str(path), _options())
-        return self._db
-
     def _remove(self) -> None:
-        db, self._db = self._db, None
-        self._deleted_bytes = 0
-        if db is not None:
-            try:
-                db.close()
-            except Exception as error:  # noqa: BLE001  # after a full disk even close() raises
-                _LOG.warning("spill_close_failed path=%s error=%s", self._path, error)
-        if self._path is not None:
-            shutil.rmtree(self._path, ignore_errors=True)
-            self._path = None
+        directory, self._directory = self._directory, None
+        if directory is not None:
+            directory.remove()
 
-    def _guard(self, what: str, act: Callable[..., _T], *arguments: Any) -> _T:
+    @property
+    def _place(self) -> Path:
+        return self._parent if self._directory is None else self._directory.path
+
+    @contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
         try:
-            return act(*arguments)
-        except Exception as error:  # rocksdict raises plain Exception
-            raise self._error(what, error) from error
-
-    def _error(self, what: str, error: Exception) -> SpillError:
-        path = self._path or self._parent
-        return SpillError(
-            f"can't {what} {path}: {error}. Nothing was lost; free space or set pending.dir to a "
-            "writable directory, then start the consumer again"
-        )
+            yield
+        except OSError as error:
+            raise SpillError(
+                f"can't {what} {self._place}: {error}. Nothing was lost; free space or set "
+                "pending.dir to a writable directory, then start the consumer again"
+            ) from error
 
 
-def _chunks(records: Sequence[Record]) -> Iterator[Sequence[Record]]:
-    start = size = 0
-    for index, record in enumerate(records):
-        size += len(record) + len(record.key() or b"") + 100
-        if size >= CHUNK_MAX_BYTES or index - start + 1 >= CHUNK_MAX_RECORDS:
-            yield records[start : index + 1]
-            start, size = index + 1, 0
-    if start < len(records):
-        yield records[start:]
+def _blocks(size: int) -> int:
+    return -(-size // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def _write_at(descriptor: int, position: int, parts: list[bytes]) -> int:
+    """Write all of it, however little the disk takes at a time; returns where it ends."""
+    end = position + sum(map(len, parts))
+    position += os.pwritev(descriptor, parts, position)
+    if position < end:
+        rest = memoryview(b"".join(parts))
+        while position < end:
+            # What no longer fits is refused at the latest when nothing fits.
+            position += os.pwrite(descriptor, rest[position - end :], position)
+    return end
+
+
+def _cut(descriptor: int, run: _Run) -> None:
+    try:
+        os.ftruncate(descriptor, run.size)
+        if not run.size:
+            run.path.unlink()
+    except OSError as error:
+        _LOG.warning("spill_cut_failed path=%s error=%s", run.path, error)
+    finally:
+        os.close(descriptor)

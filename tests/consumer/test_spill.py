@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message, TopicPartition
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from logtx.consumer.chunk import CHUNK_MAX_BYTES, CHUNK_MAX_RECORDS, decode_chunk, encode_chunks
 from logtx.consumer.consumer import Consumer
-from logtx.consumer.pending import PendingTransaction, PendingTransactionMap, Record
-from logtx.consumer.spill import CHUNK_MAX_RECORDS, RocksSpillStore
+from logtx.consumer.pending import (
+    HEADER_OVERHEAD_BYTES,
+    RECORD_OVERHEAD_BYTES,
+    TRANSACTION_OVERHEAD_BYTES,
+    PendingTransaction,
+    PendingTransactionMap,
+    Record,
+)
+from logtx.consumer.spill import BLOCK_BYTES, FileSpillStore
 from logtx.journal.errors import SpillError
 from logtx.journal.memory_log import MemoryLog
 
@@ -32,8 +38,8 @@ def log(memory_log: MemoryLog) -> MemoryLog:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[RocksSpillStore]:
-    opened = RocksSpillStore(str(tmp_path / "spill"))
+def store(tmp_path: Path) -> Iterator[FileSpillStore]:
+    opened = FileSpillStore(str(tmp_path / "spill"))
     yield opened
     opened.close()
 
@@ -53,19 +59,49 @@ def facts(found: Any) -> tuple[Any, ...]:
     return tuple(getattr(found, name)() for name in names.split())
 
 
-def test_spilled_messages_come_back_equal_in_all_fields(store: RocksSpillStore) -> None:
-    written = [
-        message(0),
-        message(1, key=None, value=None),
-        message(2, headers=[("TxId", b"x" * 16), ("a", None), ("a", b"")]),
-        message(3, leader_epoch=7, value=b""),
-        message(4, timestamp=(0, 0), headers=[]),
-    ]
+PECULIAR = [
+    {},
+    {"key": None, "value": None},
+    {"headers": [("TxId", b"x" * 16), ("a", None), ("a", b"")]},
+    {"leader_epoch": 7, "value": b""},
+    {"leader_epoch": 8, "key": b""},
+    {"timestamp": (0, 0), "headers": []},
+]
+
+
+@pytest.mark.parametrize("shapes", [PECULIAR, *([shape] * 3 for shape in PECULIAR)])
+def test_spilled_messages_come_back_equal_in_all_fields(
+    store: FileSpillStore, shapes: list[dict[str, Any]]
+) -> None:
+    written = [message(offset, **shape) for offset, shape in enumerate(shapes)]
     run = store.append(None, OWNER, records(*written))
     assert [facts(m) for m in store.read(run)] == [facts(m) for m in written]
 
 
-def test_a_run_is_appended_to_and_read_in_order(store: RocksSpillStore) -> None:
+def test_headers_alike_are_not_one_list(store: FileSpillStore) -> None:
+    run = store.append(None, OWNER, records(*(message(n, headers=[("a", b"")]) for n in (1, 2))))
+    first, second = (cast(Message, m) for m in store.read(run))
+    headers = first.headers()
+    assert headers is not None
+    headers.clear()
+    assert second.headers() == [("a", b"")]
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, CHUNK_MAX_BYTES * 2)), min_size=1, max_size=20))
+@example([1] * (2 * CHUNK_MAX_RECORDS))
+@example([CHUNK_MAX_BYTES] * 3)
+def test_chunks_are_bounded_and_hold_everything_in_order(sizes: list[int | None]) -> None:
+    written = [
+        message(n, value=None if size is None else bytes(size)) for n, size in enumerate(sizes)
+    ]
+    chunks = [decode_chunk(OWNER, chunk) for chunk in encode_chunks(records(*written))]
+    assert [facts(m) for chunk in chunks for m in chunk] == [facts(m) for m in written]
+    for chunk in chunks:
+        assert len(chunk) <= CHUNK_MAX_RECORDS
+        assert sum(len(r) + len(r.key() or b"") for r in chunk[:-1]) < CHUNK_MAX_BYTES
+
+
+def test_a_run_is_appended_to_and_read_in_order(store: FileSpillStore) -> None:
     run = store.append(None, OWNER, records(*map(message, range(2_500))))
     other = store.append(None, OWNER, records(message(1)))
     assert store.append(run, OWNER, records(*map(message, range(2_500, 5_000)))) == run
@@ -74,17 +110,58 @@ def test_a_run_is_appended_to_and_read_in_order(store: RocksSpillStore) -> None:
     assert sum(1 for _ in store.read(run)) == 5_000
 
 
-def test_a_run_streams_a_chunk_at_a_time(store: RocksSpillStore) -> None:
+def only_file(store: FileSpillStore) -> Path:
+    assert store._directory is not None
+    [found] = [path for path in store._directory.path.iterdir() if path.name.isdecimal()]
+    return found
+
+
+def test_a_run_streams_a_chunk_at_a_time(store: FileSpillStore) -> None:
     run = store.append(None, OWNER, records(*map(message, range(10_000))))
     reading = store.read(run)
     next(reading)
-    store._db.delete_range(b"\0" * 12, b"\xff" * 12)
+    only_file(store).write_bytes(b"")
     assert sum(1 for _ in range(CHUNK_MAX_RECORDS - 1) if next(reading)) == CHUNK_MAX_RECORDS - 1
-    with pytest.raises(SpillError, match="lost"):
+    with pytest.raises(SpillError, match="does not hold what was written"):
         next(reading)
 
 
-def test_the_directory_goes_with_the_last_run(store: RocksSpillStore, tmp_path: Path) -> None:
+def test_a_byte_that_the_disk_changed_is_noticed(store: FileSpillStore) -> None:
+    run = store.append(None, OWNER, records(*map(message, range(100))))
+    content = bytearray(only_file(store).read_bytes())
+    content[len(content) // 2] ^= 1
+    only_file(store).write_bytes(content)
+    with pytest.raises(SpillError, match=r"does not hold.*pending\.dir"):
+        list(store.read(run))
+
+
+def test_a_closed_store_ends_a_reading(store: FileSpillStore) -> None:
+    run = store.append(None, OWNER, records(*map(message, range(2_500))))
+    reading = store.read(run)
+    next(reading)
+    store.close()
+    with pytest.raises(SpillError, match="closed"):
+        list(reading)
+    with pytest.raises(SpillError, match="closed"):
+        list(store.read(run))
+
+
+def test_what_is_on_disk_is_counted(store: FileSpillStore) -> None:
+    runs = []
+    for count in (1, 10, 5_000):
+        runs.append(store.append(None, OWNER, records(*map(message, range(count)))))
+        store.append(runs[0], OWNER, records(message(count)))
+    assert store._directory is not None
+    files = [path.stat() for path in store._directory.path.iterdir()]
+    assert store.disk_bytes == sum(-(-f.st_size // BLOCK_BYTES) * BLOCK_BYTES for f in files)
+    assert store.disk_bytes == sum(f.st_blocks * 512 for f in files)
+    store.delete(runs[2])
+    assert store.disk_bytes == 2 * BLOCK_BYTES
+    store.close()
+    assert store.disk_bytes == 0
+
+
+def test_the_directory_goes_with_the_last_run(store: FileSpillStore, tmp_path: Path) -> None:
     first = store.append(None, OWNER, records(message(0)))
     second = store.append(None, OWNER, records(message(1)))
     assert len(list((tmp_path / "spill").iterdir())) == 1
@@ -93,81 +170,6 @@ def test_the_directory_goes_with_the_last_run(store: RocksSpillStore, tmp_path: 
     store.delete(second)
     assert list((tmp_path / "spill").iterdir()) == []
     assert store.append(None, OWNER, records(message(2))) != second
-
-
-def test_trap_25_what_a_dead_process_left_is_deleted_at_start(tmp_path: Path) -> None:
-    dead = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True
-    )
-    stale = tmp_path / f"logtx-pending-{int(dead.stdout)}-abc"
-    mine = tmp_path / f"logtx-pending-{os.getpid()}-abc"
-    foreign = tmp_path / "something-else"
-    for path in (stale, mine, foreign):
-        path.mkdir()
-        (path / "file").write_bytes(b"x")
-    RocksSpillStore(str(tmp_path)).close()
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([mine.name, foreign.name])
-
-
-def test_trap_25_a_disk_full_in_the_middle_of_a_batch_loses_nothing(
-    log: MemoryLog, make_consumer: MakeConsumer, tmp_path: Path
-) -> None:
-    transactions = Transactions(log)
-    txid = transactions.begin()
-    values = [b"%d" % n for n in range(5_000)]
-    transactions.write(txid, "t", values)
-    transactions.mark(txid, "t")
-    settings = {"pending_memory_max_bytes": 100_000, "pending_dir": str(tmp_path)}
-    consumer = make_consumer(**settings)
-    consumer.assign([TopicPartition("t", 0)])
-    store = consumer._reading._store
-    opened = store._open()
-    calls = iter(range(100))
-
-    class FullDisk:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(opened, name)
-
-        def put(self, *arguments: Any) -> None:
-            if next(calls) >= 2:
-                raise Exception("IO error: No space left on device")  # noqa: TRY002
-            opened.put(*arguments)
-
-    store._db = FullDisk()
-    with pytest.raises(SpillError, match=r"No space left.*pending\.dir"):
-        consumer.consume(10_000, 2)
-    [place] = consumer.position([TopicPartition("t", 0)])
-    consumer.close()
-    assert place.offset <= 5_001
-    again = make_consumer(group_id=consumer.group_id, **settings)
-    again.assign([TopicPartition("t", 0)])
-    assert read(again, 5_000) == values
-
-
-def test_disk_full_and_then_free_again_goes_on_without_a_restart(
-    store: RocksSpillStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pending_map = PendingTransactionMap(1_000, store)
-    view = pending_map.view()
-    pending = view[b"x"] = PendingTransaction(OWNER, b"x", 0)
-    pending.records += records(*map(message, range(3_000)))
-    pending_map.charge([pending])
-    real = store._pack.encode
-    failing = iter([False, True])
-
-    class Failing:
-        def encode(self, value: Any) -> bytes:
-            if next(failing, False):
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return real(value)
-
-    monkeypatch.setattr(store, "_pack", Failing())
-    with pytest.raises(OSError, match="No space"):
-        pending_map.enforce()
-    assert pending.count == 3_000
-    pending_map.enforce()
-    assert not pending.records
-    assert [r.offset() for r in pending_map.stream(pending)] == list(range(3_000))
 
 
 def test_an_unwritable_directory_is_told_at_once(log: MemoryLog, tmp_path: Path) -> None:
@@ -222,3 +224,26 @@ def test_a_crash_while_a_spilled_transaction_is_delivered(
         consumer.commit(asynchronous=False)
         consumer.close()
     assert found == values
+
+
+def test_what_is_charged_is_given_back(store: FileSpillStore) -> None:
+    pending_map = PendingTransactionMap(10**9, store)
+    view = pending_map.view()
+    pending = view[b"x"] = PendingTransaction(OWNER, b"x", 0)
+    txid = ("TxId", b"x" * 16)
+    pending.records += records(*(message(n, value=b"v", headers=[txid]) for n in range(10)))
+    pending_map.charge([pending])
+    plain = TRANSACTION_OVERHEAD_BYTES + 10 * (RECORD_OVERHEAD_BYTES + 2)
+    assert pending_map.memory_bytes == plain
+    pending.further_headers = True
+    pending.records += records(message(10, value=b"v", headers=[txid, ("ab", b"c" * 1_000)]))
+    pending_map.charge([pending])
+    further = RECORD_OVERHEAD_BYTES + 2 + HEADER_OVERHEAD_BYTES + 1_002
+    assert pending_map.memory_bytes == plain + further
+    pending_map.memory_max_bytes = 0
+    pending_map.enforce()
+    assert pending_map.memory_bytes == TRANSACTION_OVERHEAD_BYTES
+    assert pending.run_bytes == 11 * 2 + HEADER_OVERHEAD_BYTES + 1_002
+    pending_map.discard(pending)
+    pending_map.discard(pending)
+    assert pending_map.memory_bytes == 0

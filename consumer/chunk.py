@@ -1,0 +1,151 @@
+"""Chunks: some records of one data partition as bytes, column by column.
+
+A record is taken apart and put together without a Python instruction of its own: each column is
+one pass in C. What all records of a chunk have alike, such as their TxId, is stored once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, repeat
+from operator import add
+from typing import Any, Final, TypeVar
+
+import msgspec
+from confluent_kafka import Message
+
+from ..journal.collector import collector_paused
+from ..journal.control import TopicPartition
+from .pending import Record
+
+CHUNK_MAX_BYTES: Final = 256 * 1024
+"""Keys and values in a chunk, unless one record alone has more: what a reader of spilled records
+holds in memory at a time. Twice as much is no quicker."""
+CHUNK_MAX_RECORDS: Final = 1_000
+_NO_EPOCH: Final = -1
+"""How confluent-kafka keeps a leader epoch that is None."""
+_NO_LATENCY: Final = -1.0
+_T = TypeVar("_T")
+_Headers = list[tuple[str, bytes | None]] | None
+
+
+class _Columns(msgspec.Struct, array_like=True):
+    """Of a column whose values are all alike, one value is kept; never of offsets and values."""
+
+    offsets: list[int]
+    values: list[bytes | None]
+    keys: list[bytes | None]
+    headers: list[_Headers]
+    kinds: list[int]
+    """Of timestamps."""
+    times: list[int]
+    epochs: list[int]
+
+    def part(self, part: slice) -> _Columns:
+        """Some of the records."""
+        return _Columns(
+            self.offsets[part],
+            self.values[part],
+            _shared(self.keys[part]),
+            _shared(self.headers[part]),
+            _shared(self.kinds[part]),
+            _shared(self.times[part]),
+            _shared(self.epochs[part]),
+        )
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(_Columns)
+# Unbound, they are called in C.
+_message: Any = Message
+_offset_of: Any = Message.offset
+_value_of: Any = Message.value
+_key_of: Any = Message.key
+_headers_of: Any = Message.headers
+_timestamp_of: Any = Message.timestamp
+_epoch_of: Any = Message.leader_epoch
+
+
+def encode_chunks(records: Sequence[Record]) -> Iterator[bytes]:
+    """Messages as chunks, in order."""
+    columns = _columns(records)
+    for part in _parts(columns.values, columns.keys):
+        yield _encoder.encode(columns.part(part))
+
+
+def _columns(records: Sequence[Record]) -> _Columns:
+    with collector_paused():  # a timestamp is a tuple
+        kinds, times = map(list, zip(*map(_timestamp_of, records), strict=True))
+        epochs = list(map(_epoch_of, records))
+        return _Columns(
+            list(map(_offset_of, records)),
+            list(map(_value_of, records)),
+            list(map(_key_of, records)),
+            list(map(_headers_of, records)),
+            kinds,
+            times,
+            [_NO_EPOCH if e is None else e for e in epochs] if None in epochs else epochs,
+        )
+
+
+def _parts(values: list[bytes | None], keys: list[bytes | None]) -> Iterator[slice]:
+    # Where the bytes reach a chunk's size, by bisection of their running sum.
+    sums = list(accumulate(map(add, _sizes(values), _sizes(keys))))
+    start = 0
+    while start < len(sums):
+        before = sums[start - 1] if start else 0
+        full = bisect_left(sums, before + CHUNK_MAX_BYTES, start) + 1
+        stop = min(full, start + CHUNK_MAX_RECORDS, len(sums))
+        yield slice(start, stop)
+        start = stop
+
+
+def _sizes(column: list[bytes | None]) -> Iterable[int]:
+    if column[0] is None and column.count(None) == len(column):
+        return repeat(0, len(column))
+    return [len(each) if each else 0 for each in column]
+
+
+def _shared(column: list[_T]) -> list[_T]:
+    first = column[0]
+    alike = first == column[-1] and column.count(first) == len(column)
+    return column[:1] if alike else column
+
+
+def decode_chunk(owner: TopicPartition, chunk: bytes) -> list[Record]:
+    """The records of a chunk.
+
+    Args:
+        owner: the data partition that they are of.
+        chunk: as `encode_chunks` gave it.
+
+    Raises:
+        msgspec.DecodeError: it is something else.
+    """
+    columns = _decoder.decode(chunk)
+    count = len(columns.offsets)
+    headers: Iterable[_Headers] = columns.headers
+    if len(columns.headers) < count:
+        alike = columns.headers[0]
+        # A list for each: an application may change the one that it got.
+        headers = repeat(None, count) if alike is None else map(list, repeat(alike, count))
+    with collector_paused():
+        messages: Iterator[Record] = map(
+            _message,
+            repeat(owner[0]),
+            repeat(owner[1]),
+            columns.offsets,
+            _spread(columns.keys, count),
+            columns.values,
+            headers,
+            repeat(None),
+            zip(_spread(columns.kinds, count), _spread(columns.times, count), strict=True),
+            repeat(_NO_LATENCY),
+            _spread(columns.epochs, count),
+        )
+        return list(messages)
+
+
+def _spread(column: list[_T], count: int) -> Iterable[_T]:
+    return column if len(column) == count else repeat(column[0], count)

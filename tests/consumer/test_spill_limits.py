@@ -1,0 +1,303 @@
+"""Where spilling ends: a full disk, a limit of disk, and what dead processes left. TRAPS 25."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from textwrap import dedent
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Message, TopicPartition
+
+from logtx.consumer import spill
+from logtx.consumer.pending import PendingTransaction, PendingTransactionMap, Record
+from logtx.consumer.scratch import LOCK, PREFIX, ScratchDirectory, remove_stale
+from logtx.consumer.spill import BLOCK_BYTES, FileSpillStore
+from logtx.journal.errors import SpillError
+from logtx.journal.memory_log import MemoryLog
+
+from .conftest import MakeConsumer
+from .logs import Transactions, read
+
+OWNER = ("t", 0)
+VALUES = [b"%d" % n for n in range(5_000)]
+
+
+@pytest.fixture
+def log(memory_log: MemoryLog) -> MemoryLog:
+    memory_log.create_topic("t", partitions=1)
+    return memory_log
+
+
+def records(start: int, stop: int) -> list[Record]:
+    return [
+        cast(
+            Record,
+            Message(
+                topic="t",
+                partition=0,
+                offset=offset,
+                value=b"%d" % offset,
+                timestamp=(TIMESTAMP_CREATE_TIME, offset),
+            ),
+        )
+        for offset in range(start, stop)
+    ]
+
+
+class Disk:
+    """Stands in for `os` in the store: takes so many bytes, of the last write a part."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.refused = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def pwritev(self, descriptor: int, parts: list[bytes], position: int) -> int:
+        return self.pwrite(descriptor, b"".join(parts), position)
+
+    def pwrite(self, descriptor: int, data: Any, position: int) -> int:
+        fits = data[: self.room]
+        if not fits:
+            self.refused += 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room -= len(fits)
+        return os.pwrite(descriptor, fits, position)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    found = Disk(10**9)
+    monkeypatch.setattr(spill, "os", found)
+    return found
+
+
+def size_on_disk(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def stop_and_start_again(
+    make_consumer: MakeConsumer,
+    log: MemoryLog,
+    settings: dict[str, Any],
+    make_room: Callable[[], dict[str, Any]],
+) -> str:
+    """A consumer that can't spill, and with more room another one of its group; the error's text.
+
+    Before the transaction that does not fit another one is delivered, with records of the other
+    one in between; nothing comes twice.
+    """
+    transactions = Transactions(log)
+    large, small = transactions.begin(), transactions.begin()
+    transactions.write(small, "t", [b"early"])
+    transactions.write(large, "t", VALUES[:1_000])
+    transactions.mark(small, "t")
+    transactions.append("t", [b"plain"])
+    transactions.write(large, "t", VALUES[1_000:])
+    transactions.mark(large, "t")
+    consumer = make_consumer(enable_auto_commit=False, **settings)
+    consumer.assign([TopicPartition("t", 0)])
+    assert read(consumer, 2) == [b"early", b"plain"]
+    with pytest.raises(SpillError) as caught:
+        read(consumer, len(VALUES))
+    with pytest.raises(SpillError):  # and stays so
+        consumer.poll(0.1)
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    settings |= make_room()
+    again = make_consumer(group_id=consumer.group_id, enable_auto_commit=False, **settings)
+    again.assign([TopicPartition("t", 0)])
+    assert read(again, len(VALUES)) == VALUES
+    assert again.stats()["spilled_bytes"] > 0
+    return str(caught.value)
+
+
+def test_trap_25_a_disk_full_in_the_middle_of_a_batch_loses_nothing(
+    log: MemoryLog, make_consumer: MakeConsumer, tmp_path: Path, disk: Disk
+) -> None:
+    settings = {"pending_memory_max_bytes": 100_000, "pending_dir": str(tmp_path)}
+    disk.room = 20_000
+
+    def make_room() -> dict[str, Any]:
+        disk.room = 10**9
+        return {}
+
+    text = stop_and_start_again(make_consumer, log, settings, make_room)
+    assert disk.refused >= 2
+    assert "No space left" in text
+    assert "pending.dir" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_limit_of_disk_stops_the_consumer_and_a_higher_one_loses_nothing(
+    log: MemoryLog, make_consumer: MakeConsumer, tmp_path: Path
+) -> None:
+    settings = {"pending_memory_max_bytes": 100_000, "pending_dir": str(tmp_path)}
+    text = stop_and_start_again(
+        make_consumer,
+        log,
+        settings | {"pending_disk_max_bytes": 5 * BLOCK_BYTES},
+        lambda: {"pending_disk_max_bytes": 100 * BLOCK_BYTES},
+    )
+    assert f"pending.disk.max.bytes={5 * BLOCK_BYTES}" in text
+
+
+def test_no_disk_at_all_is_a_limit_too(tmp_path: Path) -> None:
+    store = FileSpillStore(str(tmp_path), 0)
+    with pytest.raises(SpillError, match=r"pending\.disk\.max\.bytes=0"):
+        store.append(None, OWNER, records(0, 1))
+    store.close()
+
+
+def test_the_limit_counts_all_runs_and_what_was_given_back(tmp_path: Path) -> None:
+    store = FileSpillStore(str(tmp_path), 3 * BLOCK_BYTES)
+    first, second, third = (store.append(None, OWNER, records(n, n + 1)) for n in range(3))
+    store.append(second, OWNER, records(3, 4))  # in the block that it has
+    with pytest.raises(SpillError):
+        store.append(None, OWNER, records(4, 5))
+    with pytest.raises(SpillError):
+        store.append(third, OWNER, records(4, 2_000))
+    store.delete(first)
+    store.append(None, OWNER, records(4, 5))
+    assert store.disk_bytes == 3 * BLOCK_BYTES
+    assert [r.offset() for r in store.read(second)] == [1, 3]
+    assert [r.offset() for r in store.read(third)] == [2]
+    store.close()
+
+
+@pytest.mark.parametrize("room", [0, 1, 7, 8, 9, 5_000, 30_000])
+def test_a_full_disk_leaves_a_run_as_it_was_and_no_part_behind(
+    tmp_path: Path, disk: Disk, room: int
+) -> None:
+    store = FileSpillStore(str(tmp_path))
+    pending_map = PendingTransactionMap(0, store)
+    pending = pending_map.view()[b"x"] = PendingTransaction(OWNER, b"x", 0)
+    for start in (0, 3_000):
+        before = size_on_disk(tmp_path)
+        pending.records += records(start, start + 3_000)
+        pending_map.charge([pending])
+        disk.room = room
+        for _ in range(2):
+            with pytest.raises(SpillError, match="No space left"):
+                pending_map.enforce()
+            assert pending.count == start + 3_000
+            assert size_on_disk(tmp_path) == before
+        disk.room = 10**9
+        pending_map.enforce()
+        assert not pending.records
+    assert [r.offset() for r in pending_map.stream(pending)] == list(range(6_000))
+    assert size_on_disk(tmp_path) == store.spilled_bytes
+    store.close()
+
+
+def test_a_disk_that_takes_little_at_a_time_is_written_in_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pwritev(descriptor: int, parts: list[bytes], position: int) -> int:
+        return os.pwrite(descriptor, parts[0][:5], position)
+
+    def pwrite(descriptor: int, data: Any, position: int) -> int:
+        return os.pwrite(descriptor, data[:1_000], position)
+
+    little = Disk(0)
+    monkeypatch.setattr(little, "pwritev", pwritev)
+    monkeypatch.setattr(little, "pwrite", pwrite)
+    monkeypatch.setattr(spill, "os", little)
+    store = FileSpillStore(str(tmp_path))
+    run = store.append(None, OWNER, records(0, 2_500))
+    assert [r.offset() for r in store.read(run)] == list(range(2_500))
+    store.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 1 MiB."""
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mounted)]
+    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("file systems can't be mounted here")
+    yield mounted
+    subprocess.run(["umount", str(mounted)], check=True)
+
+
+def test_a_real_disk_of_1_mib_full_and_free_again(small_disk: Path) -> None:
+    store = FileSpillStore(str(small_disk))
+    run = store.append(None, OWNER, records(0, 10_000))
+    ballast = small_disk / "ballast"
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(4_096))
+    with pytest.raises(SpillError, match="No space left"):
+        store.append(run, OWNER, records(10_000, 40_000))
+    with pytest.raises(SpillError, match="No space left"):
+        store.append(None, OWNER, records(0, 40_000))
+    assert sum(1 for _ in store.read(run)) == 10_000
+    ballast.unlink()
+    store.append(run, OWNER, records(10_000, 20_000))
+    assert [r.offset() for r in store.read(run)] == list(range(20_000))
+    store.close()
+    assert list(small_disk.iterdir()) == []
+
+
+def test_trap_25_what_a_dead_process_left_is_deleted_at_start(tmp_path: Path) -> None:
+    program = dedent(
+        """
+        import os, sys
+        from pathlib import Path
+        from logtx.consumer.scratch import ScratchDirectory
+        scratch = ScratchDirectory.make(Path(sys.argv[1]))
+        (scratch.path / "0").write_bytes(b"x")
+        print(scratch.path, flush=True)
+        sys.stdin.read()
+        """
+    )
+    foreign = tmp_path / "something-else"
+    foreign.mkdir()
+    unlocked = tmp_path / f"{PREFIX}unlocked"
+    unlocked.mkdir()
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        theirs = Path(other.stdout.readline().decode().strip())
+        mine = ScratchDirectory.make(tmp_path)
+        FileSpillStore(str(tmp_path)).close()
+        assert set(tmp_path.iterdir()) == {mine.path, theirs, foreign}
+        other.send_signal(signal.SIGKILL)
+        other.wait()
+        FileSpillStore(str(tmp_path)).close()
+        assert set(tmp_path.iterdir()) == {mine.path, foreign}
+        mine.remove()
+    assert set(tmp_path.iterdir()) == {foreign}
+
+
+def test_a_directory_taken_for_a_dead_processs_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+    real_open = os.open
+
+    def open_late(path: Any, flags: int, mode: int = 0o777) -> int:
+        if Path(path).name == LOCK and flags & os.O_CREAT:
+            made.append(Path(path).parent)
+            if len(made) == 1:
+                remove_stale(tmp_path)  # another process, between two steps of ours
+                assert not made[0].exists()
+        return real_open(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", open_late)
+    scratch = ScratchDirectory.make(tmp_path)
+    assert len(made) == 2
+    assert scratch.path == made[1]
+    assert list(tmp_path.iterdir()) == [scratch.path]
+    assert remove_stale(tmp_path) == 0
+    scratch.remove()
