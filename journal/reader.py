@@ -138,9 +138,17 @@ def _out_of_range(log: Log, topic: str, partition: int, place: int, timeout_s: f
 
 
 def read_entries(
-    log: Log, partition: int, start: int, end: int, *, timeout_s: float
+    log: Log, partition: int, start: int, end: int, *, timeout_s: float, lazily: bool = False
 ) -> Generator[tuple[int, Entry], None, None]:
     """Read and decode the journal between two offsets: (offset, entry), in order.
+
+    Args:
+        log: where to read.
+        partition: of the journal.
+        start: first offset.
+        end: offset to stop before.
+        timeout_s: longest wait in seconds without any progress.
+        lazily: as `decode_entry` has it.
 
     Raises:
         CorruptRecordError, UnknownRecordError: with partition and offset in the message.
@@ -152,7 +160,7 @@ def read_entries(
             offset = message.offset()
             assert offset is not None
             try:
-                entry = decode_entry(message.value())
+                entry = decode_entry(message.value(), lazily=lazily)
             except JournalError as error:
                 where = f"{JOURNAL_TOPIC}-{partition} at offset {offset}"
                 raise type(error)(f"{where}: {error}") from error

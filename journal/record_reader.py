@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from itertools import repeat
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from .control import BranchRange, TopicPartition
 from .position import Journal, Place, Position
@@ -317,6 +317,22 @@ def _prepare_commit(raw: bytes, at: int) -> tuple[PrepareCommit, int]:
     return PrepareCommit(begin=begin, writes=tuple(writes), decided_ms=decided_ms), at
 
 
+def _lazy_prepare_commit(raw: bytes, at: int) -> tuple[PrepareCommit, int]:
+    begin, at = _long(raw, at)
+    record = PrepareCommit.__new__(PrepareCommit)
+    record.begin = begin  # type: ignore[misc]  # nobody has it yet
+    record.unread = (_decision, raw, at)  # type: ignore[misc]
+    return record, len(raw)
+
+
+def _decision(raw: bytes, at: int) -> dict[str, Any]:
+    writes, at = _array(raw, at, _writes)
+    decided_ms, at = _long(raw, at)
+    if at != len(raw):
+        raise ValueError("bytes left over")
+    return {"writes": tuple(writes), "decided_ms": decided_ms}
+
+
 @_cached
 def _gone(rest: bytes) -> tuple[TopicPartition, ...]:
     return tuple(p.key for p in _partitions(rest))
@@ -347,3 +363,9 @@ READERS: Final[Mapping[int, Callable[[bytes, int], tuple[JournalRecord, int]]]] 
     RecordType.CLAIM: _claim,
 }
 """Type byte → what reads the record behind epoch, incarnation and predicted offset."""
+
+LAZY_READERS: Final[Mapping[int, Callable[[bytes, int], tuple[JournalRecord, int]]]] = {
+    **READERS,
+    RecordType.PREPARE_COMMIT: _lazy_prepare_commit,
+}
+"""The same, but that what was decided is read when it is wanted."""

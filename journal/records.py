@@ -17,7 +17,7 @@ from typing import ClassVar, Final, NamedTuple, TypeAlias
 from .control import BranchRange, TopicPartition
 from .position import Place, Position
 from .state import State
-from .value import value
+from .value import Lazy, value
 
 
 class RecordType(IntEnum):
@@ -173,7 +173,7 @@ class AddOffsets:
 
 
 @value(frozen=True, slots=True, kw_only=True)
-class PrepareCommit:
+class PrepareCommit(Lazy):
     """The decision to commit; its offset is the commit sequence."""
 
     type: ClassVar[RecordType] = RecordType.PREPARE_COMMIT

@@ -325,6 +325,27 @@ def test_round_trip(entry: Entry) -> None:
     assert decode_by_schema(encode_entry(entry)) == entry
 
 
+@given(ENTRY)
+def test_what_is_read_when_it_is_wanted_is_the_same(entry: Entry) -> None:
+    raw = encode_entry(entry)
+    assert decode_entry(raw, lazily=True) == entry
+    assert entry == decode_entry(raw, lazily=True)
+    assert repr(decode_entry(raw, lazily=True)) == repr(entry)
+    assert encode_entry(decode_entry(raw, lazily=True)) == raw
+
+
+def test_a_decision_that_does_not_decode_says_so_when_it_is_wanted() -> None:
+    raw = encode_entry(Entry(0, 1, SAMPLES["prepare_commit"], 2))
+    for broken in (raw[:-1], raw + b"\0", raw[:20] + b"\xff" * 30):
+        with pytest.raises(CorruptRecordError):
+            decode_entry(broken)
+        record = decode_entry(broken, lazily=True).record
+        assert isinstance(record, PrepareCommit)
+        for _ in range(2):
+            with pytest.raises((ValueError, IndexError)):
+                _ = record.writes
+
+
 def test_what_is_read_by_hand_is_what_a_journal_is_made_of() -> None:
     rare = {RecordType.OWNER, RecordType.PREPARE_ABORT, RecordType.BIND, RecordType.SNAPSHOT}
     assert set(READERS) == set(RecordType) - rare
