@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .consumer.consumer import Consumer
     from .journal.errors import (
         BrokerError,
+        ClaimFencedError,
         ConcurrentTransactionsError,
         ConfigError,
         ConsumerError,
@@ -67,6 +68,7 @@ __all__ = [
     "Branch",
     "BranchSummary",
     "BrokerError",
+    "ClaimFencedError",
     "ConcurrentTransactionsError",
     "ConfigError",
     "Consumer",

@@ -119,6 +119,24 @@ class FetchOffsets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimOffsets:
+    """Take input partitions of a consumer group over from whoever consumed them before.
+
+    What is open and would move their offsets is aborted. A retry is known by its claimant.
+    """
+
+    group: str
+    partitions: tuple[TopicPartition, ...]
+    claimant: int
+    """Random 63 bits of this attempt, the same in its retries."""
+    expected: Mapping[TopicPartition, int] | None = None
+    """Each partition's claim must have this number now, and one that is not named none at all.
+
+    None: this claim wins, whoever had them.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BindGroup:
     """Tie a consumer group to the transaction group that commits its offsets, once for ever."""
 
@@ -188,6 +206,7 @@ Command: TypeAlias = (
     | End
     | GetOutcome
     | FetchOffsets
+    | ClaimOffsets
     | BindGroup
     | ListTransactions
     | AbortTransaction
@@ -239,6 +258,19 @@ class GroupOffsets:
     last_commit: TxId | None = None
     """The transaction that committed this IOV; None where the group never committed."""
     commit_sequence: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Answer to `ClaimOffsets`."""
+
+    number: int
+    """Of the claim: goes into the steps of what is consumed under it, and into `expected`."""
+    offsets: GroupOffsets
+    """The committed IOV of exactly those partitions, where they ever were committed.
+
+    Nothing that was open at the claim and would have moved it can be committed any more.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +339,7 @@ Reply: TypeAlias = (
     | Done
     | Outcome
     | GroupOffsets
+    | Claimed
     | Binding
     | Transactions
     | KeyInfo

@@ -30,7 +30,7 @@ class CallRequest(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., partition_count: _Optional[int] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("request_id", "connect", "begin", "add_partitions", "add_offsets", "end", "get_outcome", "fetch_offsets", "bind_group", "list_transactions", "abort_transaction", "list_keys", "get_key", "delete_key")
+    __slots__ = ("request_id", "connect", "begin", "add_partitions", "add_offsets", "end", "get_outcome", "fetch_offsets", "bind_group", "list_transactions", "abort_transaction", "list_keys", "get_key", "delete_key", "claim_offsets")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CONNECT_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class Request(_message.Message):
     LIST_KEYS_FIELD_NUMBER: _ClassVar[int]
     GET_KEY_FIELD_NUMBER: _ClassVar[int]
     DELETE_KEY_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     connect: Connect
     begin: Begin
@@ -59,10 +60,11 @@ class Request(_message.Message):
     list_keys: ListKeys
     get_key: GetKey
     delete_key: DeleteKey
-    def __init__(self, request_id: _Optional[int] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., add_offsets: _Optional[_Union[AddOffsets, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., get_outcome: _Optional[_Union[GetOutcome, _Mapping]] = ..., fetch_offsets: _Optional[_Union[FetchOffsets, _Mapping]] = ..., bind_group: _Optional[_Union[BindGroup, _Mapping]] = ..., list_transactions: _Optional[_Union[ListTransactions, _Mapping]] = ..., abort_transaction: _Optional[_Union[AbortTransaction, _Mapping]] = ..., list_keys: _Optional[_Union[ListKeys, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., delete_key: _Optional[_Union[DeleteKey, _Mapping]] = ...) -> None: ...
+    claim_offsets: ClaimOffsets
+    def __init__(self, request_id: _Optional[int] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., add_offsets: _Optional[_Union[AddOffsets, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., get_outcome: _Optional[_Union[GetOutcome, _Mapping]] = ..., fetch_offsets: _Optional[_Union[FetchOffsets, _Mapping]] = ..., bind_group: _Optional[_Union[BindGroup, _Mapping]] = ..., list_transactions: _Optional[_Union[ListTransactions, _Mapping]] = ..., abort_transaction: _Optional[_Union[AbortTransaction, _Mapping]] = ..., list_keys: _Optional[_Union[ListKeys, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., delete_key: _Optional[_Union[DeleteKey, _Mapping]] = ..., claim_offsets: _Optional[_Union[ClaimOffsets, _Mapping]] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("request_id", "error", "connected", "began", "done", "outcome", "group_offsets", "binding", "transactions", "key", "keys")
+    __slots__ = ("request_id", "error", "connected", "began", "done", "outcome", "group_offsets", "binding", "transactions", "key", "keys", "claimed")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +76,7 @@ class Reply(_message.Message):
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    CLAIMED_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     error: Error
     connected: Connected
@@ -85,7 +88,8 @@ class Reply(_message.Message):
     transactions: Transactions
     key: KeyInfo
     keys: Keys
-    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., connected: _Optional[_Union[Connected, _Mapping]] = ..., began: _Optional[_Union[Began, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., group_offsets: _Optional[_Union[GroupOffsets, _Mapping]] = ..., binding: _Optional[_Union[Binding, _Mapping]] = ..., transactions: _Optional[_Union[Transactions, _Mapping]] = ..., key: _Optional[_Union[KeyInfo, _Mapping]] = ..., keys: _Optional[_Union[Keys, _Mapping]] = ...) -> None: ...
+    claimed: Claimed
+    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., connected: _Optional[_Union[Connected, _Mapping]] = ..., began: _Optional[_Union[Began, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., group_offsets: _Optional[_Union[GroupOffsets, _Mapping]] = ..., binding: _Optional[_Union[Binding, _Mapping]] = ..., transactions: _Optional[_Union[Transactions, _Mapping]] = ..., key: _Optional[_Union[KeyInfo, _Mapping]] = ..., keys: _Optional[_Union[Keys, _Mapping]] = ..., claimed: _Optional[_Union[Claimed, _Mapping]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "hint")
@@ -229,6 +233,26 @@ class GroupOffsets(_message.Message):
     commit_sequence: int
     def __init__(self, offsets: _Optional[_Iterable[_Union[Position, _Mapping]]] = ..., last_commit: _Optional[bytes] = ..., commit_sequence: _Optional[int] = ...) -> None: ...
 
+class ClaimOffsets(_message.Message):
+    __slots__ = ("group", "claimant", "partitions", "conditional")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    CLAIMANT_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    CONDITIONAL_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    claimant: int
+    partitions: _containers.RepeatedCompositeFieldContainer[Partitions]
+    conditional: bool
+    def __init__(self, group: _Optional[str] = ..., claimant: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[Partitions, _Mapping]]] = ..., conditional: _Optional[bool] = ...) -> None: ...
+
+class Claimed(_message.Message):
+    __slots__ = ("number", "offsets")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    offsets: GroupOffsets
+    def __init__(self, number: _Optional[int] = ..., offsets: _Optional[_Union[GroupOffsets, _Mapping]] = ...) -> None: ...
+
 class BindGroup(_message.Message):
     __slots__ = ("group", "transaction_group")
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -340,14 +364,16 @@ class KeyInfo(_message.Message):
     def __init__(self, name: _Optional[str] = ..., epoch: _Optional[int] = ..., connected_ms: _Optional[int] = ..., age_ms: _Optional[int] = ..., transactions: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Partitions(_message.Message):
-    __slots__ = ("topic", "partitions", "first_offsets")
+    __slots__ = ("topic", "partitions", "first_offsets", "claims")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    CLAIMS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partitions: _containers.RepeatedScalarFieldContainer[int]
     first_offsets: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., first_offsets: _Optional[_Iterable[int]] = ...) -> None: ...
+    claims: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., first_offsets: _Optional[_Iterable[int]] = ..., claims: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Writes(_message.Message):
     __slots__ = ("topic", "partition", "branches")
@@ -400,7 +426,7 @@ class Sequence(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class OffsetStep(_message.Message):
-    __slots__ = ("to",)
+    __slots__ = ("to", "claim")
     class Place(_message.Message):
         __slots__ = ("o2", "o3")
         O2_FIELD_NUMBER: _ClassVar[int]
@@ -410,5 +436,7 @@ class OffsetStep(_message.Message):
         def __init__(self, o2: _Optional[int] = ..., o3: _Optional[int] = ...) -> None: ...
     FROM_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
+    CLAIM_FIELD_NUMBER: _ClassVar[int]
     to: Position
-    def __init__(self, to: _Optional[_Union[Position, _Mapping]] = ..., **kwargs) -> None: ...
+    claim: int
+    def __init__(self, to: _Optional[_Union[Position, _Mapping]] = ..., claim: _Optional[int] = ..., **kwargs) -> None: ...

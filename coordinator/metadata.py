@@ -58,6 +58,9 @@ class Transaction:
     branches: Mapping[TopicPartition, tuple[BranchRange, ...]] = field(default_factory=dict)
     """What the commit accepts, by data partition."""
     reason: AbortReason | None = None
+    """Why it is being aborted, or was."""
+    doomed: AbortReason | None = None
+    """Why it can only be aborted, though it is open: the journal says so before the decision."""
 
     @property
     def begin(self) -> int:
@@ -140,7 +143,8 @@ class TransactionMetadataStore:
             raise UnknownTransactionError(f"no transaction {txid} is known here")
         if outcome.state.commits:
             raise TransactionCommittedError(f"transaction {txid} is committed")
-        raise TransactionAbortedError(f"transaction {txid} was aborted{why(transaction)}")
+        reason = transaction.reason if transaction is not None else None
+        raise TransactionAbortedError(f"transaction {txid} was aborted{why(reason)}")
 
     def add_produced_partitions(self, begin: int, partitions: Iterable[DataPartition]) -> None:
         """Add data partitions; those it has keep the topic id they came with.
@@ -196,9 +200,15 @@ def _is_earlier(told: int, known: int) -> bool:
     return told != UNKNOWN_OFFSET and (known == UNKNOWN_OFFSET or told < known)
 
 
-def why(transaction: Transaction | None) -> str:
+_REASONS: Final = {
+    AbortReason.CLAIMED: "its consumer's partitions were given to another, which claimed them",
+}
+"""Reasons that their own word does not explain."""
+
+
+def why(reason: AbortReason | None) -> str:
     """The reason of an abort as the end of a sentence."""
-    return f": {transaction.reason}" if transaction and transaction.reason else ""
+    return "" if reason is None else f": {_REASONS.get(reason, reason)}"
 
 
 def _identity(step: OffsetStep) -> StepIdentity:

@@ -55,12 +55,26 @@ class CommittedOffsets:
         """Groups that have committed offsets."""
         return [name for name, group in self._groups.items() if group.last_commit is not None]
 
-    def committed(self, group: str) -> GroupOffsets:
-        """A group's whole IOV as it stands, pending transactions or not."""
+    def committed(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> GroupOffsets:
+        """A group's IOV, of some partitions or all, as it stands: pending transactions or not."""
         state = self._groups.get(group)
         if state is None:
             return GroupOffsets({})
-        return GroupOffsets(dict(state.offsets), state.last_commit, state.commit_sequence)
+        offsets = (
+            dict(state.offsets)
+            if partitions is None
+            else {p: state.offsets[p] for p in partitions if p in state.offsets}
+        )
+        return GroupOffsets(offsets, state.last_commit, state.commit_sequence)
+
+    def holders(self, group: str, partitions: Iterable[TopicPartition]) -> set[int]:
+        """BEGINs of the undecided transactions that would move one of these offsets."""
+        state = self._groups.get(group)
+        if state is None:
+            return set()
+        return {begin for p in partitions for begin in state.held.get(p, ())}
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None) -> GroupOffsets:
         """A group's IOV, of some partitions or all.
@@ -79,8 +93,7 @@ class CommittedOffsets:
                     f"a pending transaction holds the offset of {partition[0]}[{partition[1]}]"
                     f" for group {group!r}; it ends by commit, abort or its timeout"
                 )
-        offsets = {p: o for p, o in state.offsets.items() if p in wanted}
-        return GroupOffsets(offsets, state.last_commit, state.commit_sequence)
+        return self.committed(group, wanted)
 
     def hold(self, begin: int, group: str, steps: Iterable[OffsetStep]) -> None:
         """A transaction would move these offsets."""

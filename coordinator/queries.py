@@ -13,6 +13,7 @@ import grpc
 from ..journal.control import TopicPartition
 from ..journal.errors import (
     CoordinatorNotAvailableError,
+    GroupBoundError,
     LogtxError,
     NotCoordinatorError,
     OffsetsPendingError,
@@ -26,6 +27,8 @@ from .commands import (
     AddPartitions,
     BindGroup,
     Binding,
+    Claimed,
+    ClaimOffsets,
     Command,
     Done,
     FetchOffsets,
@@ -84,6 +87,46 @@ class CoordinatorQueries:
             return GroupOffsets({})
         named = None if partitions is None else tuple(partitions)
         return self._ask(bound, FetchOffsets(group=group, partitions=named), GroupOffsets)
+
+    def claim_offsets(
+        self,
+        group: str,
+        transaction_group: str,
+        partitions: Iterable[TopicPartition],
+        claimant: int,
+        expected: Mapping[TopicPartition, int] | None = None,
+    ) -> Claimed:
+        """Take input partitions of a consumer group over, and learn what is committed of them.
+
+        Binds the group first, if it is not. Retried like every question, as the same claimant;
+        so may the caller after an error that says nothing of the outcome.
+
+        Args:
+            group: the consumer group.
+            transaction_group: in which it commits its offsets.
+            partitions: at least one: all that were just given to the caller, or that go back.
+            claimant: random 63 bits of this attempt, the same in its retries.
+            expected: each partition's claim must have this number now, one that is not named none
+                (to go back to what is committed); None: this claim wins (a group's assignment).
+
+        Returns:
+            The claim's number, for `OffsetStep.claim` and `expected`, and the committed IOV of
+            these partitions. Nothing that was open and would move it can be committed any more.
+
+        Raises:
+            ClaimFencedError: another consumer claimed one of them since.
+            GroupBoundError: the group commits its offsets in another transaction group.
+        """
+        bound = self.bind_group(group, transaction_group).transaction_group
+        if bound != transaction_group:
+            raise GroupBoundError(
+                f"consumer group {group!r} commits its offsets in transaction group {bound!r}, not"
+                f" in {transaction_group!r}: set transaction.group to that one"
+            )
+        command = ClaimOffsets(
+            group=group, partitions=tuple(partitions), claimant=claimant, expected=expected
+        )
+        return self._ask(bound, command, Claimed)
 
     def outcome(self, txid: TxId) -> Outcome:
         """A transaction's state."""

@@ -31,13 +31,14 @@ Processing".
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from ..journal.control import BranchRange, TopicPartition
 from ..journal.errors import (
+    ClaimFencedError,
     LogtxError,
     NotSupportedError,
     OffsetsConflictError,
@@ -57,6 +58,7 @@ from ..journal.records import (
     AddPartitions,
     Begin,
     Bind,
+    Claim,
     Committed,
     DataPartition,
     Entry,
@@ -73,6 +75,7 @@ from ..journal.txid import TxId
 from . import admin
 from . import commands as c
 from .answers import answer_fate, is_fact
+from .claims import Claims
 from .clocks import Clocks
 from .data_partitions import check_markers_fit, check_not_created_anew, exists, resolve
 from .decision import (
@@ -85,23 +88,21 @@ from .decision import (
     WriteMarkers,
     WriteOffsets,
 )
-from .metadata import Producer, Transaction, TransactionMetadataStore, earlier_starts, merge_steps
+from .metadata import (
+    Producer,
+    Transaction,
+    TransactionMetadataStore,
+    earlier_starts,
+    merge_steps,
+    why,
+)
 from .offsets import CommittedOffsets, Verdict
 from .producers import Producers
+from .waiting import WaitingCommits
+from .watermark import Watermark
 
 PAST_EPOCHS_MAX: Final = 8
 """Earlier owners whose offsets records a new one clears; those before them did the same."""
-MARKER_FIXED_BYTES: Final = 1536
-"""Upper bound of a marker without its branches: the partition list takes up to 1 KiB."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A commit whose input offsets continue those of an earlier, undecided transaction."""
-
-    command: c.End
-    refs: tuple[Ref, ...]
-    """Of the request and its repeats: a client that lost its patience gets every answer."""
 
 
 class Shard:
@@ -124,18 +125,13 @@ class Shard:
         self.transactions = TransactionMetadataStore()
         self.producers = Producers()
         self.offsets = CommittedOffsets()
+        self.claims = Claims()
         self.bindings: dict[str, str] = {}
         self.topics: dict[str, TopicFacts] = {}
-        self._serving = False
-        """Whether an owner acts from it; else all that is replayed is acknowledged."""
-        self._acknowledged_end = 0
-        self._effects: deque[tuple[int, int, bool, Effect | None]] = deque()
-        self._unfinished: OrderedDict[int, None] = OrderedDict()
-        """BEGINs that are acknowledged, in order, and whose end is not."""
+        self.watermark = Watermark()
         self._clocks = Clocks(self.config)
         self._to_abort: deque[tuple[int, AbortReason]] = deque()
-        self._waiting: dict[int, _Waiting] = {}
-        self._wake: set[str] = set()
+        self._waiting = WaitingCommits()
 
     # ---- what the journal says -------------------------------------------------------------
 
@@ -155,18 +151,14 @@ class Shard:
 
     @property
     def hw(self) -> int:
-        """Transaction high watermark: the oldest unfinished BEGIN, else the acknowledged end.
-
-        From acknowledged records only: a HW that counted a COMMITTED still in flight would be
-        above a BEGIN if that append were lost, and consumers would drop its data.
-        """
-        return next(iter(self._unfinished), self._acknowledged_end)
+        """Transaction high watermark, from acknowledged records only: see `Watermark`."""
+        return self.watermark.hw
 
     def replay(self, offset: int, entry: Entry) -> None:  # noqa: PLR0912
         """Apply a journal record, from the log or just decided; void ones change nothing."""
         self.next_offset = offset + 1
-        if not self._serving:
-            self._acknowledged_end = offset + 1
+        if not self.watermark.serving:
+            self.watermark.end = offset + 1
         record = entry.record
         if not self._epochs.accept(offset, entry):
             return
@@ -186,8 +178,10 @@ class Shard:
                 self._replay_abort(offset, record)
             case ProducerRecord():
                 fenced = self.producers.replay(record)
-                if self._serving:
+                if self.watermark.serving:
                     self._to_abort.extend(fenced)
+            case Claim():
+                self._replay_claim(offset, record)
             case Owner():
                 past = [] if record.replaces == NO_EPOCH else [record.replaces]
                 self.past_epochs = [*self.past_epochs, *past][-PAST_EPOCHS_MAX:]
@@ -209,11 +203,9 @@ class Shard:
         self.transactions.new_transaction(transaction)
         self.transactions.add_produced_partitions(offset, record.partitions)
         self.producers.replay_begin(record, transaction)
-        if self._serving:
+        self.watermark.begun(offset)
+        if self.watermark.serving:
             self._clocks.begin(transaction)
-            self._effects.append((offset, offset, False, None))
-        else:
-            self._unfinished[offset] = None
 
     def _replay_commit(self, offset: int, record: PrepareCommit) -> None:
         partitions = [w.partition for w in record.writes]
@@ -222,35 +214,41 @@ class Shard:
         transaction.branches = {w.partition.key: w.branches for w in record.writes}
         for group, steps in transaction.offsets.items():
             self.offsets.commit(group, steps.values(), transaction.txid, offset)
-            if self._serving:
-                effect = WriteOffsets(group, record.begin, self.offsets.committed(group))
-                self._effects.append((offset, offset, False, effect))
-        if self._serving:
-            self._effects.append((offset, offset, False, WriteMarkers(transaction)))
+            if self.watermark.serving:
+                iov = self.offsets.committed(group)
+                self.watermark.emit(offset, WriteOffsets(group, record.begin, iov))
+        self.watermark.emit(offset, WriteMarkers(transaction))
 
     def _replay_abort(self, offset: int, record: PrepareAbort) -> None:
         transaction = self._decide(record.begin, State.ABORTING, offset)
         transaction.reason = record.reason
-        if self._serving:
-            self._effects.append((offset, offset, False, WriteMarkers(transaction)))
+        self.watermark.emit(offset, WriteMarkers(transaction))
+
+    def _replay_claim(self, offset: int, record: Claim) -> None:
+        self.claims.replay(offset, record)
+        # In the state, and not only in what is to do: who loads the journal must refuse the
+        # commit too, if the abort is lost.
+        for begin in sorted(self.offsets.holders(record.group, record.partitions)):
+            transaction = self.transactions.get(begin)
+            assert transaction is not None, "only undecided transactions hold offsets"
+            transaction.doomed = AbortReason.CLAIMED
+            if self.watermark.serving:
+                self._to_abort.append((begin, AbortReason.CLAIMED))
 
     def _replay_finished(self, offset: int, record: Committed | Aborted) -> None:
         if isinstance(record, Committed):
             self.transactions.update_status(record.begin, State.COMMITTED, State.COMMITTING)
         else:
             self.transactions.update_status(record.begin, State.ABORTED, State.ABORTING)
-        if self._serving:
-            self._effects.append((offset, record.begin, True, None))
-        else:
-            del self._unfinished[record.begin]
+        self.watermark.finished(offset, record.begin)
 
     def _decide(self, begin: int, state: State, offset: int) -> Transaction:
         transaction = self.transactions.update_status(begin, state, State.OPEN)
         transaction.commit_sequence = offset
         self.offsets.release(transaction)
         self.producers.replay_decided(transaction)
-        if self._serving:
-            self._wake.add(transaction.producer_id)
+        if self.watermark.serving:
+            self._waiting.wake(transaction.producer_id)
         return transaction
 
     def resume(
@@ -268,13 +266,13 @@ class Shard:
             epochs: as it stands there.
             owner: the OWNER record of the epoch.
             past_epochs: the latest before, oldest first.
-            transactions: all that are unfinished; producers and offsets are in place.
+            transactions: all that are unfinished; producers, offsets and claims are in place.
         """
         self._epochs, self.owner, self.past_epochs = epochs, owner, list(past_epochs)
-        self.next_offset = self._acknowledged_end = offset
+        self.next_offset = self.watermark.end = offset
         for transaction in sorted(transactions, key=lambda t: t.begin):
             self.transactions.restore(transaction)
-            self._unfinished[transaction.begin] = None
+            self.watermark.begun(transaction.begin)
             if transaction.state is State.OPEN:
                 self.producers[transaction.producer_id].open[transaction.begin] = transaction
                 self.offsets.restore_held(transaction)
@@ -285,25 +283,14 @@ class Shard:
         From now on it has what the journal says, and nothing of what an owner has to do.
         """
         self.acknowledge(self.next_offset - 1)
-        self._serving = False
+        self.watermark.serving = False
         self._clocks = Clocks(self.config)
         self._to_abort.clear()
         self._waiting.clear()
-        self._wake.clear()
 
     def acknowledge(self, offset: int) -> list[Effect]:
         """Every record up to `offset` is durable: what may be done now, in journal order."""
-        self._acknowledged_end = offset + 1
-        ready: list[Effect] = []
-        while self._effects and self._effects[0][0] <= offset:
-            _, begin, finished, effect = self._effects.popleft()
-            if effect is not None:
-                ready.append(effect)
-            elif finished:
-                del self._unfinished[begin]
-            else:
-                self._unfinished[begin] = None
-        return ready
+        return self.watermark.acknowledge(offset)
 
     def loaded(self, now: Instant) -> list[Effect]:
         """The journal was replayed to its end under this coordinator's own epoch.
@@ -312,10 +299,11 @@ class Shard:
         of decided transactions, and each consumer group's IOV. (Doing them again is harmless.)
         Starts the clocks of what is open: a producer has `reload_grace_ms` to come back.
         """
-        self._serving = True
+        self.watermark.serving = True
         still_open = [t for t in self.transactions if t.state is State.OPEN]
         self._clocks.reload(still_open, now)
         self._to_abort.extend(self.producers.fenced(still_open))
+        self._to_abort.extend((t.begin, t.doomed) for t in still_open if t.doomed is not None)
         redo = [t for t in self.transactions if t.state is not State.OPEN]
         redo.sort(key=lambda t: t.commit_sequence or 0)
         offsets = [
@@ -345,6 +333,8 @@ class Shard:
                 case c.FetchOffsets():
                     reply = self.offsets.fetch(command.group, command.partitions)
                     return Decision(replies=((ref, reply),), fresh=True)
+                case c.ClaimOffsets():
+                    return self._handle_claim(command, ref)
                 case c.BindGroup():
                     return self._handle_bind(command, ref)
                 case c.AbortTransaction():
@@ -461,9 +451,21 @@ class Shard:
 
     def _handle_add_offsets(self, command: c.AddOffsets, ref: Ref) -> Decision:
         transaction = self._require(command.txid, command.session)
+        _check_not_doomed(transaction)
+        self.claims.check(command.group, command.steps)
         new = merge_steps(transaction, command.group, command.steps)
         record = AddOffsets(begin=transaction.begin, group=command.group, steps=command.steps)
         return Decision(records=(record,) if new else (), replies=((ref, c.Done()),))
+
+    def _handle_claim(self, command: c.ClaimOffsets, ref: Ref) -> Decision:
+        partitions = tuple(sorted(set(command.partitions)))
+        iov = self.offsets.committed(command.group, partitions)
+        known = self.claims.decide(command)
+        if known is not None:
+            # Whoever claimed since may have an owner that this one does not know of.
+            return Decision(replies=((ref, c.Claimed(known, iov)),), fresh=True)
+        record = Claim(group=command.group, claimant=command.claimant, partitions=partitions)
+        return Decision(records=(record,), replies=((ref, c.Claimed(self.next_offset, iov)),))
 
     def _handle_bind(self, command: c.BindGroup, ref: Ref) -> Decision:
         bound = self.bindings.get(command.group)
@@ -494,8 +496,7 @@ class Shard:
                 return Decision(replies=((ref, outcome),))
         transaction = self._require(txid, command.session)
         if commit:
-            waiting = self._waiting.get(transaction.begin)
-            refs = (*waiting.refs, ref) if waiting else (ref,)
+            refs = (*self._waiting.refs(transaction.begin), ref)
             return self._commit(transaction, command, refs, now)
         added = self._added(transaction, (p for p in command.writes if exists(self.topics, p)))
         return self._abort(transaction, AbortReason.REQUESTED, now, ref, added)
@@ -516,11 +517,12 @@ class Shard:
         """Decide a commit, or let it wait: then the decision is empty."""
         open_now = self.producers[transaction.producer_id].open
         verdict = self.offsets.evaluate(transaction, open_now)
-        if verdict is Verdict.WAIT:
-            self._waiting[transaction.begin] = _Waiting(command, refs)
+        if verdict is Verdict.WAIT and transaction.doomed is None:
+            self._waiting.add(transaction.begin, command, refs)
             return Decision()
-        self._waiting.pop(transaction.begin, None)
+        self._waiting.pop(transaction.begin)
         try:
+            _check_not_doomed(transaction)
             if verdict is Verdict.CONFLICT:
                 raise OffsetsConflictError(
                     f"the input offsets of transaction {transaction.txid} do not continue the"
@@ -568,10 +570,8 @@ class Shard:
         if asked_by is not None:
             outcome = c.Outcome(transaction.txid, State.ABORTING, sequence)
             replies.append((asked_by, outcome))
-        waiting = self._waiting.pop(transaction.begin, None)
-        if waiting is not None:
-            error = TransactionAbortedError(f"transaction {transaction.txid} was aborted: {reason}")
-            replies.extend((ref, error) for ref in waiting.refs)
+        error = TransactionAbortedError(f"transaction {transaction.txid} was aborted{why(reason)}")
+        replies.extend((ref, error) for ref in self._waiting.pop(transaction.begin))
         return Decision(records=tuple(records), replies=tuple(replies))
 
     def finish(self, begin: int, gone: tuple[TopicPartition, ...]) -> Decision:
@@ -588,7 +588,8 @@ class Shard:
     def due(self, now: Instant) -> Decision | None:
         """The next thing that no client asks for: call it until it returns None.
 
-        In this order: transactions of fenced generations are aborted; commits that waited for an
+        In this order: transactions of fenced generations, and those whose input was claimed by
+        another consumer, are aborted; commits that waited for an
         earlier transaction's offsets are decided; transactions past their timeout, then those of
         producers that went away, are aborted in the order of their deadlines.
         """
@@ -612,13 +613,7 @@ class Shard:
 
     def forget_waiting(self, refs: Iterable[Ref]) -> None:
         """Commits whose client went away stop waiting; their transactions stay open."""
-        gone = set(map(id, refs))
-        for begin, waiting in list(self._waiting.items()):
-            left = tuple(ref for ref in waiting.refs if id(ref) not in gone)
-            if left:
-                self._waiting[begin] = _Waiting(waiting.command, left)
-            else:
-                del self._waiting[begin]
+        self._waiting.forget(refs)
 
     def _due_fenced(self, now: Instant) -> Decision | None:
         while self._to_abort:
@@ -629,16 +624,10 @@ class Shard:
         return None
 
     def _due_waiting(self, now: Instant) -> Decision | None:
-        while self._wake:
-            for begin in sorted(self._waiting):
-                waiting = self._waiting[begin]
-                transaction = self.transactions.get(begin)
-                if transaction is None or transaction.producer_id not in self._wake:
-                    continue
-                decision = self._commit(transaction, waiting.command, waiting.refs, now)
-                if decision.replies:
-                    return decision
-            self._wake.clear()
+        for transaction, waiting in self._waiting.woken(self.transactions):
+            decision = self._commit(transaction, waiting.command, waiting.refs, now)
+            if decision.replies:
+                return decision
         return None
 
     def _due_expired(self, now: Instant) -> Decision | None:
@@ -656,3 +645,10 @@ class Shard:
                 return self._abort(transaction, AbortReason.DISCONNECTED, now)
             self._clocks.forget_given_up()
         return None
+
+
+def _check_not_doomed(transaction: Transaction) -> None:
+    if transaction.doomed is not None:
+        raise ClaimFencedError(
+            f"transaction {transaction.txid} can only be aborted{why(transaction.doomed)}"
+        )

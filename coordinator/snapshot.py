@@ -31,6 +31,7 @@ from itertools import chain
 from typing import Final, TypeAlias, TypeVar
 
 from ..journal.collector import collector_paused
+from ..journal.control import TopicPartition
 from ..journal.fate import EpochFilter
 from ..journal.position import Position
 from ..journal.records import (
@@ -40,6 +41,7 @@ from ..journal.records import (
     Owner,
     PartitionWrites,
     Snapshot,
+    SnapshotClaim,
     SnapshotGroup,
     SnapshotProducer,
     SnapshotSteps,
@@ -65,8 +67,11 @@ _Rows: TypeAlias = tuple[
     list[SnapshotTransaction],
     list[SnapshotGroup],
     list[tuple[str, str]],
+    list[SnapshotClaim],
 ]
-_Row: TypeAlias = SnapshotProducer | SnapshotTransaction | SnapshotGroup | tuple[str, str]
+_Row: TypeAlias = (
+    SnapshotProducer | SnapshotTransaction | SnapshotGroup | tuple[str, str] | SnapshotClaim
+)
 
 
 # ---- taking one ------------------------------------------------------------------------------
@@ -92,7 +97,7 @@ class SnapshotTaker:
     def chunk(self) -> Snapshot:
         """The next chunk."""
         assert not self.done, "the snapshot has no further chunk"
-        rows: _Rows = ([], [], [], [])
+        rows: _Rows = ([], [], [], [], [])
         size = 0
         while self._next is not None:
             kind, row, row_bytes = self._next
@@ -102,7 +107,7 @@ class SnapshotTaker:
             size += row_bytes
             self._next = next(self._pieces, None)
         self.done = self._next is None
-        producers, transactions, groups, bindings = rows
+        producers, transactions, groups, bindings, claims = rows
         chunk = Snapshot(
             first=self.first,
             index=self._index,
@@ -116,6 +121,7 @@ class SnapshotTaker:
             transactions=tuple(transactions),
             groups=tuple(groups),
             bindings=tuple(bindings),
+            claims=tuple(claims),
         )
         self._index += 1
         return chunk
@@ -144,7 +150,8 @@ def _rows(shard: Shard) -> _Rows:
         assert iov.commit_sequence is not None
         offsets = tuple((t, p, position) for (t, p), position in iov.offsets.items())
         groups.append(SnapshotGroup(group, iov.last_commit.offset, iov.commit_sequence, offsets))
-    return producers, transactions, groups, list(shard.bindings.items())
+    bindings, claims = list(shard.bindings.items()), list(shard.claims.rows())
+    return producers, transactions, groups, bindings, claims
 
 
 def _transaction_row(t: Transaction) -> SnapshotTransaction:
@@ -166,6 +173,7 @@ def _transaction_row(t: Transaction) -> SnapshotTransaction:
             SnapshotSteps(group, tuple(t.offsets[group].values()), tuple(sorted(sent, key=_to)))
             for group, sent in t.steps.items()
         ),
+        doomed=t.doomed,
     )
 
 
@@ -176,7 +184,7 @@ def _to(step: StepIdentity) -> tuple[str, int, int, int]:
 
 def _pieces(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
     """(kind, row, upper bound of its bytes), each small or a single part of something large."""
-    producers, transactions, groups, bindings = rows
+    producers, transactions, groups, bindings, claims = rows
     for producer in producers:
         for piece in _producer_pieces(producer):
             yield 0, piece, _producer_bytes(piece)
@@ -189,6 +197,10 @@ def _pieces(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
             yield 2, share, _name_bytes(share.group) + sum(map(_offset_bytes, offsets))
     for binding in bindings:
         yield 3, binding, _name_bytes(*binding)
+    for claim in claims:
+        for partitions in _split(claim.partitions, _key_bytes):
+            piece_bytes = _name_bytes(claim.group) + sum(map(_key_bytes, partitions))
+            yield 4, claim._replace(partitions=partitions), piece_bytes
 
 
 def _producer_pieces(row: SnapshotProducer) -> Iterable[SnapshotProducer]:
@@ -237,6 +249,10 @@ def _producer_bytes(row: SnapshotProducer) -> int:
 
 def _partition_bytes(partition: DataPartition) -> int:
     return _name_bytes(partition.topic, partition.topic_id)
+
+
+def _key_bytes(key: TopicPartition) -> int:
+    return _name_bytes(key[0])
 
 
 def _writes_bytes(writes: PartitionWrites) -> int:
@@ -355,6 +371,8 @@ def _restore(shard: Shard, first: Entry, chunks: Sequence[Snapshot]) -> None:
         txid = TxId(shard.partition, incarnation, group.last_commit)
         shard.offsets.restore(group.group, group.offsets, txid, group.commit_sequence)
     shard.bindings.update(chain.from_iterable(c.bindings for c in chunks))
+    for claim in chain.from_iterable(c.claims for c in chunks):
+        shard.claims.restore(claim)
     epochs = EpochFilter(first.epoch, incarnation)
     shard.resume(head.first, epochs, owner, head.past_epochs, transactions.values())
 
@@ -369,6 +387,7 @@ def _transaction(txid: TxId, row: SnapshotTransaction) -> Transaction:
         state=row.state,
         commit_sequence=row.commit_sequence,
         reason=row.reason,
+        doomed=row.doomed,
     )
 
 

@@ -382,6 +382,8 @@ class Streams(pb_grpc.CoordinatorServicer):
                 # An abort must go through whatever became of its topics.
                 with suppress(LogtxError):
                     await self._learn_topics(command.writes)
+            case c.ClaimOffsets():
+                await self._bindings.check(command.group, runtime.partition, len(self._runtimes))
             case c.AddOffsets():
                 partition, count = runtime.partition, len(self._runtimes)
                 await self._bindings.check(command.group, partition, count)
@@ -473,8 +475,11 @@ def _check_lanes(partitions: Iterable[TopicPartition], runtime: PartitionRuntime
             )
 
 
+_LARGE_ANSWERS: Final = ("fetch_offsets", "claim_offsets", "list_transactions", "list_keys")
+
+
 def _size(request: pb.Request) -> int:
-    large = request.WhichOneof("command") in ("fetch_offsets", "list_transactions", "list_keys")
+    large = request.WhichOneof("command") in _LARGE_ANSWERS
     return request.ByteSize() + (LARGE_ANSWER_BYTES if large else SMALL_ANSWER_BYTES)
 
 

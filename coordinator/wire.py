@@ -20,6 +20,8 @@ from . import commands as c
 from . import coordinator_pb2 as pb
 
 PROTOCOL_VERSION: Final = 1
+NO_CLAIM: Final = -1
+"""Stands for the number of a claim that must not be."""
 
 _STATES: Final[Mapping[State, pb.Outcome.State]] = {
     State.UNKNOWN: pb.Outcome.UNKNOWN,
@@ -62,6 +64,24 @@ def _first_offsets_back(wire: Iterable[pb.Partitions]) -> dict[TopicPartition, i
     }
 
 
+def _with_expected(
+    partitions: Iterable[TopicPartition], expected: Mapping[TopicPartition, int]
+) -> list[pb.Partitions]:
+    wire = _partitions(partitions)
+    for topic in wire:
+        topic.claims.extend(expected.get((topic.topic, p), NO_CLAIM) for p in topic.partitions)
+    return wire
+
+
+def _expected_back(wire: Iterable[pb.Partitions]) -> dict[TopicPartition, int]:
+    return {
+        (w.topic, p): number
+        for w in wire
+        for p, number in zip(w.partitions, w.claims, strict=True)
+        if number >= 0
+    }
+
+
 def _partitions_back(wire: Iterable[pb.Partitions]) -> tuple[TopicPartition, ...]:
     return tuple((w.topic, p) for w in wire for p in w.partitions)
 
@@ -98,7 +118,8 @@ def _position_back(wire: pb.Position) -> Position:
 
 def _step(step: OffsetStep) -> pb.OffsetStep:
     place = step.from_place
-    wire = pb.OffsetStep(to=_position((step.topic, step.partition), step.to))
+    to = _position((step.topic, step.partition), step.to)
+    wire = pb.OffsetStep(to=to, claim=step.claim)
     if place is not None:
         # `from` is a keyword, so it can't be an argument's name.
         getattr(wire, "from").CopyFrom(pb.OffsetStep.Place(o2=place.o2, o3=place.o3))
@@ -108,7 +129,9 @@ def _step(step: OffsetStep) -> pb.OffsetStep:
 def _step_back(wire: pb.OffsetStep) -> OffsetStep:
     place = getattr(wire, "from")
     from_place = Place(place.o2, place.o3) if wire.HasField("from") else None
-    return OffsetStep(wire.to.topic, wire.to.partition, from_place, _position_back(wire.to))
+    claim = wire.claim if wire.HasField("claim") else None
+    to = _position_back(wire.to)
+    return OffsetStep(wire.to.topic, wire.to.partition, from_place, to, claim)
 
 
 def _writes(writes: Mapping[TopicPartition, Sequence[BranchRange]]) -> list[pb.Writes]:
@@ -198,6 +221,15 @@ def encode_request(request_id: int, command: c.Command, partition: int) -> pb.Re
             request.fetch_offsets.group = command.group
             request.fetch_offsets.all = command.partitions is None
             request.fetch_offsets.partitions.extend(_partitions(command.partitions or ()))
+        case c.ClaimOffsets():
+            claim, expected = request.claim_offsets, command.expected
+            claim.group, claim.claimant = command.group, command.claimant
+            claim.conditional = expected is not None
+            claim.partitions.extend(
+                _partitions(command.partitions)
+                if expected is None
+                else _with_expected(command.partitions, expected)
+            )
         case c.BindGroup():
             wire_bind = pb.BindGroup(
                 group=command.group, transaction_group=command.transaction_group
@@ -287,6 +319,12 @@ _DECODERS: Final[Mapping[str, Callable[[Any, Any, int], c.Command]]] = {
     "fetch_offsets": lambda w, _s, _i: c.FetchOffsets(
         group=w.group, partitions=None if w.all else _partitions_back(w.partitions)
     ),
+    "claim_offsets": lambda w, _s, _i: c.ClaimOffsets(
+        group=w.group,
+        partitions=_partitions_back(w.partitions),
+        claimant=w.claimant,
+        expected=_expected_back(w.partitions) if w.conditional else None,
+    ),
     "bind_group": lambda w, _s, _i: c.BindGroup(
         group=w.group,
         transaction_group=w.transaction_group if w.HasField("transaction_group") else None,
@@ -328,11 +366,10 @@ def encode_reply(request_id: int, reply: c.Reply) -> pb.Reply:
             wire.connected.incarnation = reply.incarnation
             wire.connected.epoch = reply.epoch
         case c.GroupOffsets():
-            wire.group_offsets.SetInParent()
-            wire.group_offsets.offsets.extend(_position(p, o) for p, o in reply.offsets.items())
-            if reply.last_commit is not None and reply.commit_sequence is not None:
-                wire.group_offsets.last_commit = reply.last_commit.to_bytes()
-                wire.group_offsets.commit_sequence = reply.commit_sequence
+            wire.group_offsets.CopyFrom(_group_offsets(reply))
+        case c.Claimed():
+            claimed = pb.Claimed(number=reply.number, offsets=_group_offsets(reply.offsets))
+            wire.claimed.CopyFrom(claimed)
         case c.Binding():
             binding = pb.Binding(transaction_group=reply.transaction_group)
             wire.binding.CopyFrom(binding)
@@ -344,6 +381,15 @@ def encode_reply(request_id: int, reply: c.Reply) -> pb.Reply:
             if isinstance(reply, NotCoordinatorError):
                 wire.error.hint = reply.hint
     return wire
+
+
+def _group_offsets(iov: c.GroupOffsets) -> pb.GroupOffsets:
+    committed = iov.last_commit is not None and iov.commit_sequence is not None
+    return pb.GroupOffsets(
+        offsets=[_position(partition, position) for partition, position in iov.offsets.items()],
+        last_commit=iov.last_commit.to_bytes() if iov.last_commit is not None else b"",
+        commit_sequence=iov.commit_sequence if committed else None,
+    )
 
 
 def _encode_listing(wire: pb.Reply, reply: c.Transactions | c.KeyInfo | c.Keys) -> None:
@@ -408,6 +454,9 @@ def decode_reply(wire: pb.Reply) -> c.Reply:
             )
         case "group_offsets":
             return _group_offsets_back(wire.group_offsets)
+        case "claimed":
+            claimed = wire.claimed
+            return c.Claimed(claimed.number, _group_offsets_back(claimed.offsets))
         case "binding":
             bound = wire.binding.HasField("transaction_group")
             return c.Binding(wire.binding.transaction_group if bound else None)

@@ -146,6 +146,15 @@ class ConcurrentTransactionsError(TransactionError):
     code = 28
 
 
+class ClaimFencedError(TransactionError):
+    """This consumer's partitions were given to another, or claimed anew since it read them.
+
+    Abort the transaction, drop what was read of them, and go on with what the group assigns.
+    """
+
+    code = 29
+
+
 class UnknownOutcomeError(TransactionError):
     """The commit was sent, and its decision could not be learnt in the time allowed.
 

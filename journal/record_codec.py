@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from importlib import resources
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import fastavro
 
 from .control import BranchRange, TopicPartition
 from .errors import CorruptRecordError, UnknownRecordError
 from .position import Journal, Place, Position
-from .record_reader import LAZY_READERS, READERS, read_head
+from .record_reader import READERS, read_longs
 from .records import (
     UNKNOWN_OFFSET,
     Aborted,
@@ -24,6 +24,7 @@ from .records import (
     AddPartitions,
     Begin,
     Bind,
+    Claim,
     Committed,
     DataPartition,
     Entry,
@@ -36,6 +37,7 @@ from .records import (
     ProducerRecord,
     RecordType,
     Snapshot,
+    SnapshotClaim,
     SnapshotGroup,
     SnapshotProducer,
     SnapshotSteps,
@@ -82,11 +84,11 @@ def _partitions_from_avro(rows: Sequence[Avro]) -> tuple[DataPartition, ...]:
     return tuple(found)
 
 
-def _gone_to_avro(gone: Iterable[TopicPartition]) -> list[Avro]:
-    return _partitions_to_avro(DataPartition(topic, partition) for topic, partition in gone)
+def _keys_to_avro(keys: Iterable[TopicPartition]) -> list[Avro]:
+    return _partitions_to_avro(DataPartition(topic, partition) for topic, partition in keys)
 
 
-def _gone_from_avro(rows: Sequence[Avro]) -> tuple[TopicPartition, ...]:
+def _keys_from_avro(rows: Sequence[Avro]) -> tuple[TopicPartition, ...]:
     return tuple(p.key for p in _partitions_from_avro(rows))
 
 
@@ -241,6 +243,7 @@ def _transactions_from_avro(rows: Iterable[Avro]) -> tuple[SnapshotTransaction, 
     for row in rows:
         row["state"] = State(row["state"])
         row["reason"] = None if row["reason"] is None else AbortReason(row["reason"])
+        row["doomed"] = None if row["doomed"] is None else AbortReason(row["doomed"])
         row["partitions"] = _partitions_from_avro(row["partitions"])
         row["writes"] = _writes_from_avro(row["writes"])
         row["steps"] = tuple(
@@ -279,21 +282,34 @@ def _bindings_from_avro(rows: Iterable[Avro]) -> tuple[tuple[str, str], ...]:
     return tuple((r["group"], r["transaction_group"]) for r in rows)
 
 
+def _claims_to_avro(rows: Iterable[SnapshotClaim]) -> list[Avro]:
+    return [row._asdict() | {"partitions": _keys_to_avro(row.partitions)} for row in rows]
+
+
+def _claims_from_avro(rows: Iterable[Avro]) -> tuple[SnapshotClaim, ...]:
+    for row in rows:
+        row["partitions"] = _keys_from_avro(row["partitions"])
+    return tuple(SnapshotClaim(**row) for row in rows)
+
+
 # Fields whose Avro form differs from the dataclass's own value, by field name. A name means the
-# same in every record, so one table serves them all.
+# same in every record, so one table serves them all; but for the partitions of a claim, which are
+# input of any cluster, and have no topic id.
 _TO_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "partitions": _partitions_to_avro,
-    "gone": _gone_to_avro,
+    "gone": _keys_to_avro,
     "writes": _writes_to_avro,
     "steps": _steps_to_avro,
     "producers": _producers_to_avro,
     "transactions": _transactions_to_avro,
     "groups": _groups_to_avro,
     "bindings": _bindings_to_avro,
+    "claims": _claims_to_avro,
+    "Claim.partitions": _keys_to_avro,
 }
 _FROM_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "partitions": _partitions_from_avro,
-    "gone": _gone_from_avro,
+    "gone": _keys_from_avro,
     "writes": _writes_from_avro,
     "steps": _steps_from_avro,
     "reason": AbortReason,
@@ -301,6 +317,8 @@ _FROM_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "transactions": _transactions_from_avro,
     "groups": _groups_from_avro,
     "bindings": _bindings_from_avro,
+    "claims": _claims_from_avro,
+    "Claim.partitions": _keys_from_avro,
     "past_epochs": tuple,
 }
 _CLASSES: Final[Mapping[int, type[JournalRecord]]] = {
@@ -316,14 +334,30 @@ _CLASSES: Final[Mapping[int, type[JournalRecord]]] = {
         Committed,
         Aborted,
         Bind,
+        Claim,
         Snapshot,
     )
 }
 
 
+_Converters: TypeAlias = Sequence[tuple[str, Callable[[Any], Any] | None]]
+
+
+def _converters(table: Mapping[str, Callable[[Any], Any]]) -> dict[int, _Converters]:
+    """Of each record type every field, with what converts it, if anything has to."""
+    return {
+        code: [
+            (f.name, table.get(f"{cls.__name__}.{f.name}") or table.get(f.name))
+            for f in fields(cls)
+        ]
+        for code, cls in _CLASSES.items()
+    }
+
+
+_FIELDS: Final = _converters(_TO_AVRO)
 _CONVERTED: Final[Mapping[int, Sequence[tuple[str, Callable[[Any], Any]]]]] = {
-    code: [(f.name, _FROM_AVRO[f.name]) for f in fields(cls) if f.name in _FROM_AVRO]
-    for code, cls in _CLASSES.items()
+    code: [(name, convert) for name, convert in each if convert is not None]
+    for code, each in _converters(_FROM_AVRO).items()
 }
 
 
@@ -347,9 +381,8 @@ def encode_entry(entry: Entry) -> bytes:
         "incarnation": entry.incarnation,
         "predicted": entry.predicted,
     }
-    for name in record.__slots__:
+    for name, convert in _FIELDS[record.type]:
         value = getattr(record, name)
-        convert = _TO_AVRO.get(name)
         body[name] = convert(value) if convert else value
     out = io.BytesIO()
     out.write(_PREFIX[record.type])
@@ -357,13 +390,8 @@ def encode_entry(entry: Entry) -> bytes:
     return out.getvalue()
 
 
-def decode_entry(raw: bytes | None, *, lazily: bool = False) -> Entry:
+def decode_entry(raw: bytes | None) -> Entry:
     """Read a journal record back, of this format version or an older one.
-
-    Args:
-        raw: its value.
-        lazily: what was decided is decoded when it is wanted; that may raise ValueError or
-            IndexError. Twice as quick where most of it never is.
 
     Raises:
         UnknownRecordError: a newer format version or record type.
@@ -380,8 +408,8 @@ def decode_entry(raw: bytes | None, *, lazily: bool = False) -> Entry:
     try:
         if version != FORMAT_VERSION or code not in READERS:
             return decode_by_schema(raw)
-        epoch, incarnation, predicted, at = read_head(raw)
-        record, end = (LAZY_READERS if lazily else READERS)[code](raw, at)
+        (epoch, incarnation, predicted), at = read_longs(raw, 2, 3)
+        record, end = READERS[code](raw, at)
         if end != len(raw):
             raise CorruptRecordError("the journal record does not end where its bytes do")
         return Entry(epoch, incarnation, record, predicted)

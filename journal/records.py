@@ -11,6 +11,7 @@ Source: seed 001, "Transaction flow" (BEGIN, PREPARE_COMMIT, COMMITTED …) and 
 
 from __future__ import annotations
 
+from dataclasses import field
 from enum import IntEnum, StrEnum
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
@@ -34,7 +35,8 @@ class RecordType(IntEnum):
     ABORTED = 9
     BIND = 10
     # Numbers given to types that this version neither writes nor reads: ADD_ACKS 11, PREPARE 12,
-    # CLAIM 13, EXTEND 14, PLACED 15.
+    # EXTEND 14, PLACED 15.
+    CLAIM = 13
     SNAPSHOT = 16
 
 
@@ -57,6 +59,8 @@ class AbortReason(StrEnum):
     """An operator asked for it."""
     KEY_DELETED = "key_deleted"
     """Its transaction key was deleted."""
+    CLAIMED = "claimed"
+    """Another consumer was given a partition whose input offset it would move."""
 
 
 UNKNOWN_OFFSET: Final = -1
@@ -97,6 +101,11 @@ class OffsetStep:
     from_place: Place | None
     """What must be committed now; None = nothing yet."""
     to: Position
+    claim: int | None = field(default=None, compare=False)
+    """Number of the claim under which its sender consumed the partition; None: it made none.
+
+    Looked at before the step is taken, and not kept in the journal.
+    """
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -221,6 +230,22 @@ class Bind:
     transaction_group: str
 
 
+@value(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A consumer takes input partitions of its group over; the newest claim of a partition counts.
+
+    Its journal offset is the claim's number. What is open then and would move the offset of one of
+    these partitions is doomed: it can only be aborted. Source: seed 001, "Producer IDs and state
+    groups".
+    """
+
+    type: ClassVar[RecordType] = RecordType.CLAIM
+    group: str
+    claimant: int
+    """Random 63 bits of one attempt to claim, the same in its retries."""
+    partitions: tuple[TopicPartition, ...]
+
+
 class SnapshotProducer(NamedTuple):
     """A producer in a snapshot; the BEGINs of one with very many are spread over several rows.
 
@@ -267,6 +292,8 @@ class SnapshotTransaction(NamedTuple):
     """Those that `writes` does not name."""
     writes: tuple[PartitionWrites, ...] = ()
     steps: tuple[SnapshotSteps, ...] = ()
+    doomed: AbortReason | None = None
+    """Why it can only be aborted, while it is open."""
 
 
 class SnapshotGroup(NamedTuple):
@@ -278,6 +305,17 @@ class SnapshotGroup(NamedTuple):
     commit_sequence: int
     offsets: tuple[tuple[str, int, Position], ...]
     """(topic, partition, position)."""
+
+
+class SnapshotClaim(NamedTuple):
+    """What is left of a claim in a snapshot; a large one is spread over several rows."""
+
+    group: str
+    number: int
+    """Journal offset of the claim."""
+    claimant: int
+    partitions: tuple[TopicPartition, ...]
+    """Those that no newer claim names."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -306,6 +344,8 @@ class Snapshot:
     groups: tuple[SnapshotGroup, ...] = ()
     bindings: tuple[tuple[str, str], ...] = ()
     """(consumer group, transaction group)."""
+    claims: tuple[SnapshotClaim, ...] = ()
+    """Oldest first."""
 
 
 JournalRecord: TypeAlias = (
@@ -319,6 +359,7 @@ JournalRecord: TypeAlias = (
     | Committed
     | Aborted
     | Bind
+    | Claim
     | Snapshot
 )
 

@@ -38,6 +38,7 @@ STEP: Final = st.builds(
     st.integers(0, 2**31 - 1),
     st.none() | st.builds(Place, LONG, LONG),
     POSITION,
+    st.none() | LONG,
 )
 
 
@@ -94,6 +95,15 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
     ),
     c.GetOutcome: st.builds(c.GetOutcome, txid=TXID),
     c.FetchOffsets: st.builds(c.FetchOffsets, group=NAME, partitions=st.none() | PARTITIONS),
+    c.ClaimOffsets: st.dictionaries(PARTITION, st.none() | LONG, max_size=5).flatmap(
+        lambda claims: st.builds(
+            c.ClaimOffsets,
+            group=NAME,
+            partitions=st.just(tuple(sorted(claims))),
+            claimant=LONG,
+            expected=st.none() | st.just({p: n for p, n in claims.items() if n is not None}),
+        )
+    ),
     c.BindGroup: st.builds(c.BindGroup, group=NAME, transaction_group=st.none() | NAME),
     c.ListTransactions: st.builds(
         c.ListTransactions,
@@ -111,6 +121,7 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
 }
 STATE: Final = st.sampled_from(State)
 OFFSETS: Final = st.dictionaries(PARTITION, POSITION, max_size=4)
+IOV: Final = st.builds(c.GroupOffsets, OFFSETS) | st.builds(c.GroupOffsets, OFFSETS, TXID, LONG)
 INFO: Final = st.builds(
     c.TransactionInfo,
     txid=TXID,
@@ -143,8 +154,8 @@ REPLY_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
     c.Began: st.builds(c.Began, TXID),
     c.Done: st.builds(c.Done),
     c.Outcome: st.builds(c.Outcome, TXID, STATE, st.none() | LONG),
-    c.GroupOffsets: st.builds(c.GroupOffsets, OFFSETS)
-    | st.builds(c.GroupOffsets, OFFSETS, TXID, LONG),
+    c.GroupOffsets: IOV,
+    c.Claimed: st.builds(c.Claimed, LONG, IOV),
     c.Binding: st.builds(c.Binding, st.none() | NAME),
     c.Transactions: st.builds(c.Transactions, st.lists(INFO, max_size=3).map(tuple), st.booleans()),
     c.KeyInfo: KEY,
@@ -169,7 +180,11 @@ def test_commands_round_trip(command: c.Command, request_id: int) -> None:
     raw = encode_request(request_id, command, 3).SerializeToString()
     request = pb.Request.FromString(raw)
     assert request.request_id == request_id
-    assert decode_request(request, SESSION) == command
+    back = decode_request(request, SESSION)
+    assert back == command
+    if isinstance(command, c.AddOffsets):  # A step is the same whatever its claim.
+        assert isinstance(back, c.AddOffsets)
+        assert [s.claim for s in back.steps] == [s.claim for s in command.steps]
 
 
 @settings(deadline=None)
@@ -300,6 +315,7 @@ CODES: Final = {
     26: errors.GroupBoundError,
     27: errors.RequestTooLargeError,
     28: errors.ConcurrentTransactionsError,
+    29: errors.ClaimFencedError,
     30: errors.ProducerFencedError,
     31: errors.DoubleStartError,
     32: errors.NotAllowedError,

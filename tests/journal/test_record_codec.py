@@ -28,6 +28,7 @@ from logtx.journal.records import (
     AddPartitions,
     Begin,
     Bind,
+    Claim,
     Committed,
     DataPartition,
     Entry,
@@ -40,6 +41,7 @@ from logtx.journal.records import (
     ProducerRecord,
     RecordType,
     Snapshot,
+    SnapshotClaim,
     SnapshotGroup,
     SnapshotProducer,
     SnapshotSteps,
@@ -173,6 +175,34 @@ SAMPLES_V2: dict[str, JournalRecord] = {
         groups=(SnapshotGroup("audit", 12000, 12001, (("fares", 2, STEP_9.to),)),),
         bindings=(("audit", "default"),),
     ),
+    "claim": Claim(
+        group="audit",
+        claimant=2**63 - 1,
+        partitions=(("delays", 0), ("delays", 3), ("fares", 1)),
+    ),
+    "prepare_abort_claimed": PrepareAbort(
+        begin=17042, reason=AbortReason.CLAIMED, decided_ms=1_700_000_000_123
+    ),
+    "snapshot_claims": Snapshot(
+        first=17040,
+        index=0,
+        last=True,
+        replaces=15000,
+        address="host:7070",
+        process_nonce=1,
+        partition_count=8,
+        past_epochs=(),
+        transactions=(
+            SnapshotTransaction(
+                *(16500, "ü", 0, 60_000, 1_700_000_000_000, State.OPEN, None, None),
+                doomed=AbortReason.CLAIMED,
+            ),
+        ),
+        claims=(
+            SnapshotClaim("audit", 12000, 42, (("fares", 1),)),
+            SnapshotClaim("audit", 12007, 2**63 - 1, (("delays", 3), ("fares", 0))),
+        ),
+    ),
 }
 GOLDEN_SAMPLES = {1: SAMPLES, 2: SAMPLES_V2}
 
@@ -236,6 +266,7 @@ SNAPSHOT = st.builds(
                     TUPLES(st.tuples(NAME, INT, st.none() | PLACE, PLACE)).map(tuple),
                 )
             ).map(tuple),
+            st.none() | st.sampled_from(AbortReason),
         )
     ).map(tuple),
     groups=TUPLES(
@@ -244,6 +275,7 @@ SNAPSHOT = st.builds(
         )
     ).map(tuple),
     bindings=TUPLES(st.tuples(NAME, NAME)).map(tuple),
+    claims=TUPLES(st.builds(SnapshotClaim, NAME, LONG, LONG, GONE)).map(tuple),
 )
 RECORD: st.SearchStrategy[JournalRecord] = st.one_of(
     st.builds(
@@ -285,6 +317,7 @@ RECORD: st.SearchStrategy[JournalRecord] = st.one_of(
     st.builds(Committed, begin=LONG, gone=GONE),
     st.builds(Aborted, begin=LONG, gone=GONE),
     st.builds(Bind, group=NAME, transaction_group=NAME),
+    st.builds(Claim, group=NAME, claimant=LONG, partitions=GONE),
     SNAPSHOT,
 )
 ENTRY = st.builds(

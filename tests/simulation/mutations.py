@@ -170,9 +170,9 @@ def marker_before_the_decision(patch: Patch) -> None:
 
     def mutant(self: Tenure, decision: Any) -> None:
         apply(self, decision)
-        early = [(o, b, f, e) for o, b, f, e in self.shard._effects if e is not None]
+        early = [(o, b, f, e) for o, b, f, e in self.shard.watermark.effects if e is not None]
         for item in early:
-            self.shard._effects.remove(item)
+            self.shard.watermark.effects.remove(item)
         self._execute(effect for _, _, _, effect in early if effect is not None)
 
     patch(Tenure, "_apply", mutant)
@@ -197,7 +197,7 @@ def hw_too_early(patch: Patch) -> None:
 
     def mutant(self: Shard) -> int:
         opened = (t.begin for t in self.transactions if t.state is State.OPEN)
-        return min(min(opened, default=self._acknowledged_end), self._acknowledged_end)
+        return min((*opened, self.watermark.end))
 
     patch(Shard, "hw", property(mutant))
 
