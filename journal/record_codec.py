@@ -15,7 +15,7 @@ import fastavro
 from .control import BranchRange, TopicPartition
 from .errors import CorruptRecordError, UnknownRecordError
 from .position import Journal, Place, Position
-from .record_reader import READERS, read_longs
+from .record_reader import LAZY_READERS, READERS, read_head
 from .records import (
     UNKNOWN_OFFSET,
     Aborted,
@@ -390,8 +390,13 @@ def encode_entry(entry: Entry) -> bytes:
     return out.getvalue()
 
 
-def decode_entry(raw: bytes | None) -> Entry:
+def decode_entry(raw: bytes | None, *, lazily: bool = False) -> Entry:
     """Read a journal record back, of this format version or an older one.
+
+    Args:
+        raw: its value.
+        lazily: what was decided is decoded when it is wanted; that may raise ValueError or
+            IndexError. Twice as quick where most of it never is.
 
     Raises:
         UnknownRecordError: a newer format version or record type.
@@ -408,8 +413,8 @@ def decode_entry(raw: bytes | None) -> Entry:
     try:
         if version != FORMAT_VERSION or code not in READERS:
             return decode_by_schema(raw)
-        (epoch, incarnation, predicted), at = read_longs(raw, 2, 3)
-        record, end = READERS[code](raw, at)
+        epoch, incarnation, predicted, at = read_head(raw)
+        record, end = (LAZY_READERS if lazily else READERS)[code](raw, at)
         if end != len(raw):
             raise CorruptRecordError("the journal record does not end where its bytes do")
         return Entry(epoch, incarnation, record, predicted)
