@@ -57,9 +57,12 @@ def txid(begin: int, incarnation: int = INCARNATION) -> TxId:
     return TxId(PARTITION, incarnation, begin)
 
 
-def step(partition: TopicPartition, start: int | None, to: int) -> OffsetStep:
+def step(
+    partition: TopicPartition, start: int | None, to: int, claim: int | None = None
+) -> OffsetStep:
     """An input offset that goes from `start` (None: nothing was committed) to `to`."""
-    return OffsetStep(*partition, None if start is None else Place(start), Position.at(to))
+    place = None if start is None else Place(start)
+    return OffsetStep(*partition, place, Position.at(to), claim)
 
 
 # ---- events ----------------------------------------------------------------------------------
@@ -437,7 +440,7 @@ def dump(shard: Shard) -> dict[str, Any]:
         "unfinished": [
             (
                 *(t.txid, t.producer_id, t.generation, t.timeout_ms, t.started_ms, t.state),
-                *(dict(t.partitions), dict(t.branches), t.commit_sequence, t.reason),
+                *(dict(t.partitions), dict(t.branches), t.commit_sequence, t.reason, t.doomed),
                 {group: dict(steps) for group, steps in t.offsets.items()},
                 {group: set(steps) for group, steps in t.steps.items()},
             )
@@ -459,5 +462,6 @@ def dump(shard: Shard) -> dict[str, Any]:
             )
             for name, g in groups.items()
         },
+        "claims": [*shard.claims.rows()],
         "bindings": dict(shard.bindings),
     }

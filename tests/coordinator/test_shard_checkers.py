@@ -8,7 +8,8 @@ journal alone. The tests at the end show that each finds a journal that breaks i
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import pytest
 
@@ -16,14 +17,20 @@ from logtx.coordinator import commands as c
 from logtx.coordinator.decision import WriteMarkers, WriteOffsets
 from logtx.coordinator.shard import Shard
 from logtx.journal.control import TopicPartition
-from logtx.journal.errors import TransactionAbortedError, TransactionCommittedError
+from logtx.journal.errors import (
+    ClaimFencedError,
+    TransactionAbortedError,
+    TransactionCommittedError,
+)
 from logtx.journal.fate import NO_EPOCH
 from logtx.journal.position import Place
 from logtx.journal.records import (
     Aborted,
+    AbortReason,
     AddOffsets,
     Begin,
     Bind,
+    Claim,
     Committed,
     Entry,
     JournalRecord,
@@ -32,6 +39,7 @@ from logtx.journal.records import (
     PrepareAbort,
     PrepareCommit,
     ProducerRecord,
+    StepIdentity,
 )
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
@@ -64,9 +72,21 @@ class NaiveTransaction:
     state: State = State.OPEN
     sequence: int | None = None
     steps: dict[tuple[str, TopicPartition], list[OffsetStep]] = field(default_factory=dict)
+    claims: dict[tuple[str, StepIdentity], int | None] = field(default_factory=dict)
+    """The claim of its partition when a step was added."""
+    doomed: bool = False
+    """A partition whose offset it would move was claimed while it was open."""
 
 
+Numbers = dict[TopicPartition, int]
 Places = dict[TopicPartition, Place]
+
+
+def identity(each: OffsetStep) -> StepIdentity:
+    """What makes a step the same when it is sent again."""
+    return each.topic, each.partition, each.from_place, each.to.place
+
+
 Request = tuple[str, int, int, int]
 """Producer id, generation, nonce and request id of a BEGIN."""
 
@@ -76,8 +96,8 @@ class Reference:
 
     Raises:
         AssertionError: a record acts on another transaction than its writer meant (invariant 2);
-            a transaction of a fenced generation was committed (6), or one whose input leaves a
-            gap or overlaps (8).
+            a transaction of a fenced generation was committed (6), or one whose input another
+            consumer claimed, or whose input leaves a gap or overlaps (8).
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -87,6 +107,10 @@ class Reference:
         self.bindings: dict[str, str] = {}
         self.iovs: dict[str, list[tuple[int, Places]]] = {}
         """Group → its IOV after each commit, with the commit sequence."""
+        self.claims: dict[str, Numbers] = {}
+        """Group → the latest claim of each partition."""
+        self.claimed: dict[int, tuple[Claim, Numbers]] = {}
+        """Every claim by its number, and the group's claims before it."""
         self.end = 0
         epoch, incarnation, in_place = NO_EPOCH, 0, False
         for offset, entry in enumerate(journal.entries):
@@ -137,12 +161,23 @@ class Reference:
                 )
             case Bind():
                 self.bindings.setdefault(record.group, record.transaction_group)
+            case Claim():
+                self._claim(offset, record)
             case AddOffsets() | PrepareCommit() | PrepareAbort() | Committed() | Aborted():
                 transaction = self.transactions.get(record.begin)
                 if transaction is not None:
                     self._move(offset, transaction, record)
             case _:
                 pass
+
+    def _claim(self, offset: int, record: Claim) -> None:
+        former = self.claims.get(record.group, {})
+        self.claimed[offset] = record, former
+        self.claims[record.group] = {**former, **dict.fromkeys(record.partitions, offset)}
+        for told in self.transactions.values():
+            held = {p for group, p in told.steps if group == record.group}
+            if told.state is State.OPEN and held & set(record.partitions):
+                told.doomed = True
 
     def _move(
         self,
@@ -158,9 +193,15 @@ class Reference:
                 assert self.generations[told.producer_id] == (told.generation, False), (
                     f"a fenced transaction was committed at {offset}"
                 )
+                assert not told.doomed, (
+                    f"a transaction whose input was claimed was committed at {offset}"
+                )
                 self._commit(offset, told)
             case PrepareAbort() if told.state is State.OPEN:
                 told.state, told.sequence = State.ABORTING, offset
+                assert told.doomed or record.reason is not AbortReason.CLAIMED, (
+                    f"a transaction of which nobody claimed anything was aborted at {offset}"
+                )
             case Committed() if told.state is State.COMMITTING:
                 told.state = State.COMMITTED
             case Aborted() if told.state is State.ABORTING:
@@ -168,9 +209,11 @@ class Reference:
             case _:
                 pass
 
-    @staticmethod
-    def _add(told: NaiveTransaction, record: AddOffsets) -> None:
+    def _add(self, told: NaiveTransaction, record: AddOffsets) -> None:
+        claims = self.claims.get(record.group, {})
         for each in record.steps:
+            number = claims.get((each.topic, each.partition))
+            told.claims.setdefault((record.group, identity(each)), number)
             chain = told.steps.setdefault((record.group, (each.topic, each.partition)), [])
             if each not in chain:
                 chain.append(each)
@@ -218,7 +261,7 @@ class Checker:
 
     def asked(self, ref: Ref, command: c.Command) -> None:
         """Call before a command is submitted: what its answer must know already."""
-        if isinstance(command, c.FetchOffsets):
+        if isinstance(command, c.FetchOffsets | c.ClaimOffsets):
             self._floors[ref] = max(
                 (sequence for sequence, _ in self.reference.iovs.get(command.group, [])), default=-1
             )
@@ -268,19 +311,22 @@ class Checker:
                 continue
             assert not self._to_assert[coordinator], "an IOV was not asserted again (TRAPS 27)"
             self.published(coordinator.shard.hw)
-            self._fenced(coordinator.shard)
+            self._doomed(coordinator.shard)
             if coordinator.acknowledged_end == self.journal.end:
                 flying = [flying.entry for flying in coordinator.in_flight]
                 again = load([*entries, *flying])
                 assert dump(again) == dump(coordinator.shard), "replay differs from the live state"
 
     @staticmethod
-    def _fenced(shard: Shard) -> None:
+    def _doomed(shard: Shard) -> None:
         for transaction in shard.transactions:
             producer = shard.producers[transaction.producer_id]
             fenced = producer.voided or transaction.generation < producer.generation
             assert not (fenced and transaction.state is State.OPEN), (
                 f"{transaction.txid} of a fenced generation is still open"
+            )
+            assert transaction.doomed is None or transaction.state is not State.OPEN, (
+                f"{transaction.txid}, whose input was claimed, is still open"
             )
 
     @staticmethod
@@ -299,6 +345,13 @@ class Checker:
         held = {n: (p.generation, p.voided) for n, p in shard.producers.items()}
         assert held == reference.generations
         assert shard.bindings == reference.bindings
+        claims: dict[str, Numbers] = {}
+        for row in shard.claims.rows():
+            claims.setdefault(row.group, {}).update(dict.fromkeys(row.partitions, row.number))
+        assert claims == reference.claims
+        for transaction in shard.transactions:
+            doomed = reference.transactions[transaction.begin].doomed
+            assert (transaction.doomed is not None) == doomed
 
     def _replied(self, ref: Ref, command: c.Command, reply: c.Reply) -> None:
         match reply:
@@ -315,11 +368,17 @@ class Checker:
                 assert not self._known[ref], f"{reply.txid} was begun, and is denied"
             case c.GroupOffsets():
                 assert isinstance(command, c.FetchOffsets)
-                sequence = reply.commit_sequence
-                assert (-1 if sequence is None else sequence) >= self._floors[ref], (
-                    "a stale IOV was told"
-                )
+                self._fresh(ref, reply)
                 self._iov(command.group, reply, command.partitions)
+            case c.Claimed():
+                assert isinstance(command, c.ClaimOffsets)
+                self._fresh(ref, reply.offsets)
+                self._iov(command.group, reply.offsets, command.partitions)
+                self._claimed(command, reply.number)
+            case c.Done() if isinstance(command, c.AddOffsets):
+                self._added(command)
+            case ClaimFencedError():
+                self._claim_fenced(command)
             case c.Binding(None):
                 assert not self._known[ref], "a binding is denied"
             case c.Binding(bound):
@@ -327,6 +386,45 @@ class Checker:
                 assert bound == self.reference.bindings.get(command.group), "bound elsewhere"
             case _:
                 pass
+
+    def _fresh(self, ref: Ref, offsets: c.GroupOffsets) -> None:
+        sequence = offsets.commit_sequence
+        known = -1 if sequence is None else sequence
+        assert known >= self._floors[ref], "a stale IOV was told"
+
+    def _claimed(self, command: c.ClaimOffsets, number: int) -> None:
+        assert number in self.reference.claimed, f"claim {number} is not in the journal"
+        record, former = self.reference.claimed[number]
+        assert (record.group, record.claimant) == (command.group, command.claimant)
+        assert set(command.partitions) <= set(record.partitions)
+        if command.expected is not None:
+            assert all(former.get(p) == command.expected.get(p) for p in command.partitions), (
+                f"claim {number} holds though {former} was not expected"
+            )
+
+    def _added(self, command: c.AddOffsets) -> None:
+        told = self.reference.transactions[command.txid.offset]
+        for each in command.steps:
+            latest = told.claims[command.group, identity(each)]
+            assert each.claim is None or latest is None or each.claim >= latest, (
+                f"input of claim {each.claim} was taken though {latest} was made before"
+            )
+
+    def _claim_fenced(self, command: c.Command) -> None:
+        # Claims only rise: whoever was refused for one would be refused now.
+        if isinstance(command, c.ClaimOffsets):
+            claims, expected = self.reference.claims.get(command.group, {}), command.expected
+            assert expected is not None, "a claim without a condition was refused"
+            assert any(claims.get(p) != expected.get(p) for p in command.partitions)
+            return
+        assert isinstance(command, c.AddOffsets | c.End)
+        told = self.reference.transactions[command.txid.offset]
+        steps = command.steps if isinstance(command, c.AddOffsets) else ()
+        group = command.group if isinstance(command, c.AddOffsets) else ""
+        claims = self.reference.claims.get(group, {})
+        assert told.doomed or any(
+            s.claim is not None and s.claim < claims.get((s.topic, s.partition), -1) for s in steps
+        ), f"nobody claimed the input of {told}"
 
     def _began(self, command: c.Begin, told: TxId) -> None:
         session = command.session
@@ -413,6 +511,57 @@ def test_reference_refuses_the_commit_of_a_fenced_generation() -> None:
     newer = ProducerRecord(producer_id="p", generation=1, session_nonce=2, owner="default")
     with pytest.raises(AssertionError, match="fenced"):
         Reference(journal_of(newer, commit(2)))
+
+
+CLAIM: Final = Claim(group="g", claimant=1, partitions=(("a", 0),))
+
+
+def test_reference_refuses_the_commit_of_claimed_input() -> None:
+    with pytest.raises(AssertionError, match="claimed was committed"):
+        Reference(journal_of(offsets(2, None, 1), CLAIM, commit(2)))
+    # What came after the claim, of another group or of another partition is not its business.
+    for records in (
+        (CLAIM, offsets(2, None, 1)),
+        (offsets(2, None, 1), Claim(group="h", claimant=1, partitions=(("a", 0),))),
+        (offsets(2, None, 1), Claim(group="g", claimant=1, partitions=(("a", 1),))),
+    ):
+        assert Reference(journal_of(*records, commit(2))).iov("g") == {("a", 0): Place(1)}
+
+
+def test_reference_refuses_an_abort_for_a_claim_that_nobody_made() -> None:
+    abort = PrepareAbort(begin=2, reason=AbortReason.CLAIMED, decided_ms=0)
+    Reference(journal_of(offsets(2, None, 1), CLAIM, abort))
+    with pytest.raises(AssertionError, match="nobody claimed"):
+        Reference(journal_of(offsets(2, None, 1), abort))
+
+
+def test_checker_refuses_a_claim_that_the_journal_does_not_have() -> None:
+    checker = Checker(journal_of(CLAIM, CLAIM))
+    ask = c.ClaimOffsets(group="g", claimant=1, partitions=(("a", 0),), expected={("a", 0): 4})
+    checker.asked(1, ask)
+    checker._replied(1, ask, c.Claimed(5, c.GroupOffsets({})))
+    for number in (3, 4, 6):
+        with pytest.raises(AssertionError):
+            checker._replied(1, ask, c.Claimed(number, c.GroupOffsets({})))
+    with pytest.raises(AssertionError):
+        checker._replied(1, replace(ask, claimant=2), c.Claimed(5, c.GroupOffsets({})))
+    with pytest.raises(AssertionError, match="without a condition"):
+        checker._replied(1, replace(ask, expected=None), ClaimFencedError("no"))
+
+
+def test_checker_refuses_input_of_an_older_claim() -> None:
+    checker = Checker(journal_of(CLAIM, CLAIM, offsets(2, None, 1)))
+    for claim in (None, 5, 4):
+        steps = (step(("a", 0), None, 1, claim),)
+        ask = c.AddOffsets(session=c.Session("p", 0, 1), txid=txid(2), group="g", steps=steps)
+        checker.asked(1, ask)
+        if claim == 4:
+            with pytest.raises(AssertionError, match="input of claim 4"):
+                checker._replied(1, ask, c.Done())
+        else:
+            checker._replied(1, ask, c.Done())
+            with pytest.raises(AssertionError, match="nobody claimed"):
+                checker._replied(1, ask, ClaimFencedError("no"))
 
 
 def test_reference_refuses_a_record_meant_for_another() -> None:

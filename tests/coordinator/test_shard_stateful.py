@@ -27,6 +27,7 @@ from logtx.coordinator.decision import ShardConfig
 from logtx.journal.control import BranchRange, TopicPartition
 from logtx.journal.records import (
     AbortReason,
+    Claim,
     Committed,
     Entry,
     JournalRecord,
@@ -60,6 +61,8 @@ class Client:
     transactions: list[TxId] = field(default_factory=list)
     cursors: dict[tuple[str, TopicPartition], int | None] = field(default_factory=dict)
     """Where its input stands, per group and partition, as far as it sent it."""
+    claims: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
+    """Numbers of its claims; it goes on under them, whoever claimed since."""
 
 
 def pick(items: Sequence[T], index: int) -> T:
@@ -84,6 +87,7 @@ class World:
         self.clients = [Client("p", 1), Client("p", 2), Client("q", 3), Client("q", 4)]
         self.sent: list[tuple[Client, c.Command]] = []
         self._senders: dict[int, Client] = {}
+        self._claimants = 0
         self.coordinators[0].take_over()
 
     def _listen(self, coordinator: Coordinator, event: Event) -> None:
@@ -103,6 +107,11 @@ class World:
                 client.unanswered.discard(command.request_id)
                 if reply.txid not in client.transactions:
                     client.transactions.append(reply.txid)
+            case c.Claimed() if isinstance(command, c.ClaimOffsets):
+                for partition in command.partitions:
+                    key, place = (command.group, partition), reply.offsets.offsets.get(partition)
+                    client.claims[key] = max(client.claims.get(key, -1), reply.number)
+                    client.cursors[key] = None if place is None else place.o2
             case _:
                 pass
 
@@ -169,7 +178,22 @@ class World:
             session=client.session,
             txid=client.transactions[-1 - which % len(client.transactions)],
             group=name,
-            steps=(step(partition, begins, ends),),
+            # Most say under which claim they read; made by hand, they may not.
+            steps=(step(partition, begins, ends, client.claims.get(key) if which % 4 else None),),
+        )
+        self.ask(client, command, where)
+
+    def claim(self, who: int, which: int, where: int) -> None:
+        """Claim a partition or all: as assigned, or to go back if nobody claimed since."""
+        client = pick(self.clients, who)
+        group, partitions = pick(GROUPS, which), INPUTS[which // 2 % 2 :]
+        known = {p: client.claims[group, p] for p in partitions if (group, p) in client.claims}
+        self._claimants += 1
+        command = c.ClaimOffsets(
+            group=group,
+            partitions=partitions,
+            claimant=self._claimants,
+            expected=known if which // 4 % 2 else None,
         )
         self.ask(client, command, where)
 
@@ -282,6 +306,7 @@ class World:
                 ProducerRecord(
                     producer_id=client.producer_id, generation=9, session_nonce=9, owner="default"
                 ),
+                Claim(group=pick(GROUPS, which), claimant=0, partitions=INPUTS),
             ),
             kind,
         )
@@ -326,6 +351,7 @@ class World:
             "commit": lambda: self.end(a, b, c.Action.COMMIT, where),
             "abort": lambda: self.end(a, b, c.Action.ABORT, where),
             "partitions": lambda: self.partitions(a, b, where),
+            "claim": lambda: self.claim(a, b, where),
             "question": lambda: self.question(a, b, b // 5, where),
             "retry": lambda: self.retry(b, where),
             "pipeline": lambda: self.pipeline(a, b // 4, in_order=b % 3 == 0),
@@ -352,6 +378,7 @@ WEIGHTS: Final = {
     "ack_all": 10,
     "finish": 7,
     "question": 5,
+    "claim": 4,
     "connect": 4,
     "lose": 5,
     "abort": 3,

@@ -23,6 +23,7 @@ from logtx.journal.records import (
     AddPartitions,
     Begin,
     Bind,
+    Claim,
     Committed,
     Entry,
     JournalRecord,
@@ -284,6 +285,7 @@ RECORDS: Final[tuple[JournalRecord, ...]] = (
     Committed(begin=2),
     Aborted(begin=2),
     Bind(group="g", transaction_group="default"),
+    Claim(group="g", claimant=1, partitions=(A0,)),
     Snapshot(
         first=9,
         index=0,
