@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .consumer.consumer import Consumer
+    from .integration import spark as spark
+    from .integration.process import Block, process
     from .journal.errors import (
         BrokerError,
         ClaimFencedError,
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from .producer.transaction import Transaction
 
 __all__ = [
+    "Block",
     "Branch",
     "BranchSummary",
     "BrokerError",
@@ -112,20 +115,25 @@ __all__ = [
     "UnknownTopicError",
     "UnknownTransactionError",
     "UnsupportedTopicError",
+    "process",
 ]
 
 _ERRORS = ".journal.errors"
 _HOMES = {
+    "Block": ".integration.process",
     "Branch": ".producer.branch",
     "BranchSummary": ".producer.summary",
     "Consumer": ".consumer.consumer",
     "Producer": ".producer.producer",
     "Transaction": ".producer.transaction",
     "TxId": ".journal.txid",
+    "process": ".integration.process",
 }
 
 
 def __getattr__(name: str) -> object:
+    if name == "spark":  # a room with an extra of its own, so not among what `import *` gives
+        return import_module(".integration.spark", __name__)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(import_module(_HOMES.get(name, _ERRORS), __name__), name)

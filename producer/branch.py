@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from ..journal.control import (
     TXCTL_HEADER,
@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _CLOSE_S: Final = 5.0
 
+_B = TypeVar("_B", bound="Branch")
+
 
 class Branch(Writer):
     """One writer's share of a transaction; from `Transaction.branch` or `Branch.join`."""
@@ -62,7 +64,6 @@ class Branch(Writer):
         self._settled = threading.Event()
         self._finished = False
         self._failure: LogtxError | None = None
-        self._registrar: _Registrar | None = None
         self._release: Callable[[], None] | None = None
         self._direct = True
 
@@ -87,29 +88,13 @@ class Branch(Writer):
         Raises:
             ConfigError: a setting or the token is not valid.
         """
-        from .config import ProducerConfig
-        from .wiring import open_producer, resources
-
-        txid = read_token(token)
-        settings = ProducerConfig.parse(config)
-        log, coordinators, close_log = resources(config, log, coordinators)
-        queries = coordinators.queries(timeout_s=settings.coordinator_timeout_s)
-        registrar = _Registrar(queries, txid, settings.registration_delay_ms / 1000)
-        sender = Sender(
-            open_producer(log, settings), tick_s=registrar.tick_s, on_tick=registrar.tick
-        )
-        branch = cls(sender, txid, settings.delivery_timeout_s)
-
-        def release() -> None:
-            registrar.close()
-            sender.close(_CLOSE_S)
-            queries.close()
-            close_log()
-
-        branch._registrar, branch._release = registrar, release
-        registrar.start(branch)
-        sender.wake()
-        return branch
+        read_token(token)
+        branches = Branches(config, log=log, coordinators=coordinators)
+        try:
+            return branches._join(cls, token, branches.close)
+        except BaseException:
+            branches.close()
+            raise
 
     @property
     def txid(self) -> TxId:
@@ -196,43 +181,110 @@ class Branch(Writer):
         self.fail(BrokerError(f"{cause}; write the work of this branch again in another one"))
 
 
+class Branches:
+    """Joins transactions of other processes, any number after and beside each other.
+
+    All branches share one producer: a new one takes half a second for its first record, which a
+    task of a Spark job need not wait for each time. Safe from any thread.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        log: Log | None = None,
+        coordinators: Coordinators | None = None,
+    ) -> None:
+        """Open the producer; arguments and errors are those of `Branch.join`."""
+        from .config import ProducerConfig
+        from .wiring import open_producer, resources
+
+        self._settings = settings = ProducerConfig.parse(config)
+        log, coordinators, self._close_log = resources(config, log, coordinators)
+        self._queries = coordinators.queries(timeout_s=settings.coordinator_timeout_s)
+        self._delay_s = settings.registration_delay_ms / 1000
+        self._registrars: set[_Registrar] = set()
+        self._sender = Sender(
+            open_producer(log, settings),
+            tick_s=min(max(self._delay_s / 2, 0.01), 0.05),
+            on_tick=self._on_tick,
+        )
+
+    def join(self, token: str) -> Branch:
+        """A branch of the transaction that the token names; close it when it is finished.
+
+        Raises:
+            ConfigError: the token is not valid.
+        """
+        return self._join(Branch, token, _nothing)
+
+    def _join(self, kind: type[_B], token: str, release: Callable[[], None]) -> _B:
+        txid = read_token(token)
+        branch = kind(self._sender, txid, self._settings.delivery_timeout_s)
+        registrar = _Registrar(self._queries, branch, self._delay_s)
+
+        def end() -> None:
+            self._registrars.discard(registrar)
+            registrar.close()
+            release()
+
+        branch._release = end
+        self._registrars.add(registrar)
+        self._sender.wake()
+        return branch
+
+    def _on_tick(self) -> bool:
+        registrars = self._registrars.copy()
+        for registrar in registrars:
+            registrar.tick()
+        return bool(registrars)
+
+    def close(self) -> None:
+        """Release the producer; records without a report are given up."""
+        for registrar in self._registrars.copy():
+            registrar.close()
+        self._sender.close(_CLOSE_S)
+        self._queries.close()
+        self._close_log()
+
+
+def _nothing() -> None:
+    """A branch that shares its producer leaves it to the others."""
+
+
 class _Registrar:
     """Tells the coordinator of the partitions that a joined branch writes to.
 
     Asks on a thread of its own, for its questions block.
     """
 
-    def __init__(self, queries: Queries, txid: TxId, delay_s: float) -> None:
-        self.tick_s: Final = min(max(delay_s / 2, 0.01), 0.05)
+    def __init__(self, queries: Queries, branch: Branch, delay_s: float) -> None:
         self._queries = queries
-        self._txid = txid
-        self._branch: Branch | None = None
+        self._branch: Branch | None = branch
         self._due_s = time.monotonic() + delay_s
         self._registered: set[TopicPartition] = set()
         self._running: Future[None] | None = None
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="logtx-branch")
+        self._pool: ThreadPoolExecutor | None = None
 
-    def start(self, branch: Branch) -> None:
-        """Look after this branch."""
-        self._branch = branch
-
-    def tick(self) -> bool:
+    def tick(self) -> None:
         """Register what is new, unless a request is under way."""
         branch = self._branch
         if branch is None or (self._running is not None and not self._running.done()):
-            return True
-        if time.monotonic() >= self._due_s:
-            first_offsets = dict(branch.tally.first_offsets())
-            new = {key: first_offsets[key] for key in first_offsets.keys() - self._registered}
-            if new:
-                self._running = self._pool.submit(self._register, branch, new)
-        return True
+            return
+        if time.monotonic() < self._due_s:
+            return
+        first_offsets = dict(branch.tally.first_offsets())
+        new = {key: first_offsets[key] for key in first_offsets.keys() - self._registered}
+        if new:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, thread_name_prefix="logtx-branch")
+            self._running = self._pool.submit(self._register, branch, new)
 
     def _register(self, branch: Branch, first_offsets: dict[TopicPartition, int]) -> None:
         try:
-            self._queries.add_partitions(self._txid, first_offsets)
+            self._queries.add_partitions(branch.txid, first_offsets)
         except RetriableError:
-            _log.info("event=branch_registration_deferred txid=%s", self._txid)
+            _log.info("event=branch_registration_deferred txid=%s", branch.txid)
         except LogtxError as error:
             branch.fail(error)
         else:
@@ -241,4 +293,5 @@ class _Registrar:
     def close(self) -> None:
         """Ask no more."""
         self._branch = None
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)

@@ -17,7 +17,7 @@ from logtx.journal.errors import (
 )
 from logtx.journal.log import Log
 from logtx.journal.memory_log import MemoryLog
-from logtx.producer.branch import Branch
+from logtx.producer.branch import Branch, Branches
 from logtx.producer.summary import BranchSummary
 
 from ..conftest import MakeTopic
@@ -224,3 +224,29 @@ def test_an_unreachable_coordinator_does_not_stop_a_branch(
     eventually(lambda: coordinators.transactions[txn.txid].partitions == {("t", 0)})
     txn.accept(branch.finish())
     txn.commit()
+
+
+def test_branches_of_several_transactions_share_a_producer(
+    make_producer: MakeProducer,
+    make_topic: MakeTopic,
+    log: Log,
+    coordinators: FakeCoordinators,
+) -> None:
+    topic = make_topic()
+    owner = make_producer()
+    branches = Branches({}, log=log, coordinators=coordinators)
+    try:
+        for records in (2, 3):
+            txn = owner.begin_transaction()
+            with branches.join(txn.branch_token()) as branch, branches.join(txn.branch_token()):
+                for _ in range(records):
+                    branch.produce(topic, b"x", partition=0)
+                summary = branch.finish()
+            txn.accept(summary)
+            txn.commit()
+            (written,) = coordinators.transactions[txn.txid].writes.values()
+            assert [r.count for r in written] == [records]
+        with pytest.raises(ConfigError):
+            branches.join("no token")
+    finally:
+        branches.close()

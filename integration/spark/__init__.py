@@ -1,0 +1,36 @@
+"""Spark: exactly-once in, exactly-once out, recovery from committed offset vectors.
+
+Names are loaded on first use. `docs/spark.md` says how it works and what to submit.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from .errors import PySparkMissingError
+
+if TYPE_CHECKING:
+    from .session import register
+
+__all__ = ["register"]
+
+_HOMES = {"register": ".session"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for package in ("pyspark", "pyarrow"):
+        if find_spec(package) is None:
+            raise PySparkMissingError(
+                f"the package {package} is missing: install it with `pip install 'logtx[spark]'`"
+            )
+    value: object = getattr(import_module(_HOMES[name], __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

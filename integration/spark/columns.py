@@ -1,0 +1,102 @@
+"""Kafka's column convention: a DataFrame's columns as records, and checked before a job runs.
+
+``value`` is needed; ``key``, ``headers``, ``topic``, ``partition`` and ``timestamp`` may be there;
+other columns are passed over, as Spark's own Kafka sink does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from .errors import SchemaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
+_CONTENT: Final = ("string", "binary")
+TYPES: Final[Mapping[str, Sequence[str]]] = {
+    "value": _CONTENT,
+    "key": _CONTENT,
+    "topic": ("string",),
+    "partition": ("int",),
+    "timestamp": ("timestamp",),
+    "headers": (HEADERS_TYPE,),
+}
+
+Row = tuple[str, Any, Any, Any, int, int]
+"""(topic, value, key, headers, partition, timestamp in ms), as `Branch.produce` takes them."""
+
+
+def check_columns(types: Mapping[str, str], topic: str | None) -> None:
+    """Refuse a DataFrame that can't be written.
+
+    Args:
+        types: Spark's names of the columns' types.
+        topic: the option ``topic``.
+
+    Raises:
+        SchemaError: a column is missing, or of another type.
+    """
+    if "value" not in types:
+        raise SchemaError(
+            f"the DataFrame has no column 'value' (it has {', '.join(types) or 'none'}): name the "
+            "column that becomes the records' value so, as in select(to_json(...).alias('value'))"
+        )
+    if topic is None and "topic" not in types:
+        raise SchemaError("name the topic: by option topic, or by a column 'topic'")
+    for name, allowed in TYPES.items():
+        found = types.get(name)
+        if found is not None and found not in allowed:
+            raise SchemaError(
+                f"column {name!r} is of type {found} and must be {' or '.join(allowed)}: cast it"
+            )
+
+
+def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
+    """The records of an Arrow batch.
+
+    Raises:
+        SchemaError: a record without a topic.
+    """
+    size = batch.num_rows
+    names = batch.schema.names
+
+    def column(name: str, default: Any, read: Callable[[Any], list[Any]] = _as_is) -> list[Any]:
+        if name not in names:
+            return [default] * size
+        found = read(batch.column(names.index(name)))
+        if default is not None and None in found:
+            return [default if each is None else each for each in found]
+        return found
+
+    topics = [topic] * size if topic is not None else column("topic", None)
+    if None in topics:
+        raise SchemaError("a row has no topic: fill the column 'topic', or give option topic")
+    return zip(
+        topics,
+        column("value", None),
+        column("key", None),
+        column("headers", None, _headers),
+        column("partition", -1),
+        column("timestamp", 0, _milliseconds),
+        strict=True,
+    )
+
+
+def _as_is(column: Any) -> list[Any]:
+    found: list[Any] = column.to_pylist()
+    return found
+
+
+def _milliseconds(column: Any) -> list[Any]:
+    micros = column.cast("timestamp[us]") if column.type.tz is None else column
+    return [None if m is None else m // 1000 for m in micros.cast("int64").to_pylist()]
+
+
+def _headers(column: Any) -> list[Any]:
+    return [
+        None if headers is None else [(header["key"], header["value"]) for header in headers]
+        for headers in column.to_pylist()
+    ]

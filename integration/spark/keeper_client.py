@@ -1,0 +1,71 @@
+"""How Spark's helper processes reach the keeper in the driver's Python: one question a connection.
+
+Imports nothing heavy: planners are started for every write. Texts are JSON, never pickles, so that
+whoever else might speak to the port can make nobody run anything.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from multiprocessing.connection import Client, Connection
+from multiprocessing.context import AuthenticationError
+from typing import Any, Final
+
+from ...journal import errors as journal_errors
+from ...journal.errors import LogtxError
+from . import errors as spark_errors
+from .errors import KeeperError
+
+ANSWER_MAX_S: Final = 1_200.0
+"""Bound of an answer: above all time-outs that the keeper itself has."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperAddress:
+    """Where the keeper listens, and what proves that the asker belongs to the job."""
+
+    host: str
+    port: int
+    secret: bytes
+
+    def ask(self, what: str, **fields: Any) -> Any:
+        """Ask, and wait for the answer.
+
+        Raises:
+            KeeperError: nobody answers; the driver's Python has ended, or is about to.
+            LogtxError: what the keeper raised.
+        """
+        try:
+            with Client((self.host, self.port), authkey=self.secret) as connection:
+                connection.send_bytes(json.dumps({"do": what, **fields}).encode())
+                if not connection.poll(ANSWER_MAX_S):
+                    raise KeeperError(f"the driver's keeper did not answer in {ANSWER_MAX_S:g} s")
+                answer = json.loads(connection.recv_bytes())
+        except (OSError, EOFError, AuthenticationError) as error:
+            raise KeeperError(
+                f"the driver's keeper at {self.host}:{self.port} can't be reached "
+                f"({type(error).__name__}): the driver's Python has ended, so its open "
+                "transactions are aborted; run the job again"
+            ) from error
+        if "error" in answer:
+            raise make_error(answer["error"], answer["text"])
+        return answer["ok"]
+
+
+def answer_of(connection: Connection, result: Any) -> None:
+    """The keeper's answer: what was asked for, or an error."""
+    if isinstance(result, BaseException):
+        told = {"error": type(result).__name__, "text": str(result)}
+    else:
+        told = {"ok": result}
+    connection.send_bytes(json.dumps(told).encode())
+
+
+def make_error(name: str, text: str) -> LogtxError:
+    """An error of our own by its class's name; a `LogtxError` for any other."""
+    for module in (journal_errors, spark_errors):
+        kind = getattr(module, name, None)
+        if isinstance(kind, type) and issubclass(kind, LogtxError):
+            return kind(text)
+    return LogtxError(f"{name}: {text}")

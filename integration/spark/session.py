@@ -1,0 +1,83 @@
+"""`register`: one keeper per application, and the format "logtx" in a session."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
+
+from .datasource import registered
+from .keeper import Keeper
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger(__name__)
+_guard = threading.Lock()
+_keeper: Keeper | None = None
+
+
+def register(spark: SparkSession) -> None:
+    """Give a session the format "logtx", for reading and writing; once per session.
+
+    Starts the keeper, which holds open transactions in this Python process: they live as long as
+    it does.
+    """
+    spark.dataSource.register(registered(keeper_of(spark).address))
+
+
+def keeper_of(spark: SparkSession) -> Keeper:
+    """The application's keeper, started at the first call."""
+    global _keeper
+    with _guard:
+        if _keeper is None:
+            _keeper = Keeper(lambda path: _read_file(spark, path))
+            _keeper.start()
+            atexit.register(close_keeper)
+        _keeper.streams_to_the_end = lambda: _any_available_now(spark)
+        return _keeper
+
+
+def close_keeper() -> None:
+    """Abort what is open; `register` starts another keeper. Called when Python exits."""
+    global _keeper
+    with _guard:
+        keeper, _keeper = _keeper, None
+    if keeper is not None:
+        keeper.close()
+
+
+def _read_file(spark: SparkSession, path: str) -> str | None:
+    """A file of a checkpoint, on this machine or wherever Hadoop's file systems reach."""
+    parsed = urlparse(path)
+    if parsed.scheme in ("", "file"):
+        local = Path(parsed.path)
+        if local.is_file():
+            return local.read_text()
+    try:
+        jvm: Any = spark._jvm
+        place = jvm.org.apache.hadoop.fs.Path(path)
+        files = place.getFileSystem(spark._jsc.hadoopConfiguration())
+        if not files.exists(place):
+            return None
+        stream = files.open(place)
+        try:
+            return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+    except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
+        _LOG.warning("event=checkpoint_not_read path=%s error=%s", path, error)
+        return None
+
+
+def _any_available_now(spark: SparkSession) -> bool:
+    """Whether a query of this session is to end by itself when it has read what was there."""
+    try:
+        active: Any = spark._jsparkSession.streams().active()
+        return any("AvailableNow" in str(q.streamingQuery().trigger()) for q in active)
+    except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
+        _LOG.warning("event=trigger_not_known error=%s", error)
+        return True

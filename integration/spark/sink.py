@@ -1,0 +1,162 @@
+"""The sink: what Spark's planner, tasks and committer each do with one transaction.
+
+The planner begins it, at the keeper. Each task attempt joins it with a branch of its own and sends
+the branch's summary back. The committer, in yet another process, hands the summaries of the
+attempts that Spark accepted to the keeper, which commits.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from ...journal.errors import ConfigError, LogtxError
+from .columns import rows_of
+from .keeper_client import KeeperAddress
+from .options import SinkOptions
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+    from ...producer.branch import Branches
+
+QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
+BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
+"""Local properties with which Spark runs the tasks of a micro-batch."""
+
+_pool: tuple[str, Branches] | None = None
+"""This Python worker's producer, which its tasks share one after the other."""
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task attempt wrote; Spark hands the accepted attempts' to the committer."""
+
+    txid: str
+    summary: bytes | None
+    """Of its branch; None where it wrote nothing."""
+    query_id: str | None = None
+    batch_id: int | None = None
+
+
+class BatchSink(DataSourceArrowWriter):
+    """Writes the records of a job, or of a micro-batch: one transaction."""
+
+    def __init__(self, keeper: KeeperAddress, options: SinkOptions) -> None:
+        """Nothing is begun before `begin`."""
+        self._keeper = keeper
+        self._options = options
+        self._token = ""
+        self._committed: int | None = None
+
+    def begin(self, *, stream: bool) -> None:
+        """In the planner: begin the transaction.
+
+        Raises:
+            LogtxError: as `Keeper.begin`.
+        """
+        begun = self._keeper.ask("begin", options=self._options.to_json(), stream=stream)
+        self._token = begun["token"]
+        self._committed = begun["committed"]
+
+    # --- on executors ---------------------------------------------------------------------------
+
+    def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
+        """Write a partition of the job, as a branch of this attempt alone."""
+        query_id, batch_id = _micro_batch()
+        txid = self._token.rpartition(":")[2]
+        if batch_id is not None and self._committed is not None and batch_id <= self._committed:
+            # Committed before a restart. What stands in front of us still has to run: a stateful
+            # operator saves its state when its rows are asked for.
+            for _ in iterator:
+                pass
+            return Written(txid, None, query_id, batch_id)
+        summary = self._write_branch(iterator)
+        return Written(txid, summary, query_id, batch_id)
+
+    def _write_branch(self, iterator: Iterator[RecordBatch]) -> bytes | None:
+        batches = (batch for batch in iterator if batch.num_rows)
+        first = next(batches, None)
+        if first is None:
+            return None
+        topic = self._options.topic
+        try:
+            with _branches(self._options).join(self._token) as branch:
+                produce = branch.produce
+                while first is not None:
+                    for name, value, key, headers, partition, timestamp in rows_of(first, topic):
+                        produce(name, value, key, headers, partition, timestamp)
+                    first = next(batches, None)
+                return branch.finish().to_bytes()
+        except LogtxError:
+            # A producer that lost a record may not be used again; the next attempt makes another.
+            _drop_branches()
+            raise
+
+    # --- beside the driver ----------------------------------------------------------------------
+
+    def commit(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803 - Spark's name
+        """Commit what these attempts wrote.
+
+        Raises:
+            LogtxError: as `Keeper.commit`.
+        """
+        written = _accepted(messages)
+        summaries = [w.summary.decode() for w in written if w.summary is not None]
+        self._keeper.ask(
+            "commit",
+            txid=written[0].txid if written else self._token.rpartition(":")[2],
+            summaries=summaries,
+            query_id=written[0].query_id if written else None,
+            batch_id=batchId,
+        )
+
+    def abort(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: ARG002, N803
+        """Abort what was begun, unless it is committed, which is final."""
+        if self._token:
+            self._keeper.ask("abort", txid=self._token.rpartition(":")[2])
+        else:
+            self._keeper.ask("abort_stream", options=self._options.to_json())
+
+
+def _accepted(messages: Sequence[Any]) -> list[Written]:
+    missing = sum(m is None for m in messages)
+    if missing:
+        raise ConfigError(f"{missing} of {len(messages)} tasks sent no message: not committed")
+    return list(messages)
+
+
+def _micro_batch() -> tuple[str | None, int | None]:
+    """(query id, batch id) that the running task works for, if it is a stream's."""
+    context = TaskContext.get()
+    if context is None:
+        return None, None
+    query_id = context.getLocalProperty(QUERY_ID_PROPERTY)
+    batch_id = context.getLocalProperty(BATCH_ID_PROPERTY)
+    return query_id, None if batch_id is None else int(batch_id)
+
+
+def _branches(options: SinkOptions) -> Branches:
+    global _pool
+    from ...producer.branch import Branches
+
+    key = json.dumps(options.branch(), sort_keys=True)
+    if _pool is not None and _pool[0] != key:
+        _drop_branches()
+    if _pool is None:
+        _pool = key, Branches(options.branch())
+        atexit.register(_drop_branches)
+    return _pool[1]
+
+
+def _drop_branches() -> None:
+    global _pool
+    pool, _pool = _pool, None
+    if pool is not None:
+        pool[1].close()
