@@ -57,6 +57,7 @@ class Consumer:
         """
         self._config = ConsumerConfig.parse(config)
         self.group_id = self._config.group_id
+        self.offsets_storage = self._config.offsets_storage
         self._own_log = log is None
         self._log: Log = log if log is not None else open_log(config)
         try:
@@ -72,6 +73,8 @@ class Consumer:
             raise
         self._positions = Positions(self._log, self._inner, self._config, self._reading)
         self._callbacks: dict[str, RebalanceCallback | None] = {}
+        self._subscribed = False
+        self._before_revocation: Callable[[], None] | None = None
         self._unrestored: list[KafkaPartition] = []
         """Given to us by the group, and their positions could not be learnt yet."""
         self._closing = self._closed = False
@@ -96,6 +99,7 @@ class Consumer:
         """
         self._check_open()
         self._callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
+        self._subscribed = True
         self._inner.subscribe(topics, self._assigned, self._revoked, self._lost)
 
     def unsubscribe(self) -> None:
@@ -104,16 +108,22 @@ class Consumer:
         # librdkafka tells of the revocation at a later poll, when nothing is left to commit.
         self._commit_before_leaving(list(self._reading.assigned))
         self._inner.unsubscribe()
-        self._reading.remove(list(self._reading.assigned))
+        self._subscribed = False
+        self._positions.drop()
 
     def assign(self, partitions: list[KafkaPartition]) -> None:
         """Read these, without the group's help.
 
         An offset goes on from there, with the metadata of `position` or `committed` exactly;
         `OFFSET_INVALID` (the default) and `OFFSET_STORED` from the committed position.
+
+        Raises:
+            GroupBoundError: ``transaction.group`` is set, and another transaction group commits
+                the consumer group's offsets (``offsets.storage=transactions``).
+            RetriableError, KafkaException: the committed positions could not be learnt.
         """
         self._check_open()
-        self._reading.remove(list(self._reading.assigned))
+        self._positions.drop()
         self._unrestored = []
         self._positions.restore(partitions)
         self._inner.assign([a.kafka() for a in self._reading.assigned.values()])
@@ -121,7 +131,7 @@ class Consumer:
     def unassign(self) -> None:
         """Read nothing any more."""
         self._check_open()
-        self._reading.remove(list(self._reading.assigned))
+        self._positions.drop()
         self._inner.unassign()
 
     def incremental_assign(self, partitions: list[KafkaPartition]) -> None:
@@ -144,7 +154,7 @@ class Consumer:
             self._reading.require(key_of(partition))
         if self._config.cooperative:
             self._inner.incremental_unassign(partitions)
-        self._forget(partitions)
+        self._reading.remove([key_of(p) for p in partitions])
         if not self._config.cooperative:
             self._reading.reassign([])
 
@@ -159,7 +169,7 @@ class Consumer:
             self._take_over([])
             return
         if not self._config.cooperative:
-            self._reading.remove(list(self._reading.assigned))
+            self._positions.give_up(list(self._reading.assigned))
             self._unrestored = []
         try:
             self._positions.restore(partitions)
@@ -188,6 +198,8 @@ class Consumer:
 
     def _revoked(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
         try:
+            if self._before_revocation is not None:
+                self._before_revocation()
             self._call("revoke", partitions)
             self._commit_before_leaving([key_of(p) for p in partitions])
         finally:
@@ -210,7 +222,7 @@ class Consumer:
 
     def _forget(self, partitions: list[KafkaPartition]) -> None:
         gone = {key_of(p) for p in partitions}
-        self._reading.remove(gone)
+        self._positions.give_up(gone)
         self._unrestored = [p for p in self._unrestored if key_of(p) not in gone]
 
     def _call(self, kind: str, partitions: list[KafkaPartition]) -> None:
@@ -297,22 +309,42 @@ class Consumer:
         was handed out after it will be refused, and its input must be read again.
 
         Raises:
+            ClaimFencedError: the group took partitions away whose input was delivered and not
+                handed out yet: abort, `rewind`, redo.
             ConfigError: not with ``offsets.storage=kafka``, whose positions no transaction holds.
         """
         self._check_open()
         return self._positions.steps()
 
-    def rewind(self) -> None:
+    def rewind(self, *, wait: bool = True) -> None:
         """Go back to the committed positions: deliver again what no transaction committed.
 
-        A partition without a committed position goes back to where reading began. Waits for
-        pending transactions that hold offsets of the group.
+        A partition without a committed position goes back to where reading began. With
+        ``offsets.storage=transactions`` this aborts what is pending of what was handed out: the
+        transactions of later steps can't commit any more. Where another consumer took partitions
+        over, nothing is delivered until the group was heard of it (a few seconds at most).
+
+        Args:
+            wait: False returns at once; the next `poll` or `consume` goes back before it delivers.
 
         Raises:
-            OffsetsPendingError: one still does after ``coordinator.timeout.ms``.
+            ClaimFencedError: another consumer took over what `assign` named: `assign` it again to
+                have it, or stop.
+            RetriableError, KafkaException: the committed positions could not be learnt. Nothing is
+                delivered before they are: by another call, or by `poll` and `consume`.
         """
-        self._check_open()
-        self._positions.rewind()
+        if wait:
+            self._check_open()
+            self._positions.rewind(subscribed=self._subscribed)
+        else:
+            self._positions.rewind_later()
+
+    def before_revocation(self, call: Callable[[], None] | None) -> None:
+        """Have something done before the group takes partitions away, such as to wait for commits.
+
+        For `logtx.process`; the callbacks of `subscribe` are the application's.
+        """
+        self._before_revocation = call
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -334,7 +366,8 @@ class Consumer:
         """As `poll`, up to so many messages; returns as soon as there is one."""
         return self._deliver(num_messages, timeout)
 
-    def _enter(self, mode: str) -> None:
+    def _enter(self, mode: str, until_s: float | None) -> bool:
+        # Whether something may be delivered; False when that time comes first.
         self._check_open()
         if self._mode not in (None, mode):
             raise NotSupportedError(
@@ -346,9 +379,17 @@ class Consumer:
             self._serial = SerialReader(self._log, self._config, self._reading, self._counters)
         if self._unrestored:
             self._restore_again()
+        while (pause_s := self._positions.settle(subscribed=self._subscribed)) > 0:
+            left_s = pause_s if until_s is None else until_s - time.monotonic()
+            if left_s < 0:
+                return False
+            self._reading.fetch(min(pause_s, left_s, POLL_SLICE_S))
+        return True
 
     def _deliver(self, limit: int, timeout: float) -> list[Message]:
-        self._enter("records")
+        until = None if timeout < 0 else time.monotonic() + timeout
+        if not self._enter("records", until):
+            return []
         reading = self._serial or self._reading
         self._positions.auto_commit()
         # Before anything is taken: what is taken counts as delivered, and must not be lost to an
@@ -358,7 +399,6 @@ class Consumer:
         found = reading.take(limit)
         if found:
             return found
-        until = None if timeout < 0 else time.monotonic() + timeout
         while True:
             reading.raise_failure(again=False)
             waiting = reading.work()
@@ -397,12 +437,14 @@ class Consumer:
             raise NotSupportedError(
                 "transactions() needs isolation.level=serializable or read_committed"
             )
-        self._enter("transactions")
+        self._enter("transactions", time.monotonic())
         return self._iterate(timeout)
 
     def _iterate(self, timeout: float | None) -> Iterator[CommittedTransaction]:
         while True:
-            self._enter("transactions")
+            until = None if timeout is None else time.monotonic() + timeout
+            if not self._enter("transactions", until):
+                return
             assert self._serial is not None
             self._positions.auto_commit()
             found = self._serial.next(timeout)

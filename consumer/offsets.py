@@ -5,15 +5,16 @@ Source: seed 001, "Transactional consumer", offset management; "Producer IDs and
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.control import TopicPartition
-from ..journal.errors import NotSupportedError, OffsetsPendingError
+from ..journal.errors import ClaimFencedError, NotSupportedError, OffsetsPendingError
 from ..journal.log import Log, LogConsumer
 from ..journal.position import Position
 from .config import ConsumerConfig, OffsetsStorage
@@ -33,11 +34,26 @@ _PASSING: Final = frozenset(
 """The group's broker changes, or has only just started: asked again within `FETCH_TIMEOUT_S`."""
 
 
+class Taken(NamedTuple):
+    """Partitions that are this consumer's now."""
+
+    positions: Mapping[TopicPartition, Position]
+    """What is committed; partitions without are left out."""
+    claim: int | None
+    """Number of the claim; None where there is nothing to claim."""
+
+
 class PositionStore(Protocol):
     """Committed positions of one consumer group."""
 
     def fetch(self, keys: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """What is committed; partitions without are left out."""
+
+    def take(self, keys: Sequence[TopicPartition]) -> Taken:
+        """Take over what the group or the application assigned, from whoever had it."""
+
+    def retake(self, claims: Mapping[TopicPartition, int | None]) -> Taken:
+        """Take what was taken under these claims again, unless somebody else did since."""
 
     def commit(self, positions: Mapping[TopicPartition, Position], *, wait: bool) -> None:
         """Commit positions."""
@@ -66,6 +82,14 @@ class KafkaPositions:
                 position = Position.from_metadata(place.offset, place.metadata)
                 found[place.topic, place.partition] = position
         return found
+
+    def take(self, keys: Sequence[TopicPartition]) -> Taken:
+        """What is committed. The broker knows whose the partitions are."""
+        return Taken(self.fetch(keys), None)
+
+    def retake(self, claims: Mapping[TopicPartition, int | None]) -> Taken:
+        """What is committed."""
+        return Taken(self.fetch(list(claims)), None)
 
     def _committed(self, places: list[KafkaPartition]) -> list[KafkaPartition]:
         until_s = time.monotonic() + FETCH_TIMEOUT_S
@@ -102,13 +126,29 @@ class KafkaPositions:
 
 
 class TransactionPositions:
-    """The group's IOV, which transactions commit: read from the coordinator, never written."""
+    """The group's IOV, which transactions commit: read from the coordinator, never written.
+
+    Partitions are taken over by a claim. It aborts what is open and would move their offsets, so
+    nobody waits for the former holder's transactions.
+    """
 
     def __init__(self, log: Log, config: ConsumerConfig) -> None:
-        """Nothing is connected before the first fetch."""
+        """Nothing is connected before the first question."""
         self._log = log
         self._config = config
-        self._queries: CoordinatorQueries | None = None
+        self._timeout_s = config.coordinator_timeout_ms / 1000
+        self._connected: CoordinatorQueries | None = None
+        self._unanswered: tuple[object, int] | None = None
+        """Terms and claimant of a claim whose answer was lost."""
+
+    @property
+    def _queries(self) -> CoordinatorQueries:
+        if self._connected is None:
+            # Here, for the RPC client's import is paid by those only who use it.
+            from ..coordinator.client import CoordinatorQueries
+
+            self._connected = CoordinatorQueries(self._log, timeout_s=self._timeout_s)
+        return self._connected
 
     def fetch(self, keys: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position]:
         """What is committed; waits for pending transactions that hold a partition's offset.
@@ -117,13 +157,7 @@ class TransactionPositions:
             OffsetsPendingError: one still does after ``coordinator.timeout.ms``.
             CoordinatorNotAvailableError: no coordinator answers.
         """
-        timeout_s = self._config.coordinator_timeout_ms / 1000
-        deadline_s = time.monotonic() + timeout_s
-        if self._queries is None:
-            # Here, for the RPC client's import is paid by those only who use it.
-            from ..coordinator.client import CoordinatorQueries
-
-            self._queries = CoordinatorQueries(self._log, timeout_s=timeout_s)
+        deadline_s = time.monotonic() + self._timeout_s
         group = self._config.group_id
         while True:
             if self._queries.bind_group(group, None).transaction_group is None:
@@ -137,6 +171,49 @@ class TransactionPositions:
                 continue
             wanted = set(keys)
             return {key: p for key, p in offsets.items() if key in wanted}
+
+    def take(self, keys: Sequence[TopicPartition]) -> Taken:
+        """Claim partitions, whoever had them.
+
+        Raises:
+            GroupBoundError: ``transaction.group`` is set, and another one commits the group's
+                offsets.
+            CoordinatorNotAvailableError: no coordinator answers.
+        """
+        return self._claim(tuple(keys), None)
+
+    def retake(self, claims: Mapping[TopicPartition, int | None]) -> Taken:
+        """Claim partitions anew.
+
+        Raises:
+            ClaimFencedError: somebody else claimed one of them since.
+            GroupBoundError, CoordinatorNotAvailableError: as `take`.
+        """
+        expected = {key: number for key, number in claims.items() if number is not None}
+        return self._claim(tuple(claims), expected)
+
+    def _claim(
+        self, keys: tuple[TopicPartition, ...], expected: dict[TopicPartition, int] | None
+    ) -> Taken:
+        group, bound = self._config.group_id, self._config.offsets_group
+        if bound is None:
+            bound = self._queries.bind_group(group, None).transaction_group
+        if bound is None or not keys:
+            # No transaction ever moved an offset of the group.
+            return Taken({}, None)
+        terms = keys, expected
+        claimant = secrets.randbits(63)
+        if self._unanswered is not None and self._unanswered[0] == terms:
+            # It may have taken effect: the same claimant gets its number, and is not fenced by it.
+            claimant = self._unanswered[1]
+        self._unanswered = terms, claimant
+        try:
+            claimed = self._queries.claim_offsets(group, bound, keys, claimant, expected)
+        except ClaimFencedError:
+            self._unanswered = None
+            raise
+        self._unanswered = None
+        return Taken(claimed.offsets.offsets, claimed.number)
 
     def commit(self, positions: Mapping[TopicPartition, Position], *, wait: bool) -> None:
         """Refuse.
@@ -152,8 +229,8 @@ class TransactionPositions:
 
     def close(self) -> None:
         """Close the connections."""
-        if self._queries is not None:
-            self._queries.close()
+        if self._connected is not None:
+            self._connected.close()
 
 
 def open_positions(log: Log, inner: LogConsumer, config: ConsumerConfig) -> PositionStore:

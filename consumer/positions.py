@@ -1,12 +1,23 @@
 """Positions of the assigned partitions: restored, told, committed, handed out as steps.
 
 Where they are kept is `offsets`; here is what follows for each assigned partition.
+
+With ``offsets.storage=transactions`` partitions are read under a *claim*, whose number stands in
+the steps. Two things end that, and nothing is handed out from there on until `rewind`:
+
+- a partition that the group took away, with input delivered and not handed out. The output made of
+  it must not be committed, for the next holder reads that input again;
+- a rewind that finds a newer claim. This may be a zombie that wakes up: claiming at once would
+  fence the live holder, be fenced by it in turn, and so on. So nothing is delivered for a moment,
+  while the group is listened to; only what it still calls ours is claimed then.
 """
 
 from __future__ import annotations
 
+import logging
+import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, cast
 
 from confluent_kafka import (
@@ -21,15 +32,20 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.control import TopicPartition
-from ..journal.errors import ConfigError, ConsumerError
+from ..journal.errors import ClaimFencedError, ConfigError, ConsumerError
 from ..journal.log import Log, LogConsumer
 from ..journal.position import Position
 from ..journal.records import OffsetStep
 from .config import ConsumerConfig, OffsetsStorage
-from .offsets import open_positions
+from .offsets import Taken, open_positions
 from .pending import Record
 from .reading import OFFSET_TIMEOUT_S, Began, Reading
 
+_LOG = logging.getLogger(__name__)
+FENCED_PAUSE_MIN_S: Final = 0.1
+FENCED_PAUSE_MAX_S: Final = 5.0
+"""How long the group is listened to before partitions are claimed again: a little longer than a
+heartbeat's answer takes at first, longer than most heartbeat intervals in the end."""
 _RESETS: Final = {OFFSET_BEGINNING: "earliest", OFFSET_END: "latest"}
 
 
@@ -57,6 +73,14 @@ class Positions:
         self._config = config
         self._reading = reading
         self._commit_at_s = time.monotonic() + config.auto_commit_interval_ms / 1000
+        self._transactional = config.offsets_storage is OffsetsStorage.TRANSACTIONS
+        self._rewinds = False
+        """Whether a rewind is due, before anything else is delivered or handed out."""
+        self._lost_input = False
+        """The group took away what was delivered and not handed out."""
+        self._claims_at_s: float | None = None
+        """When to claim again what somebody else claimed."""
+        self._pause_s = 0.0
 
     # --- where reading begins -------------------------------------------------------------------
 
@@ -70,17 +94,35 @@ class Positions:
         """
         asked = [key_of(p) for p in partitions if p.offset in (OFFSET_INVALID, OFFSET_STORED)]
         # An IOV is compared with what is committed, wherever reading begins.
-        if self._config.offsets_storage is OffsetsStorage.TRANSACTIONS:
+        if self._transactional:
             asked = [key_of(p) for p in partitions]
-        committed = self.store.fetch(asked) if asked else {}
+        taken = self.store.take(asked) if asked else Taken({}, None)
+        self._pause_s = 0.0
         for partition in partitions:
             key = key_of(partition)
-            stored = committed.get(key)
+            stored = taken.positions.get(key)
             if partition.offset in (OFFSET_INVALID, OFFSET_STORED) and stored is not None:
                 start, began = stored, Began.ELSEWHERE
             else:
                 start, began = self.start_at(partition)
-            self._reading.add(key, start, stored, began)
+            self._reading.add(key, start, stored, began).claim = taken.claim
+
+    def give_up(self, keys: Iterable[TopicPartition]) -> None:
+        """The group took these away."""
+        for key in keys:
+            assigned = self._reading.assigned.get(key)
+            if assigned is not None and self._transactional:
+                before = assigned.stored or assigned.origin
+                self._lost_input |= assigned.buffer.position().place != before.place
+        self._reading.remove(keys)
+        if not self._reading.assigned:
+            self._rewinds, self._claims_at_s = False, None
+
+    def drop(self) -> None:
+        """The application reads nothing any more, and says what to read next."""
+        self._reading.remove(list(self._reading.assigned))
+        self._rewinds = self._lost_input = False
+        self._claims_at_s, self._pause_s = None, 0.0
 
     def start_at(self, partition: KafkaPartition) -> tuple[Position, Began]:
         """The position that a partition's offset names; by ``auto.offset.reset`` if it has none."""
@@ -119,7 +161,7 @@ class Positions:
         self, message: Message | None, offsets: list[KafkaPartition] | None, *, wait: bool
     ) -> list[KafkaPartition] | None:
         """As `Consumer.commit`."""
-        if self._config.offsets_storage is OffsetsStorage.TRANSACTIONS:
+        if self._transactional:
             self.store.commit({}, wait=True)
         chosen = self._chosen(message, offsets)
         if chosen is None:
@@ -193,29 +235,79 @@ class Positions:
 
     def steps(self) -> list[OffsetStep]:
         """As `Consumer.offset_steps`."""
-        if self._config.offsets_storage is not OffsetsStorage.TRANSACTIONS:
+        if not self._transactional:
             raise ConfigError("to send offsets with transactions set offsets.storage=transactions")
-        steps = []
+        if self._lost_input:
+            raise ClaimFencedError(
+                "partitions were given to another consumer of the group after their input was "
+                "delivered: abort what was made of it, and rewind"
+            )
+        steps: list[OffsetStep] = []
+        if self._rewinds:
+            return steps
         for (topic, partition), assigned in self._reading.assigned.items():
             position = assigned.buffer.position()
             before = assigned.stored or assigned.origin
             if position.place != before.place:
                 from_place = assigned.stored.place if assigned.stored else None
-                steps.append(OffsetStep(topic, partition, from_place, position))
+                steps.append(OffsetStep(topic, partition, from_place, position, assigned.claim))
                 assigned.stored = position
         return steps
 
-    def rewind(self) -> None:
+    def rewind_later(self) -> None:
+        """Rewind when something is to be delivered next."""
+        self._rewinds = bool(self._reading.assigned)
+        self._lost_input = False
+
+    def rewind(self, *, subscribed: bool) -> None:
         """As `Consumer.rewind`."""
-        keys = list(self._reading.assigned)
-        if not keys:
+        # If it fails it stays due: what is delivered next must go on from what is committed.
+        self.rewind_later()
+        if not self._rewinds or self._claims_at_s is not None:
             return
-        committed: Mapping[TopicPartition, Position] = self.store.fetch(keys)
+        claims = {key: assigned.claim for key, assigned in self._reading.assigned.items()}
+        try:
+            taken = self.store.retake(claims)
+        except ClaimFencedError as error:
+            if not subscribed:
+                raise
+            self._pause_s = min(max(2 * self._pause_s, FENCED_PAUSE_MIN_S), FENCED_PAUSE_MAX_S)
+            self._claims_at_s = time.monotonic() + self._pause_s * (0.5 + random.random() / 2)
+            _LOG.warning("claim_fenced group=%s error=%s", self._config.group_id, error)
+            return
+        self._pause_s = 0.0
+        self._go_back(taken)
+
+    def settle(self, *, subscribed: bool) -> float:
+        """Do what is due before anything is delivered.
+
+        Returns:
+            Seconds for which nothing may be delivered, while the group is listened to.
+
+        Raises:
+            RetriableError: the positions could not be learnt; call again.
+            ClaimFencedError: not subscribed, and somebody else claimed what was assigned.
+        """
+        if self._claims_at_s is not None:
+            left_s = self._claims_at_s - time.monotonic()
+            if left_s > 0:
+                return left_s
+            self._go_back(self.store.take(list(self._reading.assigned)))
+        elif self._rewinds:
+            self.rewind(subscribed=subscribed)
+            if self._claims_at_s is not None:
+                return max(0.0, self._claims_at_s - time.monotonic())
+        return 0.0
+
+    def _go_back(self, taken: Taken) -> None:
+        self._claims_at_s = None
+        self._rewinds = False
+        keys = list(self._reading.assigned)
         for key in keys:
             assigned = self._reading.assigned[key]
-            stored = committed.get(key)
+            stored = taken.positions.get(key)
             start = stored if stored is not None else assigned.origin
-            self._reading.add(key, start, stored, assigned.began)
+            self._reading.add(key, start, stored, assigned.began).claim = taken.claim
         self._reading.reassign(keys)
 
     def close(self) -> None:

@@ -23,6 +23,7 @@ from typing import Final
 from ..journal.control import BranchRange, TopicPartition
 from ..journal.errors import (
     BrokerError,
+    ClaimFencedError,
     ConfigError,
     GroupBoundError,
     LogtxError,
@@ -90,6 +91,7 @@ class Verdict(StrEnum):
 # Refused before the decision by a coordinator that served the request; any other error may hide
 # a decision that was made: that of an earlier copy of the request, say, before a fencing.
 _REFUSALS: Final = (
+    ClaimFencedError,
     ConfigError,
     GroupBoundError,
     NotSupportedError,

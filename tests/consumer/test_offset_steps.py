@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import OFFSET_INVALID, TopicPartition
 
 from logtx.consumer.consumer import Consumer
-from logtx.coordinator.commands import Binding, GroupOffsets
-from logtx.journal.errors import ConfigError, NotSupportedError, OffsetsPendingError
+from logtx.coordinator.commands import Binding, Claimed, GroupOffsets
+from logtx.journal.control import TopicPartition as Key
+from logtx.journal.errors import (
+    ClaimFencedError,
+    ConfigError,
+    CoordinatorNotAvailableError,
+    GroupBoundError,
+    NotSupportedError,
+    OffsetsPendingError,
+)
 from logtx.journal.memory_log import MemoryLog
 from logtx.journal.offsets import OffsetSource
 from logtx.journal.position import Place, Position
@@ -26,13 +36,44 @@ class FakeQueries:
     """The coordinator's answers, and its compare-and-set."""
 
     def __init__(self) -> None:
-        self.committed: dict[tuple[str, int], Position] = {}
+        self.committed: dict[Key, Position] = {}
         self.bound: str | None = None
         self.pending_answers = 0
+        self.claims: dict[Key, tuple[int, int]] = {}
+        """Partition → (number, claimant)."""
+        self.asked: list[tuple[tuple[Key, ...], Mapping[Key, int] | None]] = []
+        self.lost_answers = 0
+        self._numbers = itertools.count(1)
 
     def bind_group(self, group: str, transaction_group: str | None) -> Binding:
-        assert group, transaction_group is None
+        assert group
+        self.bound = self.bound or transaction_group
         return Binding(self.bound)
+
+    def claim_offsets(
+        self,
+        group: str,
+        transaction_group: str,
+        partitions: Sequence[Key],
+        claimant: int,
+        expected: Mapping[Key, int] | None,
+    ) -> Claimed:
+        if self.bind_group(group, transaction_group).transaction_group != transaction_group:
+            raise GroupBoundError(group)
+        keys = tuple(partitions)
+        self.asked.append((keys, expected))
+        held = {self.claims.get(key) for key in keys}
+        [number] = {h[0] for h in held if h and len(held) == 1 and h[1] == claimant} or {None}
+        if number is None:
+            now = {key: self.claims[key][0] for key in keys if key in self.claims}
+            if expected is not None and now != dict(expected):
+                raise ClaimFencedError(group)
+            number = next(self._numbers)
+            self.claims |= dict.fromkeys(keys, (number, claimant))
+        if self.lost_answers > 0:
+            self.lost_answers -= 1
+            raise CoordinatorNotAvailableError(group)
+        return Claimed(number, GroupOffsets({k: p for k, p in self.committed.items() if k in keys}))
 
     def fetch_offsets(self, group: str, partitions: Sequence[Any] | None = None) -> GroupOffsets:
         assert partitions
@@ -42,7 +83,7 @@ class FakeQueries:
         return GroupOffsets(dict(self.committed))
 
     def commit(self, steps: Sequence[OffsetStep]) -> bool:
-        self.bound = "default"
+        self.bound = self.bound or "default"
         for step in steps:
             now = self.committed.get((step.topic, step.partition))
             if (now.place if now else None) != step.from_place:
@@ -171,8 +212,9 @@ def test_an_offset_that_a_pending_transaction_holds_is_waited_for_then_an_error(
     queries.bound = "default"
     queries.pending_answers = 3
     consumer = opened(make_consumer)
+    assert queries.pending_answers == 3, "a claim waits for nobody"
+    assert consumer.committed([PLACE])[0].offset == OFFSET_INVALID
     assert queries.pending_answers == 0
-    assert read(consumer, 1) == [b"a1"]
     queries.pending_answers = 10**6
     with pytest.raises(OffsetsPendingError):
         consumer.committed([PLACE])
@@ -216,3 +258,147 @@ def test_transactions_hand_out_steps_that_differ_where_deliveries_do(
     consumer.close()
     again = opened(make_consumer, group_id="whole")
     assert [[r.value() for r in t.records] for t in again.transactions(0.3)] == [[b"2"]]
+
+
+def claims_of(consumer: Consumer) -> set[int | None]:
+    return {step.claim for step in consumer.offset_steps()}
+
+
+def test_nothing_is_claimed_in_a_group_that_never_committed(
+    queries: FakeQueries, written: Transactions, make_consumer: MakeConsumer
+) -> None:
+    consumer = opened(make_consumer)
+    assert read(consumer, 1) == [b"a1"]
+    assert claims_of(consumer) == {None}
+    assert (queries.bound, queries.claims) == (None, {})
+    del written
+
+
+@pytest.mark.usefixtures("written")
+def test_steps_carry_the_claim_under_which_they_were_read(
+    queries: FakeQueries, make_consumer: MakeConsumer
+) -> None:
+    consumer = opened(make_consumer, transaction_group="ours")
+    assert queries.bound == "ours"
+    assert queries.asked == [((("t", 0), ("t", 1)), None)]
+    read(consumer, 1)
+    steps = consumer.offset_steps()
+    assert [step.claim for step in steps] == [1]
+    assert queries.commit(steps)
+    read(consumer, 1)
+    consumer.rewind()
+    assert queries.asked[-1] == ((("t", 0), ("t", 1)), {("t", 0): 1, ("t", 1): 1})
+    consumer.seek(TopicPartition("t", 0, 0))
+    read(consumer, 3)
+    assert claims_of(consumer) == {2}
+
+
+@pytest.mark.usefixtures("written")
+def test_a_transaction_group_that_is_set_must_be_the_one_that_commits(
+    queries: FakeQueries, make_consumer: MakeConsumer
+) -> None:
+    queries.bound = "theirs"
+    with pytest.raises(GroupBoundError):
+        opened(make_consumer, transaction_group="ours")
+
+
+@pytest.mark.usefixtures("written")
+def test_a_claim_whose_answer_was_lost_does_not_fence_its_own_repetition(
+    queries: FakeQueries, make_consumer: MakeConsumer
+) -> None:
+    queries.bound = "default"
+    consumer = opened(make_consumer)
+    read(consumer, 1)
+    queries.lost_answers = 2
+    for _ in range(2):
+        with pytest.raises(CoordinatorNotAvailableError):
+            consumer.rewind()
+    assert consumer.offset_steps() == [], "what was delivered is to be delivered again"
+    assert read(consumer, 1) == [b"a1"]
+    assert claims_of(consumer) == {2}
+
+
+@pytest.mark.usefixtures("written")
+def test_what_was_assigned_by_hand_and_claimed_by_another_is_an_error_until_assigned_again(
+    queries: FakeQueries, make_consumer: MakeConsumer
+) -> None:
+    queries.bound = "default"
+    zombie = opened(make_consumer, group_id="g")
+    read(zombie, 1)
+    live = opened(make_consumer, group_id="g")
+    with pytest.raises(ClaimFencedError):
+        zombie.rewind()
+    with pytest.raises(ClaimFencedError):
+        zombie.poll(0)
+    assert zombie.offset_steps() == []
+    assert queries.claims["t", 0][0] == 2, "the live one's"
+    assert read(live, 1) == [b"a1"]
+    zombie.assign([PLACE])
+    assert read(zombie, 1) == [b"a1"]
+
+
+@pytest.mark.usefixtures("written")
+def test_trap_29_a_zombie_listens_to_its_group_before_it_claims_again(
+    queries: FakeQueries, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logtx.consumer.positions.FENCED_PAUSE_MIN_S", 0.4)
+    queries.bound = "default"
+    consumer = make_consumer(offsets_storage="transactions", coordinator_timeout_ms=2_000)
+    consumer.subscribe(["t"])
+    assert read(consumer, 2) == [b"a1", b"a2"]
+    claimed = len(queries.asked)
+    queries.claims["t", 0] = (77, 7)
+    assert queries.commit([OffsetStep("t", 0, None, Position.at(3))])  # by another, meanwhile
+    began_s = time.monotonic()
+    consumer.rewind()
+    assert consumer.poll(0.05) is None, "it may be another's"
+    assert consumer.offset_steps() == []
+    assert queries.claims["t", 0] == (77, 7)
+    # The group says nothing else: it is ours.
+    assert read(consumer, 2) == [b"p1", b"p2"]
+    assert time.monotonic() - began_s > 0.2
+    assert [expected is None for _, expected in queries.asked[claimed:]] == [False, True]
+    assert claims_of(consumer) == {queries.claims["t", 0][0]}
+
+
+@pytest.mark.usefixtures("written")
+def test_trap_29_a_zombie_whose_group_goes_on_without_it_claims_nothing(
+    queries: FakeQueries,
+    log: MemoryLog,
+    make_consumer: MakeConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("logtx.consumer.positions.FENCED_PAUSE_MIN_S", 1.0)
+    queries.bound = "default"
+    settings = {"offsets_storage": "transactions", "coordinator_timeout_ms": 2_000}
+    zombie = make_consumer(group_id="g", **settings)
+    zombie.subscribe(["t"])
+    read(zombie, 1)
+    log.expel_member("g", str(zombie.memberid()))
+    live = make_consumer(group_id="g", **settings)
+    live.subscribe(["t"])
+    assert read(live, 1) == [b"a1"]
+    claims = dict(queries.claims)
+    zombie.rewind()
+    assert zombie.poll(0.1) is None
+    assert (zombie.assignment(), queries.claims) == ([], claims)
+
+
+@pytest.mark.usefixtures("written")
+def test_trap_24_what_was_made_of_input_that_the_group_took_away_is_not_committed(
+    queries: FakeQueries, log: MemoryLog, make_consumer: MakeConsumer
+) -> None:
+    settings = {"offsets_storage": "transactions", "coordinator_timeout_ms": 2_000}
+    consumer = make_consumer(group_id="g", **settings)
+    consumer.subscribe(["t"])
+    assert read(consumer, 2) == [b"a1", b"a2"]
+    assert queries.commit(consumer.offset_steps())
+    assert read(consumer, 1) == [b"p1"]  # some output is made of it
+    log.expel_member("g", str(consumer.memberid()))
+    # It is given the partition again, and delivers from what is committed.
+    assert read(consumer, 2) == [b"p2", b"p1"]
+    with pytest.raises(ClaimFencedError, match="abort"):
+        consumer.offset_steps()
+    consumer.rewind()
+    assert read(consumer, 2) == [b"p1", b"p2"]
+    assert queries.commit(consumer.offset_steps())

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Message, TopicPartition
 
 from logtx.consumer.consumer import Consumer
-from logtx.consumer.offsets import TransactionPositions
+from logtx.consumer.offsets import Taken, TransactionPositions
 from logtx.journal.control import TXID_HEADER
 from logtx.journal.errors import BrokerError, TornTransactionError
 from logtx.journal.log import GroupOffset
@@ -150,7 +150,7 @@ def test_steps_of_an_iov_meet_end_to_end(
     for name in (b"a", b"b", b"c"):
         mark(written, across(written, name, 2, 1, 1), 0, 1, 2)
     # No coordinator runs: nothing is committed yet.
-    monkeypatch.setattr(TransactionPositions, "fetch", lambda *_: {})
+    monkeypatch.setattr(TransactionPositions, "take", lambda *_: Taken({}, None))
     consumer = serial(offsets_storage="transactions")
     places: dict[tuple[str, int], Position] = {}
     for _ in range(12):
