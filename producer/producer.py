@@ -108,6 +108,18 @@ class Producer:
         self._current = transaction = self._engine.begin(timeout_ms, partitions or ())
         return transaction
 
+    def bind_group(self, group: str) -> None:
+        """Commit a consumer group's offsets in this producer's transaction group, from now on.
+
+        `Transaction.send_offsets` does it too. It is decided once for each consumer group.
+
+        Raises:
+            GroupBoundError: they are committed in another one.
+            CoordinatorNotAvailableError, RequestTimedOutError: nobody answered in time.
+        """
+        self._engine.check()
+        self._engine.bind_group(group)
+
     def outcome(self, txid: TxId | str) -> Outcome:
         """Ask what became of a transaction, of this producer or any other.
 

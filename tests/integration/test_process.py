@@ -1,0 +1,366 @@
+"""`logtx.process` on a log in memory, with a real coordinator: whatever fails in the middle, the
+output is exactly that of the input, each once. TRAPS 24, 26, 29.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+import logtx
+from logtx.integration import process as module
+from logtx.integration.process import Block
+from logtx.integration.testing import Cluster
+
+WAIT_S = 20.0
+
+
+class Bench:
+    """Numbers in topic `source`, and workers that copy them to topic `sink`."""
+
+    def __init__(self, cluster: Cluster, partitions: int = 2) -> None:
+        self.cluster = cluster
+        self.partitions = partitions
+        self.source, self.sink = cluster.topic(partitions), cluster.topic()
+        self.count = 0
+        self._plain = cluster.producer()
+        self._names = 0
+
+    def feed(self, count: int) -> None:
+        """More input, spread over the partitions."""
+        for _ in range(count):
+            self._plain.produce(self.source, b"%d" % self.count, partition=self.count % 2)
+            self.count += 1
+        self._plain.flush(WAIT_S)
+
+    def consumer(self, *, subscribe: bool = False, **settings: Any) -> logtx.Consumer:
+        made = self.cluster.consumer(group_id="g", offsets_storage="transactions", **settings)
+        if subscribe:
+            made.subscribe([self.source])
+        else:
+            made.assign([TopicPartition(self.source, n) for n in range(self.partitions)])
+        return made
+
+    def producer(self, **settings: Any) -> logtx.Producer:
+        self._names += 1
+        return self.cluster.producer(transactional_id=f"worker-{self._names}", **settings)
+
+    def copy(self, block: Block) -> None:
+        """What a worker does."""
+        for message in block:
+            block.produce(self.sink, message.value())
+
+    def check(self) -> None:
+        """Each number is in the sink, once."""
+        reader = self.cluster.consumer()
+        reader.assign([TopicPartition(self.sink, 0)])
+        found: list[int] = []
+        deadline_s = time.monotonic() + WAIT_S
+        while len(found) < self.count and time.monotonic() < deadline_s:
+            found += [int(m.value() or b"") for m in reader.consume(1_000, 0.2)]
+        found += [int(m.value() or b"") for m in reader.consume(1_000, 0.1)]
+        assert sorted(found) == list(range(self.count))
+
+
+@pytest.fixture
+def bench(logtx_memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setattr(module, "PAUSE_MIN_S", 0.01)
+    monkeypatch.setattr(module, "PAUSE_MAX_S", 0.1)
+    return Bench(logtx_memory_cluster)
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_each_block_is_a_transaction_and_all_together_the_input(
+    bench: Bench, in_flight: int
+) -> None:
+    bench.feed(250)
+    sizes, ids = [], set()
+    for block in logtx.process(
+        bench.consumer(), bench.producer(), max_records=40, in_flight=in_flight, timeout=0.3
+    ):
+        assert block.redone == 0
+        sizes.append(len(block))
+        ids.add(block.txn.txid)
+        bench.copy(block)
+    assert sum(sizes) == 250
+    assert max(sizes) == 40
+    assert len(ids) == len(sizes)
+    bench.check()
+
+
+def test_a_block_that_is_not_full_waits_for_more_as_long_as_it_may_linger(bench: Bench) -> None:
+    bench.feed(10)
+    consumer, producer = bench.consumer(), bench.producer()
+    blocks = logtx.process(consumer, producer, max_records=20, linger=5, timeout=0.3)
+    timer = threading.Timer(0.3, bench.feed, [10])
+    timer.start()
+    first = next(blocks)
+    timer.join()
+    assert len(first) == 20
+    bench.copy(first)
+    assert list(blocks) == []
+    bench.check()
+
+
+@pytest.mark.parametrize("in_flight", [1, 3])
+@pytest.mark.parametrize("fault", ["aborted by the operator", "aborted by the application"])
+def test_trap_26_what_goes_on_from_an_aborted_one_is_redone_with_it(
+    bench: Bench, in_flight: int, fault: str
+) -> None:
+    bench.feed(300)
+    aborted, redone = 0, []
+    for number, block in enumerate(
+        logtx.process(
+            bench.consumer(), bench.producer(), max_records=10, in_flight=in_flight, timeout=0.3
+        )
+    ):
+        redone.append(block.redone)
+        bench.copy(block)
+        if number % 7 == 3:
+            aborted += 1
+            if fault == "aborted by the application":
+                block.txn.abort()
+            else:
+                abort_behind_its_back(bench, block)
+    assert aborted > 3
+    # Those that were in flight behind it are redone too.
+    assert sum(n > 0 for n in redone) in range(aborted, in_flight * aborted + 1)
+    bench.check()
+
+
+def abort_behind_its_back(bench: Bench, block: Block) -> None:
+    """Abort a block's transaction as an operator does."""
+    from logtx.coordinator.client import CoordinatorQueries
+    from logtx.coordinator.commands import AbortTransaction, Outcome
+
+    queries = CoordinatorQueries(bench.cluster.log, timeout_s=WAIT_S)
+    txid = block.txn.txid
+    queries._ask(txid.partition, AbortTransaction(txid=txid), Outcome)
+    queries.close()
+
+
+def test_an_expired_block_is_redone(bench: Bench) -> None:
+    bench.feed(50)
+    slow = True
+    producer = bench.producer(transaction_timeout_ms=300)
+    for block in logtx.process(bench.consumer(), producer, max_records=30, timeout=0.3):
+        for message in block:
+            block.produce(bench.sink, message.value())
+            if slow:
+                slow = False
+                time.sleep(1)
+    bench.check()
+
+
+def test_a_worker_that_was_fenced_by_a_newer_one_of_its_name_ends(bench: Bench) -> None:
+    bench.feed(20)
+    old = bench.cluster.producer(transactional_id="w")
+    blocks = logtx.process(bench.consumer(), old, max_records=10)
+    bench.copy(next(blocks))
+    new = bench.cluster.producer(transactional_id="w")
+    new.init_transactions()
+    with pytest.raises(logtx.ProducerFencedError):
+        next(blocks)
+    for block in logtx.process(bench.consumer(), new, max_records=10, timeout=0.3):
+        bench.copy(block)
+    bench.check()
+
+
+def test_what_fails_again_and_again_is_raised(bench: Bench) -> None:
+    bench.feed(5)
+    redone = []
+
+    def work() -> None:
+        for block in logtx.process(bench.consumer(), bench.producer(), retries=3):
+            redone.append(block.redone)
+            block.txn.abort()
+
+    with pytest.raises(logtx.TransactionAbortedError):
+        work()
+    assert redone == [0, 1, 2, 3]
+
+
+def test_what_can_not_be_better_the_next_time_is_raised_at_once(bench: Bench) -> None:
+    bench.feed(5)
+    blocks = logtx.process(bench.consumer(), bench.producer())
+    next(blocks).produce("__transaction_offsets", b"x", key=b"compacted")
+    with pytest.raises(logtx.TopicError):
+        next(blocks)
+
+
+@pytest.mark.parametrize("by", ["break", "exception"])
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_leaving_the_loop_aborts_the_block_at_hand_and_keeps_those_before(
+    bench: Bench, by: str, in_flight: int
+) -> None:
+    bench.feed(100)
+    consumer, producer = bench.consumer(), bench.producer()
+
+    def work(leave_at: int) -> None:
+        blocks = logtx.process(consumer, producer, max_records=10, in_flight=in_flight, timeout=0.3)
+        for number, block in enumerate(blocks):
+            bench.copy(block)
+            if number == leave_at:
+                if by == "break":
+                    break
+                raise ValueError("the application's")
+
+    for leave_at in (3, 0, 2):
+        if by == "break":
+            work(leave_at)
+        else:
+            with pytest.raises(ValueError, match="application"):
+                work(leave_at)
+    assert consumer.offset_steps() == [], "nothing of the blocks that were aborted"
+    with producer.begin_transaction() as txn:
+        for message in consumer.consume(10, 5):
+            txn.produce(bench.sink, message.value())
+        txn.send_offsets(consumer)
+    work(leave_at=10**6)
+    bench.check()
+
+
+def test_stop_ends_the_loop_after_the_block_at_hand(bench: Bench) -> None:
+    bench.feed(100)
+    stop = threading.Event()
+    consumer, producer = bench.consumer(), bench.producer()
+    for block in logtx.process(consumer, producer, max_records=10, in_flight=3, stop=stop):
+        bench.copy(block)
+        stop.set()
+    assert consumer.committed([TopicPartition(bench.source, 0)])[0].offset > 0
+    threading.Timer(0.2, stop.set).start()
+    stop.clear()
+    for block in logtx.process(consumer, producer, stop=stop):
+        bench.copy(block)
+    bench.check()
+
+
+class Fleet:
+    """Workers in threads, that share a group."""
+
+    def __init__(self, bench: Bench, in_flight: int) -> None:
+        self.stop = threading.Event()
+        self.errors: list[BaseException] = []
+        self.redone = 0
+        self._bench = bench
+        self._in_flight = in_flight
+        self._threads: list[threading.Thread] = []
+
+    def add(self, on_block: Callable[[logtx.Consumer, Block], None] | None = None) -> None:
+        thread = threading.Thread(target=self._work, args=[on_block])
+        thread.start()
+        self._threads.append(thread)
+
+    def _work(self, on_block: Callable[[logtx.Consumer, Block], None] | None) -> None:
+        consumer, producer = self._bench.consumer(subscribe=True), self._bench.producer()
+        try:
+            settings: dict[str, Any] = {"max_records": 5, "in_flight": self._in_flight}
+            for block in logtx.process(consumer, producer, stop=self.stop, **settings):
+                self.redone += block.redone > 0
+                self._bench.copy(block)
+                if on_block is not None:
+                    on_block(consumer, block)
+            consumer.close()
+        except BaseException as error:
+            self.errors.append(error)
+            raise
+
+    def end(self) -> None:
+        self.stop.set()
+        for thread in self._threads:
+            thread.join(WAIT_S)
+            assert not thread.is_alive()
+        assert self.errors == []
+
+
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_trap_24_workers_come_and_go_and_nothing_is_doubled(bench: Bench, in_flight: int) -> None:
+    fleet = Fleet(bench, in_flight)
+    fleet.add()
+    for _ in range(5):
+        bench.feed(60)
+        time.sleep(0.1)
+    fleet.add()
+    for _ in range(5):
+        bench.feed(60)
+        time.sleep(0.1)
+    bench.check()
+    fleet.end()
+    # A rebalance waits for what is in flight, so nobody's work is for nothing.
+    assert fleet.redone == 0
+
+
+def test_trap_29_a_zombie_that_wakes_up_is_fenced_once_and_the_live_one_never(
+    bench: Bench,
+) -> None:
+    bench.feed(100)
+    asleep, awake, told = threading.Event(), threading.Event(), []
+
+    def stand_still(consumer: logtx.Consumer, block: Block) -> None:
+        if not asleep.is_set():
+            # As a process does that is stopped for longer than the group waits for it.
+            bench.cluster.log.expel_member("g", str(consumer.memberid()))  # type: ignore[attr-defined]
+            asleep.set()
+            assert awake.wait(WAIT_S)
+        told.append(block.redone)
+
+    zombies, live = Fleet(bench, 1), Fleet(bench, 1)
+    zombies.add(stand_still)
+    assert asleep.wait(WAIT_S)
+    began_s = time.monotonic()
+    live.add()
+    bench.check()
+    # It does not wait for the zombie's transaction to expire (60 s): its claim aborts it.
+    assert time.monotonic() - began_s < 10
+    awake.set()
+    for _ in range(5):
+        bench.feed(40)
+        time.sleep(0.1)
+    bench.check()
+    live.end()
+    zombies.end()
+    assert told[0] == 0
+    # The zombie's block is refused; all that it does from there on is what the group gives it.
+    assert live.redone == 0
+
+
+@pytest.fixture
+def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rebalances do not wait for what is in flight."""
+    monkeypatch.setattr(module._Pipeline, "_await_decisions", lambda _: None)
+
+
+@pytest.mark.usefixtures("no_waiting")
+def test_trap_24_what_is_in_flight_at_a_rebalance_is_claimed_by_the_next_holder(
+    bench: Bench,
+) -> None:
+    fleet = Fleet(bench, 4)
+    fleet.add()
+    for _ in range(4):
+        fleet.add()
+        bench.feed(100)
+        time.sleep(0.2)
+    bench.check()
+    fleet.end()
+
+
+def test_arguments_are_checked_at_once(bench: Bench) -> None:
+    consumer, producer = bench.consumer(), bench.producer()
+    for wrong in ({"max_records": 0}, {"in_flight": 0}, {"retries": -1}):
+        with pytest.raises(logtx.ConfigError):
+            logtx.process(consumer, producer, **wrong)
+    plain = bench.cluster.consumer()
+    with pytest.raises(logtx.ConfigError, match=r"offsets\.storage"):
+        logtx.process(plain, producer)
+
+
+def test_groups_of_another_transaction_group_are_refused(bench: Bench) -> None:
+    other = bench.producer(transaction_group="other")
+    other.bind_group("g")
+    with pytest.raises(logtx.GroupBoundError):
+        next(logtx.process(bench.consumer(), bench.producer()))
