@@ -112,10 +112,11 @@ def read(log: Log, replica: Replica, end: int, deadline_s: float) -> None:
     """
     timeout_s = max(deadline_s - time.monotonic(), 0)
     start = replica.next_offset
-    entries = read_entries(log, replica.partition, start, end, timeout_s=timeout_s)
+    entries = read_entries(log, replica.partition, start, end, timeout_s=timeout_s, lazily=True)
     with closing(entries), collector_paused():
         for offset, entry in entries:
             replica.feed(offset, entry)
+        replica.read_decisions()
     if replica.next_offset < end:
         # Else a bid would wait in vain until all below the end was read.
         raise missing(replica.partition, replica.next_offset, end)

@@ -9,7 +9,7 @@ Source: seed 000, "TransactionMetadataStore".
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -160,9 +160,13 @@ class TransactionMetadataStore:
     def add_offsets(self, begin: int, group: str, steps: Iterable[OffsetStep]) -> None:
         """Add input offsets; a step that continues an earlier one extends it."""
         transaction, sent = self._unfinished[begin], tuple(steps)
-        merged = merge_steps(transaction, group, sent)
-        transaction.offsets.setdefault(group, {}).update(merged)
-        transaction.steps.setdefault(group, set()).update(map(_identity, sent))
+        offsets = transaction.offsets.get(group)
+        if offsets is None:
+            offsets = transaction.offsets[group] = {}
+            transaction.steps[group] = set()
+        known = transaction.steps[group]
+        offsets |= _merge(offsets, known, sent)
+        known.update(map(_identity, sent))
 
     def update_status(self, begin: int, new: State, expected: State) -> Transaction:
         """Move a transaction from `expected` to `new`.
@@ -227,12 +231,21 @@ def merge_steps(
         OffsetsConflictError: a step neither repeats nor continues what is known.
     """
     known = transaction.offsets.get(group, {})
-    sent = set(transaction.steps.get(group, ()))
+    return _merge(known, transaction.steps.get(group, set()), steps)
+
+
+def _merge(
+    known: Mapping[TopicPartition, OffsetStep],
+    sent_before: Set[StepIdentity],
+    steps: Iterable[OffsetStep],
+) -> dict[TopicPartition, OffsetStep]:
+    sent: set[StepIdentity] = set()
     merged: dict[TopicPartition, OffsetStep] = {}
     for step in steps:
-        if _identity(step) in sent:
+        identity = _identity(step)
+        if identity in sent or identity in sent_before:
             continue
-        sent.add(_identity(step))
+        sent.add(identity)
         key = step.topic, step.partition
         before = merged.get(key) or known.get(key)
         if before is None:

@@ -116,6 +116,15 @@ class Replica:
         if self._shard is None or not self.certain:
             self._read_snapshot(offset, entry)
 
+    def read_decisions(self) -> None:
+        """Read what was left unread of the records fed, if they were decoded lazily.
+
+        Raises:
+            CorruptRecordError: it does not decode; with its offset.
+        """
+        if self._shard is not None:
+            self._shard.read_decisions()
+
     def _replay(self, offset: int, entry: Entry) -> None:
         shard = self._shard
         if shard is not None and (self.certain or entry.epoch <= shard.epoch):

@@ -39,6 +39,7 @@ from typing import Final
 from ..journal.control import BranchRange, TopicPartition
 from ..journal.errors import (
     ClaimFencedError,
+    CorruptRecordError,
     LogtxError,
     NotSupportedError,
     OffsetsConflictError,
@@ -132,6 +133,8 @@ class Shard:
         self._clocks = Clocks(self.config)
         self._to_abort: deque[tuple[int, AbortReason]] = deque()
         self._waiting = WaitingCommits()
+        self._unread: dict[int, PrepareCommit] = {}
+        """BEGIN → a decision whose writes nobody has read yet, of what is not finished."""
 
     # ---- what the journal says -------------------------------------------------------------
 
@@ -208,16 +211,40 @@ class Shard:
             self._clocks.begin(transaction)
 
     def _replay_commit(self, offset: int, record: PrepareCommit) -> None:
-        partitions = [w.partition for w in record.writes]
-        self.transactions.add_produced_partitions(record.begin, partitions)
         transaction = self._decide(record.begin, State.COMMITTING, offset)
-        transaction.branches = {w.partition.key: w.branches for w in record.writes}
+        if record.unread is None:
+            self._replay_writes(transaction, record)
+        else:
+            self._unread[record.begin] = record
         for group, steps in transaction.offsets.items():
             self.offsets.commit(group, steps.values(), transaction.txid, offset)
             if self.watermark.serving:
                 iov = self.offsets.committed(group)
                 self.watermark.emit(offset, WriteOffsets(group, record.begin, iov))
         self.watermark.emit(offset, WriteMarkers(transaction))
+
+    def _replay_writes(self, transaction: Transaction, record: PrepareCommit) -> None:
+        partitions = [w.partition for w in record.writes]
+        self.transactions.add_produced_partitions(record.begin, partitions)
+        transaction.branches = {w.partition.key: w.branches for w in record.writes}
+
+    def read_decisions(self) -> None:
+        """Read what was left unread of decisions: to be called when a journal was loaded lazily.
+
+        Raises:
+            CorruptRecordError: what was written does not decode; with the record's offset.
+        """
+        while self._unread:
+            begin, record = self._unread.popitem()
+            transaction = self.transactions.get(begin)
+            assert transaction is not None, "what is finished is not kept"
+            try:
+                self._replay_writes(transaction, record)
+            except (ValueError, IndexError) as error:
+                raise CorruptRecordError(
+                    f"journal partition {self.partition} at offset {transaction.commit_sequence}:"
+                    f" the journal record does not decode: {error!r}"
+                ) from error
 
     def _replay_abort(self, offset: int, record: PrepareAbort) -> None:
         transaction = self._decide(record.begin, State.ABORTING, offset)
@@ -238,6 +265,7 @@ class Shard:
     def _replay_finished(self, offset: int, record: Committed | Aborted) -> None:
         if isinstance(record, Committed):
             self.transactions.update_status(record.begin, State.COMMITTED, State.COMMITTING)
+            self._unread.pop(record.begin, None)
         else:
             self.transactions.update_status(record.begin, State.ABORTED, State.ABORTING)
         self.watermark.finished(offset, record.begin)

@@ -92,6 +92,7 @@ def read_records(
         problem = "no records came"
         place, checked = start, False
         while place < end:
+            place_before = place
             messages = _poll_batch(consumer, batch)
             if not messages and not checked:
                 # librdkafka says nothing of a partition that does not exist; this raises.
@@ -113,9 +114,10 @@ def read_records(
                     return
                 place = offset + 1
                 yield message
-                # The time that our caller takes over a record is not the log's.
+            if place > place_before:
+                # The time that our caller takes over the records is not the log's.
                 deadline_s = time.monotonic() + timeout_s
-            if time.monotonic() > deadline_s:
+            elif time.monotonic() > deadline_s:
                 raise BrokerError(
                     f"reading {topic}-{partition} stood at {place} of {end} "
                     f"for {timeout_s} s: {problem}"

@@ -33,6 +33,7 @@ _LOAD_COLUMNS: Final = (
     "read s",
     "and decoded s",
     "and replayed s (worst)",
+    "CPU s",
     "goal s",
     "`logtx coordinator` s",
 )
@@ -57,6 +58,7 @@ def _load_row(loads: Loads, goal_s: float) -> list[str]:
         number(median(loads.read_s)),
         number(median(loads.decoded_s)),
         f"{number(median(loads.loaded_s))} ({number(max(loads.loaded_s))})",
+        number(median(loads.cpu_s)),
         f"≤ {goal_s:g}, {met}",
         number(loads.process_s),
     ]

@@ -22,8 +22,13 @@ OPEN: Final = 1_000
 TOPIC: Final = "delays"
 TOPIC_PARTITIONS: Final = 32
 CONSUMER_GROUPS: Final = 16
-INCARNATION: Final = 0x1A7E
+INCARNATION: Final = 0x9F3AC1D2E4B7
 NOW: Final = Instant(0, 1_700_000_000_000)
+
+
+def _nonce(number: int) -> int:
+    # As large as random ones are: numbers take as many bytes as they need.
+    return number * 0x9E3779B97F4A7C15 % 2**63
 
 
 class Journalist:
@@ -101,7 +106,7 @@ class History:
     def values(self) -> Iterator[list[bytes]]:
         """The journal's records, some at a time, up to its last."""
         for number in range(self._producers):
-            self._ask(c.Connect(producer_id=f"worker-{number}", nonce=number))
+            self._ask(c.Connect(producer_id=f"worker-{number}", nonce=_nonce(number)))
             yield self._take()
         number = 0
         while self.tenure.shard.next_offset < self._records - 2 * OPEN:
@@ -125,7 +130,7 @@ class History:
     def _transaction(self, number: int, *, commit: bool) -> None:
         """BEGIN, one more partition, for each second one input offsets, and the decision."""
         producer = number % self._producers
-        session = c.Session(f"worker-{producer}", 0, producer)
+        session = c.Session(f"worker-{producer}", 0, _nonce(producer))
         request = number // self._producers + 1
         first = (TOPIC, number % TOPIC_PARTITIONS)
         second = (TOPIC, (number + 7) % TOPIC_PARTITIONS)

@@ -46,6 +46,9 @@ class Loads:
     """Read and decoded."""
     loaded_s: list[float]
     """By `coordinator.loading.load`: read, decoded and replayed."""
+    cpu_s: list[float]
+    """CPU time of `loaded_s`, of all threads: on a machine that does something else, it alone
+    says something."""
     process_s: float
     """By `logtx coordinator`, as its log says."""
 
@@ -109,12 +112,14 @@ class Bench:
 
     def _loads(self, title: str, start: int, rounds: int) -> Loads:
         self._tell(f"loading {title}")
+        loads = [_timed(self.load) for _ in range(rounds)]
         return Loads(
             title=title,
             records=self.records - start,
-            read_s=[_seconds(self._read, start) for _ in range(rounds)],
-            decoded_s=[_seconds(self._decode, start) for _ in range(rounds)],
-            loaded_s=[_seconds(self.load) for _ in range(rounds)],
+            read_s=[_timed(self._read, start)[0] for _ in range(rounds)],
+            decoded_s=[_timed(self._decode, start)[0] for _ in range(rounds)],
+            loaded_s=[wall_s for wall_s, _ in loads],
+            cpu_s=[cpu_s for _, cpu_s in loads],
             process_s=self._process_s(),
         )
 
@@ -125,7 +130,7 @@ class Bench:
             message.value()
 
     def _decode(self, start: int) -> None:
-        for _ in read_entries(self._log, 0, start, self.records, timeout_s=TIMEOUT_S):
+        for _ in read_entries(self._log, 0, start, self.records, timeout_s=TIMEOUT_S, lazily=True):
             pass
 
     def load(self) -> Replica:
@@ -174,7 +179,8 @@ class Bench:
         return Stall(chunks=count, rows_ms=rows_ms, chunk_ms=chunk_ms)
 
 
-def _seconds(work: Callable[..., object], *args: int) -> float:
-    started_s = time.perf_counter()
+def _timed(work: Callable[..., object], *args: int) -> tuple[float, float]:
+    """Seconds, and seconds of CPU time, that some work takes."""
+    started_s, cpu_s = time.perf_counter(), time.process_time()
     work(*args)
-    return time.perf_counter() - started_s
+    return time.perf_counter() - started_s, time.process_time() - cpu_s

@@ -12,11 +12,22 @@ from logtx.coordinator import loading
 from logtx.coordinator.decision import ShardConfig
 from logtx.coordinator.replica import Replica
 from logtx.coordinator.snapshot import SnapshotTaker
+from logtx.journal.control import BranchRange
 from logtx.journal.errors import CorruptRecordError
 from logtx.journal.memory_log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC, read_entries
 from logtx.journal.record_codec import encode_entry
-from logtx.journal.records import Begin, Bind, Entry, Owner, ProducerRecord
+from logtx.journal.records import (
+    Begin,
+    Bind,
+    Committed,
+    DataPartition,
+    Entry,
+    Owner,
+    PartitionWrites,
+    PrepareCommit,
+    ProducerRecord,
+)
 from logtx.journal.txid import MAX_INCARNATION
 
 from .harness import INCARNATION, PARTITION, load
@@ -92,6 +103,42 @@ def test_a_load_over_a_gap_fails(
 
     monkeypatch.setattr(loading, "read_entries", without)
     with pytest.raises(CorruptRecordError, match=f"at offset {lost}: no record"):
+        loading.load(memory_log, 0, ShardConfig(), timeout_s=5)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_of_what_is_not_finished_a_load_reads_what_was_decided(
+    memory_log: MemoryLog, finished: bool
+) -> None:
+    memory_log.create_topic(JOURNAL_TOPIC, partitions=1)
+    writes = (PartitionWrites(DataPartition("data", 3, "id"), (BranchRange(0, 5, 9, 5),)),)
+    decision = encode_entry(
+        Entry(0, INCARNATION, PrepareCommit(begin=2, writes=writes, decided_ms=7), 3)
+    )
+    values = [encode_entry(e) for e in journal()]
+    if finished:
+        # Nobody wants to know any more, so nobody looks.
+        end = encode_entry(Entry(0, INCARNATION, Committed(begin=2), 4))
+        values += [decision[:-3], end]
+    else:
+        values.append(decision)
+    for value in values:
+        memory_log.append_directly(JOURNAL_TOPIC, 0, value=value)
+    shard = loading.load(memory_log, 0, ShardConfig(), timeout_s=5).shard
+    assert len(shard.transactions) == (0 if finished else 1)
+    for found in shard.transactions:
+        assert found.branches == {("data", 3): (BranchRange(0, 5, 9, 5),)}
+        assert found.partitions == {("data", 3): DataPartition("data", 3, "id")}
+
+
+def test_what_was_decided_and_does_not_decode_is_an_error_with_its_offset(
+    memory_log: MemoryLog,
+) -> None:
+    memory_log.create_topic(JOURNAL_TOPIC, partitions=1)
+    decision = Entry(0, INCARNATION, PrepareCommit(begin=2, writes=(), decided_ms=7), 3)
+    for value in (*map(encode_entry, journal()), encode_entry(decision)[:-1]):
+        memory_log.append_directly(JOURNAL_TOPIC, 0, value=value)
+    with pytest.raises(CorruptRecordError, match="at offset 3: the journal record does not decode"):
         loading.load(memory_log, 0, ShardConfig(), timeout_s=5)
 
 
