@@ -500,6 +500,14 @@ class PartitionBuffer:
         self._taken = self._taken + taken if self._taken else taken
         return taken
 
+    def shares(self) -> Iterator[tuple[EndedTransaction | None, Sequence[Record]]]:
+        """What the last `take` gave, by where it comes from: None stands for plain records."""
+        place = 0
+        for entry, start, stop in self._history:
+            taken = self._taken[place : place + stop - start]
+            yield (None if isinstance(entry, Run) else entry), taken
+            place += stop - start
+
     def _take(
         self, limit: int, history: list[tuple[Run | EndedTransaction, int, int]]
     ) -> list[Record]:

@@ -41,6 +41,31 @@ class LogtxDataSource(DataSource):
         self.__dict__.update(state)
         self._travelled = True
 
+    def schema(self) -> str:
+        """Columns of the source.
+
+        Raises:
+            ConfigError: an option is missing, unknown or out of range.
+        """
+        from .frames import schema
+        from .planning import SourceOptions
+
+        return schema(headers=SourceOptions.parse(self.options).include_headers)
+
+    def reader(self, schema: StructType) -> Any:  # noqa: ARG002
+        """Of `spark.read`."""
+        from .planning import SourceOptions
+        from .source import BatchSource
+
+        return BatchSource(SourceOptions.parse(self.options))
+
+    def streamReader(self, schema: StructType) -> Any:  # noqa: ARG002, N802 - Spark's name
+        """Of `spark.readStream`."""
+        from .planning import SourceOptions
+        from .source import StreamSource
+
+        return StreamSource(SourceOptions.parse(self.options), self._keeper())
+
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """In the planner: begin a job's transaction."""
         sink = self._sink(schema, overwrite)

@@ -1,0 +1,285 @@
+"""From a source's options to the ranges that are read; asks the log, for an IOV a coordinator."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from ...coordinator.queries import CoordinatorQueries
+from ...journal.control import TopicPartition
+from ...journal.errors import ConfigError, OffsetsPendingError
+from ...journal.log import Log
+from ...journal.position import Position
+from ...journal.reader import JOURNAL_TOPIC, journal_partition_of
+from ...journal.settings import take_choice, take_flag, take_integer, take_text
+from .errors import DataLossError
+from .options import refuse_rest, take_kafka
+from .reading import Range, ReadConfig
+from .vector import Spot, Vector, parse_offsets, split
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+"""What Kafka's connector means by these offsets."""
+_PENDING_PAUSE_S: Final = 0.1
+_SEQUENCE_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """One end of what is read; the first of these that is given counts."""
+
+    offsets: str | None = None
+    """earliest, latest, iov, or offsets by topic and partition."""
+    timestamp_ms: int | None = None
+    timestamps: str | None = None
+    """The same by topic and partition."""
+    sequence: int | None = None
+    """Commit sequence."""
+    iov: str | None = None
+    """Consumer group whose committed IOV it is."""
+
+
+def _take_bound(rest: dict[str, Any], which: str) -> Bound:
+    bound = Bound(
+        offsets=take_text(rest, f"{which}offsets", None),
+        timestamp_ms=take_integer(rest, f"{which}timestamp", None, 0, _SEQUENCE_MAX),
+        timestamps=take_text(rest, f"{which}offsetsbytimestamp", None),
+        sequence=take_integer(rest, f"{which}commitsequence", None, -1, _SEQUENCE_MAX),
+        iov=take_text(rest, f"{which}iov", None),
+    )
+    given = [v for v in (bound.offsets, bound.timestamp_ms, bound.timestamps, bound.iov) if v]
+    if len(given) > 1:
+        raise ConfigError(f"give one of the options {which}Offsets, -Timestamp and -Iov, not two")
+    return bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """Options of `spark.read.format("logtx")` and `spark.readStream.format("logtx")`."""
+
+    topics: tuple[str, ...]
+    """``subscribe``: topics, with commas between them."""
+    start: Bound
+    """``startingOffsets``, ``startingTimestamp``, ``startingOffsetsByTimestamp``,
+    ``startingCommitSequence``, ``startingIov``."""
+    end: Bound
+    """``endingOffsets`` and so on; of a batch."""
+    include_headers: bool = False
+    """``includeHeaders``"""
+    records_per_trigger: int | None = None
+    """``maxRecordsPerTrigger``: offsets that a micro-batch goes on by. A transaction is never
+    split, so a large one may bring more records."""
+    min_partitions: int = 0
+    """``minPartitions``: read with at least as many tasks."""
+    group: str | None = None
+    """``group``: its IOV is where a stream begins, and a sink with the same option commits."""
+    transaction_group: str = "default"
+    """``transaction.group``: whose commit sequences are meant."""
+    coordinator_timeout_ms: int = 30_000
+    """``coordinator.timeout.ms``"""
+    read: ReadConfig
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        """Check a reader's options.
+
+        Raises:
+            ConfigError: one is missing, unknown or out of range.
+        """
+        rest, kafka = take_kafka(options)
+        topics = take_text(rest, "subscribe", None)
+        if topics is None:
+            raise ConfigError("option subscribe is missing: name the topics, as in 'flights,legs'")
+        level = take_choice(
+            rest, "isolation.level", "read_committed", ["read_committed", "read_uncommitted"]
+        )
+        torn = take_choice(rest, "torn.reset", "error", ["skip", "error"])
+        read = ReadConfig(
+            kafka=kafka,
+            committed=level == "read_committed",
+            pending_memory_max_bytes=take_integer(
+                rest, "pending.memory.max.bytes", 64 * 1024 * 1024, 0, 2**62
+            ),
+            torn_skip=torn == "skip",
+            fail_on_data_loss=take_flag(rest, "failondataloss", True),
+        )
+        parsed = cls(
+            topics=tuple(t.strip() for t in topics.split(",") if t.strip()),
+            start=_take_bound(rest, "starting"),
+            end=_take_bound(rest, "ending"),
+            include_headers=take_flag(rest, "includeheaders", False),
+            records_per_trigger=take_integer(rest, "maxrecordspertrigger", None, 1, 2**62),
+            min_partitions=take_integer(rest, "minpartitions", 0, 0),
+            group=take_text(rest, "group", None),
+            transaction_group=take_text(rest, "transaction.group", "default"),
+            coordinator_timeout_ms=take_integer(rest, "coordinator.timeout.ms", 30_000, 1),
+            read=read,
+        )
+        refuse_rest(rest, "source")
+        return parsed
+
+
+class Planner:
+    """Finds out where reading begins and ends."""
+
+    def __init__(self, log: Log, options: SourceOptions) -> None:
+        """Ask this log; it stays its owner's."""
+        self._log = log
+        self._options = options
+
+    def earliest(self) -> dict[TopicPartition, int]:
+        """First offset of each partition.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+        """
+        return {key: self._log.start_offset(*key) for key in self._partitions()}
+
+    def latest(self) -> dict[TopicPartition, int]:
+        """End of each partition."""
+        return {key: self._log.end_offset(*key) for key in self._partitions()}
+
+    def _partitions(self) -> list[TopicPartition]:
+        return [
+            (topic, partition)
+            for topic in self._options.topics
+            for partition in range(self._log.topic_info(topic).partition_count)
+        ]
+
+    def start(self, default: str) -> dict[TopicPartition, Spot]:
+        """Where to begin.
+
+        Args:
+            default: earliest or latest, where no option says it.
+
+        Raises:
+            OffsetsPendingError: a transaction that is still open holds the group's IOV.
+            ConfigError: offsets of partitions that are not read, or a bad option.
+        """
+        bound = self._options.start
+        group = bound.iov or (self._options.group if bound.offsets in (None, "iov") else None)
+        if bound.offsets == "iov" and group is None:
+            raise ConfigError("startingOffsets=iov needs option group: whose IOV it is")
+        if group is None:
+            return {k: Spot(o) for k, o in self._offsets(bound, default).items()}
+        fallback = "earliest" if bound.offsets in (None, "iov") else bound.offsets
+        begin = {k: Spot(o, fresh=True) for k, o in self._named(fallback).items()}
+        found = self.iov(group)
+        return {k: Spot.of(found[k]) if k in found else spot for k, spot in begin.items()}
+
+    def end(self) -> dict[TopicPartition, int]:
+        """Where a batch ends."""
+        bound = self._options.end
+        if bound.iov is not None:
+            found = self.iov(bound.iov)
+            return {k: found[k].o2 if k in found else 0 for k in self._partitions()}
+        return self._offsets(bound, "latest")
+
+    def _offsets(self, bound: Bound, default: str) -> dict[TopicPartition, int]:
+        if bound.timestamp_ms is not None:
+            return self._at_times(dict.fromkeys(self._partitions(), bound.timestamp_ms))
+        if bound.timestamps is not None:
+            times = parse_offsets("startingOffsetsByTimestamp", bound.timestamps)
+            return self._at_times(self._complete(times, "timestamps"))
+        if bound.sequence is not None and bound.offsets is None:
+            return self._named("earliest" if bound is self._options.start else "latest")
+        return self._named(bound.offsets or default)
+
+    def _named(self, offsets: str) -> dict[TopicPartition, int]:
+        if offsets == "earliest":
+            return self.earliest()
+        if offsets == "latest":
+            return self.latest()
+        wanted = self._complete(parse_offsets("startingOffsets", offsets), "offsets")
+        first, last = self.earliest(), self.latest()
+        return {
+            key: first[key] if o == EARLIEST else last[key] if o == LATEST else o
+            for key, o in wanted.items()
+        }
+
+    def _complete(
+        self, given: Mapping[TopicPartition, int], what: str
+    ) -> Mapping[TopicPartition, int]:
+        partitions = set(self._partitions())
+        if set(given) != partitions:
+            names = ", ".join(f"{t}[{p}]" for t, p in sorted(partitions ^ set(given)))
+            raise ConfigError(f"{what} must name exactly the partitions that are read: see {names}")
+        return given
+
+    def _at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        found = {}
+        for key, wall_ms in times.items():
+            offset = self._log.offset_for_time(*key, wall_ms)
+            found[key] = self._log.end_offset(*key) if offset is None else offset
+        return found
+
+    def iov(self, group: str) -> Mapping[TopicPartition, Position]:
+        """What a group has committed; waits while a transaction that is open may change it.
+
+        Raises:
+            OffsetsPendingError: it stays open for longer than ``coordinator.timeout.ms``.
+        """
+        timeout_s = self._options.coordinator_timeout_ms / 1000
+        deadline_s = time.monotonic() + timeout_s
+        queries = CoordinatorQueries(self._log, timeout_s=timeout_s)
+        try:
+            while True:
+                try:
+                    return queries.fetch_offsets(group).offsets
+                except OffsetsPendingError:
+                    if time.monotonic() > deadline_s:
+                        raise
+                    time.sleep(_PENDING_PAUSE_S)
+        finally:
+            queries.close()
+
+    def sequences(self) -> tuple[int, int, int] | None:
+        """(journal partition, above, up to), where commit sequences bound what is read."""
+        start, end = self._options.start.sequence, self._options.end.sequence
+        if start is None and end is None:
+            return None
+        count = self._log.topic_info(JOURNAL_TOPIC).partition_count
+        partition = journal_partition_of(self._options.transaction_group, count)
+        # What is named is read too: "from this commit on", and up to that one.
+        above = -1 if start is None else start - 1
+        return partition, above, _SEQUENCE_MAX if end is None else end
+
+    def ranges(self, start: Vector, ends: Mapping[TopicPartition, int]) -> list[Range]:
+        """What tasks read, in as many parts as are wanted.
+
+        Raises:
+            DataLossError: what is to be read is gone.
+        """
+        spans = {k: e for k, e in sorted(ends.items()) if e > start.get(k, Spot(0)).o2}
+        self._check_retained(start, spans)
+        total = sum(e - start.get(k, Spot(0)).o2 for k, e in spans.items())
+        ranges = []
+        for key, end in spans.items():
+            spot = start.get(key, Spot(0))
+            parts = self._options.min_partitions * (end - spot.o2) // max(total, 1)
+            ranges += _parts(key, spot, end, parts)
+        return ranges
+
+    def _check_retained(self, start: Vector, keys: Iterable[TopicPartition]) -> None:
+        if not self._options.read.fail_on_data_loss:
+            return
+        for key in keys:
+            spot = start.get(key, Spot(0))
+            first = self._log.start_offset(*key)
+            if first > spot.o2:
+                raise DataLossError(
+                    f"{key[0]}[{key[1]}] begins at {first} now, and offset {spot.o2} was to be "
+                    "read: retention deleted it; start anew, or set failOnDataLoss=false"
+                )
+
+
+def _parts(key: TopicPartition, spot: Spot, end: int, parts: int) -> list[Range]:
+    """A partition's range in parts. Each finds what began before it by side reads, so only the
+    first has to know what was read of the transaction at its start."""
+    ranges = []
+    for first, last in split(spot.o2, end, parts):
+        position = spot.position if first == spot.o2 else Position.at(first)
+        ranges.append(Range(*key, position, last))
+    return ranges

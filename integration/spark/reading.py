@@ -1,0 +1,243 @@
+"""Reading one range of one partition: the consumer's own cores, fed once and thrown away.
+
+What ends in [start, end) is delivered, whole. What of it begins before `start` comes by a side
+read, so ranges need no state from each other and can be read again, anywhere, with one result.
+Nothing is looked up: what has no marker in the range belongs to a later one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from confluent_kafka import KafkaError, Message, TopicPartition
+
+from ...consumer.buffer import PartitionBuffer
+from ...consumer.pending import PendingTransactionMap, RawTxId, Record
+from ...consumer.reading import malformed_event
+from ...consumer.side_read import SideReader
+from ...consumer.spill import FileSpillStore
+from ...consumer.uncommitted import UncommittedBuffer
+from ...journal.collector import collector_paused
+from ...journal.errors import BrokerError, MalformedHeaderError
+from ...journal.log import Log, LogConsumer
+from ...journal.open import open_log
+from ...journal.position import Position
+from .errors import DataLossError
+
+FETCH_RECORDS: Final = 4_000
+TAKE_RECORDS: Final = 10_000
+"""Records delivered at a time: rows of an Arrow batch."""
+STALL_S: Final = 60.0
+"""Longest wait for a record that is there."""
+_POLL_S: Final = 0.1
+_CONSUMER: Final[Mapping[str, Any]] = {
+    "group.id": "logtx-spark",  # librdkafka insists on one; nothing is committed or joined
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "isolation.level": "read_uncommitted",
+    "fetch.wait.max.ms": 10,
+    "fetch.queue.backoff.ms": 5,
+    "queued.max.messages.kbytes": 32_768,
+}
+
+_HOPELESS: Final = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._FATAL,
+    KafkaError._BAD_MSG,
+)
+"""What trying again won't mend; librdkafka tries again by itself after everything else."""
+_error_of: Any = Message.error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadConfig:
+    """How ranges are read; picklable."""
+
+    kafka: Mapping[str, str]
+    """librdkafka's settings, with ``bootstrap.servers``."""
+    committed: bool = True
+    """False: ``isolation.level=read_uncommitted``."""
+    pending_memory_max_bytes: int = 64 * 1024 * 1024
+    torn_skip: bool = False
+    """Pass over committed transactions of which retention took a part."""
+    fail_on_data_loss: bool = True
+    sequences: tuple[int, int, int] | None = None
+    """(journal partition, above, up to): only transactions decided there, in this range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What to read of a partition; picklable."""
+
+    topic: str
+    partition: int
+    start: Position
+    end: int
+    """Offset to stop before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Records in a row that belong together."""
+
+    txid: RawTxId | None
+    """None of plain records."""
+    commit_sequence: int | None
+    """None where it is not known: of plain records, and of uncommitted ones."""
+    records: Sequence[Message]
+
+
+class RangeReader:
+    """Reads one range; `shares` once, then `close`."""
+
+    def __init__(self, config: ReadConfig, part: Range, log: Log | None = None) -> None:
+        """Open what is needed to read.
+
+        Args:
+            config: how.
+            part: what.
+            log: the log to use instead of opening that of ``bootstrap.servers``.
+        """
+        self._config = config
+        self._part = part
+        self._owned = open_log(config.kafka) if log is None else None
+        self._log: Log = log if log is not None else cast(Log, self._owned)
+        self._store = FileSpillStore()
+        self._pending = PendingTransactionMap(config.pending_memory_max_bytes, self._store)
+        self._settings = {**_CONSUMER, **config.kafka}
+        self._side_reader = SideReader(self._log, self._settings, self._pending)
+        kind = PartitionBuffer if config.committed else UncommittedBuffer
+        self._buffer = kind(
+            (part.topic, part.partition),
+            part.start,
+            self._pending,
+            malformed=malformed_event,
+            torn_skip_below=2**63 if config.torn_skip else 0,
+        )
+        self._consumer: LogConsumer = self._log.consumer(self._settings)
+        self._reached = part.start.o2 >= part.end
+
+    def shares(self) -> Iterator[Share]:
+        """What ends in the range, in delivery order.
+
+        Raises:
+            DataLossError: retention took what is to be read.
+            TornTransactionError, IntegrityError: a committed transaction is not whole.
+            MalformedHeaderError: a record's TxId or TxCtl does not decode.
+            BrokerError: no progress in `STALL_S`.
+        """
+        part, buffer = self._part, self._buffer
+        self._assign(buffer.next_offset)
+        progress_s = time.monotonic()
+        while True:
+            yield from self._taken()
+            if buffer.failure is not None:
+                raise buffer.failure
+            if buffer.blocked:
+                self._side_reader.step(buffer, _POLL_S)
+                progress_s = time.monotonic()
+                continue
+            if self._reached:
+                return
+            if self._fetch():
+                progress_s = time.monotonic()
+            elif time.monotonic() - progress_s > STALL_S:
+                raise BrokerError(
+                    f"reading {part.topic}[{part.partition}] stood at {buffer.next_offset} of "
+                    f"{part.end} for {STALL_S:g} s: check the brokers"
+                )
+
+    def _assign(self, offset: int) -> None:
+        if not self._reached:
+            place = TopicPartition(self._part.topic, self._part.partition, offset)
+            self._consumer.assign([place])
+
+    def _fetch(self) -> bool:
+        self._pending.enforce()
+        first = self._consumer.poll(_POLL_S)
+        if first is None:
+            return False
+        with collector_paused():
+            batch = [first, *self._consumer.consume(FETCH_RECORDS, 0)]
+            records = batch
+            if any(map(_error_of, batch)):
+                records = [m for m in batch if m.error() is None]
+                self._events([m for m in batch if m.error() is not None])
+            end = self._part.end
+            if records and cast(int, records[-1].offset()) >= end - 1:
+                self._reached = True
+                records = [m for m in records if cast(int, m.offset()) < end]
+            self._buffer.feed(cast(Sequence[Record], records))
+        return True
+
+    def _events(self, events: Sequence[Message]) -> None:
+        for event in events:
+            error = event.error()
+            assert error is not None
+            if error.code() == KafkaError._PARTITION_EOF:
+                # The last offsets of the range may hold no records.
+                self._reached = self._reached or (event.offset() or 0) >= self._part.end
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                self._out_of_range()
+            elif error.code() in _HOPELESS:
+                raise BrokerError(f"{self._part.topic}[{self._part.partition}]: {error}")
+
+    def _out_of_range(self) -> None:
+        part = self._part
+        start = self._log.start_offset(part.topic, part.partition)
+        if self._config.fail_on_data_loss and start > part.start.o2:
+            raise DataLossError(
+                f"{part.topic}[{part.partition}] begins at {start} now, and offset "
+                f"{self._buffer.next_offset} was to be read: retention deleted it; start anew, or "
+                "set failOnDataLoss=false to go on without it"
+            )
+        if start >= part.end:
+            self._reached = True
+        else:
+            self._buffer.next_offset = max(start, self._buffer.next_offset)
+            self._assign(self._buffer.next_offset)
+
+    def _taken(self) -> Iterator[Share]:
+        buffer = self._buffer
+        while buffer.ready:
+            buffer.take(TAKE_RECORDS)
+            for entry, records in buffer.shares():
+                if not records:
+                    continue
+                if entry is None:
+                    yield from self._plain(cast(Sequence[Message], records))
+                elif self._wanted(entry.txid, entry.marker.commit_sequence):
+                    sequence = entry.marker.commit_sequence
+                    yield Share(entry.txid, sequence, cast(Sequence[Message], records))
+
+    def _plain(self, records: Sequence[Message]) -> Iterator[Share]:
+        for record in records:
+            error = record.error()
+            if error is not None:
+                raise MalformedHeaderError(error.str())
+        if self._config.sequences is None:
+            yield Share(None, None, records)
+
+    def _wanted(self, txid: RawTxId, sequence: int) -> bool:
+        wanted = self._config.sequences
+        if wanted is None:
+            return True
+        partition, above, up_to = wanted
+        return int.from_bytes(txid[:2], "big") == partition and above < sequence <= up_to
+
+    def close(self) -> None:
+        """Release everything."""
+        self._consumer.close()
+        self._side_reader.close()
+        self._buffer.close()
+        self._store.close()
+        if self._owned is not None:
+            self._owned.close()

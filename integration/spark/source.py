@@ -1,0 +1,146 @@
+"""The source: committed records for Spark, by offsets that never split a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+
+from ...journal.control import TopicPartition
+from ...journal.errors import ConfigError
+from ...journal.log import Log
+from ...journal.open import open_log
+from .keeper_client import KeeperAddress
+from .planning import Planner, SourceOptions
+from .reading import Range, RangeReader, ReadConfig
+from .steps import steps_to_json
+from .vector import Vector, from_offsets, moved, steps_between, to_offsets
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+
+@dataclass(frozen=True)
+class Part(InputPartition):
+    """What one task reads."""
+
+    range: Range
+    read: ReadConfig
+    headers: bool
+
+
+def read_part(part: Part) -> Iterator[RecordBatch]:
+    """On an executor: a part's records as Arrow batches."""
+    from .frames import Batches
+
+    place = part.range
+    reader = RangeReader(part.read, place)
+    try:
+        batches = Batches(place.topic, place.partition, headers=part.headers)
+        yield from batches.of(reader.shares())
+    finally:
+        reader.close()
+
+
+class BatchSource(DataSourceReader):
+    """Reads what is committed between two bounds."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        """Nothing is asked before `partitions`."""
+        self._options = options
+
+    def partitions(self) -> list[InputPartition]:
+        """In the planner: what each task reads.
+
+        Raises:
+            LogtxError: an unknown topic, a bad bound, records that are gone.
+        """
+        log = open_log(self._options.read.kafka)
+        try:
+            planner = Planner(log, self._options)
+            ends = planner.end()
+            ranges = planner.ranges(planner.start("earliest"), ends)
+            read = replace(self._options.read, sequences=planner.sequences())
+            return [Part(r, read, self._options.include_headers) for r in ranges]
+        finally:
+            log.close()
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """On an executor: a task's records."""
+        if not isinstance(partition, Part):
+            return iter(())  # there is nothing to read
+        return read_part(partition)
+
+
+class StreamSource(DataSourceStreamReader):
+    """Reads what is committed, micro-batch by micro-batch.
+
+    Spark's offsets are a `Vector`. Where Spark lets no reader limit its batches, `latestOffset`
+    does: it never goes further than ``maxRecordsPerTrigger`` from what was planned last.
+    """
+
+    def __init__(self, options: SourceOptions, keeper: KeeperAddress) -> None:
+        """Nothing is asked before the first offset is wanted."""
+        self._options = options
+        self._keeper = keeper
+        self._log: Log | None = None
+        self._place: Vector | None = None
+        """End of the micro-batch that was planned last, or the beginning."""
+        if options.end != type(options.end)():
+            raise ConfigError("a stream has no end: remove the ending… options, or read a batch")
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a new query begins."""
+        return to_offsets(self._begin())
+
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where the next micro-batch ends."""
+        place = self._begin()
+        limit = self._options.records_per_trigger
+        # A query that ends by itself asks once and then no more.
+        if limit is not None and self._keeper.ask("to_the_end"):
+            limit = None
+        return to_offsets(moved(place, self._planner().latest(), limit))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """What each task of a micro-batch reads, perhaps again."""
+        begin, stop = from_offsets(start), from_offsets(end)
+        self._place = stop
+        if begin == stop:
+            return []
+        group = self._options.group
+        if group is not None:
+            steps = steps_to_json(steps_between(begin, stop))
+            self._keeper.ask("plan", group=group, steps=steps)
+        ends: dict[TopicPartition, int] = {key: spot.o2 for key, spot in stop.items()}
+        planner = self._planner()
+        read = replace(self._options.read, sequences=planner.sequences())
+        headers = self._options.include_headers
+        return [Part(r, read, headers) for r in planner.ranges(begin, ends)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """On an executor: a task's records."""
+        assert isinstance(partition, Part)
+        return read_part(partition)
+
+    def stop(self) -> None:
+        """The query has ended."""
+        log, self._log = self._log, None
+        if log is not None:
+            log.close()
+
+    def _begin(self) -> Vector:
+        if self._place is None:
+            self._place = self._planner().start("latest")
+        return self._place
+
+    def _planner(self) -> Planner:
+        if self._log is None:
+            self._log = open_log(self._options.read.kafka)
+        return Planner(self._log, self._options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the open log: executors open their own."""
+        return {**self.__dict__, "_log": None}

@@ -1,0 +1,140 @@
+"""Where a Spark reader stands in each partition, and how that becomes text in Spark's checkpoint.
+
+A place is (o2, o3), as every consumer's: transactions belong to the offset of their marker, so a
+range of offsets holds each transaction's records in a partition whole or not at all. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...journal.control import TopicPartition
+from ...journal.errors import ConfigError
+from ...journal.position import Place, Position
+from ...journal.records import OffsetStep
+
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A place in a partition."""
+
+    o2: int
+    """Everything that ended below is read."""
+    o3: int = 0
+    """Records read of the transaction that ends at `o2`."""
+    o1: int = -1
+    """Where its reader should begin, to have pending transactions at hand; -1: at `o2`."""
+    fresh: bool = False
+    """The group's IOV has no entry for this partition yet."""
+
+    @property
+    def position(self) -> Position:
+        """As the consumer's cores take it."""
+        return Position(o1=self.o2 if self.o1 < 0 else self.o1, o2=self.o2, o3=self.o3)
+
+    @classmethod
+    def of(cls, position: Position) -> Spot:
+        """The same place; what else a position knows is left out."""
+        return cls(position.o2, position.o3, -1 if position.o1 == position.o2 else position.o1)
+
+
+Vector = Mapping[TopicPartition, Spot]
+
+
+def to_offsets(vector: Vector) -> dict[str, Any]:
+    """For Spark's checkpoint; equal vectors give equal texts, which is how Spark compares them."""
+    places: dict[str, dict[str, Any]] = {}
+    for (topic, partition), spot in sorted(vector.items()):
+        plain = spot == Spot(spot.o2)
+        value = spot.o2 if plain else [spot.o2, spot.o3, spot.o1, int(spot.fresh)]
+        places.setdefault(topic, {})[str(partition)] = value
+    return {"version": _VERSION, "places": places}
+
+
+def from_offsets(offsets: Mapping[str, Any]) -> dict[TopicPartition, Spot]:
+    """What `to_offsets` gave.
+
+    Raises:
+        ConfigError: something else, or of a newer version.
+    """
+    if offsets.get("version") != _VERSION:
+        raise ConfigError(
+            f"the checkpoint's offsets are not of version {_VERSION} of the format logtx: it was "
+            "written by another source or a newer logtx"
+        )
+    return {
+        (topic, int(partition)): _spot(value)
+        for topic, partitions in offsets["places"].items()
+        for partition, value in partitions.items()
+    }
+
+
+def _spot(value: Any) -> Spot:
+    if isinstance(value, int):
+        return Spot(value)
+    o2, o3, o1, fresh = value
+    return Spot(o2, o3, o1, bool(fresh))
+
+
+def parse_offsets(option: str, text: str) -> dict[TopicPartition, int]:
+    """Offsets as Kafka's connector takes them: ``{"topic": {"0": 23, "1": -2}}``.
+
+    Raises:
+        ConfigError: not that.
+    """
+    try:
+        return {
+            (topic, int(partition)): int(offset)
+            for topic, partitions in json.loads(text).items()
+            for partition, offset in partitions.items()
+        }
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(
+            f'option {option} must be earliest, latest or like {{"topic": {{"0": 23}}}}, not '
+            f"{text!r}"
+        ) from error
+
+
+def steps_between(start: Vector, end: Vector) -> list[OffsetStep]:
+    """The IOV entries that say: this range was read. Partitions that did not move have none."""
+    steps = []
+    for (topic, partition), to in sorted(end.items()):
+        begin = start.get((topic, partition), Spot(0, fresh=True))
+        if to.o2 != begin.o2 or to.o3 != begin.o3:
+            place = None if begin.fresh else Place(begin.o2, begin.o3)
+            steps.append(OffsetStep(topic, partition, place, to.position))
+    return steps
+
+
+def moved(start: Vector, ends: Mapping[TopicPartition, int], limit: int | None) -> Vector:
+    """The next place: up to `ends`, and at most `limit` offsets on, shared among partitions.
+
+    A partition that does not move keeps its spot as it is.
+    """
+    rooms = {key: end - start[key].o2 if key in start else end for key, end in sorted(ends.items())}
+    shares = _shares({k: r for k, r in rooms.items() if r > 0}, limit)
+    result: dict[TopicPartition, Spot] = dict(start)
+    for key in ends:
+        begin = start.get(key, Spot(0, fresh=True))
+        result[key] = Spot(begin.o2 + shares[key]) if key in shares else begin
+    return result
+
+
+def _shares(rooms: Mapping[TopicPartition, int], limit: int | None) -> dict[TopicPartition, int]:
+    """How far each partition goes on: in proportion to what it has, and some always."""
+    total = sum(rooms.values())
+    if limit is None or total <= limit:
+        return dict(rooms)
+    return {key: min(room, max(1, room * limit // total)) for key, room in rooms.items()}
+
+
+def split(start: int, end: int, parts: int) -> Iterable[tuple[int, int]]:
+    """A range of offsets in `parts` pieces of about equal length."""
+    size = max(1, -(-(end - start) // max(parts, 1)))
+    for first in range(start, end, size):
+        yield first, min(first + size, end)

@@ -1,0 +1,198 @@
+"""Ranges of a partition, read without Spark: together they are what a consumer gets, once each."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+from confluent_kafka import Message
+
+from logtx.integration.spark.errors import DataLossError
+from logtx.integration.spark.planning import Planner, SourceOptions
+from logtx.integration.spark.reading import Range, RangeReader, ReadConfig, Share
+from logtx.integration.testing import Cluster
+from logtx.journal.errors import ConfigError, TornTransactionError, UnknownTopicError
+from logtx.journal.position import Position
+from logtx.journal.txid import TxId
+
+from .conftest import eventually
+
+
+def read(cluster: Cluster, part: Range, **settings: object) -> list[Share]:
+    config = ReadConfig(kafka={"bootstrap.servers": cluster.bootstrap_servers}, **settings)
+    reader = RangeReader(config, part)
+    try:
+        return list(reader.shares())
+    finally:
+        reader.close()
+
+
+def whole(cluster: Cluster, topic: str) -> Range:
+    return Range(topic, 0, Position.at(0), cluster.log.end_offset(topic, 0))
+
+
+def values(shares: list[Share]) -> list[bytes | None]:
+    return [record.value() for share in shares for record in share.records]
+
+
+@pytest.fixture
+def busy_topic(logtx_memory_cluster: Cluster) -> str:
+    """Interleaved transactions, committed and aborted, plain and late records."""
+    cluster, chance = logtx_memory_cluster, random.Random(6)
+    topic = cluster.topic(1)
+    producer = cluster.producer()
+    open_now = [producer.begin_transaction() for _ in range(3)]
+    ended = []
+    for number in range(300):
+        if chance.random() < 0.1:
+            producer._engine.sender.send(topic, b"plain-%d" % number, None, 0, None, None, 0, None)
+            continue
+        txn = chance.choice(open_now)
+        txn.produce(topic, b"%d" % number, partition=0)
+        if chance.random() < 0.1:
+            open_now.remove(txn)
+            (txn.abort if chance.random() < 0.3 else txn.commit)()
+            ended.append(txn.txid)
+            open_now.append(producer.begin_transaction())
+    producer.flush(10)
+    cluster.late_record(ended[0], topic)
+    for txn in open_now[:2]:
+        txn.commit()
+    end = cluster.log.end_offset
+    eventually(lambda: end(topic, 0) >= 301 + len(ended) + 2)
+    return topic
+
+
+def as_consumed(cluster: Cluster, topic: str) -> list[bytes | None]:
+    consumer = cluster.consumer(topic)
+    found: list[Message] = []
+    while batch := consumer.consume(1_000, 0.5):
+        found += batch
+    return [m.value() for m in found]
+
+
+def test_a_range_is_what_a_consumer_gets(logtx_memory_cluster: Cluster, busy_topic: str) -> None:
+    shares = read(logtx_memory_cluster, whole(logtx_memory_cluster, busy_topic))
+    assert values(shares) == as_consumed(logtx_memory_cluster, busy_topic)
+    for share in shares:
+        assert (share.txid is None) == (share.commit_sequence is None)
+        for record in share.records:
+            assert dict(record.headers() or ()).get("TxId") == share.txid
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ranges_join_and_split_nothing(
+    logtx_memory_cluster: Cluster, busy_topic: str, seed: int
+) -> None:
+    cluster, chance = logtx_memory_cluster, random.Random(seed)
+    end = whole(cluster, busy_topic).end
+    cuts = sorted({0, end, *(chance.randrange(end) for _ in range(12))})
+    parts = [
+        read(cluster, Range(busy_topic, 0, Position.at(start), stop))
+        for start, stop in pairwise(cuts)
+    ]
+    assert [v for part in parts for v in values(part)] == as_consumed(cluster, busy_topic)
+    homes: dict[bytes, set[int]] = {}
+    for number, part in enumerate(parts):
+        for share in part:
+            if share.txid is not None:
+                homes.setdefault(share.txid, set()).add(number)
+    assert all(len(places) == 1 for places in homes.values())
+
+
+def test_it_begins_within_a_transaction(logtx_memory_cluster: Cluster) -> None:
+    topic = logtx_memory_cluster.topic(1)
+    with logtx_memory_cluster.producer().begin_transaction() as txn:
+        for number in range(5):
+            txn.produce(topic, b"%d" % number, partition=0)
+    eventually(lambda: logtx_memory_cluster.log.end_offset(topic, 0) == 6)
+    for o1 in (0, 5):
+        start = Position(o1=o1, o2=5, o3=2)
+        assert values(read(logtx_memory_cluster, Range(topic, 0, start, 6))) == [b"2", b"3", b"4"]
+
+
+def test_uncommitted_records_have_no_sequence(
+    logtx_memory_cluster: Cluster, busy_topic: str
+) -> None:
+    shares = read(logtx_memory_cluster, whole(logtx_memory_cluster, busy_topic), committed=False)
+    assert len(values(shares)) == 301
+    assert all(share.commit_sequence is None for share in shares)
+
+
+def test_a_range_of_commit_sequences(logtx_memory_cluster: Cluster, busy_topic: str) -> None:
+    cluster = logtx_memory_cluster
+    everything = read(cluster, whole(cluster, busy_topic))
+    sequences = sorted({s.commit_sequence for s in everything if s.commit_sequence is not None})
+    low, high = sequences[2], sequences[-2]
+    partition = next(TxId.from_bytes(s.txid).partition for s in everything if s.txid is not None)
+    wanted = [
+        s for s in everything if s.commit_sequence is not None and low <= s.commit_sequence <= high
+    ]
+    found = read(cluster, whole(cluster, busy_topic), sequences=(partition, low - 1, high))
+    assert values(found) == values(wanted)
+    assert values(wanted)
+
+
+def test_what_retention_took_is_said(logtx_memory_cluster: Cluster, busy_topic: str) -> None:
+    cluster = logtx_memory_cluster
+    part = whole(cluster, busy_topic)
+    expected = values(read(cluster, Range(busy_topic, 0, Position.at(100), part.end)))
+    cluster.log.delete_records(busy_topic, 0, 100)
+    with pytest.raises(DataLossError, match="begins at 100 now"):
+        read(cluster, part)
+    # What ended above is there, except of transactions that began below.
+    with pytest.raises(TornTransactionError):
+        read(cluster, part, fail_on_data_loss=False)
+    left = values(read(cluster, part, fail_on_data_loss=False, torn_skip=True))
+    assert left
+    assert set(left) < set(expected)
+
+
+def plan(cluster: Cluster, topic: str, **options: str) -> Planner:
+    parsed = SourceOptions.parse(
+        {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topic, **options}
+    )
+    return Planner(cluster.log, parsed)
+
+
+def test_where_reading_begins_and_ends(logtx_memory_cluster: Cluster, busy_topic: str) -> None:
+    cluster, key = logtx_memory_cluster, (busy_topic, 0)
+    end = whole(cluster, busy_topic).end
+    at = lambda **options: plan(cluster, busy_topic, **options)  # noqa: E731
+    assert at().start("earliest")[key].o2 == 0
+    assert at().start("latest")[key].o2 == end
+    assert at(startingoffsets="latest").start("earliest")[key].o2 == end
+    assert at(startingoffsets=f'{{"{busy_topic}": {{"0": 23}}}}').start("earliest")[key].o2 == 23
+    assert at(startingoffsets=f'{{"{busy_topic}": {{"0": -1}}}}').start("earliest")[key].o2 == end
+    assert at(startingtimestamp="0").start("latest")[key].o2 == 0
+    assert at(startingtimestamp=str(2**52)).start("earliest")[key].o2 == end
+    assert at(endingoffsets=f'{{"{busy_topic}": {{"0": 7}}}}').end() == {key: 7}
+    assert at().end() == {key: end}
+    ranges = at(minpartitions="4").ranges(at().start("earliest"), {key: end})
+    assert [r.start.o2 for r in ranges] == [0, *(r.end for r in ranges[:-1])]
+    assert len(ranges) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"startingoffsets": "first"}, "startingOffsets must be earliest, latest or like"),
+        ({"startingoffsets": '{"other": {"0": 1}}'}, "must name exactly the partitions"),
+        ({"startingoffsets": "iov"}, "needs option group"),
+        ({"startingoffsets": "earliest", "startingtimestamp": "1"}, "not two"),
+        ({"isolation.level": "chaos"}, "isolation.level must be one of"),
+        ({"startingofsets": "1"}, "startingofsets is no option of the source"),
+    ],
+)
+def test_bad_options_are_said(
+    logtx_memory_cluster: Cluster, options: dict[str, str], sentence: str
+) -> None:
+    topic = logtx_memory_cluster.topic(1)
+    with pytest.raises(ConfigError, match=sentence):
+        plan(logtx_memory_cluster, topic, **options).start("earliest")
+
+
+def test_an_unknown_topic_is_said(logtx_memory_cluster: Cluster) -> None:
+    with pytest.raises(UnknownTopicError, match="nowhere"):
+        plan(logtx_memory_cluster, "nowhere").start("earliest")

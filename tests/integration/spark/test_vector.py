@@ -1,0 +1,53 @@
+"""Spark's offsets: text and back, limits, and the IOV entries of a range."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from logtx.integration.spark.steps import steps_from_json, steps_to_json
+from logtx.integration.spark.vector import Spot, from_offsets, moved, steps_between, to_offsets
+from logtx.journal.errors import ConfigError
+from logtx.journal.position import Place, Position
+from logtx.journal.records import OffsetStep
+
+A, B = ("a", 0), ("b", 11)
+
+
+def test_text_and_back() -> None:
+    vector = {B: Spot(5, 2, 3), A: Spot(7), ("a", 1): Spot(0, fresh=True)}
+    text = json.dumps(to_offsets(vector))
+    assert from_offsets(json.loads(text)) == vector
+    assert json.dumps(to_offsets(dict(reversed(vector.items())))) == text
+
+
+def test_another_sources_offsets_are_refused() -> None:
+    with pytest.raises(ConfigError, match="version 1"):
+        from_offsets({"a": {"0": 1}})
+
+
+def test_a_limit_is_shared_and_everybody_goes_on() -> None:
+    start = {A: Spot(0), B: Spot(10)}
+    assert moved(start, {A: 1_000, B: 20}, 100) == {A: Spot(99), B: Spot(11)}
+    assert moved(start, {A: 1_000, B: 20}, None) == {A: Spot(1_000), B: Spot(20)}
+    assert moved(start, {A: 1_000, B: 10}, 1) == {A: Spot(1), B: Spot(10)}
+
+
+def test_what_did_not_move_keeps_its_spot() -> None:
+    start = {A: Spot(5, 2, 1), B: Spot(0, fresh=True)}
+    assert moved(start, {A: 5, B: 0}, None) == start
+    assert steps_between(start, start) == []
+
+
+def test_a_partition_that_came_later_begins_at_its_start() -> None:
+    assert moved({A: Spot(5)}, {A: 5, B: 3}, None) == {A: Spot(5), B: Spot(3)}
+
+
+def test_steps_of_a_range() -> None:
+    steps = steps_between({A: Spot(5, 2), B: Spot(0, fresh=True)}, {A: Spot(9), B: Spot(4)})
+    assert steps == [
+        OffsetStep("a", 0, Place(5, 2), Position.at(9)),
+        OffsetStep("b", 11, None, Position.at(4)),
+    ]
+    assert steps_from_json(json.loads(json.dumps(steps_to_json(steps)))) == steps
