@@ -205,7 +205,9 @@ def _is_earlier(told: int, known: int) -> bool:
 
 
 _REASONS: Final = {
-    AbortReason.CLAIMED: "its consumer's partitions were given to another, which claimed them",
+    AbortReason.CLAIMED: (
+        "its input partitions were claimed since, by another consumer or to read them again"
+    ),
 }
 """Reasons that their own word does not explain."""
 

@@ -60,7 +60,7 @@ class AbortReason(StrEnum):
     KEY_DELETED = "key_deleted"
     """Its transaction key was deleted."""
     CLAIMED = "claimed"
-    """Another consumer was given a partition whose input offset it would move."""
+    """Input that it consumed was claimed since: by another consumer, or to be read again."""
 
 
 UNKNOWN_OFFSET: Final = -1

@@ -277,6 +277,30 @@ def test_offsets_of_a_group_that_is_bound_elsewhere_are_refused(channel: grpc.Ch
             assert elsewhere in reply.error.message
 
 
+def test_a_claim_of_a_group_that_is_bound_elsewhere_is_refused(channel: grpc.Channel) -> None:
+    """TRAPS 28: it would tell of another IOV than the one that the group commits."""
+    here, there = named_for(0), named_for(1)
+    stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
+
+    def call(partition: int, request: pb.Request) -> pb.Reply:
+        reply: pb.Reply = stub.Call(pb.CallRequest(partition=partition, request=request))
+        return reply
+
+    claim = pb.Request(
+        claim_offsets=pb.ClaimOffsets(
+            group="g", claimant=1, partitions=[pb.Partitions(topic="in", partitions=[0])]
+        )
+    )
+    assert call(0, claim).error.code == GroupBoundError.code, "not bound yet"
+    bind = pb.Request(bind_group=pb.BindGroup(group="g", transaction_group=there))
+    assert call(journal_partition_of("g", PARTITIONS), bind).binding.transaction_group == there
+    refused = call(0, claim).error
+    assert refused.code == GroupBoundError.code
+    assert there in refused.message
+    assert here not in refused.message
+    assert call(1, claim).WhichOneof("result") == "claimed"
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_decode_or_are_refused(raw: bytes) -> None:
     request = pb.Request()

@@ -26,6 +26,7 @@ from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import (
+    ClaimFencedError,
     ConfigError,
     CoordinatorNotAvailableError,
     DoubleStartError,
@@ -330,6 +331,50 @@ def test_a_taken_port_is_one_clear_error(memory_log: MemoryLog) -> None:
         taken = CoordinatorConfig(bootstrap_servers="memory://", listen=running.address)
         with pytest.raises(ConfigError, match="another coordinator"):
             EmbeddedCoordinator(taken, memory_log).start()
+
+
+@pytest.mark.usefixtures("coordinator")
+def test_a_claim_takes_input_over_from_a_pending_transaction(
+    log: Log, client: Callable[..., CoordinatorClient], unique: Callable[[str], str]
+) -> None:
+    group, first, second = unique("group"), client(), client()
+    first.connect()
+    second.connect()
+    queries = CoordinatorQueries(log, timeout_s=TIMEOUT_S)
+    fares = [("fares", 0), ("fares", 1)]
+    claimed = queries.claim_offsets(group, "default", fares, claimant=1)
+    assert claimed.offsets.offsets == {}
+    old = begun(first)
+    offsets = [OffsetStep("fares", 0, None, Position.at(5), claimed.number)]
+    assert ask(first.add_offsets, old, group, offsets) == Done()
+    with pytest.raises(OffsetsPendingError):
+        queries.fetch_offsets(group, [("fares", 0)])
+
+    taken = queries.claim_offsets(group, "default", fares[:1], claimant=2)
+    assert taken.number > claimed.number
+    again = queries.claim_offsets(group, "default", fares[:1], claimant=2)
+    assert again == taken, "a retry"
+    assert finished(queries, old).state is State.ABORTED
+    assert isinstance(commit(first, old), TransactionAbortedError)
+    zombie = begun(first)
+    assert isinstance(ask(first.add_offsets, zombie, group, offsets), ClaimFencedError)
+    back = dict.fromkeys(fares, claimed.number)
+    with pytest.raises(ClaimFencedError):
+        queries.claim_offsets(group, "default", fares, claimant=3, expected=back)
+    with pytest.raises(GroupBoundError, match="default"):
+        queries.claim_offsets(group, "another", fares, claimant=4)
+
+    new = begun(second)
+    offsets = [OffsetStep("fares", 0, None, Position.at(7), taken.number)]
+    assert ask(second.add_offsets, new, group, offsets) == Done()
+    outcome = commit(second, new)
+    assert outcome.state is State.COMMITTING
+    assert finished(queries, new).state is State.COMMITTED
+    back = {("fares", 0): taken.number}
+    went_back = queries.claim_offsets(group, "default", fares[:1], claimant=5, expected=back)
+    assert went_back.offsets.offsets == {("fares", 0): Position.at(7)}
+    assert went_back.offsets.last_commit == new
+    queries.close()
 
 
 def test_group_bound_error_keeps_its_code() -> None:

@@ -160,12 +160,18 @@ class Client:
 
 
 class Work:
-    """The same work each time: two commits out of order, an abort and its redo, a successor."""
+    """The same work each time.
+
+    Two commits out of order, an abort and its redo, a successor; then its input is taken over.
+    """
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self.session: c.Session | None = None
         self.begun = 0
+        self.claimant = 0
+        self.number: int | None = None
+        """Of the claim under which it reads."""
 
     def connect(self, nonce: int) -> None:
         """Connect, and use the session from then on."""
@@ -196,8 +202,29 @@ class Work:
         replies = [r.reply for r in requests]
         return [r.txid for r in replies if isinstance(r, c.Began)]
 
+    def claim(self, *, anew: bool = False) -> Request:
+        """Claim the input, whoever had it, or to go back if nobody else claimed since."""
+        self.claimant += 1
+        return self.client.ask(
+            partial(
+                c.ClaimOffsets,
+                group="g",
+                partitions=(("a", 0),),
+                claimant=self.claimant,
+                expected={("a", 0): self.number} if anew else None,
+            )
+        )
+
+    def claimed(self, request: Request) -> Request:
+        """Wait for a claim, and read under it from now on."""
+        self.client.wait(request)
+        assert isinstance(request.reply, c.Claimed), request.reply
+        self.number = request.reply.number
+        return request
+
     def offsets(self, txid: TxId, *places: int | None) -> list[Request]:
         """Send offsets that go from place to place, one request each."""
+        claim = self.number
         return [
             self.client.ask(
                 partial(
@@ -205,7 +232,7 @@ class Work:
                     session=self.session,
                     txid=txid,
                     group="g",
-                    steps=(step(("a", 0), start, to),),
+                    steps=(step(("a", 0), start, to, claim),),
                 )
             )
             for start, to in pairwise(places)
@@ -239,8 +266,33 @@ class Work:
         self.begin(1)
         self.connect(2)
         client.wait(left)
+        self.take_over()
         client.finish_all()
         return [described(r.reply) for r in client.requests]
+
+    def take_over(self) -> None:
+        """Its input is claimed while it is open, and a zombie's claim is refused."""
+        client, commit = self.client, c.Action.COMMIT
+        self.claimed(self.claim())
+        [first, second] = self.begin(2)
+        client.wait(*self.offsets(first, 6, 7), *self.offsets(second, 7, 8))
+        waiting = self.end(second, commit)
+        self.claimed(self.claim(anew=True))
+        client.wait(waiting, self.end(first, commit))
+        zombie, self.number = self.number, None
+        self.claimed(self.claim())
+        latest, self.number = self.number, zombie
+        [third] = self.begin(1)
+        client.wait(*self.offsets(third, 6, 9), self.claim(anew=True))
+        self.number = latest
+        client.wait(*self.offsets(third, 6, 7))
+        client.wait(self.end(third, commit))
+
+    def told_iovs(self) -> list[int | None]:
+        """What the claims were told of the input, in order."""
+        replies = [r.reply for r in self.client.requests]
+        found = [r.offsets.offsets.get(("a", 0)) for r in replies if isinstance(r, c.Claimed)]
+        return [None if position is None else position.o2 for position in found]
 
 
 def described(reply: c.Reply | None) -> str:
@@ -273,9 +325,12 @@ def losses() -> Iterable[tuple[int, int]]:
 
 def test_the_plain_run_does_its_work() -> None:
     client, told = plain()
-    assert client.checker.reference.iov("g")["a", 0].o2 == 6
-    assert told.count("commits") == 4
+    assert client.checker.reference.iov("g")["a", 0].o2 == 7
+    assert told.count("commits") == 5
     assert told.count("OffsetsConflictError") == 1
+    assert told.count("Claimed") == 3
+    assert told.count("TransactionAbortedError") == 2
+    assert told.count("ClaimFencedError") == 2
     assert client.coordinator.shard.hw == client.journal.end
 
 
@@ -283,8 +338,10 @@ def test_work_is_told_the_same_wherever_the_owner_loses_its_place() -> None:
     count = 0
     for lose_at, landed in losses():
         client = Client(lose_at, landed)
-        assert Work(client).do() == plain()[1], (lose_at, landed)
-        assert client.checker.reference.iov("g")["a", 0].o2 == 6
+        work = Work(client)
+        assert work.do() == plain()[1], (lose_at, landed)
+        assert work.told_iovs() == [6, 6, 6]
+        assert client.checker.reference.iov("g")["a", 0].o2 == 7
         assert client.coordinator.shard.hw == client.journal.end
         count += 1
     assert count > plain()[0].appended

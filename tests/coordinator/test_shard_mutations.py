@@ -6,12 +6,18 @@ found without producers, consumers and a network, and in fewer steps.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
+from logtx.coordinator import shard
+from logtx.coordinator.claims import Claims
+from logtx.coordinator.offsets import CommittedOffsets
 from logtx.coordinator.shard import Shard
 from logtx.journal.errors import TransactionStateError
+from logtx.journal.position import Position
+from logtx.journal.records import AbortReason
 
 from ..simulation.mutations import MUTATIONS, Mutation, Patch
 from .test_shard_stateful import run_seed
@@ -32,10 +38,66 @@ def fenced_live_on_after_reload(patch: Patch) -> None:
     patch(Shard, "loaded", mutant)
 
 
+def claims_doom_nobody(patch: Patch) -> None:
+    """What was open when its input was claimed may be committed."""
+    patch(CommittedOffsets, "holders", lambda *_: set())
+
+
+def doomed_live_on_after_reload(patch: Patch) -> None:
+    """A new owner does not go on aborting what was open when its input was claimed."""
+    loaded = Shard.loaded
+
+    def mutant(self: Shard, *args: Any) -> Any:
+        effects = loaded(self, *args)
+        doomed = [each for each in self._to_abort if each[1] is AbortReason.CLAIMED]
+        for each in doomed:
+            self._to_abort.remove(each)
+        return effects
+
+    patch(Shard, "loaded", mutant)
+
+
+def doomed_transactions_commit(patch: Patch) -> None:
+    """Only the abort of what is doomed is written, and a commit may come before it."""
+    patch(shard, "_check_not_doomed", lambda _: None)
+    patch(Shard, "_due_fenced", lambda *_: None)
+
+
+def older_claims_go_on(patch: Patch) -> None:
+    """Input of a consumer whose partitions were given to another is taken (TRAPS 24)."""
+    patch(Claims, "check", lambda *_: None)
+
+
+def conditional_claims_win(patch: Patch) -> None:
+    """Whoever goes back takes the partitions from their new consumer (TRAPS 29)."""
+    decide = Claims.decide
+    patch(Claims, "decide", lambda self, asked: decide(self, replace(asked, expected=None)))
+
+
+def claims_tell_pending_offsets(patch: Patch) -> None:
+    """A claimant is told where a pending transaction would leave off."""
+    committed = CommittedOffsets.committed
+
+    def mutant(self: CommittedOffsets, group: str, partitions: Any = None) -> Any:
+        told = committed(self, group, partitions)
+        if partitions is None or group not in self._groups:
+            return told
+        to_come = {p: Position.at(place.o2) for p, place in self._groups[group].to_come}
+        return replace(told, offsets={**told.offsets, **to_come})
+
+    patch(CommittedOffsets, "committed", mutant)
+
+
 BROKEN: Final = [
     *(mutation for mutation in MUTATIONS if mutation.of == "shard"),
     # Only the time-out ends such a transaction, which the simulation can't tell from a hang.
     Mutation("fenced", "shard", fenced_live_on_after_reload),
+    Mutation("offsets", "shard", claims_doom_nobody),
+    Mutation("offsets", "shard", doomed_live_on_after_reload),
+    Mutation("offsets", "shard", doomed_transactions_commit),
+    Mutation("offsets", "shard", older_claims_go_on),
+    Mutation("offsets", "shard", conditional_claims_win),
+    Mutation("offsets", "shard", claims_tell_pending_offsets),
 ]
 
 

@@ -162,8 +162,13 @@ class World:
         )
         self.ask(client, command, where)
 
-    def offsets(self, who: int, which: int, group: int, start: int, where: int) -> None:
-        """Send offsets; `start`: 0 go on, 1 from the committed, 2 from somewhere."""
+    def offsets(
+        self, who: int, which: int, group: int, start: int, where: int, *, by_hand: bool = False
+    ) -> None:
+        """Send offsets; `start`: 0 go on, 1 from the committed, 2 from somewhere.
+
+        Made `by_hand`, they don't say under which claim they were read.
+        """
         client = pick(self.clients, who)
         if client.session is None or not client.transactions:
             return
@@ -178,8 +183,7 @@ class World:
             session=client.session,
             txid=client.transactions[-1 - which % len(client.transactions)],
             group=name,
-            # Most say under which claim they read; made by hand, they may not.
-            steps=(step(partition, begins, ends, client.claims.get(key) if which % 4 else None),),
+            steps=(step(partition, begins, ends, None if by_hand else client.claims.get(key)),),
         )
         self.ask(client, command, where)
 
@@ -256,6 +260,20 @@ class World:
             self.offsets(who, which, group, 0, 0)
         for which in (1, 0) if in_order else (0, 1):
             self.end(who, which, c.Action.COMMIT, 0)
+
+    def rebalance(self, who: int, which: int) -> None:
+        """A worker's input is given to another in its transaction; it goes on, or goes back."""
+        group, unconditional = which % 4, which % 4
+        self.claim(who, unconditional, 0)
+        self.begin(who, 0)
+        self.at(0).ack()
+        self.offsets(who, 0, group, 0, 0)
+        self.claim(who + 1, unconditional, 0)
+        if which // 4 % 2:
+            self.offsets(who, 0, group, 0, 0)
+        self.end(who, 0, c.Action.COMMIT, 0)
+        if which // 8:
+            self.claim(who, 4 + group, 0)
 
     def disconnect(self, who: int) -> None:
         """A client's stream breaks."""
@@ -347,7 +365,9 @@ class World:
         acts: dict[str, Callable[[], None]] = {
             "connect": lambda: self.connect(a, b, where),
             "begin": lambda: self.begin(a, where),
-            "offsets": lambda: self.offsets(a, b, b // 4, pick((0, 0, 1, 2), b), where),
+            "offsets": lambda: self.offsets(
+                a, b, b // 4, pick((0, 0, 1, 2), b), where, by_hand=b % 3 == 0
+            ),
             "commit": lambda: self.end(a, b, c.Action.COMMIT, where),
             "abort": lambda: self.end(a, b, c.Action.ABORT, where),
             "partitions": lambda: self.partitions(a, b, where),
@@ -355,6 +375,7 @@ class World:
             "question": lambda: self.question(a, b, b // 5, where),
             "retry": lambda: self.retry(b, where),
             "pipeline": lambda: self.pipeline(a, b // 4, in_order=b % 3 == 0),
+            "rebalance": lambda: self.rebalance(a, b),
             "disconnect": lambda: self.disconnect(a),
             "ack": lambda: self.ack(1 + b % 4, where),
             "ack_all": lambda: self.ack(99, where),
@@ -378,7 +399,8 @@ WEIGHTS: Final = {
     "ack_all": 10,
     "finish": 7,
     "question": 5,
-    "claim": 4,
+    "claim": 3,
+    "rebalance": 3,
     "connect": 4,
     "lose": 5,
     "abort": 3,

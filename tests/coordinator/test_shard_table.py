@@ -180,6 +180,30 @@ def test_reply(case: Case, ask: Ask) -> None:
     assert not isinstance(reply, c.Outcome) or reply.txid == stage.txids[case]
 
 
+DOOMED: Final[Mapping[Ask, str]] = {
+    Ask.ADD_PARTITIONS: DONE,
+    Ask.BRANCH: DONE,
+    Ask.ADD_OFFSETS: "ClaimFencedError",
+    Ask.COMMIT: "ClaimFencedError",
+    Ask.ABORT: "aborting",
+    Ask.GET_OUTCOME: "open",
+}
+
+
+@pytest.mark.parametrize("ask", Ask)
+def test_reply_while_the_abort_of_claimed_input_is_not_written(ask: Ask) -> None:
+    stage = Stage()
+    told = stage.txids[Case.OPEN]
+    stage.ask(stage.command(Ask.ADD_OFFSETS, told, stage.session))
+    stage.coordinator.submit(c.ClaimOffsets(group="g", partitions=(A0,), claimant=1), "claim")
+    stage.coordinator.ack(1)
+    shard = stage.coordinator.journal.load()
+    [(_, reply)] = shard.handle(
+        stage.command(ask, told, stage.session), "ref", stage.coordinator.now
+    ).replies
+    assert name(reply) == DOOMED[ask]
+
+
 # ---- sessions ----------------------------------------------------------------------------------
 
 FENCED, DOUBLE, CLOSED = "ProducerFencedError", "DoubleStartError", "SessionClosedError"
@@ -373,6 +397,9 @@ of the session since.
 | the transaction is | {columns} |
 |---|{rule}
 {rows}
+
+A transaction whose input was claimed while it was open is aborted at once. Should its abort be
+lost, it takes no offsets and can't be committed (`ClaimFencedError`), and the next owner aborts it.
 
 *Forgotten*: finished so long ago that its outcome is read from the journal. *Void BEGIN*: appended
 late by a coordinator that had been replaced; nobody was told its TxId.

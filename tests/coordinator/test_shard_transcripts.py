@@ -9,9 +9,11 @@ a file is ``#n``. `park` shows what is not told yet, `reply` what is. Commands:
 
     connect NAME nonce=1 [generation=0] [as=ALIAS]     session NAME generation=0 nonce=1 [as=ALIAS]
     begin BY [request=1] [below=0] [timeout=60000] [a/0 …]
-    partitions T2 [by=BY | branch] a/0 …               offsets T2 [by=BY] GROUP a/0:none->5 …
+    partitions T2 [by=BY | branch] a/0 …               offsets T2 [by=BY] GROUP a/0:none->5@3 …
     commit T2 [by=BY] [a/0 …]                          abort T2 [by=BY] [a/0 …]
     outcome T2          fetch GROUP [a/0 …]            bind GROUP [TRANSACTION-GROUP]
+    claim GROUP nonce=1 a/0 … | a/0@3 a/1@none …       (@: if that is its claim; of offsets: read
+                                                        under that claim)
     list                operator T2 (aborts it)        keys     key &default&K     delete &default&K
     ack [n]             the next n appends land (all without n)
     lose [landed=n | only=0,2] [late]   an append times out: load again; the first n in flight, or
@@ -43,6 +45,7 @@ from logtx.journal.records import (
     AddPartitions,
     Begin,
     Bind,
+    Claim,
     Committed,
     Entry,
     JournalRecord,
@@ -121,6 +124,9 @@ def show_record(record: JournalRecord) -> str:
         case Committed() | Aborted():
             gone = [f"gone={show_partition(p)}" for p in record.gone]
             return words(name, f"T{record.begin}", *gone)
+        case Claim():
+            claimed = map(show_partition, record.partitions)
+            return words(name, record.group, f"nonce={record.claimant}", *claimed)
         case Bind():
             return words(name, record.group, record.transaction_group)
 
@@ -157,6 +163,8 @@ def show_reply(reply: c.Reply | None) -> str:
             return words("Outcome", show_txid(reply.txid), reply.state, at)
         case c.GroupOffsets():
             return f"GroupOffsets {show_offsets(reply)}"
+        case c.Claimed():
+            return f"Claimed {reply.number}: {show_offsets(reply.offsets)}"
         case c.Binding():
             return f"Binding {reply.transaction_group}"
         case c.Transactions():
@@ -244,8 +252,10 @@ def parse_partition(text: str) -> TopicPartition:
 
 def parse_step(text: str) -> OffsetStep:
     partition, places = text.split(":")
+    places, _, claim = places.partition("@")
     start, to = places.split("->")
-    return step(parse_partition(partition), None if start == "none" else int(start), int(to))
+    begins = None if start == "none" else int(start)
+    return step(parse_partition(partition), begins, int(to), int(claim) if claim else None)
 
 
 class Transcript:
@@ -353,6 +363,19 @@ class Transcript:
     def do_fetch(self, line: Line) -> None:
         group, named = line.take(), tuple(line.partitions())
         self._submit(c.FetchOffsets(group=group, partitions=named or None))
+
+    def do_claim(self, line: Line) -> None:
+        group, claimant = line.take(), line.number("nonce", 1) or 0
+        named, line.words = [text.partition("@") for text in line.words], []
+        expected = {parse_partition(p): int(n) for p, _, n in named if n not in ("", "none")}
+        self._submit(
+            c.ClaimOffsets(
+                group=group,
+                partitions=tuple(parse_partition(p) for p, _, _ in named),
+                claimant=claimant,
+                expected=expected if any(at for _, at, _ in named) else None,
+            )
+        )
 
     def do_bind(self, line: Line) -> None:
         group = line.take()

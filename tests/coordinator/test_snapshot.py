@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
@@ -14,9 +15,10 @@ from logtx.coordinator.replica import Replica
 from logtx.coordinator.shard import Shard
 from logtx.coordinator.snapshot import SnapshotTaker
 from logtx.journal.control import BranchRange
+from logtx.journal.errors import ClaimFencedError
 from logtx.journal.position import Position
 from logtx.journal.record_codec import decode_entry, encode_entry
-from logtx.journal.records import Entry, Owner, Snapshot
+from logtx.journal.records import Claim, Entry, Owner, PrepareAbort, Snapshot
 
 from .harness import INCARNATION, PARTITION, Coordinator, Journal, dump, step, txid
 from .test_shard_stateful import WEIGHTS, World
@@ -128,6 +130,58 @@ def test_histories_hold_what_could_go_wrong() -> None:
         torn += len({chunk.first for chunk in chunks} - set(found))
         spread += len({chunk.first for chunk in chunks if chunk.index > 2} & set(found))
     assert min(counted, torn, spread) > 3
+
+
+def forget_claims(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot leaves out who was given which partition (TRAPS 8)."""
+    rows = snapshots._rows
+    patch.setattr(snapshots, "_rows", lambda shard: (*rows(shard)[:4], []))
+
+
+def forget_doomed(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot has what was open when its input was claimed as if it could be committed."""
+    row = snapshots._transaction_row
+    patch.setattr(snapshots, "_transaction_row", lambda t: row(t)._replace(doomed=None))
+
+
+@pytest.mark.parametrize("forget", [forget_claims, forget_doomed])
+def test_a_snapshot_without_claims_is_found_out(
+    forget: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget(monkeypatch)
+    with pytest.raises(AssertionError):
+        test_claims_and_what_they_doom_are_in_a_snapshot()
+
+
+def test_claims_and_what_they_doom_are_in_a_snapshot() -> None:
+    """TRAPS 8: a snapshot between a claim and the aborts that follow from it, which are lost."""
+    journal = Journal()
+    owner = Coordinator(journal)
+    owner.take_over()
+    owner.submit(c.Connect(producer_id="p", nonce=1, generation=None), "connect")
+    session = c.Session("p", 0, 1)
+    owner.submit(c.Begin(session=session, request_id=1, answered_below=0, timeout_ms=9), "begin")
+    steps = (step(("a", 0), None, 1),)
+    owner.submit(c.AddOffsets(session=session, txid=txid(2), group="g", steps=steps), "offsets")
+    owner.ack()
+    claims = [
+        Claim(group="g", claimant=1, partitions=(("a", 0), ("a", 1), ("b", 0))),
+        Claim(group="g", claimant=2, partitions=(("a", 1),)),
+    ]
+    owner.apply(Decision(records=tuple(claims)))
+    first = take_snapshot(owner)
+    owner.ack()
+    found = replica(journal.entries, first, certain=True).shard
+    assert known(found) == known(replica(journal.entries).shard)
+    assert [found.claims.latest("g", p) for p in (("a", 0), ("a", 1), ("c", 0))] == [4, 5, None]
+    refused = c.AddOffsets(session=session, txid=txid(2), group="g", steps=steps)
+    [(_, reply)] = found.handle(refused, "ref", owner.now).replies
+    assert isinstance(reply, ClaimFencedError)
+    # Whoever serves from there goes on with the abort.
+    found.loaded(owner.now)
+    due = found.due(owner.now)
+    assert due is not None
+    assert [type(r) for r in due.records] == [PrepareAbort]
 
 
 def take_snapshot(owner: Coordinator) -> int:
