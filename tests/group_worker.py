@@ -1,5 +1,6 @@
 """A member of a consumer group as a process of its own: reads, and writes what it read, each block
-in a transaction with its input offsets. What happens to it is told on standard output.
+in a transaction with its input offsets: by `logtx.process` where told how many in flight, else by
+a loop of its own. What happens to it is told on standard output.
 
     python -m logtx.tests.group_worker '{"consumer": {…}, "producer": {…}, "source": …, …}'
 """
@@ -10,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from typing import Any
 
 import logtx
@@ -39,17 +41,20 @@ class Worker:
             on_revoke=lambda _, partitions: say("revoked", len(partitions)),
             on_lost=lambda _, partitions: say("lost", len(partitions)),
         )
-        self.leaving = False
+        self.in_flight = options.get("in_flight")
+        self.leaving = threading.Event()
         self.rewinds = False
         self.count = 0
         signal.signal(signal.SIGTERM, self._leave)
 
     def _leave(self, *_: object) -> None:
-        self.leaving = True
+        self.leaving.set()
 
     def run(self) -> None:
         """Until SIGTERM."""
-        while not self.leaving:
+        if self.in_flight is not None:
+            self.process()
+        while not self.leaving.is_set():
             try:
                 self.step()
             except logtx.LogtxError as error:
@@ -58,6 +63,23 @@ class Worker:
         self.consumer.close()
         self.producer.close()
         say("left")
+
+    def process(self) -> None:
+        """As applications do it."""
+        for block in logtx.process(
+            self.consumer,
+            self.producer,
+            max_records=BLOCK,
+            in_flight=self.in_flight,
+            stop=self.leaving,
+        ):
+            self.count += 1
+            if block.redone:
+                say("redone", block.redone)
+            for message in block:
+                block.produce(self.sink, message.value(), partition=0)
+            self.raise_signal(block.txn)
+            say("worked", len(block))
 
     def step(self) -> None:
         """One block, in one transaction."""
@@ -74,12 +96,16 @@ class Worker:
                 assert message.error() is None, message.error()
                 transaction.produce(self.sink, message.value(), partition=0)
             transaction.send_offsets(self.consumer)
-            if self.count in self.signals:
-                self.producer.flush(10)
-                say("stands", transaction.txid)
-                os.kill(os.getpid(), getattr(signal, self.signals[self.count]))
-                say("woke")
+            self.raise_signal(transaction)
         say("committed", len(block))
+
+    def raise_signal(self, transaction: logtx.Transaction) -> None:
+        """The signal that is due in this transaction, if any."""
+        if self.count in self.signals:
+            self.producer.flush(10)
+            say("stands", transaction.txid)
+            os.kill(os.getpid(), getattr(signal, self.signals[self.count]))
+            say("woke")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """Consumer groups on a real broker, with each way to rebalance: members join, leave, die, and stand
-still, in the middle of transactions. TRAPS 18 and 24.
+still, in the middle of transactions. TRAPS 18, 24 and 29.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from logtx.consumer.consumer import Consumer
 from logtx.integration.kafka.child import spawn
 from logtx.integration.testing import Cluster
 from logtx.journal.position import METADATA_MAX_CHARS, Position
+from logtx.journal.state import State
 
 from .consumer.logs import Transactions, nothing_more, read
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 WAIT_S: Final = 90.0
 PARTITIONS: Final = 2
+TAKEN_OVER_S: Final = 30.0
+"""Twice what a group takes to notice (10 s) on a busy machine, half of a transaction's timeout."""
 
 CLASSIC: Final = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
 PROTOCOLS: Final = {
@@ -53,13 +56,17 @@ class Members:
         self._reader = cluster.consumer(self.sink)
         self._writer = Transactions(cluster.log)
 
-    def start(self, name: str, signals: dict[int, str] | None = None) -> None:
-        """A new member, that sends itself these signals before those commits."""
+    def start(
+        self, name: str, signals: dict[int, str] | None = None, in_flight: int | None = None
+    ) -> None:
+        """A new member, that sends itself these signals before those commits; `logtx.process` with
+        so many in flight, or a loop of its own."""
         servers = {"bootstrap.servers": self.cluster.bootstrap_servers}
         options = {
             "source": self.source,
             "sink": self.sink,
             "signals": signals or {},
+            "in_flight": in_flight,
             "producer": {**servers, "transactional.id": f"{self.group}-{name}"},
             "consumer": {
                 **servers,
@@ -106,6 +113,19 @@ class Members:
         """Send a signal to a member."""
         self.running[name].send_signal(signum)
 
+    def await_stopped(self, name: str) -> None:
+        """A member that told so stands still."""
+        self.until(lambda: self.told(name, "stands"), feeding=True)
+        process = psutil.Process(self.running[name].pid)
+        self.until(lambda: process.status() == psutil.STATUS_STOPPED)
+
+    def check(self) -> None:
+        """All input stands in the output, once."""
+        self.until_all_is_written()
+        self.until(lambda: not self._reader.lag()[0].lag)
+        assert {v: n for v, n in Counter(self.found).items() if n > 1} == {}
+        assert len(self.found) == len(self.written)
+
     def stop(self) -> None:
         """SIGKILL for all."""
         for process in self.running.values():
@@ -125,7 +145,7 @@ def members(
     made.stop()
 
 
-@pytest.mark.parametrize(
+one_protocol = pytest.mark.parametrize(
     "protocol",
     [
         pytest.param("eager", marks=pytest.mark.slow),
@@ -133,6 +153,9 @@ def members(
         "consumer",
     ],
 )
+
+
+@one_protocol
 def test_trap_24_members_join_leave_die_and_stand_still_and_nothing_is_doubled(
     members: Members,
 ) -> None:
@@ -153,20 +176,85 @@ def test_trap_24_members_join_leave_die_and_stand_still_and_nothing_is_doubled(
 
     # Stands still at the same place, while the others take its partition and go on.
     members.start("zombie", {2: "SIGSTOP"})
-    members.until(lambda: members.told("zombie", "stands"), feeding=True)
-    stopped = psutil.Process(members.running["zombie"].pid)
-    members.until(lambda: stopped.status() == psutil.STATUS_STOPPED)
+    members.await_stopped("zombie")
     members.until_all_is_written()
     assert members.told("zombie", "woke") == 0
     members.signal("zombie", signal.SIGCONT)
     members.until(lambda: members.told("zombie", "failed"), feeding=True)
     members.until(lambda: members.told("zombie", "committed") >= 2, feeding=True)
-    members.until_all_is_written()
-
     assert members.running["first"].poll() is None
-    members.until(lambda: not members._reader.lag()[0].lag)
-    assert {v: n for v, n in Counter(members.found).items() if n > 1} == {}
-    assert len(members.found) == len(members.written)
+    members.check()
+
+
+@one_protocol
+def test_trap_29_the_partitions_of_a_worker_that_stands_still_go_on_at_once_and_it_is_fenced(
+    members: Members,
+) -> None:
+    members.start("live", in_flight=3)
+    members.feed(BLOCK_AT_ONCE)
+    members.until_all_is_written()
+    members.start("zombie", {3: "SIGSTOP"}, in_flight=3)
+    members.await_stopped("zombie")
+    began_s = time.monotonic()
+    members.until_all_is_written()
+    # As soon as the group notices: its claim aborts what the zombie holds, which would expire in
+    # a minute only.
+    assert time.monotonic() - began_s < TAKEN_OVER_S
+    held = next(line for line in members.lines("zombie") if line.startswith("stands")).split()[1]
+    asker = members.cluster.producer()
+    assert asker.outcome(held).state is State.ABORTED
+    redone = members.told("live", "redone")
+
+    worked = members.told("zombie", "worked")
+    members.signal("zombie", signal.SIGCONT)
+    members.until(lambda: members.told("zombie", "worked") > worked + 3, feeding=True)
+    members.check()
+    assert members.told("live", "redone") == redone, "the zombie fenced nobody"
+    for name in ("live", "zombie"):
+        members.signal(name, signal.SIGTERM)
+        members.until(lambda name=name: members.told(name, "left"))
+    members.check()
+
+
+def test_serial_order_goes_on_where_a_cooperative_rebalance_takes_a_partition(
+    logtx_cluster: Cluster, unique: Callable[[str], str]
+) -> None:
+    topic = logtx_cluster.topic(PARTITIONS)
+    producer = logtx_cluster.producer()
+    wanted: list[list[bytes]] = [[], []]
+    for number in range(60):
+        with producer.begin_transaction() as txn:
+            for index, partition in ((0, number % 2), (1, 0), (2, 1)):
+                value = b"%02d-%d" % (number, index)
+                txn.produce(topic, value, partition=partition)
+                wanted[partition].append(value)
+    settings = {
+        "group.id": unique("group"),
+        "auto.offset.reset": "earliest",
+        "isolation.level": "serializable",
+        "bootstrap.servers": logtx_cluster.bootstrap_servers,
+        **PROTOCOLS["cooperative"],
+    }
+    with Consumer(settings) as first, Consumer(settings) as second:
+        first.subscribe([topic])
+        found = [(m.partition(), m.value()) for _ in range(10) for m in first.consume(1, 10)]
+        # One order over both partitions; the last is delivered by a part.
+        numbers = [v[:2] for _, v in found]
+        assert (len(found), numbers) == (10, sorted(numbers))
+        second.subscribe([topic])
+        deadline_s = time.monotonic() + WAIT_S
+        while not len(first.assignment()) == len(second.assignment()) == 1:
+            assert time.monotonic() < deadline_s
+            for each in (first, second):
+                found += [(m.partition(), m.value()) for m in each.consume(1, 0.1)]
+        found += drain([first, second], 180 - len(found))
+        second.close()
+        while len(first.assignment()) < PARTITIONS:
+            assert time.monotonic() < deadline_s + WAIT_S
+            assert first.consume(10, 0.1) == []
+        assert nothing_more(first)
+    for partition in range(PARTITIONS):
+        assert [v for p, v in found if p == partition] == wanted[partition]
 
 
 def drain(consumers: list[Consumer], count: int) -> list[tuple[int, bytes]]:
