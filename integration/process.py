@@ -99,7 +99,8 @@ class Block:
     def __init__(self, txn: Transaction, messages: Sequence[Message], redone: int) -> None:
         self.txn: Final = txn
         """The transaction, for what `produce` does not do (`branch`, say). It is committed when
-        the loop comes back. Aborted by the application, the block comes again."""
+        the loop comes back, if the application did not ask for that. Aborted by the application,
+        the block comes again."""
         self.redone: Final = redone
         """How many blocks in a row failed just before this one: 0, unless it is redone."""
         self.failure: LogtxError | None = None
@@ -142,6 +143,8 @@ class Block:
             self.failure = TransactionAbortedError(str(error))
         except _REDONE as error:
             self.failure = error
+            # Without this record nobody may commit it, whoever asks for it.
+            self.txn.abort_async()
 
 
 def process(

@@ -19,15 +19,18 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Final, TextIO
 
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import TopicPartition
 
 from ...consumer.consumer import Consumer
-from ...journal.errors import ProducerFencedError, RetriableError, TransactionError
+from ...journal.errors import ClaimFencedError, ProducerFencedError
+from ...producer.coordinators import Outcome
 from ...producer.producer import Producer
-from ...producer.transaction import Transaction
+from ..process import process
 from .flights import decode_flight, encode_entry
 from .ledger import entries_of
 from .reports import FENCED_STATUS
@@ -36,9 +39,6 @@ _LOG = logging.getLogger(__name__)
 
 BLOCK_FLIGHTS: Final = 100
 """Flights of one transaction at most."""
-_BLOCK_WAIT_S: Final = 0.05
-"""A block that does not fill in this time is booked as it is."""
-_RETRY_S: Final = 0.1
 
 
 class Worker:
@@ -64,8 +64,7 @@ class Worker:
                 "transaction.group": options.transaction_group,
             }
         )
-        # Before the offsets are asked for: a transaction that the predecessor left open holds
-        # them until it is aborted.
+        # Before the partitions are claimed: the predecessor is to learn that it was fenced.
         self._producer.init_transactions()
         self._consumer = Consumer(
             {
@@ -81,51 +80,26 @@ class Worker:
 
     def run(self) -> None:
         """Book blocks until told to stop."""
-        while not self._stopping.is_set():
-            block = self._next_block()
-            if not block:
-                continue
-            try:
-                self._book(block)
-            except (TransactionError, RetriableError) as error:
-                # Aborted, or its outcome unknown: the committed offsets tell which, and where to
-                # go on.
-                _LOG.warning("block_not_booked flights=%d error=%r", len(block), error)
-                self._stopping.wait(_RETRY_S)
-                self._consumer.rewind()
+        for block in process(
+            self._consumer, self._producer, max_records=BLOCK_FLIGHTS, stop=self._stopping
+        ):
+            for message in block:
+                value = message.value()
+                assert isinstance(value, bytes)
+                for entry in entries_of(decode_flight(value)):
+                    record = encode_entry(entry._asdict())
+                    block.produce(self._options.ledger_topic, record, entry.airport.encode())
+            # The loop would ask for it by itself, and say nothing of how long it took.
+            started_s = time.perf_counter()
+            commit = block.txn.commit_async()
+            commit.add_done_callback(partial(self._committed, len(block), started_s))
 
-    def _next_block(self) -> list[Message]:
-        block: list[Message] = []
-        deadline_s = time.monotonic() + _BLOCK_WAIT_S
-        while len(block) < BLOCK_FLIGHTS and (left_s := deadline_s - time.monotonic()) > 0:
-            for message in self._consumer.consume(BLOCK_FLIGHTS - len(block), left_s):
-                if message.error() is None:
-                    block.append(message)
-                else:
-                    _LOG.warning("consumer_event error=%s", message.error())
-        return block
-
-    def _book(self, block: Sequence[Message]) -> None:
-        started_s: float | None = None
-        try:
-            with self._producer.begin_transaction() as txn:
-                self._write(block, txn)
-                txn.send_offsets(self._consumer)
-                started_s = time.perf_counter()
-        finally:
-            if started_s is not None:
-                commit_ms = (time.perf_counter() - started_s) * 1000
-                line = {"flights": len(block), "commit_ms": round(commit_ms, 3)}
-                self._report.write(json.dumps(line) + "\n")
-                self._report.flush()
-
-    def _write(self, block: Sequence[Message], txn: Transaction) -> None:
-        for message in block:
-            value = message.value()
-            assert isinstance(value, bytes)
-            for entry in entries_of(decode_flight(value)):
-                record, key = encode_entry(entry._asdict()), entry.airport.encode()
-                txn.produce(self._options.ledger_topic, record, key)
+    def _committed(self, flights: int, started_s: float, _: Future[Outcome]) -> None:
+        commit_ms = (time.perf_counter() - started_s) * 1000
+        self._report.write(
+            json.dumps({"flights": flights, "commit_ms": round(commit_ms, 3)}) + "\n"
+        )
+        self._report.flush()
 
     def close(self) -> None:
         """Close both clients."""
@@ -166,7 +140,7 @@ def main() -> None:
                 worker.run()
             finally:
                 worker.close()
-        except ProducerFencedError as error:
+        except (ProducerFencedError, ClaimFencedError) as error:
             _LOG.warning("fenced error=%r", error)
             sys.exit(FENCED_STATUS)
 
