@@ -55,7 +55,8 @@ class Appender:
         """
         self._make: Callable[[], LogProducer] = partial(log.producer, {**APPENDER_CONFIG, **config})
         self._producer = self._make()
-        self._broken = False
+        self._broken: LogProducer | None = None
+        """A producer that met a fatal error; the current one, or one that was renewed since."""
         self._made_s = time.monotonic()
         self._loop = asyncio.get_running_loop()
         self._acknowledged: deque[tuple[Acknowledge, int | None, KafkaError | None]] = deque()
@@ -82,16 +83,18 @@ class Appender:
         until `renew_if_broken`: only the caller knows when a new producer may overtake the old.
         """
 
+        producer = self._producer
+
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None and error.fatal():
-                self._broken = True
+                self._broken = producer
             self._acknowledged.append((acknowledge, message.offset(), error))
             if not self._drain_scheduled:
                 self._drain_scheduled = True
                 self._call_loop(self._drain)
 
         try:
-            self._producer.produce(
+            producer.produce(
                 topic,
                 value=value,
                 key=key,
@@ -101,7 +104,7 @@ class Appender:
             )
         except KafkaException as error:
             if error.args[0].fatal():
-                self._broken = True
+                self._broken = producer
             self._loop.call_soon(acknowledge, None, error.args[0])
         except BufferError:
             full = KafkaError(KafkaError._QUEUE_FULL)
@@ -116,8 +119,9 @@ class Appender:
 
     def renew_if_broken(self) -> None:
         """After a fatal error, go on with a new producer; what the old one had is failed."""
-        if self._broken:
-            broken, self._producer, self._broken = self._producer, self._make(), False
+        # By identity: what a former producer has to say comes late, and of itself alone.
+        if self._broken is self._producer:
+            broken, self._producer = self._producer, self._make()
             self._made_s = time.monotonic()
             threading.Thread(target=_retire, args=(broken,), daemon=True).start()
 
@@ -150,10 +154,9 @@ class Appender:
                     self._flush(0)
 
     def _flush(self, timeout_s: float) -> None:
-        # Not by |=, which reads what it had before the flush: what became of a record meanwhile,
-        # in a callback of the flush or in append(), may have said that the producer is broken.
-        if _flush(self._producer, timeout_s):
-            self._broken = True
+        producer = self._producer  # It may be renewed meanwhile.
+        if _flush(producer, timeout_s):
+            self._broken = producer
 
     async def close(self, timeout_s: float = 5) -> None:
         """Flush for up to `timeout_s`, then drop the rest and stop the thread. Idempotent."""

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from ..journal.errors import BrokerError, ConfigError, JournalError, LogtxError
 from ..journal.fate import NO_EPOCH
@@ -127,15 +127,13 @@ class Candidate:
         return self._following is not None and self._following.is_current
 
     async def _catch_up(self, following: _Following) -> None:
-        log = self._services.log
         while self._following is following and not following.is_current:
             await self._wait(LOOK_S)
             if not following.has_begun:
                 continue
             try:
-                end = await asyncio.to_thread(log.end_offset, JOURNAL_TOPIC, self._partition)
-                await self._reach(following, end)
-            except LogtxError as error:
+                await self._reach(following, await self._services.journal_end(self._partition))
+            except (LogtxError, KafkaException) as error:
                 _LOG.debug("not_current partition=%d error=%s", self._partition, error)
             else:
                 following.is_current = True
@@ -176,7 +174,7 @@ class Candidate:
     def _see_owner(self, shard: Shard) -> None:
         owner, members = shard.owner, self._services.members
         if owner is not None:
-            members.learn(owner.process_nonce, owner.address)
+            members.owns(owner.process_nonce, owner.address, self._partition)
             if self._epoch_seen not in (NO_EPOCH, shard.epoch):
                 # Not what was there when this process came: it was appended just now.
                 members.proven(owner.process_nonce, owner.address, time.monotonic())
@@ -321,7 +319,7 @@ class Candidate:
 
     async def _win(self, request: _Request | None) -> str:
         started_s, following = time.monotonic(), self._require()
-        replica, log = following.replica, self._services.log
+        replica = following.replica
         if request is not None:
             await self._reach(following, request.end)
             if replica.shard.epoch != request.epoch:
@@ -329,7 +327,7 @@ class Candidate:
         else:
             # Read before the question: what the tail reads meanwhile may lie behind the answer.
             known = self.read_end
-            end = await asyncio.to_thread(log.end_offset, JOURNAL_TOPIC, self._partition)
+            end = await self._services.journal_end(self._partition)
             if end < known:
                 raise lost_tail(self._partition, known)
             await self._reach(following, end)

@@ -30,6 +30,7 @@ from ..journal.errors import LogtxError, RequestTooLargeError
 from ..journal.log import Log
 from ..journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, read_records
 from .checkpoint import Checkpoint
+from .questions import Questions
 from .tenure import Tenure
 
 _LOG = logging.getLogger(__name__)
@@ -59,7 +60,14 @@ class Housekeeping:
     """Looks after the journal partition of one tenure; lives on the event loop."""
 
     def __init__(
-        self, log: Log, tenure: Tenure, address: str, config: HousekeepingConfig, reading: Executor
+        self,
+        log: Log,
+        tenure: Tenure,
+        address: str,
+        config: HousekeepingConfig,
+        *,
+        reading: Executor,
+        questions: Questions,
     ) -> None:
         """Nothing happens before `run`.
 
@@ -69,11 +77,12 @@ class Housekeeping:
             address: host:port that clients reach its owner at.
             config: when to do it.
             reading: for questions that read the journal.
+            questions: for the others.
         """
         self.published = asyncio.Event()
         """Set when clients can find the owner."""
         self._log, self._tenure, self._address = log, tenure, address
-        self._config, self._reading = config, reading
+        self._config, self._reading, self._questions = config, reading, questions
         self._partition = tenure.shard.partition
         self._since = tenure.snapshotted or 0
         """Where the records begin that are counted."""
@@ -117,7 +126,8 @@ class Housekeeping:
         shard = self._tenure.shard
         value = Checkpoint(offset=snapshot, epoch=shard.epoch, address=self._address)
         try:
-            await asyncio.to_thread(
+            await self._questions.ask(
+                f"publish-{self._partition}",
                 self._log.commit_group_offset,
                 COORDINATORS_GROUP,
                 JOURNAL_TOPIC,

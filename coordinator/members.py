@@ -22,7 +22,8 @@ PROOF_MIN_S: Final = 2.0
 PROOF_MAX_S: Final = 300.0
 """… and for twice as long each time, up to this."""
 KNOWN_MAX: Final = 256
-"""Processes remembered: those that died longest ago are forgotten beyond."""
+"""Processes remembered beside those that are reached or own something: those that came first are
+forgotten beyond."""
 
 
 @dataclass(slots=True)
@@ -35,6 +36,7 @@ class _Process:
     missed: bool = False
     """It did not answer when it was last called."""
     proofs: int = 0
+    """OWNER records that came when the belief in those before had ended."""
     believed_until_s: float = float("-inf")
 
     def reached(self, now_s: float) -> bool:
@@ -52,6 +54,8 @@ class Members:
         self._own_nonce = own_nonce
         self._own_addresses = {own_address}
         self._processes: dict[int, _Process] = {}
+        self._owners: dict[int, int] = {}
+        """Journal partition → whose OWNER record is the current one."""
 
     def learn(self, nonce: int, address: str) -> bool:
         """There is, or was, such a process; False if that is known, or it is this one."""
@@ -60,9 +64,14 @@ class Members:
         process = self._processes[nonce] = _Process(Member(nonce=nonce, address=address))
         # At our own address we are: whoever was there before has ended.
         process.missed = address in self._own_addresses
-        while len(self._processes) > KNOWN_MAX:
-            self._forget_one()
+        if len(self._processes) > KNOWN_MAX:
+            self._forget_one(but=nonce)
         return True
+
+    def owns(self, nonce: int, address: str, partition: int) -> None:
+        """A process's OWNER record is the current one of a journal partition."""
+        self._owners[partition] = nonce
+        self.learn(nonce, address)
 
     def link(self, member: Member) -> None:
         """It answered at its address, so any other process that was there has ended."""
@@ -114,7 +123,8 @@ class Members:
             return
         self.learn(nonce, address)
         process = self._processes[nonce]
-        if not process.reached(now_s):
+        # Those that it appends at about one time, for several partitions, prove no more than one.
+        if not process.reached(now_s) and now_s >= process.believed_until_s:
             process.proofs += 1
             pause_s = min(PROOF_MIN_S * 2 ** min(process.proofs - 1, 16), PROOF_MAX_S)
             process.believed_until_s = now_s + pause_s
@@ -167,7 +177,10 @@ class Members:
             if p.member.address not in self._own_addresses and (nonce in keep or not p.dead(now_s))
         }
 
-    def _forget_one(self) -> None:
-        # Insertion order: the oldest first; whoever lives is told of again.
-        unlinked = (nonce for nonce, p in self._processes.items() if not p.linked)
-        del self._processes[next(unlinked, next(iter(self._processes)))]
+    def _forget_one(self, *, but: int) -> None:
+        # Insertion order: the oldest first; whoever lives is told of again. But an owner that is
+        # forgotten is never presumed dead, and nobody bids for what it had.
+        kept = {but, *self._owners.values()}
+        idle = [n for n, p in self._processes.items() if n not in kept and not p.linked]
+        if idle:
+            del self._processes[idle[0]]

@@ -21,6 +21,8 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, Final
 
+from confluent_kafka import KafkaException
+
 from ..journal.control import TopicPartition
 from ..journal.errors import (
     CoordinatorLoadingError,
@@ -363,8 +365,9 @@ class PartitionRuntime:
                 self.status, self.failure = Serving.FAILED, error
                 self._services.changed()
                 return
-            except LogtxError as error:
+            except (LogtxError, KafkaException) as error:
                 # An unknown topic too: brokers say so for a moment while their metadata changes.
+                # And what librdkafka raises by itself, such as for want of file handles.
                 _LOG.warning("not_served partition=%d error=%s", self.partition, error)
                 await asyncio.sleep(self._candidate.hold_back())
 
@@ -425,7 +428,12 @@ class PartitionRuntime:
         tenure = shell.tenure = Tenure(shard, shell)
         services = self._services
         housekeeping = Housekeeping(
-            services.log, tenure, services.address, services.housekeeping, services.reading
+            services.log,
+            tenure,
+            services.address,
+            services.housekeeping,
+            reading=services.reading,
+            questions=services.questions,
         )
         self._serving = _Serving(tenure, shell, housekeeping, time.monotonic())
         self.status = Serving.SERVING

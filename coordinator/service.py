@@ -238,6 +238,8 @@ class Coordinator:
             await asyncio.gather(
                 services.journal.close(), services.markers.close(), services.offsets.close()
             )
+        if self._services is not None:
+            self._services.questions.close()
         self._reading.shutdown(wait=False, cancel_futures=True)
         self._loading.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._log.close)

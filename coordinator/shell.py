@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from ..journal.errors import (
     LogtxError,
     UnknownTopicError,
 )
+from ..journal.fate import Fate
 from ..journal.log import Log
 from ..journal.reader import JOURNAL_TOPIC, find_fates
 from ..journal.txid import TxId
@@ -29,11 +31,14 @@ from .markers import MarkerWriter
 from .members import Members
 from .offsets_log import OffsetsKey, OffsetsWriter
 from .pressure import Pressure
+from .questions import Questions
 from .shard import Shard
 from .tail import Tail
 from .tenure import Tenure
 
 LOOK_UP_TIMEOUT_S: Final = 30.0
+SCAN_MAX: Final = 10_000
+"""TxIds that one scan of the journal looks for."""
 
 Answer = Callable[[c.Reply], None]
 """Called once with the reply to a request."""
@@ -60,6 +65,8 @@ class Services:
     partition_count: int
     """Of the journal."""
     housekeeping: HousekeepingConfig = field(default_factory=HousekeepingConfig)
+    questions: Questions = field(default_factory=Questions)
+    """What asks the log quick questions."""
     topics: dict[str, TopicFacts] = field(default_factory=dict)
     """Of data topics; grows as they are looked up."""
     counters: Counters = field(default_factory=Counters)
@@ -69,6 +76,16 @@ class Services:
     """Called with journal partition, producer id, session nonce and the reason."""
     close_sessions: Callable[[int, LogtxError], None]
     """Called with a journal partition whose sessions must all connect again."""
+
+    async def journal_end(self, partition: int) -> int:
+        """Offset that the next record of a journal partition will get, asked of its leader.
+
+        Raises:
+            UnknownTopicError: no such partition.
+            BrokerError: no answer, or refused.
+        """
+        end_offset = self.log.end_offset
+        return await self.questions.ask(f"end-{partition}", end_offset, JOURNAL_TOPIC, partition)
 
 
 class LogShell:
@@ -103,6 +120,9 @@ class LogShell:
         self._ask = ask
         self._on_acknowledged = acknowledged
         self._on_surprised = surprised
+        self._wanted: deque[tuple[Answer, c.Command, TxId]] = deque()
+        """Look-ups that no scan was begun for; each is a request of a window, or a call."""
+        self._looking_up = False
 
     def append(self, predicted: int, value: bytes) -> None:
         """Append a journal record."""
@@ -121,9 +141,8 @@ class LogShell:
         self._ask(self._ask_end())
 
     async def _ask_end(self) -> None:
-        log = self._services.log
         try:
-            end = await asyncio.to_thread(log.end_offset, JOURNAL_TOPIC, self._partition)
+            end = await self._services.journal_end(self._partition)
         except (LogtxError, KafkaException) as error:
             # Untold, this question and each that comes behind it would wait for ever.
             self.tenure.end_told(None, str(error))
@@ -136,23 +155,33 @@ class LogShell:
 
     def look_up(self, ref: Answer, command: c.Command, txid: TxId) -> None:
         """Find the fate of a transaction that finished so long ago that only the journal knows."""
-        self._ask(self._look_up(ref, command, txid))
+        self._wanted.append((ref, command, txid))
+        if not self._looking_up:
+            self._looking_up = True
+            self._ask(self._look_up())
 
-    async def _look_up(self, answer: Answer, command: c.Command, txid: TxId) -> None:
-        reply: c.Reply
-        find = partial(find_fates, self._services.log, [txid], timeout_s=LOOK_UP_TIMEOUT_S)
+    async def _look_up(self) -> None:
+        # One scan at a time, for all that came meanwhile: each may read the whole journal.
+        while self._wanted:
+            wanted = [self._wanted.popleft() for _ in range(min(len(self._wanted), SCAN_MAX))]
+            fates = await self._find({txid for _, _, txid in wanted})
+            for answer, command, txid in wanted:
+                if isinstance(fates, LogtxError):
+                    answer(fates)
+                    continue
+                outcome = c.Outcome(txid, fates[txid].state, fates[txid].commit_sequence)
+                answer(Shard.answer_fate(command, outcome))
+        self._looking_up = False
+
+    async def _find(self, txids: set[TxId]) -> dict[TxId, Fate] | LogtxError:
+        find = partial(find_fates, self._services.log, txids, timeout_s=LOOK_UP_TIMEOUT_S)
         loop = asyncio.get_running_loop()
         try:
-            fates = await loop.run_in_executor(self._services.reading, find)
+            return await loop.run_in_executor(self._services.reading, find)
         except (BrokerError, UnknownTopicError, KafkaException) as error:
-            reply = CoordinatorLoadingError(f"the journal does not answer: {error}")
+            return CoordinatorLoadingError(f"the journal does not answer: {error}")
         except LogtxError as error:
-            reply = error
-        else:
-            fate = fates[txid]
-            outcome = c.Outcome(txid, fate.state, fate.commit_sequence)
-            reply = Shard.answer_fate(command, outcome)
-        answer(reply)
+            return error
 
     def execute(self, effect: Effect) -> None:
         """Write markers or offsets."""

@@ -132,6 +132,28 @@ def test_what_is_remembered_is_bounded() -> None:
     assert known.get(2) == OTHER, "whoever answers is kept"
 
 
+def test_an_owner_is_not_forgotten_nor_who_has_just_come() -> None:
+    known = members()
+    known.owns(9, "gone:1", 3)
+    known.missed("gone:1")
+    for nonce in range(10, 10 + 2 * KNOWN_MAX):
+        known.learn(nonce, f"d:{nonce}")
+    assert known.dead(9, 0), "else nobody would ever bid for its partition"
+    for nonce in range(1_000, 1_000 + 2 * KNOWN_MAX):
+        known.link(Member(nonce=nonce, address=f"e:{nonce}"))
+    assert len(known.linked()) == 2 * KNOWN_MAX
+
+
+def test_what_it_appends_at_one_time_proves_its_life_once() -> None:
+    known = members()
+    known.learn(2, "b:1")
+    known.missed("b:1")
+    for partition in range(8):
+        known.proven(2, "b:1", partition / 100)
+    assert not known.dead(2, PROOF_MIN_S - 0.01)
+    assert known.dead(2, PROOF_MIN_S + 0.1), "not after eight times as long"
+
+
 def test_what_another_gained_counts_before_it_says_so() -> None:
     known = members()
     known.link(OTHER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from functools import wraps
 from typing import Any
 
@@ -14,16 +14,18 @@ from confluent_kafka import KafkaError, KafkaException
 from logtx.coordinator import commands as c
 from logtx.coordinator import shell
 from logtx.coordinator.appender import Appender
+from logtx.coordinator.questions import Questions
 from logtx.coordinator.runtime import Serving
 from logtx.coordinator.tail import Batch, Tail
 from logtx.coordinator.vital import Failures
 from logtx.journal.errors import CoordinatorLoadingError, UnknownTopicError
 from logtx.journal.fate import Fate
+from logtx.journal.log import Log
 from logtx.journal.memory_log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.txid import TxId
 
-from .runtimes import DATA, TIMEOUT_S, Driver, abort, prepare, running
+from .runtimes import DATA, TIMEOUT_S, abort, prepare, running
 
 
 class BugError(Exception):
@@ -67,19 +69,21 @@ def fails(owner: object, method: str, error: Exception, count: int = 1) -> list[
 
 @pytest.mark.parametrize("method", ["start_offset", "end_offset"])
 @pytest.mark.parametrize("count", [1, 2])
+@passing
 @on_loop
 async def test_a_journal_that_is_unknown_for_a_moment_is_loaded_again(
-    log: MemoryLog, method: str, count: int
+    log: MemoryLog, method: str, count: int, error: Exception
 ) -> None:
-    left = fails(log, method, UNKNOWN, count)
+    left = fails(log, method, error, count)
     async with running(log) as driver:
         assert not left
         assert driver.runtime.failure is None
 
 
+@passing
 @on_loop
 async def test_a_bid_in_a_journal_that_is_unknown_for_a_moment_is_made_again(
-    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     left: list[Exception] = []
 
@@ -89,7 +93,7 @@ async def test_a_bid_in_a_journal_that_is_unknown_for_a_moment_is_made_again(
         async def turn_then_fail() -> None:
             await turn()
             monkeypatch.undo()
-            left.extend(fails(log, "end_offset", UNKNOWN))
+            left.extend(fails(log, "end_offset", error))
 
         monkeypatch.setattr(driver.runtime._candidate, "turn", turn_then_fail)
         await driver.serving()
@@ -161,19 +165,25 @@ async def test_look_ups_do_not_hold_up_the_loading(
 ) -> None:
     monkeypatch.setattr("logtx.coordinator.metadata.OUTCOMES_MAX", 1)
     find, go_on = shell.find_fates, threading.Event()
+    scans: list[int] = []
 
-    def slow(*args: Any, **kwargs: Any) -> dict[TxId, Fate]:
+    def slow(log: Log, txids: Collection[TxId], **kwargs: Any) -> dict[TxId, Fate]:
+        scans.append(len(txids))
         assert go_on.wait(TIMEOUT_S)
-        return find(*args, **kwargs)
+        return find(log, txids, **kwargs)
 
     monkeypatch.setattr(shell, "find_fates", slow)
     async with running(log) as driver:
         session = await driver.connect()
-        txids = [await driver.begun(session) for _ in range(3)]
+        txids = [await driver.begun(session) for _ in range(4)]
         for txid in txids:
             await driver.ask(abort(session, txid))
-        looking_up = [driver.send(c.GetOutcome(txid=txids[0])) for _ in range(3)]
-        await driver.until(lambda: look_ups(driver) == len(looking_up))
+        looking_up = [driver.send(c.GetOutcome(txid=txids[0]))]
+        await driver.until(lambda: scans == [1])
+        looking_up += [driver.send(c.GetOutcome(txid=txid)) for txid in (*txids[:3], txids[0])]
+        serving = driver.runtime._serving
+        assert serving is not None
+        await driver.until(lambda: len(serving.shell._wanted) == len(looking_up) - 1)
         try:
             log.fail_appends(JOURNAL_TOPIC, 0, KafkaError.NOT_LEADER_FOR_PARTITION)
             assert isinstance(await driver.ask(driver.begin(session)), CoordinatorLoadingError)
@@ -183,11 +193,39 @@ async def test_look_ups_do_not_hold_up_the_loading(
             go_on.set()
         for reply in looking_up:
             assert isinstance(await asyncio.wait_for(reply, TIMEOUT_S), c.Outcome)
+    assert scans == [1, 3], "one scan for all that came during the first"
 
 
-def look_ups(driver: Driver) -> int:
-    """Look-ups that are under way."""
-    return sum("_look_up" in repr(task.get_coro()) for task in driver.runtime._questions)
+@on_loop
+async def test_a_broker_that_hangs_holds_up_no_other_question(log: MemoryLog) -> None:
+    """Of two journal partitions one has a leader that does not answer."""
+    go_on = threading.Event()
+    questions = Questions()
+    try:
+        stuck = [
+            asyncio.ensure_future(questions.ask("end-0", go_on.wait, TIMEOUT_S)) for _ in range(64)
+        ]
+        async with asyncio.timeout(TIMEOUT_S / 2):
+            assert await questions.ask("end-1", log.end_offset, JOURNAL_TOPIC, 0) == 0
+        assert not any(question.done() for question in stuck)
+    finally:
+        go_on.set()
+        questions.close()
+    await asyncio.gather(*stuck, return_exceptions=True)
+
+
+@on_loop
+async def test_who_waits_for_threads_of_everybody_holds_up_no_answer(log: MemoryLog) -> None:
+    go_on = threading.Event()
+    async with running(log) as driver:
+        session = await driver.connect()
+        txid = await driver.begun(session)
+        others = [asyncio.ensure_future(asyncio.to_thread(go_on.wait, 30)) for _ in range(64)]
+        try:
+            assert isinstance(await driver.ask(c.GetOutcome(txid=txid)), c.Outcome)
+        finally:
+            go_on.set()
+            await asyncio.gather(*others)
 
 
 # ---- threads -------------------------------------------------------------------------------
@@ -247,4 +285,28 @@ async def test_a_fatal_error_during_a_flush_is_not_forgotten(log: MemoryLog) -> 
     appender._flush(0)
     appender.renew_if_broken()
     assert appender._producer is not former, "it goes on with a producer that takes nothing"
+    await appender.close()
+
+
+@on_loop
+async def test_what_a_former_producer_says_late_breaks_no_other(log: MemoryLog) -> None:
+    appender = Appender(log, {}, "appender")
+    former = appender._producer
+    fatal = KafkaException(KafkaError(KafkaError._FATAL, fatal=True))
+    fails(former, "produce", fatal)
+    flush = former.flush
+
+    def renew_meanwhile(timeout: float = -1) -> int:
+        former.flush = flush  # type: ignore[method-assign]
+        appender.append(DATA, 0, lambda *_: None, value=b"refused")
+        appender.renew_if_broken()
+        flush(timeout)
+        raise fatal
+
+    former.flush = renew_meanwhile  # type: ignore[method-assign]
+    appender._flush(0)
+    current = appender._producer
+    assert current is not former
+    appender.renew_if_broken()
+    assert appender._producer is current
     await appender.close()
