@@ -12,11 +12,17 @@ from typing import TYPE_CHECKING
 from .errors import PySparkMissingError
 
 if TYPE_CHECKING:
+    from .recovery import iov_history, iovs, resume
     from .session import register
 
-__all__ = ["register"]
+__all__ = ["iov_history", "iovs", "register", "resume"]
 
-_HOMES = {"register": ".session"}
+_HOMES = {
+    "iov_history": ".recovery",
+    "iovs": ".recovery",
+    "register": ".session",
+    "resume": ".recovery",
+}
 
 
 def __getattr__(name: str) -> object:

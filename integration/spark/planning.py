@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from ...journal.settings import take_choice, take_flag, take_integer, take_text
 from .errors import DataLossError
 from .options import refuse_rest, take_kafka
 from .reading import Range, ReadConfig
-from .vector import Spot, Vector, parse_offsets, split
+from .vector import Spot, Vector, from_offsets, parse_offsets, split
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -39,6 +40,8 @@ class Bound:
     """Commit sequence."""
     iov: str | None = None
     """Consumer group whose committed IOV it is."""
+    places: str | None = None
+    """Places as Spark's checkpoint holds them; `resume` gives these."""
 
 
 def _take_bound(rest: dict[str, Any], which: str) -> Bound:
@@ -48,6 +51,7 @@ def _take_bound(rest: dict[str, Any], which: str) -> Bound:
         timestamps=take_text(rest, f"{which}offsetsbytimestamp", None),
         sequence=take_integer(rest, f"{which}commitsequence", None, -1, _SEQUENCE_MAX),
         iov=take_text(rest, f"{which}iov", None),
+        places=take_text(rest, f"{which}places", None),
     )
     given = [v for v in (bound.offsets, bound.timestamp_ms, bound.timestamps, bound.iov) if v]
     if len(given) > 1:
@@ -159,6 +163,8 @@ class Planner:
             ConfigError: offsets of partitions that are not read, or a bad option.
         """
         bound = self._options.start
+        if bound.places is not None:
+            return from_offsets(json.loads(bound.places))
         group = bound.iov or (self._options.group if bound.offsets in (None, "iov") else None)
         if bound.offsets == "iov" and group is None:
             raise ConfigError("startingOffsets=iov needs option group: whose IOV it is")
@@ -172,6 +178,8 @@ class Planner:
     def end(self) -> dict[TopicPartition, int]:
         """Where a batch ends."""
         bound = self._options.end
+        if bound.places is not None:
+            return {k: spot.o2 for k, spot in from_offsets(json.loads(bound.places)).items()}
         if bound.iov is not None:
             found = self.iov(bound.iov)
             return {k: found[k].o2 if k in found else 0 for k in self._partitions()}
@@ -258,7 +266,7 @@ class Planner:
         ranges = []
         for key, end in spans.items():
             spot = start.get(key, Spot(0))
-            parts = self._options.min_partitions * (end - spot.o2) // max(total, 1)
+            parts = -(-self._options.min_partitions * (end - spot.o2) // total)
             ranges += _parts(key, spot, end, parts)
         return ranges
 

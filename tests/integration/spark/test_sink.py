@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from logtx.journal.txid import TxId
 
 from .conftest import committed
 
+STAMP_MS = int(time.time()) * 1_000 + 567
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
 Sink = Callable[..., Any]
 
@@ -41,7 +43,7 @@ def test_all_columns(spark: Any, sink: Sink, logtx_cluster: Cluster) -> None:
     topic = logtx_cluster.topic(2)
     frame = spark.sql(
         f"select binary('k') key, binary('v') value, '{topic}' topic, 1 partition,"
-        " timestamp_millis(1234567) timestamp, 7 other,"
+        " timestamp_millis({STAMP_MS}) timestamp, 7 other,"
         " array(named_struct('key', 'h', 'value', binary('x'))) headers"
         f" union all select null, null, '{topic}', 0, null, 8, null"
     )
@@ -52,7 +54,7 @@ def test_all_columns(spark: Any, sink: Sink, logtx_cluster: Cluster) -> None:
         for m in consumer.consume(10, 5):
             found[m.partition()] = m
     assert (found[1].key(), found[1].value()) == (b"k", b"v")
-    assert found[1].timestamp()[1] == 1234567
+    assert found[1].timestamp()[1] == STAMP_MS
     assert ("h", b"x") in found[1].headers()
     assert found[0].value() is None
     assert found[0].key() is None

@@ -1,0 +1,162 @@
+"""Committed IOVs as rows: as they stand, from `__transaction_offsets`, and as they came about, from
+the journal. Reads the log alone: no coordinator, no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Final, NamedTuple
+
+from ...coordinator.commands import GroupOffsets
+from ...coordinator.offsets_log import OffsetsKey, decode_key, decode_value
+from ...journal.errors import UnknownTopicError
+from ...journal.log import Log
+from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, read_entries, read_records
+from ...journal.records import PrepareCommit
+from .journal_scan import read_journal
+from .steps import BATCH_TOPIC
+
+READ_TIMEOUT_S: Final = 60.0
+
+
+class IovRow(NamedTuple):
+    """A consumer group's committed place in one partition."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    """Everything that ended below is consumed."""
+    records: int
+    """And as many records of the transaction that ends at `offset`."""
+    txid: str
+    """The transaction that committed the group's IOV last."""
+    commit_sequence: int
+    committed_ms: int | None
+    """When that was decided; None where the journal was trimmed since."""
+    lag: int | None
+    """Offsets behind the partition's end; None where there is no such topic any more."""
+
+
+class StepRow(NamedTuple):
+    """One step of a group in one partition, as a transaction committed it."""
+
+    group: str
+    topic: str
+    partition: int
+    from_offset: int | None
+    """None: nothing was committed before."""
+    to_offset: int
+    txid: str
+    commit_sequence: int
+    committed_ms: int | None
+    producer_id: str
+
+
+IOV_SCHEMA: Final = (
+    "group string, topic string, partition int, offset bigint, records bigint, txid string, "
+    "commit_sequence bigint, committed_ms bigint, lag bigint"
+)
+STEP_SCHEMA: Final = (
+    "group string, topic string, partition int, from_offset bigint, to_offset bigint, txid string, "
+    "commit_sequence bigint, committed_ms bigint, producer_id string"
+)
+
+
+def committed_iovs(log: Log) -> dict[str, tuple[OffsetsKey, GroupOffsets]]:
+    """Each group's IOV: of all that was written for it the highest commit sequence.
+
+    Raises:
+        BrokerError: the topic can't be read.
+        CorruptRecordError: a record does not decode.
+    """
+    found: dict[str, tuple[OffsetsKey, GroupOffsets]] = {}
+    try:
+        count = log.topic_info(OFFSETS_TOPIC).partition_count
+    except UnknownTopicError:
+        return found
+    newest: dict[bytes | None, bytes | None] = {}
+    for partition in range(count):
+        start = log.start_offset(OFFSETS_TOPIC, partition)
+        end = log.end_offset(OFFSETS_TOPIC, partition)
+        records = read_records(log, OFFSETS_TOPIC, partition, start, end, timeout_s=READ_TIMEOUT_S)
+        with closing(records):
+            for record in records:
+                newest[record.key()] = record.value()
+    for raw_key, raw_value in newest.items():
+        if raw_value is None:
+            continue
+        key, value = decode_key(raw_key), decode_value(raw_value)
+        before = found.get(key.group)
+        if before is None or _rank(key, value) > _rank(*before):
+            found[key.group] = key, value
+    return found
+
+
+def _rank(key: OffsetsKey, value: GroupOffsets) -> tuple[int, int]:
+    # Owners outvote each other by commit sequence; a late write of an old one changes nothing.
+    return value.commit_sequence or -1, key.epoch
+
+
+def iov_rows(log: Log, group: str | None = None) -> list[IovRow]:
+    """The IOVs of all groups, or of one, with how far behind they are."""
+    rows = []
+    ends: dict[tuple[str, int], int | None] = {}
+    for name, (key, offsets) in sorted(committed_iovs(log).items()):
+        if group not in (None, name):
+            continue
+        decided_ms = _decided_ms(log, key.partition, offsets.commit_sequence or 0)
+        for partition, position in sorted(offsets.offsets.items()):
+            if partition not in ends:
+                ends[partition] = _end(log, *partition)
+            end = ends[partition]
+            rows.append(
+                IovRow(
+                    *(name, *partition, position.o2, position.o3, str(offsets.last_commit)),
+                    commit_sequence=offsets.commit_sequence or 0,
+                    committed_ms=decided_ms,
+                    lag=None if end is None else max(end - position.o2, 0),
+                )
+            )
+    return rows
+
+
+def _end(log: Log, topic: str, partition: int) -> int | None:
+    if topic == BATCH_TOPIC:
+        return None
+    try:
+        return log.end_offset(topic, partition)
+    except UnknownTopicError:
+        return None
+
+
+def _decided_ms(log: Log, partition: int, sequence: int) -> int | None:
+    if log.start_offset(JOURNAL_TOPIC, partition) > sequence:
+        return None
+    entries = read_entries(log, partition, sequence, sequence + 1, timeout_s=READ_TIMEOUT_S)
+    with closing(entries):
+        for _, entry in entries:
+            if isinstance(entry.record, PrepareCommit):
+                return entry.record.decided_ms
+    return None
+
+
+def step_rows(log: Log, group: str | None = None) -> Iterator[StepRow]:
+    """Every step that was committed, by journal partition in commit order, as far as the journal
+    goes back."""
+    for _, decisions in read_journal(log):
+        for seen in decisions:
+            if not seen.state.commits:
+                continue
+            for name, step in seen.offsets:
+                if group in (None, name):
+                    place = step.from_place
+                    yield StepRow(
+                        *(name, step.topic, step.partition, None if place is None else place.o2),
+                        to_offset=step.to.o2,
+                        txid=str(seen.txid),
+                        commit_sequence=seen.commit_sequence or 0,
+                        committed_ms=seen.decided_ms,
+                        producer_id=seen.producer_id,
+                    )

@@ -1,0 +1,123 @@
+"""Going on from a committed IOV: each input record has its effect once, whoever goes on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logtx
+from logtx.integration.spark.iov_rows import iov_rows, step_rows
+from logtx.integration.testing import Cluster
+
+from .conftest import committed, eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
+
+
+def produce(cluster: Cluster, topic: str, numbers: range) -> None:
+    ends = lambda: [cluster.log.end_offset(topic, p) for p in (0, 1)]  # noqa: E731
+    before = sum(ends())
+    with cluster.producer().begin_transaction() as txn:
+        for n in numbers:
+            txn.produce(topic, b"%d" % n, partition=n % 2)
+    eventually(lambda: sum(ends()) == before + len(numbers) + 2)
+
+
+def resume(spark: Any, cluster: Cluster, group: str, topic: str, **options: Any) -> Any:
+    servers = cluster.bootstrap_servers
+    options = {"bootstrap_servers": servers, "subscribe": topic, **options}
+    return logtx.spark.resume(spark, group=group, **options)
+
+
+def out_of(frame: Any) -> Any:
+    return frame.selectExpr("concat('out-', cast(value as string)) as value")
+
+
+def expected(numbers: range) -> Counter[bytes]:
+    return Counter(b"out-%d" % n for n in numbers)
+
+
+def values(cluster: Cluster, topic: str, count: int) -> Counter[Any]:
+    return Counter(v for *_, v in committed(cluster, topic, count))
+
+
+def test_batches_go_on_where_the_last_one_ended(
+    spark: Any, sink: Callable[..., Any], logtx_cluster: Cluster
+) -> None:
+    source, target = logtx_cluster.topic(2), logtx_cluster.topic(1)
+    group = f"group-{source}"
+    produce(logtx_cluster, source, range(20))
+    first = resume(spark, logtx_cluster, group, source)
+    stale = resume(spark, logtx_cluster, group, source)
+    assert first.count() == 20
+    sink(out_of(first), topic=target, group=group).save()
+    # Another job that read the same input commits nothing: neither output nor offsets.
+    again = resume(spark, logtx_cluster, group, source)
+    assert again.count() == 0
+    logtx.integration.spark.session.keeper_of(spark).plan(group, _steps(stale, source))
+    with pytest.raises(Exception, match="OffsetsConflictError"):
+        sink(out_of(stale), topic=target, group=group).save()
+    produce(logtx_cluster, source, range(20, 30))
+    # A consumer takes over from Spark, and Spark from the consumer.
+    consumer = logtx_cluster.consumer(group_id=group, offsets_storage="transactions")
+    consumer.subscribe([source])
+    producer = logtx_cluster.producer()
+    got = 0
+    while got < 10:
+        with producer.begin_transaction() as txn:
+            for message in consumer.consume(4, 10):
+                txn.produce(target, b"out-" + message.value())
+                got += 1
+            txn.send_offsets(consumer)
+    consumer.close()
+    produce(logtx_cluster, source, range(30, 40))
+    sink(out_of(resume(spark, logtx_cluster, group, source)), topic=target, group=group).save()
+    assert values(logtx_cluster, target, 40) == expected(range(40))
+    log = logtx_cluster.log
+    eventually(lambda: {r.lag for r in iov_rows(log, group)} == {0})
+    steps = [s for s in step_rows(log, group) if s.partition == 0]
+    assert steps[0].from_offset is None
+    assert all(a.to_offset == b.from_offset for a, b in pairwise(steps))
+    frame = logtx.spark.iovs(spark, bootstrap_servers=logtx_cluster.bootstrap_servers, group=group)
+    assert {r.partition: r.offset for r in frame.collect()} == {
+        p: log.end_offset(source, p) for p in (0, 1)
+    }
+
+
+def _steps(frame: Any, topic: str) -> Any:
+    from logtx.journal.position import Position
+    from logtx.journal.records import OffsetStep
+
+    ends = Counter(r.partition for r in frame.collect())
+    return [OffsetStep(topic, p, None, Position.at(n + 1)) for p, n in ends.items()]
+
+
+def test_a_stream_without_its_checkpoint(
+    spark: Any, sink: Callable[..., Any], logtx_cluster: Cluster, tmp_path: Path
+) -> None:
+    source, target = logtx_cluster.topic(2), logtx_cluster.topic(1)
+    group = f"group-{source}"
+
+    def run(checkpoint: str) -> None:
+        frame = resume(spark, logtx_cluster, group, source, stream=True)
+        query = sink(
+            out_of(frame),
+            topic=target,
+            group=group,
+            checkpointLocation=str(tmp_path / checkpoint),
+        )
+        query = query.trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+
+    produce(logtx_cluster, source, range(20))
+    run("first")
+    produce(logtx_cluster, source, range(20, 30))
+    run("first")
+    produce(logtx_cluster, source, range(30, 50))
+    run("second")
+    assert values(logtx_cluster, target, 50) == expected(range(50))

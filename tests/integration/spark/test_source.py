@@ -1,0 +1,114 @@
+"""The source in Spark: columns, micro-batches, a limit, the end of what is there."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logtx.integration.testing import Cluster
+
+from .conftest import eventually
+
+STAMP_MS = int(time.time()) * 1_000
+"""Not older than the topic's retention, by which Kafka would delete the records."""
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+def source(spark: Any, logtx_cluster: Cluster) -> Callable[..., Any]:
+    """`source(topic, stream=False, **options)`: a DataFrame."""
+
+    def make(topic: str, *, stream: bool = False, **options: str) -> Any:
+        reader = spark.readStream if stream else spark.read
+        reader = reader.format("logtx").option("subscribe", topic)
+        reader = reader.option("kafka.bootstrap.servers", logtx_cluster.bootstrap_servers)
+        for name, value in options.items():
+            reader = reader.option(name.replace("_", "."), value)
+        return reader.load()
+
+    return make
+
+
+def write(cluster: Cluster, topic: str, numbers: range, *, abort: bool = False) -> Any:
+    """A transaction over both partitions; returns when its markers are there."""
+    before = sum(cluster.log.end_offset(topic, p) for p in (0, 1))
+    txn = cluster.producer().begin_transaction()
+    for n in numbers:
+        headers = [("n", b"%d" % n)]
+        txn.produce(
+            topic, b"%d" % n, b"k", headers=headers, partition=n % 2, timestamp=STAMP_MS + n
+        )
+    outcome = txn.abort() if abort else txn.commit()
+    end = before + len(numbers) + 2
+    eventually(lambda: sum(cluster.log.end_offset(topic, p) for p in (0, 1)) == end)
+    return outcome
+
+
+def test_a_batch_has_kafkas_columns_and_ours(source: Any, logtx_cluster: Cluster) -> None:
+    topic = logtx_cluster.topic(2)
+    first = write(logtx_cluster, topic, range(10))
+    write(logtx_cluster, topic, range(10, 20), abort=True)
+    second = write(logtx_cluster, topic, range(20, 30))
+    frame = source(topic, includeHeaders="true")
+    assert frame.columns == [
+        *("key", "value", "topic", "partition", "offset", "timestamp", "timestampType"),
+        *("headers", "txid", "commit_sequence"),
+    ]
+    rows = {int(row.value): row for row in frame.collect()}
+    assert sorted(rows) == [*range(10), *range(20, 30)]
+    row = rows[21]
+    assert (row.topic, row.partition, row.offset) == (topic, 1, 12)
+    assert (row.txid, row.commit_sequence) == (str(second.txid), second.commit_sequence)
+    assert (bytes(row.key), row.timestampType) == (b"k", 0)
+    assert round(row.timestamp.timestamp() * 1_000) == STAMP_MS + 21
+    assert [(h.key, bytes(h.value)) for h in row.headers] == [("n", b"21")]
+    since = source(topic, startingCommitSequence=str(first.commit_sequence + 1))
+    assert {int(r.value) for r in since.collect()} == set(range(20, 30))
+    everything = source(topic, isolation_level="read_uncommitted", minPartitions="5")
+    assert everything.rdd.getNumPartitions() >= 5
+    assert Counter(int(r.value) for r in everything.collect()) == Counter(range(30))
+
+
+def test_a_stream_with_a_limit(source: Any, logtx_cluster: Cluster, tmp_path: Path) -> None:
+    topic = logtx_cluster.topic(2)
+    for n in range(5):
+        write(logtx_cluster, topic, range(n * 10, n * 10 + 10))
+    batches: list[list[Any]] = []
+    frame = source(topic, stream=True, startingOffsets="earliest", maxRecordsPerTrigger="14")
+
+    def run(count: int, **trigger: Any) -> None:
+        query = (
+            frame.writeStream.foreachBatch(lambda batch, _: batches.append(batch.collect()))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(**trigger)
+            .start()
+        )
+        if "availableNow" in trigger:
+            assert query.awaitTermination(120)
+        else:
+            eventually(lambda: sum(map(len, batches)) >= count, 120)
+            query.processAllAvailable()
+            query.stop()
+
+    run(50, processingTime="0 seconds")
+    assert Counter(int(r.value) for b in batches for r in b) == Counter(range(50))
+    assert len([b for b in batches if b]) >= 4
+    for batch in batches:
+        assert len({(r.partition, r.txid) for r in batch}) * 5 == len(batch)
+    # Everything that is there, in one piece although a limit is set, and the query ends.
+    for n in range(5, 8):
+        write(logtx_cluster, topic, range(n * 10, n * 10 + 10))
+    run(80, availableNow=True)
+    assert Counter(int(r.value) for b in batches for r in b) == Counter(range(80))
+
+
+def test_what_is_wrong_is_said(source: Any) -> None:
+    with pytest.raises(Exception, match="nowhere-at-all"):
+        source("nowhere-at-all").collect()
+    with pytest.raises(Exception, match="startingofsets is no option of the source"):
+        source("t", startingOfsets="1").collect()
