@@ -40,10 +40,10 @@ took tells nobody, and later gives something else."""
 class _Run:
     """One file."""
 
-    __slots__ = ("owner", "path", "size")
+    __slots__ = ("number", "owner", "size")
 
-    def __init__(self, path: Path, owner: TopicPartition) -> None:
-        self.path = path
+    def __init__(self, number: int, owner: TopicPartition) -> None:
+        self.number = number
         self.owner = owner
         self.size = 0
 
@@ -88,7 +88,7 @@ class FileSpillStore:
         number = self._next_run if run is None else run
         found = self._runs.get(number)
         if found is None:
-            found = _Run(self._directory.path / str(number), owner)
+            found = _Run(number, owner)
         with self._telling("write"):
             size = self._write(found, records)
         self.spilled_bytes += size - found.size
@@ -100,7 +100,7 @@ class FileSpillStore:
         return number
 
     def _write(self, run: _Run, records: Sequence[Record]) -> int:
-        descriptor = os.open(run.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(self._path(run), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             size = run.size
             for chunk in encode_chunks(records):
@@ -109,11 +109,24 @@ class FileSpillStore:
                 size = _write_at(descriptor, size, [head, chunk])
         except BaseException:
             # A part would be overwritten by the next attempt, but holds room until then.
-            _cut(descriptor, run)
+            self._cut(descriptor, run)
             raise
         # A disk behind a network may take all and refuse here.
         os.close(descriptor)
         return size
+
+    def _cut(self, descriptor: int, run: _Run) -> None:
+        try:
+            os.ftruncate(descriptor, run.size)
+            if not run.size:
+                self._path(run).unlink()
+        except OSError as error:
+            _LOG.warning("spill_cut_failed path=%s error=%s", self._path(run), error)
+        finally:
+            os.close(descriptor)
+
+    def _path(self, run: _Run) -> Path:
+        return self._place / str(run.number)
 
     def _check_room(self, run: _Run, size: int) -> None:
         most = self._disk_max_bytes
@@ -131,7 +144,7 @@ class FileSpillStore:
     def _chunks(self, number: int) -> Iterator[list[Record]]:
         run = self._runs.get(number)
         with self._telling("read"):
-            file = None if run is None else run.path.open("rb", buffering=0)
+            file = None if run is None else self._path(run).open("rb", buffering=0)
         position = 0
         try:
             while True:
@@ -154,9 +167,9 @@ class FileSpillStore:
             try:
                 return decode_chunk(run.owner, chunk)
             except msgspec.DecodeError:
-                _LOG.exception("spill_decode_failed path=%s", run.path)
+                _LOG.exception("spill_decode_failed path=%s", self._path(run))
         raise SpillError(
-            f"{run.path} does not hold what was written to it: the disk fails, or somebody "
+            f"{self._path(run)} does not hold what was written to it: the disk fails, or somebody "
             "changed it. Nothing was lost; start the consumer again, with another pending.dir"
         )
 
@@ -171,9 +184,9 @@ class FileSpillStore:
             self._remove()
             return
         try:
-            found.path.unlink(missing_ok=True)
+            self._path(found).unlink(missing_ok=True)
         except OSError as error:
-            _LOG.warning("spill_delete_failed path=%s error=%s", found.path, error)
+            _LOG.warning("spill_delete_failed path=%s error=%s", self._path(found), error)
 
     def close(self) -> None:
         """Delete the directory."""
@@ -215,14 +228,3 @@ def _write_at(descriptor: int, position: int, parts: list[bytes]) -> int:
             # What no longer fits is refused at the latest when nothing fits.
             position += os.pwrite(descriptor, rest[position - end :], position)
     return end
-
-
-def _cut(descriptor: int, run: _Run) -> None:
-    try:
-        os.ftruncate(descriptor, run.size)
-        if not run.size:
-            run.path.unlink()
-    except OSError as error:
-        _LOG.warning("spill_cut_failed path=%s error=%s", run.path, error)
-    finally:
-        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Transactions larger than memory: what they cost in memory, disk and time."""

@@ -1,0 +1,95 @@
+"""The buffer alone: `python -m benchmarks.spill.buffer` feeds one transaction and takes it out.
+
+No broker and no librdkafka: what is left is the consumer's own work, with the memory or the disk.
+Making the records is not measured.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final, cast
+
+from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
+
+from logtx.consumer.buffer import PartitionBuffer
+from logtx.consumer.pending import PendingTransactionMap, Record
+from logtx.consumer.reading import malformed_event
+from logtx.consumer.spill import FileSpillStore
+from logtx.journal.collector import collector_paused
+from logtx.journal.control import (
+    TXCTL_HEADER,
+    TXID_HEADER,
+    BranchRange,
+    Marker,
+    encode_marker,
+)
+from logtx.journal.position import Position
+from logtx.journal.txid import TxId
+
+from .payload import Payload
+
+BATCH: Final = 1_000
+OWNER: Final = ("spill", 0)
+_TXID: Final = TxId(0, 1, 1).to_bytes()
+
+
+def _message(offset: int, value: bytes | None, *headers: tuple[str, bytes]) -> Record:
+    message = Message(
+        topic=OWNER[0],
+        partition=OWNER[1],
+        offset=offset,
+        value=cast(Any, value),
+        headers=[(TXID_HEADER, _TXID), *headers],
+        timestamp=(TIMESTAMP_CREATE_TIME, 1_700_000_000_000 + offset // 100),
+        leader_epoch=0,
+    )
+    return cast(Record, message)
+
+
+def _marker(offset: int) -> Record:
+    marker = Marker(
+        committed=True,
+        commit_sequence=2,
+        hw=0,
+        epoch=0,
+        partition_count=1,
+        branches=(BranchRange(0, 0, offset - 1, offset),),
+    )
+    return _message(offset, None, (TXCTL_HEADER, encode_marker(marker)))
+
+
+def seconds(payload: Payload, memory_max_bytes: int, directory: Path) -> float:
+    """Feed, spill and take one transaction of this payload."""
+    store = FileSpillStore(str(directory))
+    pending_map = PendingTransactionMap(memory_max_bytes, store)
+    buffer = PartitionBuffer(OWNER, Position.at(0), pending_map, malformed=malformed_event)
+    spent_s = 0.0
+    for start in range(0, payload.count, BATCH):
+        stop = min(start + BATCH, payload.count)
+        batch = [_message(offset, payload.value(offset)) for offset in range(start, stop)]
+        began_s = time.perf_counter()
+        pending_map.enforce()
+        with collector_paused():  # as the consumer does
+            buffer.feed(batch)
+        spent_s += time.perf_counter() - began_s
+    del batch
+    began_s = time.perf_counter()
+    pending_map.enforce()
+    buffer.feed([_marker(payload.count)])
+    taken = 0
+    while found := buffer.take(BATCH):
+        taken += len(found)
+    spent_s += time.perf_counter() - began_s
+    if taken != payload.count:
+        raise AssertionError(f"{taken} of {payload.count} records came out")
+    buffer.close()
+    store.close()
+    return spent_s
+
+
+if __name__ == "__main__":
+    size, count, limit, where = json.loads(sys.argv[1])
+    print(json.dumps(seconds(Payload(size, count), limit, Path(where))))

@@ -1,0 +1,199 @@
+"""One large transaction on a broker, and readers of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import logtx
+
+from ..clients import PRODUCER, make_topic
+from .payload import Payload
+from .process import ReaderFailedError, ReaderProcess, Samples, disk_bytes
+from .reader import Reading
+
+GB: Final = 10**9
+MEMORY_MAX_BYTES: Final = 64 * 1024 * 1024
+"""``pending.memory.max.bytes`` where it spills: the default."""
+UNLIMITED_BYTES: Final = 2**50
+TRANSACTION_TIMEOUT_MS: Final = 900_000
+COMMIT_TIMEOUT_S: Final = 120.0
+QUIET_TIMEOUT_S: Final = 120.0
+_TELL_EVERY: Final = 20_000
+_FREE_BYTES: Final = GB
+"""To be left on the disk."""
+
+Progress = Callable[[float], None]
+"""Is told which share is done."""
+
+
+class NotEnoughDiskError(Exception):
+    """The data would not fit the disk; nothing was written."""
+
+
+def check_room(directory: Path, gigabytes: float) -> None:
+    """Whether the log and what is spilled of it have room.
+
+    Raises:
+        NotEnoughDiskError: they don't.
+    """
+    free = shutil.disk_usage(directory).free
+    # Records have headers and the log its batches; both are less than a tenth of 1 KB.
+    needed = int(2.2 * gigabytes * GB) + _FREE_BYTES
+    if free < needed:
+        raise NotEnoughDiskError(
+            f"{directory} has {free / GB:.1f} GB free, and a log of {gigabytes:g} GB with as much "
+            f"spilled needs {needed / GB:.1f} GB: free some, set TMPDIR to another disk, or choose "
+            "fewer with --gigabytes"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Large:
+    """How a transaction was read that is far larger than memory."""
+
+    payload_bytes: int
+    records: int
+    samples: Samples
+    committed_s: float
+    """When it was committed, on the clock of the samples: all of it was pending then."""
+    first_s: float
+    """When the first record was delivered, on that clock."""
+    seconds: float
+    """From the assignment to the last record, with the wait for the commit."""
+    peak_rss_bytes: int
+    spilled_bytes: int
+    most_disk_bytes: int
+    left_disk_bytes: int
+    """When the reader had ended."""
+    whole: bool
+    """All values came in order, by a digest of their bytes."""
+
+
+class Bench:
+    """A broker with a coordinator, and a directory for readers."""
+
+    def __init__(self, servers: str, directory: Path) -> None:
+        """Nothing is written yet."""
+        self._servers, self._directory = servers, directory
+        self._spill = directory / "spill"
+
+    @contextmanager
+    def written(
+        self, topic: str, payload: Payload, progress: Progress
+    ) -> Iterator[Callable[[], None]]:
+        """An open transaction with all of a payload in one partition; yields its commit."""
+        make_topic(self._servers, topic, 1)
+        producer = logtx.Producer(
+            {
+                **PRODUCER,
+                "bootstrap.servers": self._servers,
+                "transactional.id": topic,
+                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+            }
+        )
+        with producer:
+            producer.init_transactions()
+            transaction = producer.begin_transaction()
+            for number in range(payload.count):
+                transaction.produce(topic, payload.value(number), partition=0)
+                if not number % _TELL_EVERY:
+                    progress(number / payload.count)
+            producer.flush(COMMIT_TIMEOUT_S)
+            progress(1.0)
+            yield lambda: transaction.commit(COMMIT_TIMEOUT_S)
+
+    def _reader(self, topic: str, payload: Payload, **more: Any) -> ReaderProcess:
+        reading = Reading(servers=self._servers, topic=topic, count=payload.count, **more)
+        return ReaderProcess(reading, self._spill, self._directory / "reader.log")
+
+    def large(self, payload: Payload, progress: Progress) -> Large:
+        """Write a transaction, read all of it while it is open, commit it, and deliver it.
+
+        Raises:
+            ReaderFailedError: the reader did.
+        """
+        with self.written("spill-large", payload, lambda share: progress(share / 3)) as commit:
+            with self._reader("spill-large", payload, check=True) as reader:
+                self._await_pending(reader, payload.count, progress)
+                committed_s = reader.age_s
+                commit()
+                reader.until("first", QUIET_TIMEOUT_S)
+                first_s = reader.age_s
+                done = self._await_done(reader, progress)
+                reader.wait()
+            samples = reader.samples
+        return Large(
+            payload_bytes=payload.size * payload.count,
+            records=payload.count,
+            samples=samples,
+            committed_s=committed_s,
+            first_s=first_s,
+            seconds=done["seconds"],
+            peak_rss_bytes=reader.peak_rss_bytes(done),
+            spilled_bytes=done["spilled_bytes"],
+            most_disk_bytes=max(samples.disk_bytes),
+            left_disk_bytes=disk_bytes(self._spill),
+            whole=done["digest"] == payload.digest(),
+        )
+
+    def _await_pending(self, reader: ReaderProcess, count: int, progress: Progress) -> None:
+        deadline_s = time.monotonic() + TRANSACTION_TIMEOUT_MS / 1000
+        pending = 0
+        while pending < count:
+            if time.monotonic() > deadline_s:
+                raise ReaderFailedError(f"{pending} of {count} records are pending")
+            pending = reader.until("pending", QUIET_TIMEOUT_S)["pending"]
+            progress((1 + pending / count) / 3)
+
+    def _await_done(self, reader: ReaderProcess, progress: Progress) -> dict[str, Any]:
+        while "done" not in (told := reader.next(QUIET_TIMEOUT_S)):
+            progress((2 + told.get("delivered", 1.0)) / 3)
+        return told
+
+    def write(self, topic: str, payload: Payload) -> None:
+        """A committed transaction, alone in its topic."""
+        with self.written(topic, payload, lambda _: None) as commit:
+            commit()
+
+    def seconds(self, topic: str, payload: Payload, memory_max_bytes: int) -> float:
+        """How long a new process reads a committed transaction for.
+
+        Raises:
+            ReaderFailedError: the reader did.
+        """
+        settings = {"pending.memory.max.bytes": memory_max_bytes}
+        with self._reader(topic, payload, settings=settings) as reader:
+            done = reader.until("done", QUIET_TIMEOUT_S)
+            reader.wait()
+        spilled = done["spilled_bytes"] > 0
+        if spilled is not (memory_max_bytes < payload.size * payload.count):
+            raise ReaderFailedError(f"spilled {done['spilled_bytes']} bytes")
+        seconds: float = done["seconds"]
+        return seconds
+
+    def buffer_seconds(self, payload: Payload, memory_max_bytes: int) -> float:
+        """How long the buffer alone takes for it, in a new process.
+
+        Raises:
+            ReaderFailedError: the process did.
+        """
+        arguments = [payload.size, payload.count, memory_max_bytes, str(self._spill)]
+        done = subprocess.run(
+            [sys.executable, "-m", f"{__package__}.buffer", json.dumps(arguments)],
+            capture_output=True,
+            text=True,
+            timeout=QUIET_TIMEOUT_S,
+            check=False,
+        )
+        if done.returncode:
+            raise ReaderFailedError(done.stderr[-2_000:])
+        return float(json.loads(done.stdout))
