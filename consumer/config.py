@@ -100,9 +100,6 @@ class ConsumerConfig:
     transaction_group: str = "default"
     """``transaction.group``: whose transactions ``isolation.level=serializable`` and
     `Consumer.transactions` deliver."""
-    offsets_group: str | None = None
-    """``transaction.group`` if it is set, with ``offsets.storage=transactions``: which one commits
-    the consumer group's offsets. None = whichever does already."""
     cooperative: bool = False
     """Partitions come and go one by one: a cooperative assignor or ``group.protocol=consumer``."""
     librdkafka: Mapping[str, Any]
@@ -167,7 +164,6 @@ class ConsumerConfig:
             "torn_reset": take_choice(rest, "torn.reset", None, ["skip", "error"]),
             "offsets_storage": storage,
             "coordinator_timeout_ms": take_integer(rest, "coordinator.timeout.ms", 30_000, 1),
-            "offsets_group": None if in_kafka else rest.get("transaction.group"),
             "transaction_group": take_text(rest, "transaction.group", "default"),
         }
         for name in rest:

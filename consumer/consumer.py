@@ -118,8 +118,6 @@ class Consumer:
         `OFFSET_INVALID` (the default) and `OFFSET_STORED` from the committed position.
 
         Raises:
-            GroupBoundError: ``transaction.group`` is set, and another transaction group commits
-                the consumer group's offsets (``offsets.storage=transactions``).
             RetriableError, KafkaException: the committed positions could not be learnt.
         """
         self._check_open()

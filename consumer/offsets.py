@@ -176,8 +176,6 @@ class TransactionPositions:
         """Claim partitions, whoever had them.
 
         Raises:
-            GroupBoundError: ``transaction.group`` is set, and another one commits the group's
-                offsets.
             CoordinatorNotAvailableError: no coordinator answers.
         """
         return self._claim(tuple(keys), None)
@@ -187,7 +185,7 @@ class TransactionPositions:
 
         Raises:
             ClaimFencedError: somebody else claimed one of them since.
-            GroupBoundError, CoordinatorNotAvailableError: as `take`.
+            CoordinatorNotAvailableError: no coordinator answers.
         """
         expected = {key: number for key, number in claims.items() if number is not None}
         return self._claim(tuple(claims), expected)
@@ -195,9 +193,9 @@ class TransactionPositions:
     def _claim(
         self, keys: tuple[TopicPartition, ...], expected: dict[TopicPartition, int] | None
     ) -> Taken:
-        group, bound = self._config.group_id, self._config.offsets_group
-        if bound is None:
-            bound = self._queries.bind_group(group, None).transaction_group
+        group = self._config.group_id
+        # Asked for and not said: it is the producer's, which may be any, and is decided for ever.
+        bound = self._queries.bind_group(group, None).transaction_group
         if bound is None or not keys:
             # No transaction ever moved an offset of the group.
             return Taken({}, None)

@@ -248,11 +248,19 @@ class _Pipeline:
     # Steps 1 and 2.
 
     def _next(self, timeout_s: float | None, stop: threading.Event) -> Block | None:
-        messages = self._fill(timeout_s, stop)
-        if not messages:
-            return None
+        while True:
+            messages = self._fill(timeout_s, stop)
+            if not messages:
+                return None
+            try:
+                steps: list[OffsetStep] = self._consumer.offset_steps()
+                break
+            except ClaimFencedError as error:
+                # Nothing failed; what is in flight of partitions that stayed is not disturbed.
+                _LOG.info("block_thrown_away messages=%d reason=%s", len(messages), error)
+                self._reap(0)
+                self._consumer.rewind(wait=False)
         try:
-            steps: list[OffsetStep] = self._consumer.offset_steps()
             txn = self._producer.begin_transaction()
             self._at_hand = block = Block(txn, messages, self._failures)
             txn.send_offsets(self._consumer.group_id, steps)

@@ -17,7 +17,6 @@ from logtx.journal.errors import (
     ClaimFencedError,
     ConfigError,
     CoordinatorNotAvailableError,
-    GroupBoundError,
     NotSupportedError,
     OffsetsPendingError,
 )
@@ -47,7 +46,7 @@ class FakeQueries:
 
     def bind_group(self, group: str, transaction_group: str | None) -> Binding:
         assert group
-        self.bound = self.bound or transaction_group
+        assert transaction_group is None, "only a producer binds"
         return Binding(self.bound)
 
     def claim_offsets(
@@ -58,8 +57,7 @@ class FakeQueries:
         claimant: int,
         expected: Mapping[Key, int] | None,
     ) -> Claimed:
-        if self.bind_group(group, transaction_group).transaction_group != transaction_group:
-            raise GroupBoundError(group)
+        assert (self.bound, bool(group)) == (transaction_group, True)
         keys = tuple(partitions)
         self.asked.append((keys, expected))
         held = {self.claims.get(key) for key in keys}
@@ -278,8 +276,8 @@ def test_nothing_is_claimed_in_a_group_that_never_committed(
 def test_steps_carry_the_claim_under_which_they_were_read(
     queries: FakeQueries, make_consumer: MakeConsumer
 ) -> None:
-    consumer = opened(make_consumer, transaction_group="ours")
-    assert queries.bound == "ours"
+    queries.bound = "ours"
+    consumer = opened(make_consumer)
     assert queries.asked == [((("t", 0), ("t", 1)), None)]
     read(consumer, 1)
     steps = consumer.offset_steps()
@@ -291,15 +289,6 @@ def test_steps_carry_the_claim_under_which_they_were_read(
     consumer.seek(TopicPartition("t", 0, 0))
     read(consumer, 3)
     assert claims_of(consumer) == {2}
-
-
-@pytest.mark.usefixtures("written")
-def test_a_transaction_group_that_is_set_must_be_the_one_that_commits(
-    queries: FakeQueries, make_consumer: MakeConsumer
-) -> None:
-    queries.bound = "theirs"
-    with pytest.raises(GroupBoundError):
-        opened(make_consumer, transaction_group="ours")
 
 
 @pytest.mark.usefixtures("written")

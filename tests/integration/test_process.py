@@ -28,15 +28,17 @@ class Bench:
         self.partitions = partitions
         self.source, self.sink = cluster.topic(partitions), cluster.topic()
         self.count = 0
-        self._plain = cluster.producer()
+        self._feeder = cluster.producer()
         self._names = 0
 
     def feed(self, count: int) -> None:
-        """More input, spread over the partitions."""
-        for _ in range(count):
-            self._plain.produce(self.source, b"%d" % self.count, partition=self.count % 2)
-            self.count += 1
-        self._plain.flush(WAIT_S)
+        """More input, spread over the partitions, in transactions that no block ends with."""
+        while count > 0:
+            with self._feeder.begin_transaction() as txn:
+                for _ in range(min(count, 17)):
+                    txn.produce(self.source, b"%d" % self.count, partition=self.count % 2)
+                    self.count += 1
+            count -= 17
 
     def consumer(self, *, subscribe: bool = False, **settings: Any) -> logtx.Consumer:
         made = self.cluster.consumer(group_id="g", offsets_storage="transactions", **settings)
@@ -108,16 +110,16 @@ def test_a_block_that_is_not_full_waits_for_more_as_long_as_it_may_linger(bench:
 
 
 @pytest.mark.parametrize("in_flight", [1, 3])
+@pytest.mark.parametrize("isolation", ["read_committed", "serializable"])
 @pytest.mark.parametrize("fault", ["aborted by the operator", "aborted by the application"])
 def test_trap_26_what_goes_on_from_an_aborted_one_is_redone_with_it(
-    bench: Bench, in_flight: int, fault: str
+    bench: Bench, in_flight: int, isolation: str, fault: str
 ) -> None:
     bench.feed(300)
     aborted, redone = 0, []
+    consumer, producer = bench.consumer(isolation_level=isolation), bench.producer()
     for number, block in enumerate(
-        logtx.process(
-            bench.consumer(), bench.producer(), max_records=10, in_flight=in_flight, timeout=0.3
-        )
+        logtx.process(consumer, producer, max_records=10, in_flight=in_flight, timeout=0.5)
     ):
         redone.append(block.redone)
         bench.copy(block)
@@ -238,6 +240,18 @@ def test_stop_ends_the_loop_after_the_block_at_hand(bench: Bench) -> None:
     for block in logtx.process(consumer, producer, stop=stop):
         bench.copy(block)
     bench.check()
+
+
+def test_a_coordinator_that_dies_in_the_middle_costs_time_only(bench: Bench) -> None:
+    fleet = Fleet(bench, 4)
+    fleet.add()
+    for _ in range(3):
+        bench.feed(50)
+        bench.cluster.kill_coordinator()
+        time.sleep(0.1)
+        bench.cluster.start_coordinators()
+    bench.check()
+    fleet.end()
 
 
 class Fleet:
