@@ -56,14 +56,15 @@ def kafka_producer(servers: str, transactional_id: str | None) -> confluent_kafk
     return producer
 
 
-def logtx_producer(servers: str, transactional_id: str) -> logtx.Producer:
-    """logtx's, connected to its coordinator."""
+def logtx_producer(servers: str, transactional_id: str, **settings: Any) -> logtx.Producer:
+    """logtx's, connected to its coordinator; `settings` have underscores for dots."""
     producer = logtx.Producer(
         {
             **PRODUCER,
             "bootstrap.servers": servers,
             "transactional.id": transactional_id,
             "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+            **{name.replace("_", "."): value for name, value in settings.items()},
         }
     )
     producer.init_transactions()

@@ -59,10 +59,10 @@ class Comparison:
     """One line of the result: two sides beside each other, and a ratio that was asked for."""
 
     title: str
-    kafka: str
-    """Side shown as Kafka's."""
     logtx: str
     """Side shown as logtx's."""
+    kafka: str | None = None
+    """Side shown as Kafka's; None where Kafka has no equal of it."""
     baseline: str | None = None
     """What logtx's is divided by, where that is not Kafka's."""
     target: float | None = None
@@ -71,7 +71,9 @@ class Comparison:
     @property
     def divisor(self) -> str:
         """The side that logtx's is divided by."""
-        return self.baseline or self.kafka
+        found = self.baseline or self.kafka
+        assert found is not None, self.title
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

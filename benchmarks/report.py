@@ -79,7 +79,7 @@ def _scenario(result: Result) -> Json:
 def _line(line: Line) -> Json:
     return {
         "title": line.comparison.title,
-        "kafka": asdict(line.kafka),
+        "kafka": None if line.kafka is None else asdict(line.kafka),
         "logtx": asdict(line.logtx),
         "ratio": asdict(line.ratio),
         "target": line.comparison.target,
@@ -123,8 +123,10 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def spread(values: Mapping[str, float]) -> str:
-    """Median, and between what the rounds lay."""
+def spread(values: Mapping[str, float] | None) -> str:
+    """Median, and between what the rounds lay; nothing of nothing."""
+    if values is None:
+        return ""
     shown = Spread(**values)
     return f"{number(shown.median)} ({number(shown.least)} to {number(shown.most)})"
 

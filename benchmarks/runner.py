@@ -21,7 +21,7 @@ class Line:
     """A comparison's outcome."""
 
     comparison: Comparison
-    kafka: Spread
+    kafka: Spread | None
     logtx: Spread
     ratio: Spread
     met: bool | None
@@ -57,9 +57,10 @@ class Result:
 
     def _line(self, comparison: Comparison) -> Line:
         found = ratio(self.values(comparison.logtx), self.values(comparison.divisor))
+        kafka = comparison.kafka
         return Line(
             comparison=comparison,
-            kafka=Spread.of(self.values(comparison.kafka)),
+            kafka=None if kafka is None else Spread.of(self.values(kafka)),
             logtx=Spread.of(self.values(comparison.logtx)),
             ratio=found,
             met=is_met(found.median, comparison.target, self.scenario.better),

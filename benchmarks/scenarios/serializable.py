@@ -1,0 +1,143 @@
+"""Reading committed records in serial order, beside reading them partition by partition."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, Final
+
+import logtx
+
+from ..clients import (
+    CONNECT_TIMEOUT_S,
+    CONSUMER,
+    consumer_config,
+    delete_topics,
+    from_start,
+    logtx_producer,
+    make_topic,
+    shown,
+)
+from ..model import Better, Comparison, Context, Sample, Scenario
+from .consumption import read_all
+
+PARTITIONS: Final = 3
+TRANSACTIONS: Final = {99: 3_000, 9: 11_000}
+"""In the backlog, by how many records each has."""
+VALUE: Final = b"x" * 100
+IN_FLIGHT: Final = 64
+
+
+class _Reading:
+    """Reads the topic from its start to its last record with a new consumer, once a round."""
+
+    isolation = ""
+
+    def __init__(self, context: Context, records: int) -> None:
+        self.context = context
+        self.records = records
+
+    def open(self) -> None:
+        """Every round has a consumer of its own."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def measure(self) -> Sample:
+        """Run one round."""
+        name = _name(self.records)
+        settings = {
+            **consumer_config(self.context.bootstrap_servers, f"{name}-{self.isolation}"),
+            "isolation.level": self.isolation,
+            "transaction.group": name,
+        }
+        with logtx.Consumer(settings) as consumer:
+            consumer.assign(from_start(name, PARTITIONS))
+            return read_all(consumer, _total(self.context, self.records), reads_all=True)
+
+
+class ReadCommitted(_Reading):
+    """Partition by partition."""
+
+    isolation = "read_committed"
+
+
+class Serializable(_Reading):
+    """In the order of the decisions."""
+
+    isolation = "serializable"
+
+
+def _name(records: int) -> str:
+    """Of the topic, and of the transaction group that writes it."""
+    return f"bench-serial-{records}"
+
+
+def _transactions(context: Context, records: int) -> int:
+    return int(context.sized(TRANSACTIONS[records], 10))
+
+
+def _total(context: Context, records: int) -> int:
+    return _transactions(context, records) * records
+
+
+def prepare(context: Context) -> None:
+    """Write transactions of each size, their records in turn to all partitions."""
+    servers = context.bootstrap_servers
+    for records in TRANSACTIONS:
+        name = _name(records)
+        make_topic(servers, name, PARTITIONS)
+        flying: deque[Future[Any]] = deque()
+        with logtx_producer(servers, f"{name}-fill", transaction_group=name) as producer:
+            for _ in range(_transactions(context, records)):
+                transaction = producer.begin_transaction()
+                for number in range(records):
+                    transaction.produce(name, VALUE, partition=number % PARTITIONS)
+                flying.append(transaction.commit_async())
+                if len(flying) >= IN_FLIGHT:
+                    flying.popleft().result(CONNECT_TIMEOUT_S)
+            while flying:
+                flying.popleft().result(CONNECT_TIMEOUT_S)
+
+
+def finish(context: Context) -> None:
+    """Delete the topics."""
+    delete_topics(context.bootstrap_servers, [_name(records) for records in TRANSACTIONS])
+
+
+_BACKLOGS: Final = " and one of ".join(
+    f"{count:,} transactions of {records} records" for records, count in TRANSACTIONS.items()
+)
+
+SERIALIZABLE: Final = Scenario(
+    name="serializable",
+    title="isolation.level=serializable",
+    unit="records/s",
+    better=Better.HIGHER,
+    method=(
+        f"A new consumer a round reads a backlog of {_BACKLOGS}, of 100 bytes, each transaction's "
+        f"records in turn in {PARTITIONS} partitions, as in committed consumption: in the order of "
+        "the decisions (serializable), and partition by partition (read_committed). Kafka has no "
+        "equal of it. Measured: records, over the time from the first record's delivery to the "
+        "last's."
+    ),
+    settings=(shown({k: v for k, v in CONSUMER.items() if k != "isolation.level"}),),
+    sides={
+        f"{side.isolation}-{records}": partial(side, records=records)
+        for records in TRANSACTIONS
+        for side in (ReadCommitted, Serializable)
+    },
+    comparisons=tuple(
+        Comparison(
+            title=f"serializable, {records} records in {PARTITIONS} partitions; "
+            "ratio: to logtx's read_committed",
+            logtx=f"serializable-{records}",
+            baseline=f"read_committed-{records}",
+            target=0.5,
+        )
+        for records in TRANSACTIONS
+    ),
+    prepare=prepare,
+    finish=finish,
+)

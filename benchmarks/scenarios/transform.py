@@ -1,0 +1,244 @@
+"""Consume, transform, produce: input offsets and output in one transaction, exactly once."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final
+
+import confluent_kafka
+
+import logtx
+
+from ..clients import (
+    CONNECT_TIMEOUT_S,
+    CONSUMER,
+    PRODUCER,
+    consumer_config,
+    delete_topics,
+    from_start,
+    kafka_producer,
+    logtx_producer,
+    make_topic,
+    shown,
+)
+from ..model import Better, Comparison, Context, Sample, Scenario
+
+PARTITIONS: Final = 4
+RECORDS: Final = 100
+"""Input records in a transaction, and as many output records."""
+TRANSACTIONS: Final = 3_000
+"""In the backlog: more than a round gets through."""
+SECONDS: Final = 1.5
+WARM_UP_ROUNDS: Final = 2
+IN_FLIGHT: Final = 8
+VALUE: Final = b"x" * 100
+KINDS: Final = ("kafka", "logtx")
+
+
+def _input(kind: str) -> str:
+    return f"bench-transform-{kind}-in"
+
+
+def _output(kind: str) -> str:
+    return f"bench-transform-{kind}-out"
+
+
+class _Transform:
+    """A round reads the input's backlog from its start, as a new consumer group."""
+
+    kind = ""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.output = _output(self.kind)
+        self.groups = itertools.count()
+        self.name = f"bench-{type(self).__name__}"
+        self.producer: Any = None
+        self.consumer: Any = None
+
+    def connect(self, settings: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    def transaction(self, batch: list[Any]) -> None:
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Wait for all that was begun."""
+
+    def measure(self) -> Sample:
+        """Run one round."""
+        group = f"{self.name}-{next(self.groups)}"
+        self.consumer = self.connect(consumer_config(self.context.bootstrap_servers, group))
+        try:
+            self.consumer.assign(from_start(_input(self.kind), PARTITIONS))
+            # The group's first commit is not measured: connections are made for it.
+            self.transaction(self._batch())
+            self.settle()
+            return self._run(self.transaction)
+        finally:
+            self.consumer.close()
+
+    def _run(self, transaction: Callable[[list[Any]], None]) -> Sample:
+        clock = time.perf_counter
+        done, most = 0, _transactions(self.context) - 1
+        started = clock()
+        until = started + self.context.sized(SECONDS, 0.2)
+        while clock() < until and done < most:
+            transaction(self._batch())
+            done += 1
+        self.settle()
+        rate = done / (clock() - started)
+        return Sample(rate * RECORDS, {"transactions": float(done), "transactions/s": rate})
+
+    def _batch(self) -> list[Any]:
+        consumer = self.consumer
+        batch: list[Any] = []
+        while len(batch) < RECORDS:
+            # consume(n, t) would wait all of t for a full batch.
+            message = consumer.poll(CONNECT_TIMEOUT_S)
+            if message is None:
+                raise TimeoutError("the input came to an end")
+            batch.append(message)
+            batch += consumer.consume(RECORDS - len(batch), 0) if len(batch) < RECORDS else ()
+        return batch
+
+
+class KafkaSequential(_Transform):
+    """Kafka's: its consumer's offsets sent to its producer's transaction."""
+
+    kind = "kafka"
+
+    def open(self) -> None:
+        """Connect the producer; every round has a consumer of its own."""
+        self.producer = kafka_producer(self.context.bootstrap_servers, self.name)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def connect(self, settings: dict[str, Any]) -> Any:
+        """A new consumer."""
+        return confluent_kafka.Consumer(settings)
+
+    def transaction(self, batch: list[Any]) -> None:
+        """begin, produce, send offsets, commit."""
+        producer, consumer = self.producer, self.consumer
+        producer.begin_transaction()
+        for message in batch:
+            producer.produce(self.output, message.value(), message.key())
+        places = consumer.position(consumer.assignment())
+        producer.send_offsets_to_transaction(
+            [place for place in places if place.offset >= 0],
+            consumer.consumer_group_metadata(),
+            CONNECT_TIMEOUT_S,
+        )
+        producer.commit_transaction(CONNECT_TIMEOUT_S)
+
+
+class LogtxSequential(_Transform):
+    """logtx's, one transaction after another."""
+
+    kind = "logtx"
+
+    def open(self) -> None:
+        """Connect the producer; every round has a consumer of its own."""
+        self.producer = logtx_producer(self.context.bootstrap_servers, self.name)
+
+    def close(self) -> None:
+        """Disconnect."""
+        self.producer.close()
+
+    def connect(self, settings: dict[str, Any]) -> Any:
+        """A new consumer, whose positions transactions commit."""
+        return logtx.Consumer({**settings, "offsets.storage": "transactions"})
+
+    def transaction(self, batch: list[Any]) -> None:
+        """begin, produce, send offsets, commit."""
+        self._begin(batch).commit(CONNECT_TIMEOUT_S)
+
+    def _begin(self, batch: list[Any]) -> logtx.Transaction:
+        transaction: logtx.Transaction = self.producer.begin_transaction()
+        for message in batch:
+            transaction.produce(self.output, message.value(), message.key())
+        transaction.send_offsets(self.consumer)
+        return transaction
+
+
+class LogtxPipelined(LogtxSequential):
+    """logtx's, several undecided at a time."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.flying: deque[Future[Any]] = deque()
+
+    def transaction(self, batch: list[Any]) -> None:
+        """The same, but the decision is waited for later."""
+        self.flying.append(self._begin(batch).commit_async())
+        if len(self.flying) >= IN_FLIGHT:
+            self.flying.popleft().result(CONNECT_TIMEOUT_S)
+
+    def settle(self) -> None:
+        """Wait for all decisions."""
+        while self.flying:
+            self.flying.popleft().result(CONNECT_TIMEOUT_S)
+
+
+def _transactions(context: Context) -> int:
+    return int(context.sized(TRANSACTIONS, 10))
+
+
+def prepare(context: Context) -> None:
+    """Create topics, and fill the inputs; both sides read plain records."""
+    servers = context.bootstrap_servers
+    producer = kafka_producer(servers, None)
+    for kind in KINDS:
+        make_topic(servers, _input(kind), PARTITIONS)
+        make_topic(servers, _output(kind), PARTITIONS)
+        for number in range(_transactions(context) * RECORDS):
+            producer.produce(_input(kind), VALUE, b"%d" % number, partition=number % PARTITIONS)
+            if not number % 1_000:
+                producer.flush(CONNECT_TIMEOUT_S)
+        if producer.flush(CONNECT_TIMEOUT_S):
+            raise TimeoutError("the input was not acknowledged")
+
+
+def finish(context: Context) -> None:
+    """Delete the topics."""
+    topics = [name(kind) for kind in KINDS for name in (_input, _output)]
+    delete_topics(context.bootstrap_servers, topics)
+
+
+TRANSFORM: Final = Scenario(
+    name="transform",
+    title="Consume, transform, produce",
+    unit="records/s",
+    better=Better.HIGHER,
+    method=(
+        f"A consumer and a producer in one process: transactions of {RECORDS} input records of "
+        "100 bytes each, as many output records and the input's offsets, for "
+        f"{SECONDS} s a round from a backlog in {PARTITIONS} partitions. Kafka's by "
+        "send_offsets_to_transaction, one after another, for its producer has one at a time; "
+        f"logtx's one after another, and {IN_FLIGHT} in flight. A round is a new consumer group, "
+        "whose first transaction is not measured. Measured: input records of decided "
+        "transactions, over the time from the first begin to the last acknowledged commit."
+    ),
+    settings=(shown(PRODUCER), shown(CONSUMER)),
+    sides={"kafka": KafkaSequential, "logtx": LogtxSequential, "logtx-pipelined": LogtxPipelined},
+    comparisons=(
+        Comparison(
+            title=f"consume-transform-produce, {RECORDS} records, one after another",
+            kafka="kafka",
+            logtx="logtx",
+            target=5,
+        ),
+        Comparison(
+            title=f"the same, {IN_FLIGHT} in flight", kafka="kafka", logtx="logtx-pipelined"
+        ),
+    ),
+    prepare=prepare,
+    finish=finish,
+    warm_up_rounds=WARM_UP_ROUNDS,
+)
