@@ -36,6 +36,9 @@ class ShardConfig:
     """Transactions that one producer may have open."""
     max_open: int = 100_000
     """Transactions that may be open in the journal partition."""
+    max_waiting_bytes: int = 32 * 1024 * 1024
+    """Commits of one producer that may wait for another's input offsets: half of what its stream
+    may have under way, or the one that they wait for would not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

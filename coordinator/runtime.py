@@ -60,6 +60,8 @@ TICK_S: Final = 0.05
 STILL_S: Final = 0.4
 """Between two looks at the clock, so much more than `TICK_S` is a pause in which others may have
 given this process up."""
+CLEARED_MAX: Final = 500
+"""Offsets records of former owners that are removed at a stretch."""
 DOUBT_S: Final = 2.0
 LASTING_S: Final = 5.0
 """A tenure that lasted so long was not one of a duel."""
@@ -437,12 +439,22 @@ class PartitionRuntime:
         )
         self._serving = _Serving(tenure, shell, housekeeping, time.monotonic())
         self.status = Serving.SERVING
-        for group in shard.offsets.groups():
-            for epoch in shard.past_epochs:
-                key = OffsetsKey(group, self.partition, shard.incarnation, epoch)
-                self._services.offsets.clear(key)
         tenure.begin(_now())
         self._services.changed()
+        self._ask(self._clear_offsets(tenure))
+
+    async def _clear_offsets(self, tenure: Tenure) -> None:
+        """Remove what earlier owners wrote of the offsets, by and by."""
+        shard, cleared = tenure.shard, 0
+        for group in shard.offsets.groups():
+            for epoch in shard.past_epochs:
+                if tenure.over:
+                    return
+                key = OffsetsKey(group, self.partition, shard.incarnation, epoch)
+                self._services.offsets.clear(key)
+                cleared += 1
+                if cleared % CLEARED_MAX == 0:
+                    await asyncio.sleep(TICK_S)
 
     def _acknowledged(self, journal: Appender, durable: bool) -> None:
         if not durable:

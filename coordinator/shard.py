@@ -39,6 +39,7 @@ from typing import Final
 from ..journal.control import BranchRange, TopicPartition
 from ..journal.errors import (
     ClaimFencedError,
+    CoordinatorBusyError,
     CorruptRecordError,
     LogtxError,
     NotSupportedError,
@@ -546,6 +547,11 @@ class Shard:
         open_now = self.producers[transaction.producer_id].open
         verdict = self.offsets.evaluate(transaction, open_now)
         if verdict is Verdict.WAIT and transaction.doomed is None:
+            if not self._waiting.has_room(
+                transaction.begin, command, refs, self.config.max_waiting_bytes
+            ):
+                busy = CoordinatorBusyError("too many bytes of commits wait for input offsets")
+                return self._refused(refs[-1:], busy)
             self._waiting.add(transaction.begin, command, refs)
             return Decision()
         self._waiting.pop(transaction.begin)

@@ -36,6 +36,8 @@ from .decision import Decision, Effect, Instant, Ref, WriteOffsets
 from .shard import Shard
 from .snapshot import SnapshotTaker
 
+EFFECTS_MAX: Final = 500
+"""Transactions whose markers are begun at a stretch: they hold an event loop for 50 ms."""
 RECORD_MAX_BYTES: Final = 900_000
 """Largest journal record: below Kafka's default limit of 1 MiB for a batch, with room."""
 
@@ -147,6 +149,8 @@ class Tenure:
         """Those that the question on its way is for."""
         self._asked_at = 0
         """What was acknowledged when it was asked; what came later may lie behind the answer."""
+        self._todo: deque[Effect] = deque()
+        """Effects that were counted and not carried out."""
         self._unwritten: dict[int, int] = {}
         """BEGIN → effects that are not durable yet."""
         self._gone: dict[int, tuple[TopicPartition, ...]] = {}
@@ -165,7 +169,11 @@ class Tenure:
         return len(self._parked) + len(self._asked) + len(self._asking)
 
     def begin(self, now: Instant) -> None:
-        """Redo what earlier owners may have left undone, and do what is due."""
+        """Redo what earlier owners may have left undone, and do what is due.
+
+        Of very much only the first: the rest by and by, in each `tick`. An owner that said nothing
+        before all of it was on its way would be taken for one that does not serve.
+        """
         self._execute(self.shard.loaded(now))
         self.tick(now)
 
@@ -185,6 +193,7 @@ class Tenure:
 
     def tick(self, now: Instant) -> None:
         """Do what time and other decisions have made due."""
+        self._carry_out()
         while not self._resting and (decision := self.shard.due(now)) is not None:
             self._apply(decision)
 
@@ -401,8 +410,17 @@ class Tenure:
         for effect in effects:
             begin = effect.begin if isinstance(effect, WriteOffsets) else effect.transaction.begin
             self._unwritten[begin] = self._unwritten.get(begin, 0) + 1
-        for effect in effects:
-            self._shell.execute(effect)
+        behind = bool(self._todo)
+        self._todo.extend(effects)
+        if not behind:
+            self._carry_out()
+
+    def _carry_out(self) -> None:
+        # In order, for markers must stand in commit-sequence order.
+        for _ in range(EFFECTS_MAX):
+            if not self._todo or self.over or self.settling:
+                return  # Of what is left here, whoever goes on does all again.
+            self._shell.execute(self._todo.popleft())
 
     # ---- replies ---------------------------------------------------------------------------
 

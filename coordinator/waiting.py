@@ -5,12 +5,19 @@ Pure and volatile: lost with the process, and the clients ask again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from .commands import End
 from .decision import Ref
 from .metadata import Transaction, TransactionMetadataStore
+
+_REQUEST_BYTES: Final = 512
+_PARTITION_BYTES: Final = 32
+_CHAR_BYTES: Final = 4
+_BRANCH_BYTES: Final = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +28,15 @@ class Waiting:
     refs: tuple[Ref, ...]
     """Of the request and its repeats: a client that lost its patience gets every answer."""
 
+    @property
+    def size(self) -> int:
+        """Upper bound in bytes of its requests, as a stream's window counts them."""
+        request = _REQUEST_BYTES + sum(
+            _PARTITION_BYTES + _CHAR_BYTES * len(topic) + _BRANCH_BYTES * len(branches)
+            for (topic, _), branches in self.command.writes.items()
+        )
+        return request * len(self.refs)
+
 
 class WaitingCommits:
     """The commits of one shard that wait, by the BEGIN of their transaction."""
@@ -28,11 +44,30 @@ class WaitingCommits:
     def __init__(self) -> None:
         """None waits."""
         self._waiting: dict[int, Waiting] = {}
+        self._sizes: Counter[str] = Counter()
+        """Producer → bytes of its commits that wait."""
         self._wake: set[str] = set()
 
     def add(self, begin: int, command: End, refs: tuple[Ref, ...]) -> None:
         """A commit waits; `refs` has those that wait for it already."""
-        self._waiting[begin] = Waiting(command, refs)
+        self._drop(begin)
+        waiting = self._waiting[begin] = Waiting(command, refs)
+        self._sizes[command.session.producer_id] += waiting.size
+
+    def has_room(self, begin: int, command: End, refs: tuple[Ref, ...], bytes_max: int) -> bool:
+        """Whether a commit may wait with the others of its producer; alone it always may."""
+        already = self._waiting.get(begin)
+        others = self._sizes[command.session.producer_id] - (already.size if already else 0)
+        return not others or others + Waiting(command, refs).size <= bytes_max
+
+    def _drop(self, begin: int) -> Waiting | None:
+        waiting = self._waiting.pop(begin, None)
+        if waiting is not None:
+            name = waiting.command.session.producer_id
+            self._sizes[name] -= waiting.size
+            if not self._sizes[name]:
+                del self._sizes[name]
+        return waiting
 
     def refs(self, begin: int) -> tuple[Ref, ...]:
         """Who waits for the commit of a transaction."""
@@ -41,7 +76,7 @@ class WaitingCommits:
 
     def pop(self, begin: int) -> tuple[Ref, ...]:
         """The transaction is decided, or its commit refused: who waited for it."""
-        waiting = self._waiting.pop(begin, None)
+        waiting = self._drop(begin)
         return waiting.refs if waiting is not None else ()
 
     def wake(self, producer_id: str) -> None:
@@ -61,12 +96,13 @@ class WaitingCommits:
         gone = set(map(id, refs))
         for begin, waiting in list(self._waiting.items()):
             left = tuple(ref for ref in waiting.refs if id(ref) not in gone)
+            if len(left) < len(waiting.refs):
+                self._drop(begin)
             if left:
-                self._waiting[begin] = Waiting(waiting.command, left)
-            else:
-                del self._waiting[begin]
+                self.add(begin, waiting.command, left)
 
     def clear(self) -> None:
         """Nobody waits any more."""
         self._waiting.clear()
+        self._sizes.clear()
         self._wake.clear()
