@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, cast
 
 from confluent_kafka import (
@@ -105,15 +105,13 @@ class Positions:
                 start, began = stored, Began.ELSEWHERE
             else:
                 start, began = self.start_at(partition)
-            self._reading.add(key, start, stored, began).claim = taken.claim
+            assigned = self._reading.add(key, start, stored, began)
+            assigned.claim, assigned.unsent = taken.claim, False
 
-    def give_up(self, keys: Iterable[TopicPartition]) -> None:
+    def give_up(self, keys: Collection[TopicPartition]) -> None:
         """The group took these away."""
-        for key in keys:
-            assigned = self._reading.assigned.get(key)
-            if assigned is not None and self._transactional:
-                before = assigned.stored or assigned.origin
-                self._lost_input |= assigned.buffer.position().place != before.place
+        gone = [a for key, a in self._reading.assigned.items() if key in keys]
+        self._lost_input |= self._transactional and any(a.unsent for a in gone)
         self._reading.remove(keys)
         if not self._reading.assigned:
             self._rewinds, self._claims_at_s = False, None
@@ -252,6 +250,7 @@ class Positions:
                 from_place = assigned.stored.place if assigned.stored else None
                 steps.append(OffsetStep(topic, partition, from_place, position, assigned.claim))
                 assigned.stored = position
+            assigned.unsent = False
         return steps
 
     def rewind_later(self) -> None:
@@ -307,7 +306,8 @@ class Positions:
             assigned = self._reading.assigned[key]
             stored = taken.positions.get(key)
             start = stored if stored is not None else assigned.origin
-            self._reading.add(key, start, stored, assigned.began).claim = taken.claim
+            again = self._reading.add(key, start, stored, assigned.began)
+            again.claim, again.unsent = taken.claim, False
         self._reading.reassign(keys)
 
     def close(self) -> None:

@@ -61,7 +61,7 @@ class Assigned:
 
     __slots__ = (
         *("active", "began", "buffer", "claim", "held", "key", "marked"),
-        *("origin", "paused", "stored", "told", "urgent"),
+        *("origin", "paused", "stored", "told", "unsent", "urgent"),
     )
 
     def __init__(
@@ -76,6 +76,8 @@ class Assigned:
         self.began = began
         self.claim: int | None = None
         """Number of the claim that it is read under; None where nothing was to be claimed."""
+        self.unsent = False
+        """Records of it were delivered since steps of an IOV were handed out last."""
         self.marked: Position | None = None
         """What `Consumer.store_offsets` chose to be committed."""
         self.paused = False
@@ -185,7 +187,7 @@ class Reading:
         assigned.buffer = self.make_buffer(assigned)
         if former is not None:
             assigned.paused, assigned.marked = former.paused, former.marked
-            assigned.claim = former.claim
+            assigned.claim, assigned.unsent = former.claim, former.unsent
         self.assigned[key] = assigned
         self._changed()
         return assigned
@@ -402,6 +404,7 @@ class Reading:
                 continue
             records = assigned.buffer.take(room)
             self.counters.delivered_records += len(records)
+            assigned.unsent = assigned.unsent or bool(records)
             taken += records
             if assigned.buffer.ready:
                 self._active.append(assigned)

@@ -211,6 +211,7 @@ class SerialReader:
                 break
             records = share.buffer.take(limit - len(taken), more=share.key in touched)
             touched.add(share.key)
+            self._reading.assigned[share.key].unsent = True
             self._counters.delivered_records += len(records)
             taken += cast(list[Message], records)
             if not share.buffer.delivering:
@@ -297,6 +298,7 @@ class SerialReader:
         self._given = given = self._shares_of(whole)
         for share in given:
             share.buffer.hand_over(share.entry.txid)
+            self._reading.assigned[share.key].unsent = True
         partitions = tuple(share.key for share in given)
         return CommittedTransaction(
             txid=decision.txid,

@@ -26,7 +26,7 @@ from logtx.journal.position import Place, Position
 from logtx.journal.records import OffsetStep
 
 from .conftest import MakeConsumer
-from .logs import Transactions, read
+from .logs import Transactions, read, wait_for
 
 PLACE = TopicPartition("t", 0)
 
@@ -391,3 +391,20 @@ def test_trap_24_what_was_made_of_input_that_the_group_took_away_is_not_committe
     consumer.rewind()
     assert read(consumer, 2) == [b"p1", b"p2"]
     assert queries.commit(consumer.offset_steps())
+
+
+@pytest.mark.usefixtures("queries")
+def test_trap_24_what_was_passed_over_and_never_delivered_is_nobodys_loss(
+    log: MemoryLog, make_consumer: MakeConsumer
+) -> None:
+    settings = {"offsets_storage": "transactions", "coordinator_timeout_ms": 2_000}
+    consumer = make_consumer(group_id="g", **settings)
+    consumer.subscribe(["t"])
+    transactions = Transactions(log)
+    transactions.transaction("t", [b"never"], commit=False)
+    place = TopicPartition("t", 0)
+    wait_for(lambda: consumer.position([place])[0].offset == 2, consumer)
+    log.expel_member("g", str(consumer.memberid()))
+    transactions.append("t", [b"p"])
+    assert read(consumer, 1) == [b"p"]
+    assert places(consumer.offset_steps()) == [(0, None, Place(3))]
