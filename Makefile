@@ -7,7 +7,7 @@ LOCKS := requirements.lock make/build.lock make/jdk.lock
 SIDE_BY_SIDE := -n 2 --dist loadfile
 export PYTHON
 
-.PHONY: help demo test test-all check search bench bench-failover bench-recovery simulate proto lock clean
+.PHONY: help demo test test-all check search bench bench-failover bench-recovery bench-spill simulate proto lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -44,6 +44,9 @@ bench-failover: $(READY) ## Measure stalls when coordinators are killed, moved, 
 
 bench-recovery: $(READY) ## Measure how long a coordinator loads a long journal (ARGS="--help")
 	$(BIN)/python -m benchmarks.recovery $(ARGS)
+
+bench-spill: $(READY) ## Measure memory and time of a 5 GB transaction (ARGS="--gigabytes 2")
+	$(BIN)/python -m benchmarks.spill $(ARGS)
 
 proto: $(READY) ## Generate Python from the .proto files
 	make/proto.sh

@@ -21,7 +21,7 @@ from ..journal.errors import ConsumerError, LogtxError, MalformedHeaderError
 from ..journal.log import Log, LogConsumer
 from ..journal.position import Position
 from .buffer import PartitionBuffer
-from .config import ConsumerConfig, IsolationLevel
+from .config import MIB, ConsumerConfig, IsolationLevel
 from .counters import Counters
 from .lookup import LookUps
 from .pending import PendingTransactionMap, Record
@@ -35,6 +35,8 @@ FETCH_MAX_RECORDS: Final = 1_000
 as many cost no less CPU per record, half as many a seventh more."""
 HELD_MAX_RECORDS: Final = 20_000
 """A partition that holds more to deliver is paused, so that a long delivery is not outrun."""
+HELD_MAX_BYTES: Final = 16 * MIB
+"""Or that has read so much, of values, since something waits for delivery in it."""
 FETCH_EVERY_S: Final = 0.05
 """While a long transaction is delivered, the other partitions are read this often."""
 UPKEEP_EVERY_S: Final = 1.0
@@ -60,7 +62,7 @@ class Assigned:
     """One assigned partition."""
 
     __slots__ = (
-        *("active", "began", "buffer", "claim", "held", "key", "marked"),
+        *("active", "ahead_bytes", "began", "buffer", "claim", "held", "key", "marked"),
         *("origin", "paused", "stored", "told", "unsent", "urgent"),
     )
 
@@ -86,6 +88,8 @@ class Assigned:
         """By us, until what is read ahead is delivered."""
         self.active = False
         """In the queue of those that may have something to deliver."""
+        self.ahead_bytes = 0
+        """Of values that were read since something waits for delivery."""
         self.urgent = False
         """Others wait for what comes here: it is never held."""
         self.told = False
@@ -312,9 +316,13 @@ class Reading:
 
     def _feed(self, assigned: Assigned, batch: Sequence[Message]) -> None:
         buffer = assigned.buffer
+        if assigned.active or assigned.key in self._blocked:
+            assigned.ahead_bytes += sum(map(len, batch))
         buffer.feed(cast(Sequence[Record], batch))
         self._wake(assigned)
-        if assigned.held or assigned.urgent or buffer.queued_records <= HELD_MAX_RECORDS:
+        if assigned.held or assigned.urgent:
+            return
+        if buffer.queued_records <= HELD_MAX_RECORDS and assigned.ahead_bytes <= HELD_MAX_BYTES:
             return
         assigned.held = True
         self._inner.pause([assigned.kafka()])
@@ -410,6 +418,7 @@ class Reading:
                 self._active.append(assigned)
                 continue
             assigned.active = False
+            assigned.ahead_bytes = 0
             self._wake(assigned)
             if not assigned.buffer.blocked:
                 self.release(assigned)

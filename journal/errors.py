@@ -262,7 +262,8 @@ class TornTransactionError(ConsumerError):
 class SpillError(ConsumerError):
     """Pending transactions can't be spilled to disk; nothing was lost or committed.
 
-    Free space or name a writable ``pending.dir``, then start the consumer again.
+    Free space, name a writable ``pending.dir`` or raise ``pending.disk.max.bytes``, then start the
+    consumer again.
     """
 
 

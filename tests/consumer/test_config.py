@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from logtx.consumer.config import ConsumerConfig, IsolationLevel, OffsetsStorage
+from logtx.consumer.config import MIB, ConsumerConfig, IsolationLevel, OffsetsStorage
 from logtx.journal.errors import ConfigError
 
 
@@ -35,6 +35,22 @@ def test_librdkafkas_settings_pass_and_ours_do_not() -> None:
     assert config.pending_dir == "/x"
 
 
+@pytest.mark.parametrize(
+    ("memory", "kbytes"), [(0, 1_024), (16 * MIB, 4_096), (64 * MIB, 16_384), (2**40, 65_536)]
+)
+def test_librdkafkas_queue_is_bounded_in_proportion(memory: int, kbytes: int) -> None:
+    config = parse(**{"pending.memory.max.bytes": memory})
+    assert config.librdkafka["queued.max.messages.kbytes"] == kbytes
+    given = parse(**{"pending.memory.max.bytes": memory, "queued.max.messages.kbytes": 7})
+    assert given.librdkafka["queued.max.messages.kbytes"] == 7
+
+
+@pytest.mark.parametrize(("given", "limit"), [(-1, None), (0, 0), (10**12, 10**12)])
+def test_the_limit_of_disk(given: int, limit: int | None) -> None:
+    assert parse().pending_disk_max_bytes is None
+    assert parse(**{"pending.disk.max.bytes": given}).pending_disk_max_bytes == limit
+
+
 def test_side_consumers_get_no_callbacks_of_the_application() -> None:
     config = parse(**{"stats_cb": print, "oauth_cb": print, "group.instance.id": "a"})
     quiet = config.librdkafka_quiet
@@ -50,6 +66,7 @@ def test_side_consumers_get_no_callbacks_of_the_application() -> None:
         {"pending.memory.max.byte": 1},
         {"pending.memory.max.bytes": -1},
         {"pending.memory.max.bytes": "lots"},
+        {"pending.disk.max.bytes": -2},
         {"torn.reset": "sometimes"},
         {"offsets.storage": "zookeeper"},
         {"transaction.groups": "x"},

@@ -13,13 +13,13 @@ from logtx.benchmarks.spill.payload import Payload
 from logtx.benchmarks.spill.process import ReaderProcess, disk_bytes
 from logtx.benchmarks.spill.reader import Reading
 from logtx.consumer.pending import RECORD_OVERHEAD_BYTES, TRANSACTION_OVERHEAD_BYTES
-from logtx.consumer.reading import FETCH_MAX_RECORDS
+from logtx.consumer.reading import FETCH_MAX_RECORDS, HELD_MAX_BYTES
 from logtx.integration.pytest_plugin import ExistingKafka
 from logtx.journal.kafka_log import KafkaLog
 from logtx.journal.memory_log import MemoryLog
 
 from .conftest import MakeConsumer
-from .logs import Transactions
+from .logs import Transactions, read
 
 MIB = 1024 * 1024
 MANY = 10_000
@@ -70,6 +70,29 @@ def test_peak_memory_of_a_transaction_of_200_mb(
     assert list((tmp_path / "spill").iterdir()) == []
     # 60 MB of it are an idle consumer.
     assert 30e6 < reader.peak_rss_bytes(done) < 140e6
+
+
+def test_a_long_delivery_is_not_outrun(
+    log: MemoryLog, make_consumer: MakeConsumer, tmp_path: Path
+) -> None:
+    transactions = Transactions(log)
+    values = [b"%d" % n for n in range(5_000)]
+    transactions.transaction("t", values)
+    size = 900_000
+    further = [bytes([n]) * size for n in range(50)]
+    transactions.append("t", further)
+    consumer = make_consumer(pending_memory_max_bytes=0, pending_dir=str(tmp_path))
+    consumer.assign([TopicPartition("t", 0)])
+    assert read(consumer, 1) == values[:1]
+    reading = consumer._reading
+    [assigned] = reading.assigned.values()
+    for _ in range(100):
+        reading.fetch(0, 10)
+    assert assigned.held
+    ahead = assigned.buffer.next_offset - len(values) - 1
+    assert HELD_MAX_BYTES // size < ahead <= HELD_MAX_BYTES // size + 10
+    assert read(consumer, len(values) - 1 + len(further)) == values[1:] + further
+    assert not assigned.held
 
 
 def test_10_000_interleaved_transactions(
