@@ -20,3 +20,4 @@ if grep -n -e '://' -e "$PWD" requirements.lock make/*.lock; then
     exit 1
 fi
 .venv/bin/python -m logtx.integration.kafka.jars --lock
+.venv/bin/python -m logtx.integration.spark.jars --lock

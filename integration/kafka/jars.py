@@ -237,29 +237,52 @@ def _progress(total_bytes: int, count: int) -> AbstractContextManager[Advance]:
     return bar()
 
 
-def write_lock(path: Path = LOCK_PATH, environ: Mapping[str, str] = os.environ) -> int:
-    """Resolve Kafka and its runtime dependencies, hash every jar, rewrite the lock; their number.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a lock is made of."""
+
+    title: str
+    """For people."""
+    coordinates: tuple[str, ...]
+    """Resolved together, with all that they need at run time."""
+    further: tuple[str, ...] = ()
+    """Added as they are."""
+    is_there: Callable[[str], bool] = lambda _file_name: False
+    """Whether a jar comes from elsewhere and is left out."""
+
+
+KAFKA: Final = Wanted(
+    title=f"Apache Kafka {KAFKA_VERSION}", coordinates=(_KAFKA,), further=(_LOGGING,)
+)
+
+
+def write_lock(
+    path: Path = LOCK_PATH, environ: Mapping[str, str] = os.environ, *, wanted: Wanted = KAFKA
+) -> int:
+    """Resolve what is wanted and what that needs, hash every jar, rewrite the lock; their number.
 
     Raises JarDownloadError, JarLockError or DownloaderMissingError.
     """
     with tempfile.TemporaryDirectory(prefix="logtx-jars-") as scratch:
         maven = _maven(Path(scratch), environ)
         try:
-            inputs, transitive = maven.resolver.resolve([maven.create_dependency(_KAFKA)])
-            needed = (*inputs, *transitive, maven.create_dependency(_LOGGING))
-            wanted = [dependency.artifact for dependency in needed if dependency.type == "jar"]
-            lines = sorted({_lock_line(str(a.component), a.resolve()) for a in wanted})
+            asked = [maven.create_dependency(c) for c in wanted.coordinates]
+            inputs, transitive = maven.resolver.resolve(asked)
+            needed = (*inputs, *transitive, *map(maven.create_dependency, wanted.further))
+            found = [dependency.artifact for dependency in needed if dependency.type == "jar"]
+            found = [a for a in found if not wanted.is_there(a.filename)]
+            lines = sorted({_lock_line(str(a.component), a.resolve()) for a in found})
         except (OSError, RuntimeError) as error:
             raise JarDownloadError(
-                f"Cannot resolve Kafka's jars ({type(error).__name__}): check the network, "
-                f"or name a Maven mirror in {MIRROR_VARIABLE}."
+                f"Cannot resolve the jars of {wanted.title} ({type(error).__name__}): check the "
+                f"network, or name a Maven mirror in {MIRROR_VARIABLE}."
             ) from error
     names = [line.split()[0].split(":")[1] for line in lines]
     if len(set(names)) != len(names):  # the cache is flat, and two versions would both be loaded
         raise JarLockError("Two of Kafka's jars have the same artifact name; the lock was kept.")
     header = (
-        f"# The jars of Apache Kafka {KAFKA_VERSION}: coordinate, SHA-256, bytes.\n"
-        "# Written by `make lock`; every start of the local Kafka checks them.\n"
+        f"# The jars of {wanted.title}: coordinate, SHA-256, bytes.\n"
+        "# Written by `make lock`; every start checks them.\n"
     )
     path.write_text(header + "".join(f"{line}\n" for line in lines))
     return len(lines)

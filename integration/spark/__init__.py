@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING
 from .errors import PySparkMissingError
 
 if TYPE_CHECKING:
+    from .jars import connector_jars
     from .recovery import iov_history, iovs, resume
     from .session import register
+    from .volume import read
 
-__all__ = ["iov_history", "iovs", "register", "resume"]
+__all__ = ["connector_jars", "iov_history", "iovs", "read", "register", "resume"]
 
 _HOMES = {
+    "connector_jars": ".jars",
     "iov_history": ".recovery",
     "iovs": ".recovery",
+    "read": ".volume",
     "register": ".session",
     "resume": ".recovery",
 }

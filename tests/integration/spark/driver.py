@@ -1,0 +1,161 @@
+"""A Spark driver of its own process, with a fault built in: a restart within one JVM hides bugs.
+
+    python driver.py '{"servers": …, "source": …, "target": …, …}'
+
+Ends with status 0 when all input was written, and otherwise as its fault has it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+import logtx
+from logtx.integration.spark.keeper import Keeper
+from logtx.journal.errors import LogtxError
+from logtx.producer.transaction import Transaction
+from tests.integration.spark.conftest import make_session
+
+KILLED = -signal.SIGKILL
+
+
+class CommitLostError(LogtxError):
+    """Stands for an answer that never came."""
+
+
+def die() -> None:
+    """As `kill -9` does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def at_commit(number: int, act: Callable[..., Any]) -> None:
+    """Put `act(original, keeper, **fields)` in the place of the keeper's commit, once."""
+    original, seen = Keeper.commit, [0]
+
+    def commit(keeper: Keeper, **fields: Any) -> Any:
+        seen[0] += 1
+        if seen[0] == number:
+            return act(lambda: original(keeper, **fields), keeper, **fields)
+        return original(keeper, **fields)
+
+    Keeper.commit = commit  # type: ignore[method-assign,assignment]
+
+
+def inject(fault: str, config: dict[str, Any]) -> None:
+    """Build a fault in; it happens at the second commit."""
+    number = 1 if config.get("mode") == "batch" else 2
+    match fault:
+        case "none" | "task-once" | "task-always" | "slow-task":
+            return
+        case "kill-before":
+            at_commit(number, lambda *_a, **_f: die())
+        case "kill-during":
+            commit = Transaction.commit
+
+            def sent(transaction: Transaction, timeout: float | None = None) -> Any:
+                transaction.commit_async()
+                time.sleep(config.get("during_s", 0.001))
+                die()
+                return commit(transaction, timeout)
+
+            def during(original: Callable[[], Any], *_a: Any, **_f: Any) -> Any:
+                Transaction.commit = sent  # type: ignore[method-assign]
+                return original()
+
+            at_commit(number, during)
+        case "kill-after":
+            at_commit(number, lambda original, *_a, **_f: (original(), die()))
+        case "commit-raises":
+
+            def raises(original: Callable[[], Any], *_a: Any, **_f: Any) -> Any:
+                original()
+                raise CommitLostError("the answer was lost after the commit was durable")
+
+            at_commit(number, raises)
+        case "stand-still":
+
+            def stand(original: Callable[[], Any], *_a: Any, **_f: Any) -> Any:
+                Path(config["standing"]).touch()
+                while not Path(config["go_on"]).exists():
+                    time.sleep(0.05)
+                return original()
+
+            at_commit(number, stand)
+        case "signal-commit":
+
+            def told(original: Callable[[], Any], *_a: Any, **_f: Any) -> Any:
+                Path(config["standing"]).touch()
+                time.sleep(1)  # the coordinator is killed meanwhile
+                return original()
+
+            at_commit(number, told)
+        case _:
+            raise AssertionError(fault)
+
+
+def faulty(fault: str, config: dict[str, Any]) -> Callable[[Any], Any]:
+    """What stands between input and output: nothing, or tasks that fail after half of it."""
+    marker = config.get("marker", "")
+
+    def through(batches: Any) -> Any:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        for batch in batches:
+            half = max(batch.num_rows // 2, 1)
+            yield batch.slice(0, half)
+            if context.partitionId() == 0 and fault == "task-once" and not context.attemptNumber():
+                raise RuntimeError("a task that fails once, after half of it")
+            if context.partitionId() == 0 and fault == "task-always":
+                raise RuntimeError("a task that fails for good, after half of it")
+            if context.partitionId() == 0 and fault == "slow-task" and not Path(marker).exists():
+                Path(marker).write_text(str(os.getpid()))
+                time.sleep(config.get("slow_s", 20))
+            yield batch.slice(half)
+
+    return through
+
+
+def main(config: dict[str, Any]) -> None:
+    """Write all input to the target."""
+    fault = config["fault"]
+    inject(fault, config)
+    settings = {"master": config.get("master", "local[2,4]"), **config.get("conf", {})}
+    spark = make_session(Path(config["directory"]), **settings)
+    logtx.spark.register(spark)
+    stream = config.get("mode") != "batch"
+    frame = logtx.spark.resume(
+        spark,
+        group=config["group"],
+        subscribe=config["source"],
+        bootstrap_servers=config["servers"],
+        stream=stream,
+        **({"maxRecordsPerTrigger": "60"} if stream else {}),
+    )
+    frame = frame.selectExpr("value").mapInArrow(faulty(fault, config), "value binary")
+    writer = frame.writeStream if stream else frame.write.mode("append")
+    writer = (
+        writer.format("logtx")
+        .option("kafka.bootstrap.servers", config["servers"])
+        .option("topic", config["target"])
+        .option("group", config["group"])
+    )
+    if stream:
+        query = writer.option("checkpointLocation", config["checkpoint"]).start()
+        query.processAllAvailable()
+        query.stop()
+    else:
+        writer.save()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

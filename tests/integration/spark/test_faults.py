@@ -1,0 +1,223 @@
+"""Faults in drivers of their own processes: afterwards the output equals the input, row for row."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logtx.integration.testing import Cluster
+
+from .conftest import ROOT, committed, eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
+DRIVER = Path(__file__).with_name("driver.py")
+RUN_S = 300
+
+
+class Drivers:
+    """Drivers of one query, one after the other or at once."""
+
+    def __init__(self, cluster: Cluster, tmp: Path, mode: str = "stream") -> None:
+        self.cluster = cluster
+        self.source, self.target = cluster.topic(2), cluster.topic(2)
+        self.tmp = tmp
+        self.config: dict[str, Any] = {
+            "servers": cluster.bootstrap_servers,
+            "source": self.source,
+            "target": self.target,
+            "group": f"group-{self.source}",
+            "checkpoint": str(tmp / "checkpoint"),
+            "directory": str(tmp),
+            "mode": mode,
+            "standing": str(tmp / "standing"),
+            "go_on": str(tmp / "go-on"),
+            "marker": str(tmp / "marker"),
+        }
+        self.produced = 0
+        self._number = 0
+
+    def produce(self, count: int) -> None:
+        """Input, committed and seen."""
+        end = lambda: sum(self.cluster.log.end_offset(self.source, p) for p in (0, 1))  # noqa: E731
+        before = end()
+        with self.cluster.producer().begin_transaction() as txn:
+            for n in range(self.produced, self.produced + count):
+                txn.produce(self.source, b"%d" % n, partition=n % 2)
+        self.produced += count
+        eventually(lambda: end() == before + count + 2)
+
+    def start(self, fault: str, **settings: Any) -> subprocess.Popen[bytes]:
+        """A driver with a fault; its output goes to a file."""
+        self._number += 1
+        log = (self.tmp / f"driver-{self._number}.log").open("wb")
+        config = json.dumps({**self.config, "fault": fault, **settings})
+        return subprocess.Popen(
+            [sys.executable, str(DRIVER), config], cwd=ROOT, stdout=log, stderr=log
+        )
+
+    def run(self, fault: str, **settings: Any) -> int:
+        """Its exit status."""
+        process = self.start(fault, **settings)
+        try:
+            return process.wait(RUN_S)
+        finally:
+            process.kill()
+
+    def log(self, number: int) -> str:
+        """What a driver said."""
+        return (self.tmp / f"driver-{number}.log").read_text(errors="replace")
+
+    def check(self) -> None:
+        """Row for row, none twice, none missing."""
+        found = Counter(v for *_, v in committed(self.cluster, self.target, self.produced))
+        assert found == Counter(b"%d" % n for n in range(self.produced))
+
+
+@pytest.fixture
+def drivers(logtx_cluster: Cluster, tmp_path: Path) -> Drivers:
+    """Of a streaming query."""
+    made = Drivers(logtx_cluster, tmp_path)
+    made.produce(200)
+    return made
+
+
+@pytest.mark.parametrize("fault", ["kill-before", "kill-during", "kill-after"])
+def test_a_driver_is_killed_at_a_commit(drivers: Drivers, fault: str) -> None:
+    assert drivers.run(fault) == -signal.SIGKILL, drivers.log(1)[-3000:]
+    drivers.produce(50)
+    assert drivers.run("none") == 0, drivers.log(2)[-3000:]
+    drivers.check()
+
+
+def test_a_commit_that_raises_after_it_was_durable(drivers: Drivers) -> None:
+    assert drivers.run("commit-raises") == 1
+    assert "the answer was lost" in drivers.log(1)
+    drivers.produce(50)
+    assert drivers.run("none") == 0, drivers.log(2)[-3000:]
+    drivers.check()
+
+
+def test_a_task_fails_once_after_half(drivers: Drivers) -> None:
+    assert drivers.run("task-once") == 0, drivers.log(1)[-3000:]
+    drivers.check()
+
+
+def test_a_task_fails_for_good(logtx_cluster: Cluster, tmp_path: Path) -> None:
+    drivers = Drivers(logtx_cluster, tmp_path, mode="batch")
+    drivers.produce(200)
+    assert drivers.run("task-always") == 1
+    assert "fails for good" in drivers.log(1)
+    assert not committed(logtx_cluster, drivers.target, 0)
+    assert drivers.run("none") == 0, drivers.log(2)[-3000:]
+    drivers.check()
+
+
+def test_two_drivers_of_one_query(drivers: Drivers) -> None:
+    older = drivers.start("stand-still")
+    try:
+        eventually(lambda: Path(drivers.config["standing"]).exists(), 200)
+        assert drivers.run("none") == 0, drivers.log(2)[-3000:]
+        Path(drivers.config["go_on"]).touch()
+        assert older.wait(RUN_S) == 1
+        assert "ProducerFencedError" in drivers.log(1)
+    finally:
+        older.kill()
+    drivers.check()
+
+
+def test_the_coordinator_is_killed_within_a_micro_batch(logtx_kafka: Any, tmp_path: Path) -> None:
+    cluster = Cluster.on_kafka(
+        logtx_kafka.bootstrap_servers,
+        coordinators=2,
+        directory=tmp_path,
+        delete_topics=False,
+    )
+    try:
+        drivers = Drivers(cluster, tmp_path)
+        drivers.produce(200)
+        process = drivers.start("signal-commit")
+        eventually(lambda: Path(drivers.config["standing"]).exists(), 200)
+        cluster.kill_coordinator()
+        assert process.wait(RUN_S) == 0, drivers.log(1)[-3000:]
+        drivers.check()
+    finally:
+        cluster.close()
+
+
+def cluster_settings() -> dict[str, Any]:
+    """Executors of their own processes."""
+    import pyspark
+
+    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+    return {
+        "master": "local-cluster[2,1,600]",
+        "conf": {"spark__executor__memory": "512m", "spark__task__maxFailures": "4"},
+    }
+
+
+@pytest.fixture
+def on_executors(
+    logtx_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Drivers]:
+    """A batch job on two executors."""
+    monkeypatch.setenv("SPARK_HOME", os.environ.get("SPARK_HOME", ""))
+
+    def make(**conf: str) -> Drivers:
+        drivers = Drivers(logtx_cluster, tmp_path, mode="batch")
+        settings = cluster_settings()
+        settings["conf"] |= conf
+        drivers.config |= settings
+        drivers.produce(200)
+        return drivers
+
+    return make
+
+
+def test_an_executor_is_lost(on_executors: Callable[..., Drivers]) -> None:
+    drivers = on_executors()
+    process = drivers.start("slow-task", slow_s=120)
+    try:
+        marker = Path(drivers.config["marker"])
+        eventually(lambda: marker.exists() and marker.read_text() != "", 200)
+        time.sleep(1)
+        executor = parent_java(int(marker.read_text()))
+        os.kill(executor, signal.SIGKILL)
+        assert process.wait(RUN_S) == 0, drivers.log(1)[-3000:]
+    finally:
+        process.kill()
+    drivers.check()
+
+
+def test_speculative_attempts(on_executors: Callable[..., Drivers]) -> None:
+    drivers = on_executors(
+        spark__speculation="true",
+        spark__speculation__interval="200ms",
+        spark__speculation__multiplier="1.2",
+        spark__speculation__quantile="0.1",
+        spark__speculation__minTaskRuntime="1s",
+    )
+    assert drivers.run("slow-task", slow_s=100) == 0, drivers.log(1)[-3000:]
+    # The first attempt wrote a half, and slept while the second one won.
+    raw = drivers.cluster.consumer(drivers.target, isolation_level="read_uncommitted")
+    written = 0
+    while batch := raw.consume(1_000, 3):
+        written += len(batch)
+    assert written > drivers.produced
+    drivers.check()
+
+
+def parent_java(pid: int) -> int:
+    """The executor that a Python worker belongs to."""
+    import psutil
+
+    return next(p.pid for p in psutil.Process(pid).parents() if "java" in p.name())
