@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
@@ -16,7 +16,7 @@ from .control_pb2 import BranchRange as WireRange
 from .control_pb2 import TopicPartitions as WirePartitions
 from .control_pb2 import TxCtl as WireControl
 from .errors import MalformedHeaderError
-from .value import value
+from .value import Lazy, value
 
 TXID_HEADER: Final = "TxId"
 TXCTL_HEADER: Final = "TxCtl"
@@ -27,6 +27,9 @@ PARTITION_LIST_MAX_BYTES: Final = 1024
 """A marker lists its transaction's partitions up to this size; beyond, the decision record does."""
 
 TopicPartition = tuple[str, int]
+_DATA: Final = WireControl.DATA
+_COMMITTED: Final = WireControl.COMMITTED
+_ABORTED: Final = WireControl.ABORTED
 
 
 @value(frozen=True, slots=True)
@@ -50,8 +53,8 @@ class BranchRange:
             raise ValueError(f"{self.count} records can't lie within this range: {self}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marker:
+@value(frozen=True, slots=True, kw_only=True)
+class Marker(Lazy):
     """The end of a transaction in one data partition: a record without key and value.
 
     Source: seed 001, "End phase", step 5a.
@@ -156,23 +159,30 @@ def decode_control(raw: bytes | None) -> Marker | DataControl:
         wire = WireControl.FromString(raw[1:])
     except DecodeError as error:
         raise MalformedHeaderError("the TxCtl header does not decode") from error
-    if wire.kind == WireControl.DATA:
+    kind = wire.kind
+    if kind == _DATA:
         sequence = wire.sequence if wire.HasField("sequence") else None
         return DataControl(branch=wire.branch, sequence=sequence)
-    if wire.kind not in (WireControl.COMMITTED, WireControl.ABORTED):
-        raise MalformedHeaderError(f"TxCtl of an unknown kind {wire.kind}; upgrade this program")
+    if kind not in (_COMMITTED, _ABORTED):
+        raise MalformedHeaderError(f"TxCtl of an unknown kind {kind}; upgrade this program")
     try:
-        branches = tuple(
+        branches = [
             BranchRange(b.branch, b.first_offset, b.last_offset, b.count) for b in wire.branches
-        )
+        ]
     except ValueError as error:
         raise MalformedHeaderError("a marker's count does not fit its offsets") from error
-    return Marker(
-        committed=wire.kind == WireControl.COMMITTED,
-        commit_sequence=wire.commit_sequence,
-        hw=wire.hw,
-        epoch=wire.epoch,
-        partition_count=wire.partition_count,
-        partitions=tuple((w.topic, p) for w in wire.partitions for p in w.partitions),
-        branches=branches,
-    )
+    # Consumers need no partition list, and in small transactions it costs as much as all the rest.
+    marker = Marker.__new__(Marker)
+    marker.committed = kind == _COMMITTED  # type: ignore[misc]  # nobody has it yet
+    marker.commit_sequence = wire.commit_sequence  # type: ignore[misc]
+    marker.hw = wire.hw  # type: ignore[misc]
+    marker.epoch = wire.epoch  # type: ignore[misc]
+    marker.partition_count = wire.partition_count  # type: ignore[misc]
+    marker.branches = tuple(branches)  # type: ignore[misc]
+    marker.unread = (_partitions, raw, 1)  # type: ignore[misc]
+    return marker
+
+
+def _partitions(raw: bytes, at: int) -> dict[str, Any]:
+    wire = WireControl.FromString(raw[at:])
+    return {"partitions": tuple((w.topic, p) for w in wire.partitions for p in w.partitions)}
