@@ -48,6 +48,32 @@ class _Tally:
     last_offset: int = -1
 
 
+class _Numbers:
+    """Whole numbers, of which nearly all come in a row: a transaction may have many millions."""
+
+    __slots__ = ("_high", "_low", "_others")
+
+    def __init__(self) -> None:
+        self._low = self._high = -1
+        """All from `_low` to below `_high`."""
+        self._others: set[int] = set()
+
+    def add(self, number: int) -> bool:
+        """Whether it is new."""
+        if self._low <= number < self._high or number in self._others:
+            return False
+        if self._low == self._high:
+            self._low = self._high = number
+        if number != self._high:
+            self._others.add(number)
+            return True
+        self._high += 1
+        while self._high in self._others:
+            self._others.remove(self._high)
+            self._high += 1
+        return True
+
+
 class ControlCache:
     """Decoded TxCtl values of data records, and the questions that need them."""
 
@@ -121,14 +147,11 @@ class ControlCache:
         self, records: Iterable[Record], ranges: Sequence[BranchRange], verdict: Verdict
     ) -> Verdict:
         """Compare again where there were more, each (branch, sequence) counted once."""
-        seen: set[tuple[int, int]] = set()
+        seen = {r.branch: _Numbers() for r in ranges}
         counts = {r.branch: 0 for r in ranges}
         for record in self.select(records, ranges, remove_duplicates=False):
             branch, sequence = self.branch_of(record)
-            if sequence is None:
-                counts[branch] += 1
-            elif (branch, sequence) not in seen:
-                seen.add((branch, sequence))
+            if sequence is None or seen[branch].add(sequence):
                 counts[branch] += 1
         if all(counts[r.branch] == r.count for r in ranges):
             return Verdict(Match.EXACT, verdict.accepted, verdict.late, remove_duplicates=True)
@@ -139,7 +162,7 @@ class ControlCache:
     ) -> Iterator[Record]:
         """The records that the marker accepts, in offset order."""
         by_branch = {r.branch: r for r in ranges}
-        seen: set[tuple[int, int]] = set()
+        seen = {r.branch: _Numbers() for r in ranges}
         for record in records:
             branch, sequence = self.branch_of(record)
             stated = by_branch.get(branch)
@@ -147,8 +170,6 @@ class ControlCache:
                 continue
             if not stated.first_offset <= record.offset() <= stated.last_offset:
                 continue
-            if remove_duplicates and sequence is not None:
-                if (branch, sequence) in seen:
-                    continue
-                seen.add((branch, sequence))
+            if remove_duplicates and sequence is not None and not seen[branch].add(sequence):
+                continue
             yield record
