@@ -35,6 +35,9 @@ class Member:
     """Journal partitions that it could serve at once."""
     leaving: bool = False
     """It is shutting down and takes nothing more."""
+    ends: Mapping[int, int] = field(default_factory=dict, compare=False)
+    """Journal partitions → offset below which it has seen everything durable. No reason to tell
+    anybody anything: it changes all the time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ from .tail import Batch
 _LOG = logging.getLogger(__name__)
 
 READ_TIMEOUT_S: Final = 30.0
+LATE_S: Final = 1.0
+"""How long a record may take to come before anybody asks whether it is there."""
 OWNER_TIMEOUT_S: Final = 35.0
 """Longer than the appender's message.timeout.ms, so that an append's fate is known."""
 LOOK_S: Final = 0.1
@@ -179,16 +181,42 @@ class Candidate:
                 # Not what was there when this process came: it was appended just now.
                 members.proven(owner.process_nonce, owner.address, time.monotonic())
                 if owner.address == self._services.address and not self._is_mine(owner):
-                    self._ask(_refuse_double(owner.address))
+                    self._ask(self._refuse_double(owner.address))
         self._epoch_seen = shard.epoch
         self._services.changed()
 
+    async def _refuse_double(self, address: str) -> None:
+        """End this process, if another advertises its address.
+
+        Each would take the other for its own former process, and its partitions at once: for ever.
+        """
+        if await self._services.who_answers(address) == self._services.process_nonce:
+            # Of a process that was here before us and is gone; its record was long on its way.
+            _LOG.info("late_owner partition=%d address=%s", self._partition, address)
+            return
+        raise ConfigError(
+            f"another coordinator advertises the same address {address}: give each its own"
+            " --advertise"
+        )
+
     async def _reach(self, following: _Following, end: int) -> None:
-        """Wait until everything below `end` was read."""
-        deadline_s = time.monotonic() + READ_TIMEOUT_S
+        """Wait until everything below `end`, which somebody saw durable, was read.
+
+        Raises:
+            JournalTruncatedError: the journal ends below.
+            BrokerError: it takes too long.
+        """
+        now_s = time.monotonic()
+        deadline_s, ask_s = now_s + READ_TIMEOUT_S, now_s + LATE_S
         while following.replica.next_offset < end:
             self._check(following)
-            if time.monotonic() > deadline_s:
+            now_s = time.monotonic()
+            if now_s > ask_s:
+                # Of a lost tail nothing would ever come.
+                ask_s = now_s + LATE_S
+                if await self._services.journal_end(self._partition) < end:
+                    raise lost_tail(self._partition, end)
+            if now_s > deadline_s:
                 raise BrokerError(
                     f"journal partition {self._partition} was not read up to {end} within"
                     f" {READ_TIMEOUT_S:.0f} s"
@@ -320,13 +348,13 @@ class Candidate:
     async def _win(self, request: _Request | None) -> str:
         started_s, following = time.monotonic(), self._require()
         replica = following.replica
+        # Read before the question: what the tail reads meanwhile may lie behind the answer.
+        known = max(self.read_end, self._services.members.known_end(self._partition))
         if request is not None:
             await self._reach(following, request.end)
             if replica.shard.epoch != request.epoch:
                 return "it has had another owner since"
         else:
-            # Read before the question: what the tail reads meanwhile may lie behind the answer.
-            known = self.read_end
             end = await self._services.journal_end(self._partition)
             if end < known:
                 raise lost_tail(self._partition, known)
@@ -334,6 +362,9 @@ class Candidate:
             if not self._is_orphaned(time.monotonic()):
                 return "somebody else owns it"
         offset = await self._append_owner(replica.shard)
+        if offset < known:
+            # By request nobody asked for the end; and it may have been lost since.
+            raise lost_tail(self._partition, known)
         await self._reach(following, offset + 1)
         if replica.shard.epoch != offset:
             _LOG.info("bid_lost partition=%d offset=%d", self._partition, offset)
@@ -406,13 +437,6 @@ class Candidate:
         self.let_go()
         if self.journal is not self._services.journal:
             await self.journal.close()
-
-
-async def _refuse_double(address: str) -> None:
-    # Each takes the other for its own former process, and its partitions at once: for ever.
-    raise ConfigError(
-        f"another coordinator advertises the same address {address}: give each its own --advertise"
-    )
 
 
 def _answer(request: _Request, why: str) -> None:

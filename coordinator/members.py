@@ -54,6 +54,8 @@ class Members:
         self._own_nonce = own_nonce
         self._own_addresses = {own_address}
         self._processes: dict[int, _Process] = {}
+        self._ends: dict[int, int] = {}
+        """Journal partition → the highest end that anybody told of."""
         self._owners: dict[int, int] = {}
         """Journal partition → whose OWNER record is the current one."""
 
@@ -116,6 +118,8 @@ class Members:
         """What a coordinator says of itself."""
         self.learn(member.nonce, member.address)
         self._processes[member.nonce].member = member
+        for partition, end in member.ends.items():
+            self._ends[partition] = max(end, self.known_end(partition))
 
     def proven(self, nonce: int, address: str, now_s: float) -> None:
         """It has just appended an OWNER record that won."""
@@ -128,6 +132,14 @@ class Members:
             process.proofs += 1
             pause_s = min(PROOF_MIN_S * 2 ** min(process.proofs - 1, 16), PROOF_MAX_S)
             process.believed_until_s = now_s + pause_s
+
+    def known_end(self, partition: int) -> int:
+        """Offset below which others have seen everything of a journal partition durable.
+
+        A journal that ends below has lost its tail, though whoever came after the loss can't see
+        it in the journal (TRAPS 10).
+        """
+        return self._ends.get(partition, 0)
 
     def gained(self, nonce: int, partition: int, epoch: int) -> None:
         """It said that it serves a partition from now on; its own news of that come later."""

@@ -88,6 +88,7 @@ class Ownership:
             owned={r.partition: r.epoch for r in serving},
             following=frozenset(ready),
             leaving=self._leaving,
+            ends={p: r.known_end for p, r in self._runtimes.items()},
         )
 
     def start(self) -> None:

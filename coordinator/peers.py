@@ -121,6 +121,13 @@ class Peers(pb_grpc.PeersServicer):
         Raises:
             ConfigError: another process answers there. (If none does, others may see more.)
         """
+        if await self.who_answers(address) not in (None, self._me().nonce):
+            raise ConfigError(
+                f"another coordinator answers at {address}: give each its own --advertise"
+            )
+
+    async def who_answers(self, address: str) -> int | None:
+        """Nonce of the coordinator that answers at an address; None if none does."""
         async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
             stream = _stub(channel).Watch()
             try:
@@ -129,13 +136,10 @@ class Peers(pb_grpc.PeersServicer):
             except (grpc.RpcError, TimeoutError, asyncio.CancelledError) as error:
                 _raise_if_cancelled(error)
                 _LOG.warning("own_address_unreachable address=%s error=%s", address, _why(error))
-                return
+                return None
             finally:
                 stream.cancel()
-        if news is not grpc.aio.EOF and news.process_nonce != self._me().nonce:
-            raise ConfigError(
-                f"another coordinator answers at {address}: give each its own --advertise"
-            )
+        return None if news is grpc.aio.EOF else int(news.process_nonce)
 
     async def close(self) -> None:
         """End all streams."""
@@ -290,6 +294,7 @@ class Peers(pb_grpc.PeersServicer):
                 pb.Peer(process_nonce=m.nonce, address=m.address)
                 for m in self._members.reached(time.monotonic())
             ],
+            ends=[pb.Seen(partition=p, end=e) for p, e in me.ends.items()],
         )
 
 
@@ -300,6 +305,7 @@ def _member(news: pb.News) -> Member:
         owned={o.partition: o.epoch for o in news.owned},
         following=frozenset(news.following),
         leaving=news.leaving,
+        ends={e.partition: e.end for e in news.ends},
     )
 
 

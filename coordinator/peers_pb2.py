@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dlogtx/coordinator/peers.proto\x12\x05logtx\"\x9f\x01\n\x04News\x12\x15\n\rprocess_nonce\x18\x01 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\njournal_id\x18\x03 \x01(\t\x12\x0f\n\x07leaving\x18\x04 \x01(\x08\x12\x1b\n\x05owned\x18\x05 \x03(\x0b\x32\x0c.logtx.Owned\x12\x11\n\tfollowing\x18\x06 \x03(\r\x12\x1a\n\x05peers\x18\x07 \x03(\x0b\x32\x0b.logtx.Peer\")\n\x05Owned\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\".\n\x04Peer\x12\x15\n\rprocess_nonce\x18\x01 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"W\n\x0fTakeOverRequest\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x03\x12\x15\n\rprocess_nonce\x18\x04 \x01(\x04\"/\n\rTakeOverReply\x12\x0e\n\x06served\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t2h\n\x05Peers\x12%\n\x05Watch\x12\x0b.logtx.News\x1a\x0b.logtx.News(\x01\x30\x01\x12\x38\n\x08TakeOver\x12\x16.logtx.TakeOverRequest\x1a\x14.logtx.TakeOverReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dlogtx/coordinator/peers.proto\x12\x05logtx\"\xba\x01\n\x04News\x12\x15\n\rprocess_nonce\x18\x01 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x12\n\njournal_id\x18\x03 \x01(\t\x12\x0f\n\x07leaving\x18\x04 \x01(\x08\x12\x1b\n\x05owned\x18\x05 \x03(\x0b\x32\x0c.logtx.Owned\x12\x11\n\tfollowing\x18\x06 \x03(\r\x12\x1a\n\x05peers\x18\x07 \x03(\x0b\x32\x0b.logtx.Peer\x12\x19\n\x04\x65nds\x18\x08 \x03(\x0b\x32\x0b.logtx.Seen\"&\n\x04Seen\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\")\n\x05Owned\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\".\n\x04Peer\x12\x15\n\rprocess_nonce\x18\x01 \x01(\x04\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"W\n\x0fTakeOverRequest\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x03\x12\x15\n\rprocess_nonce\x18\x04 \x01(\x04\"/\n\rTakeOverReply\x12\x0e\n\x06served\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t2h\n\x05Peers\x12%\n\x05Watch\x12\x0b.logtx.News\x1a\x0b.logtx.News(\x01\x30\x01\x12\x38\n\x08TakeOver\x12\x16.logtx.TakeOverRequest\x1a\x14.logtx.TakeOverReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,15 +32,17 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'logtx.coordinator.peers_pb2
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_NEWS']._serialized_start=41
-  _globals['_NEWS']._serialized_end=200
-  _globals['_OWNED']._serialized_start=202
-  _globals['_OWNED']._serialized_end=243
-  _globals['_PEER']._serialized_start=245
-  _globals['_PEER']._serialized_end=291
-  _globals['_TAKEOVERREQUEST']._serialized_start=293
-  _globals['_TAKEOVERREQUEST']._serialized_end=380
-  _globals['_TAKEOVERREPLY']._serialized_start=382
-  _globals['_TAKEOVERREPLY']._serialized_end=429
-  _globals['_PEERS']._serialized_start=431
-  _globals['_PEERS']._serialized_end=535
+  _globals['_NEWS']._serialized_end=227
+  _globals['_SEEN']._serialized_start=229
+  _globals['_SEEN']._serialized_end=267
+  _globals['_OWNED']._serialized_start=269
+  _globals['_OWNED']._serialized_end=310
+  _globals['_PEER']._serialized_start=312
+  _globals['_PEER']._serialized_end=358
+  _globals['_TAKEOVERREQUEST']._serialized_start=360
+  _globals['_TAKEOVERREQUEST']._serialized_end=447
+  _globals['_TAKEOVERREPLY']._serialized_start=449
+  _globals['_TAKEOVERREPLY']._serialized_end=496
+  _globals['_PEERS']._serialized_start=498
+  _globals['_PEERS']._serialized_end=602
 # @@protoc_insertion_point(module_scope)

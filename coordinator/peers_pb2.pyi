@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class News(_message.Message):
-    __slots__ = ("process_nonce", "address", "journal_id", "leaving", "owned", "following", "peers")
+    __slots__ = ("process_nonce", "address", "journal_id", "leaving", "owned", "following", "peers", "ends")
     PROCESS_NONCE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     JOURNAL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +15,7 @@ class News(_message.Message):
     OWNED_FIELD_NUMBER: _ClassVar[int]
     FOLLOWING_FIELD_NUMBER: _ClassVar[int]
     PEERS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
     process_nonce: int
     address: str
     journal_id: str
@@ -22,7 +23,16 @@ class News(_message.Message):
     owned: _containers.RepeatedCompositeFieldContainer[Owned]
     following: _containers.RepeatedScalarFieldContainer[int]
     peers: _containers.RepeatedCompositeFieldContainer[Peer]
-    def __init__(self, process_nonce: _Optional[int] = ..., address: _Optional[str] = ..., journal_id: _Optional[str] = ..., leaving: _Optional[bool] = ..., owned: _Optional[_Iterable[_Union[Owned, _Mapping]]] = ..., following: _Optional[_Iterable[int]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ...) -> None: ...
+    ends: _containers.RepeatedCompositeFieldContainer[Seen]
+    def __init__(self, process_nonce: _Optional[int] = ..., address: _Optional[str] = ..., journal_id: _Optional[str] = ..., leaving: _Optional[bool] = ..., owned: _Optional[_Iterable[_Union[Owned, _Mapping]]] = ..., following: _Optional[_Iterable[int]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[Seen, _Mapping]]] = ...) -> None: ...
+
+class Seen(_message.Message):
+    __slots__ = ("partition", "end")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    end: int
+    def __init__(self, partition: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class Owned(_message.Message):
     __slots__ = ("partition", "epoch")

@@ -226,6 +226,13 @@ class PartitionRuntime:
         return self.shard.epoch
 
     @property
+    def known_end(self) -> int:
+        """Offset below which everything was seen to be durable, by this coordinator itself."""
+        tenure = self.tenure
+        now = tenure.acknowledged_end if tenure is not None else 0
+        return max(now, self._acknowledged_end, self._candidate.read_end)
+
+    @property
     def is_ready(self) -> bool:
         """Whether it could serve at once, though another does."""
         candidate = self._candidate
@@ -394,7 +401,7 @@ class PartitionRuntime:
             self.partition,
             self._config,
             timeout_s=LOAD_TIMEOUT_S,
-            acknowledged_end=max(self._acknowledged_end, self._candidate.read_end),
+            acknowledged_end=max(self.known_end, self._services.members.known_end(self.partition)),
         )
         self._check_partition_count(replica.shard.owner)
         return replica

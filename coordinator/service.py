@@ -178,6 +178,7 @@ class Coordinator:
             housekeeping=self._config.housekeeping,
             topics=self._topics.facts,
             counters=self._counters,
+            who_answers=ownership.peers.who_answers,
             changed=ownership.changed,
             close_session=self._streams.close_session,
             close_sessions=self._streams.close_sessions,

@@ -44,6 +44,10 @@ Answer = Callable[[c.Reply], None]
 """Called once with the reply to a request."""
 
 
+async def _nobody(_address: str) -> int | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """What the partitions of one coordinator share."""
@@ -70,6 +74,8 @@ class Services:
     topics: dict[str, TopicFacts] = field(default_factory=dict)
     """Of data topics; grows as they are looked up."""
     counters: Counters = field(default_factory=Counters)
+    who_answers: Callable[[str], Coroutine[Any, Any, int | None]] = _nobody
+    """The process nonce of the coordinator that answers at an address; None if none does."""
     changed: Callable[[], None]
     """Called when a partition's owner or this coordinator's part in it changed."""
     close_session: Callable[[int, str, int, LogtxError], None]

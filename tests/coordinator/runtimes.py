@@ -111,11 +111,12 @@ async def running(
     config: ShardConfig | None = None,
     *,
     serve: bool = True,
+    address: str = "127.0.0.1:1",
     housekeeping: HousekeepingConfig | None = None,
 ) -> AsyncIterator[Driver]:
     """A runtime that owns journal partition 0, until the end of the block."""
     closed: list[tuple[str, LogtxError]] = []
-    nonce, address = random.getrandbits(63), "127.0.0.1:1"
+    nonce = random.getrandbits(63)
     info = log.topic_info(DATA)
 
     def deliver(batch: Batch) -> None:

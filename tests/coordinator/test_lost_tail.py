@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from logtx.coordinator import appender
+from logtx.coordinator import appender, ownership
 from logtx.coordinator.client import Action, Began, CoordinatorClient, Outcome
 from logtx.coordinator.runtime import Serving
 from logtx.journal.control import BranchRange
@@ -16,6 +16,8 @@ from logtx.journal.memory_log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC, journal_partition_of
 
 from .clusters import PARTITIONS, TIMEOUT_S, Cluster, ask, cluster_of, until
+from .runtimes import prepare, running
+from .test_passing_faults import on_loop
 
 DATA = "data"
 HOME = journal_partition_of("default", PARTITIONS)
@@ -77,3 +79,34 @@ def test_trap_10_a_standby_does_not_take_over_when_the_owner_died_with_the_tail(
     owner.kill()
     until(lambda: failed(cluster))
     assert cluster.log.end_offset(JOURNAL_TOPIC, HOME) == 1, "nor does it write there"
+
+
+def test_trap_10_who_comes_after_the_loss_learns_of_it_from_the_others(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal shows nothing of it. The owner sees it, and serves no more."""
+    monkeypatch.setattr(ownership, "BALANCE_S", 60.0)
+    assert isinstance(cluster.log, MemoryLog)
+    cluster.joined(1)
+    commit_and_read(cluster)
+    cluster.log.truncate(JOURNAL_TOPIC, HOME, 1)
+    cluster.join()
+    until(lambda: failed(cluster))
+    assert cluster.log.end_offset(JOURNAL_TOPIC, HOME) == 1, "nor does it write there"
+
+
+@on_loop
+async def test_trap_10_nobody_takes_over_on_request_what_lost_its_tail(
+    memory_log: MemoryLog,
+) -> None:
+    prepare(memory_log)
+    async with running(memory_log) as owner:
+        await owner.connect()
+        async with running(memory_log, serve=False, address="127.0.0.1:2") as standby:
+            runtime = standby.runtime
+            await standby.until(lambda: runtime.is_ready)
+            memory_log.truncate(JOURNAL_TOPIC, 0, 1)
+            reason = await runtime.take_over(owner.runtime.epoch, owner.runtime.shard.next_offset)
+            assert reason
+            await standby.until(lambda: runtime.status is Serving.FAILED)
+            assert isinstance(runtime.failure, JournalTruncatedError)

@@ -154,6 +154,17 @@ def test_what_it_appends_at_one_time_proves_its_life_once() -> None:
     assert known.dead(2, PROOF_MIN_S + 0.1), "not after eight times as long"
 
 
+def test_the_highest_end_that_anybody_told_of_is_known_when_it_is_gone() -> None:
+    known = members()
+    assert known.known_end(0) == 0
+    known.tell(replace(OTHER, ends={0: 7, 1: 3}))
+    known.tell(replace(OTHER, ends={0: 5}))
+    known.tell(Member(nonce=3, address="c:1", ends={1: 9}))
+    known.missed("b:1")
+    assert (known.known_end(0), known.known_end(1)) == (7, 9)
+    assert replace(OTHER, ends={0: 7}) == OTHER, "nobody is woken for it"
+
+
 def test_what_another_gained_counts_before_it_says_so() -> None:
     known = members()
     known.link(OTHER)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,12 +14,13 @@ from logtx.coordinator import appender, peers, runtime
 from logtx.coordinator.client import Action, Began, CoordinatorClient, Outcome
 from logtx.coordinator.replica import Replica
 from logtx.coordinator.runtime import Serving
-from logtx.coordinator.service import CoordinatorConfig, serve
+from logtx.coordinator.service import Coordinator, CoordinatorConfig, serve
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import (
     ConfigError,
     CorruptRecordError,
     JournalTopicError,
+    LogtxError,
     ProducerFencedError,
 )
 from logtx.journal.memory_log import MemoryLog
@@ -29,7 +30,8 @@ from logtx.journal.reader import (
     journal_partition_of,
     read_entries,
 )
-from logtx.journal.records import Begin, Owner, PrepareAbort
+from logtx.journal.record_codec import encode_entry
+from logtx.journal.records import Begin, Entry, Owner, PrepareAbort
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
@@ -309,6 +311,40 @@ def test_a_coordinator_that_another_took_the_address_of_ends(cluster: Cluster) -
 
     with pytest.raises(ConfigError, match="advertises the same address"):
         asyncio.run(first())
+
+
+def test_a_late_owner_record_of_who_was_at_its_address_ends_nobody(cluster: Cluster) -> None:
+    """It was in flight when that process was killed, and landed when the next one served."""
+    log, stop = cluster.log, asyncio.Event()
+    assert isinstance(log, MemoryLog)
+    config = CoordinatorConfig(
+        bootstrap_servers="memory", listen="127.0.0.1:0", journal_partitions=PARTITIONS
+    )
+
+    def ready(coordinator: Coordinator, _unserved: Mapping[int, LogtxError]) -> None:
+        asyncio.get_running_loop().create_task(land(coordinator))
+
+    async def land(coordinator: Coordinator) -> None:
+        runtime = coordinator._runtimes[HOME]
+        former, incarnation = runtime.epoch, runtime.shard.incarnation
+        late = Owner(
+            replaces=former,
+            address=coordinator.address,
+            process_nonce=1,
+            partition_count=PARTITIONS,
+        )
+        value = encode_entry(Entry(former, incarnation, late))
+        at = log.append_directly(JOURNAL_TOPIC, HOME, value=value)
+        while runtime.epoch <= at or runtime.status is not Serving.SERVING:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        stop.set()
+
+    async def run() -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            await serve(config, stop, ready, log)
+
+    asyncio.run(run())
+    assert stop.is_set()
 
 
 def test_a_retried_begin_gets_its_txid_from_the_next_owner(
