@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
 from ..journal.control import BranchRange, TopicPartition
 from ..journal.errors import RequestTooLargeError, UnknownTopicError
-from ..journal.records import DataPartition
+from ..journal.records import DataPartition, PartitionWrites
 from .decision import TopicFacts
 
 BRANCH_MARKER_BYTES: Final = 40
@@ -36,6 +36,34 @@ def exists(topics: Topics, partition: TopicPartition) -> bool:
     """Whether there is such a partition."""
     facts = topics.get(partition[0])
     return facts is not None and 0 <= partition[1] < facts.partition_count
+
+
+def added_to(
+    topics: Topics, registered: Container[TopicPartition], named: Iterable[TopicPartition]
+) -> tuple[DataPartition, ...]:
+    """Those of `named` that are not registered yet.
+
+    Raises:
+        UnknownTopicError: there is no such partition.
+    """
+    return resolve(topics, (p for p in named if p not in registered))
+
+
+def writes_of(
+    topics: Topics,
+    registered: Mapping[TopicPartition, DataPartition],
+    named: Mapping[TopicPartition, tuple[BranchRange, ...]],
+) -> tuple[PartitionWrites, ...]:
+    """What a commit decides for each data partition: those it names, and those registered before.
+
+    Raises:
+        RequestTooLargeError: a marker would name too many branches.
+        UnknownTopicError: there is no such partition, or another topic bears its name now.
+    """
+    check_markers_fit(topics, named)
+    check_not_created_anew(topics, registered, named)
+    partitions = (*registered.values(), *added_to(topics, registered, named))
+    return tuple(PartitionWrites(p, named.get(p.key, ())) for p in partitions)
 
 
 def check_markers_fit(

@@ -9,15 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from ..journal.control import TopicPartition
-from ..journal.errors import OffsetsPendingError
+from ..journal.errors import ConsumerError, OffsetsPendingError, RequestTooLargeError
 from ..journal.position import Place, Position
 from ..journal.records import OffsetStep
 from ..journal.txid import TxId
 from .commands import GroupOffsets
 from .metadata import Transaction
+
+IOV_MAX_BYTES: Final = 900_000
+"""One consumer group's IOV in a record of `__transaction_offsets`: below Kafka's limit of 1 MiB."""
+SEQUENCES_MAX: Final = 10_000
+"""Sequences that a position may have, met and delivered: 300 kB in a snapshot."""
+_ENTRY_BYTES: Final = 72
+"""Upper bound of a partition's entry there, without its topic and sequences: numbers as text."""
+_SEQUENCE_BYTES: Final = 52
+"""Upper bound of one delivered sequence there; those met are left out where not all fit."""
 
 K = TypeVar("K")
 
@@ -36,12 +45,19 @@ class Verdict(Enum):
 @dataclass(slots=True)
 class _Group:
     offsets: dict[TopicPartition, Position] = field(default_factory=dict)
+    size_bytes: int = 0
+    """Upper bound of what they take in `__transaction_offsets`, without sequences met."""
     last_commit: TxId | None = None
     commit_sequence: int | None = None
     held: dict[TopicPartition, set[int]] = field(default_factory=dict)
     """BEGINs of the undecided transactions that would move a partition's offset."""
     to_come: dict[tuple[TopicPartition, Place], set[int]] = field(default_factory=dict)
     """BEGINs of those that have a step to a place; so that hundreds of commits can wait."""
+
+    def put(self, partition: TopicPartition, position: Position) -> None:
+        """Set what is committed of a partition."""
+        self.size_bytes += _growth_bytes(self.offsets.get(partition), partition[0], position)
+        self.offsets[partition] = position
 
 
 class CommittedOffsets:
@@ -112,7 +128,8 @@ class CommittedOffsets:
     ) -> None:
         """Add a share of a group's IOV as a snapshot says it."""
         state = self._groups.setdefault(group, _Group())
-        state.offsets.update(((topic, partition), to) for topic, partition, to in offsets)
+        for topic, partition, to in offsets:
+            state.put((topic, partition), to)
         state.last_commit, state.commit_sequence = last_commit, sequence
 
     def restore_held(self, transaction: Transaction) -> None:
@@ -165,12 +182,54 @@ class CommittedOffsets:
                 verdict = Verdict.WAIT
         return verdict
 
+    def check_fits(self, transaction: Transaction) -> None:
+        """Refuse a commit whose IOV `__transaction_offsets` would not take, while it is undecided.
+
+        Raises:
+            RequestTooLargeError: a consumer group's IOV would be too large for one record, or one
+                of its positions.
+        """
+        for group, steps in transaction.offsets.items():
+            state = self._groups[group]
+            size = state.size_bytes
+            for partition, step in steps.items():
+                _check_position_fits(step)
+                size += _growth_bytes(state.offsets.get(partition), partition[0], step.to)
+            if size > IOV_MAX_BYTES:
+                raise RequestTooLargeError(
+                    f"with {len(state.offsets.keys() | steps.keys())} partitions the offsets of"
+                    f" consumer group {group!r} would take up to {size} bytes in one record of"
+                    f" __transaction_offsets, which has {IOV_MAX_BYTES}: use more groups"
+                )
+
     def commit(self, group: str, steps: Iterable[OffsetStep], txid: TxId, sequence: int) -> None:
         """Let a committed transaction's steps take effect."""
         state = self._groups.setdefault(group, _Group())
         for step in steps:
-            state.offsets[step.topic, step.partition] = step.to
+            state.put((step.topic, step.partition), step.to)
         state.last_commit, state.commit_sequence = txid, sequence
+
+
+def _growth_bytes(before: Position | None, topic: str, position: Position) -> int:
+    if before is None:
+        size = _ENTRY_BYTES + len(topic.encode())
+        return size + _SEQUENCE_BYTES * len(position.delivered)
+    return _SEQUENCE_BYTES * (len(position.delivered) - len(before.delivered))
+
+
+def _check_position_fits(step: OffsetStep) -> None:
+    position, where = step.to, f"{step.topic}[{step.partition}]"
+    sequences = len(position.met) + len(position.delivered)
+    if sequences > SEQUENCES_MAX:
+        raise RequestTooLargeError(
+            f"the position in {where} has {sequences} commit sequences, and {SEQUENCES_MAX} are"
+            " allowed"
+        )
+    if position.delivered:
+        try:
+            position.to_metadata()
+        except ConsumerError as error:
+            raise RequestTooLargeError(f"the position in {where}: {error}") from error
 
 
 def _discard(index: dict[K, set[int]], key: K, begin: int) -> None:

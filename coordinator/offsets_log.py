@@ -13,13 +13,14 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import fastavro
 from confluent_kafka import KafkaError
 
+from ..journal.control import TopicPartition
 from ..journal.errors import CorruptRecordError
 from ..journal.log import Log
 from ..journal.position import Position
@@ -27,13 +28,11 @@ from ..journal.reader import OFFSETS_TOPIC, journal_partition_of
 from ..journal.txid import TxId
 from .appender import Appender
 from .commands import GroupOffsets
+from .offsets import IOV_MAX_BYTES
 
 _LOG = logging.getLogger(__name__)
 _VERSION: Final = b"\x01"
 RETRY_S: Final = 0.5
-VALUE_MAX_BYTES: Final = 900_000
-"""Below Kafka's default limit of 1 MiB for a batch."""
-
 OFFSETS_TOPIC_SETTINGS: Final = {"cleanup.policy": "compact"}
 
 _KEY: Final = fastavro.parse_schema(
@@ -98,9 +97,16 @@ def encode_value(offsets: GroupOffsets) -> bytes:
     """Value of a record: the group's whole IOV and the transaction that committed it."""
     assert offsets.last_commit is not None
     positions = sorted(offsets.offsets.items())
-    if sum(len(o.to_metadata()) + len(t) + 12 for (t, _), o in positions) > VALUE_MAX_BYTES:
-        # The sequences met only save side reads; without them thousands of partitions fit.
-        positions = [(p, replace(o, met={})) for p, o in positions]
+    value = _encode_value(offsets, positions)
+    if len(value) > IOV_MAX_BYTES:
+        # The sequences met only save side reads; without them all that may be committed fits.
+        value = _encode_value(offsets, [(p, replace(o, met={})) for p, o in positions])
+    return value
+
+
+def _encode_value(
+    offsets: GroupOffsets, positions: Sequence[tuple[TopicPartition, Position]]
+) -> bytes:
     rows = [
         {"topic": t, "partition": p, "o1": o.o1, "metadata": o.to_metadata()}
         for (t, p), o in positions

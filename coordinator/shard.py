@@ -32,20 +32,18 @@ Processing".
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from ..journal.control import BranchRange, TopicPartition
+from ..journal.control import TopicPartition
 from ..journal.errors import (
     ClaimFencedError,
     CoordinatorBusyError,
     CorruptRecordError,
     LogtxError,
-    NotSupportedError,
     OffsetsConflictError,
     ProducerFencedError,
-    TooManyTransactionsError,
     TransactionAbortedError,
     TransactionCommittedError,
     UnknownTransactionError,
@@ -66,7 +64,6 @@ from ..journal.records import (
     Entry,
     JournalRecord,
     Owner,
-    PartitionWrites,
     PrepareAbort,
     PrepareCommit,
     ProducerRecord,
@@ -79,7 +76,7 @@ from . import commands as c
 from .answers import answer_fate, is_fact
 from .claims import Claims
 from .clocks import Clocks
-from .data_partitions import check_markers_fit, check_not_created_anew, exists, resolve
+from .data_partitions import added_to, exists, resolve, writes_of
 from .decision import (
     Decision,
     Effect,
@@ -90,14 +87,8 @@ from .decision import (
     WriteMarkers,
     WriteOffsets,
 )
-from .metadata import (
-    Producer,
-    Transaction,
-    TransactionMetadataStore,
-    earlier_starts,
-    merge_steps,
-    why,
-)
+from .limits import check_room, check_timeout
+from .metadata import Transaction, TransactionMetadataStore, earlier_starts, merge_steps, why
 from .offsets import CommittedOffsets, Verdict
 from .producers import Producers
 from .waiting import WaitingCommits
@@ -419,12 +410,9 @@ class Shard:
             txid = TxId(self.partition, self.incarnation, known)
             return Decision(replies=((ref, c.Began(txid)),))
         self.producers.check_may_begin(session)
-        self._check_room(self.producers[session.producer_id])
-        if not 0 < command.timeout_ms <= self.config.max_timeout_ms:
-            raise NotSupportedError(
-                f"a timeout of {command.timeout_ms} ms: this coordinator allows 1 to"
-                f" {self.config.max_timeout_ms} ms (max.timeout.ms)"
-            )
+        producer, open_count = self.producers[session.producer_id], self.transactions.open_count
+        check_room(self.config, self.partition, producer, open_count)
+        check_timeout(self.config, command.timeout_ms)
         record = Begin(
             producer_id=session.producer_id,
             generation=session.generation,
@@ -453,19 +441,6 @@ class Shard:
                     f"transaction {txid} belongs to producer {transaction.producer_id!r}"
                 )
         return transaction
-
-    def _check_room(self, producer: Producer) -> None:
-        config = self.config
-        if len(producer.open) >= config.max_open_per_producer:
-            raise TooManyTransactionsError(
-                f"the producer has {len(producer.open)} transactions open, as many as allowed"
-                " (max.open.transactions.per.producer)"
-            )
-        if self.transactions.open_count >= config.max_open:
-            raise TooManyTransactionsError(
-                f"{self.transactions.open_count} transactions are open in journal partition"
-                f" {self.partition}, as many as allowed (max.open.transactions)"
-            )
 
     def _handle_add_partitions(self, command: c.AddPartitions, ref: Ref) -> Decision:
         transaction = self._require(command.txid, command.session)
@@ -527,7 +502,11 @@ class Shard:
         if commit:
             refs = (*self._waiting.refs(transaction.begin), ref)
             return self._commit(transaction, command, refs, now)
-        added = self._added(transaction, (p for p in command.writes if exists(self.topics, p)))
+        added = added_to(
+            self.topics,
+            transaction.partitions,
+            (p for p in command.writes if exists(self.topics, p)),
+        )
         return self._abort(transaction, AbortReason.REQUESTED, now, ref, added)
 
     def _handle_abort(self, command: c.AbortTransaction, ref: Ref, now: Instant) -> Decision:
@@ -562,28 +541,13 @@ class Shard:
                     f"the input offsets of transaction {transaction.txid} do not continue the"
                     " committed ones; abort, rewind to the committed offsets and redo"
                 )
-            writes = self._writes(transaction, command.writes)
+            self.offsets.check_fits(transaction)
+            writes = writes_of(self.topics, transaction.partitions, command.writes)
         except LogtxError as error:
             return self._refused(refs, error)
         record = PrepareCommit(begin=transaction.begin, writes=writes, decided_ms=now.wall_ms)
         outcome = c.Outcome(transaction.txid, State.COMMITTING, self.next_offset)
         return Decision(records=(record,), replies=tuple((ref, outcome) for ref in refs))
-
-    def _writes(
-        self,
-        transaction: Transaction,
-        named: Mapping[TopicPartition, tuple[BranchRange, ...]],
-    ) -> tuple[PartitionWrites, ...]:
-        check_markers_fit(self.topics, named)
-        check_not_created_anew(self.topics, transaction.partitions, named)
-        added = self._added(transaction, named)
-        partitions = (*transaction.partitions.values(), *added)
-        return tuple(PartitionWrites(p, named.get(p.key, ())) for p in partitions)
-
-    def _added(
-        self, transaction: Transaction, named: Iterable[TopicPartition]
-    ) -> tuple[DataPartition, ...]:
-        return resolve(self.topics, (p for p in named if p not in transaction.partitions))
 
     def _abort(
         self,

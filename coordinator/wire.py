@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from ..journal.control import BranchRange, TopicPartition, group_by_topic
@@ -18,10 +19,13 @@ from ..journal.state import State
 from ..journal.txid import TxId
 from . import commands as c
 from . import coordinator_pb2 as pb
+from .names import check_names
 
 PROTOCOL_VERSION: Final = 1
 NO_CLAIM: Final = -1
 """Stands for the number of a claim that must not be."""
+MET_MAX: Final = 50_000
+"""Sequences met in one IOV, 1 MB of a message of 4 MiB; of one with more they are left out."""
 
 _STATES: Final[Mapping[State, pb.Outcome.State]] = {
     State.UNKNOWN: pb.Outcome.UNKNOWN,
@@ -272,6 +276,7 @@ def decode_request(request: pb.Request, session: c.Session | None) -> c.Command:
 
     Raises:
         NotSupportedError: of an unknown kind or action, or one that needs a session.
+        ConfigError: a name is too long.
         MalformedHeaderError, ValueError: a TxId or range that can't be.
     """
     kind = request.WhichOneof("command")
@@ -281,6 +286,7 @@ def decode_request(request: pb.Request, session: c.Session | None) -> c.Command:
     if session is None and kind in ("begin", "add_offsets", "end"):
         raise NotSupportedError(f"a request {kind!r} outside of a session")
     command: c.Command = decode(getattr(request, kind or ""), session, request.request_id)
+    check_names(command)
     return command
 
 
@@ -385,8 +391,12 @@ def encode_reply(request_id: int, reply: c.Reply) -> pb.Reply:
 
 def _group_offsets(iov: c.GroupOffsets) -> pb.GroupOffsets:
     committed = iov.last_commit is not None and iov.commit_sequence is not None
+    offsets = iov.offsets
+    if sum(len(position.met) for position in offsets.values()) > MET_MAX:
+        # They only save side reads; without them an IOV of any group fits.
+        offsets = {p: replace(position, met={}) for p, position in offsets.items()}
     return pb.GroupOffsets(
-        offsets=[_position(partition, position) for partition, position in iov.offsets.items()],
+        offsets=[_position(partition, position) for partition, position in offsets.items()],
         last_commit=iov.last_commit.to_bytes() if iov.last_commit is not None else b"",
         commit_sequence=iov.commit_sequence if committed else None,
     )

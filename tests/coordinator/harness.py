@@ -456,7 +456,7 @@ def dump(shard: Shard) -> dict[str, Any]:
         },
         "groups": {
             name: (
-                *(dict(g.offsets), g.last_commit, g.commit_sequence),
+                *(dict(g.offsets), g.size_bytes, g.last_commit, g.commit_sequence),
                 {partition: sorted(begins) for partition, begins in g.held.items()},
                 {place: sorted(begins) for place, begins in g.to_come.items()},
             )

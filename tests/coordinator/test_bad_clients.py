@@ -16,9 +16,11 @@ from logtx.coordinator import coordinator_pb2 as pb
 from logtx.coordinator import coordinator_pb2_grpc as pb_grpc
 from logtx.coordinator import pressure, streams
 from logtx.coordinator.embedded import EmbeddedCoordinator
+from logtx.coordinator.names import NAME_MAX_BYTES, TOPIC_MAX_BYTES
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.coordinator.wire import PROTOCOL_VERSION, decode_request
 from logtx.journal.errors import (
+    ConfigError,
     CoordinatorBusyError,
     GroupBoundError,
     LogtxError,
@@ -147,9 +149,9 @@ def test_a_client_that_reads_no_answers_is_not_read_either(
 ) -> None:
     most = watch_windows(monkeypatch)
     # Each is answered by an error that repeats the long name.
-    nowhere = pb.Partitions(topic="x" * 4_000, partitions=[0])
+    nowhere = pb.Partitions(topic="x" * TOPIC_MAX_BYTES, partitions=[0])
     wanted = pb.AddPartitions(txid=TxId(0, 1, 1).to_bytes(), partitions=[nowhere])
-    asked, batch = 12_000, 100
+    asked, batch = 30_000, 100
     stream = RawStream(channel, connect())
     for first in range(1, asked, batch):
         numbers = range(first, first + batch)
@@ -219,6 +221,20 @@ def test_wrong_order_is_answered_and_the_session_goes_on(channel: grpc.Channel) 
     assert answers == [(n, NotSupportedError.code) for n in (0, 7, 8)]
     stream.send(begin(1))
     assert stream.read(1)[0].WhichOneof("result") == "began"
+
+
+def test_a_name_that_is_too_long_is_refused_and_the_session_goes_on(channel: grpc.Channel) -> None:
+    refused = RawStream(channel, connect(0, "p" * 100_000))
+    assert refused.read(1)[0].error.code == ConfigError.code
+    stream = RawStream(channel, connect(0, "é" * (NAME_MAX_BYTES // 2)))
+    assert stream.read(1)[0].WhichOneof("result") == "connected"
+    nowhere = pb.Partitions(topic="t" * (TOPIC_MAX_BYTES + 1), partitions=[0])
+    long_begin = pb.Request(request_id=1, begin=pb.Begin(timeout_ms=9, partitions=[nowhere]))
+    stream.send(long_begin, begin(2))
+    replies = {r.request_id: r for r in stream.read(2)}
+    assert replies[1].error.code == ConfigError.code
+    assert len(replies[1].error.message) < 200, "and is not sent back whole"
+    assert replies[2].WhichOneof("result") == "began"
 
 
 @pytest.mark.parametrize(

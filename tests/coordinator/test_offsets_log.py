@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from logtx.coordinator import offsets_log
 from logtx.coordinator.commands import GroupOffsets
+from logtx.coordinator.offsets import IOV_MAX_BYTES, CommittedOffsets
 from logtx.coordinator.offsets_log import (
     OffsetsKey,
     OffsetsWriter,
@@ -63,6 +65,38 @@ def test_keys_round_trip(key: OffsetsKey) -> None:
 @given(OFFSETS)
 def test_values_round_trip(offsets: GroupOffsets) -> None:
     assert decode_value(encode_value(offsets)) == offsets
+
+
+HEADER_BYTES: Final = 100
+"""Upper bound of a value without its offsets."""
+
+
+@settings(deadline=None)
+@given(OFFSETS)
+def test_a_value_takes_no_more_than_was_reckoned_before_the_commit(offsets: GroupOffsets) -> None:
+    committed = CommittedOffsets()
+    assert offsets.last_commit is not None
+    assert offsets.commit_sequence is not None
+    for _ in range(2):  # What is there already is counted once.
+        rows = [(t, p, position) for (t, p), position in offsets.offsets.items()]
+        committed.restore("g", rows, offsets.last_commit, offsets.commit_sequence)
+    bare = {p: replace(position, met={}) for p, position in offsets.offsets.items()}
+    value = encode_value(replace(offsets, offsets=bare))
+    reckoned = committed._groups["g"].size_bytes
+    assert len(value) - HEADER_BYTES <= reckoned <= 3 * len(value)
+
+
+def test_sequences_met_are_left_out_of_a_value_that_would_be_too_large() -> None:
+    met = {(number, 2**48 - 1): 2**62 for number in range(90)}
+    position = Position(o1=1, o2=2, o3=3, met=met, delivered={(1, 2): 3})
+    for count, kept in ((250, met), (350, {})):
+        iov = GroupOffsets({("é" * 60, p): position for p in range(count)}, TxId(0, 1, 2), 3)
+        value = encode_value(iov)
+        assert len(value) < IOV_MAX_BYTES
+        bare = replace(position, met=kept)
+        read = decode_value(value)
+        assert all(found == bare for found in read.offsets.values()), "the rest is there"
+        assert read.offsets.keys() == iov.offsets.keys()
 
 
 def test_one_group_has_one_key_for_each_owner() -> None:

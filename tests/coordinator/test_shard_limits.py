@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from logtx.coordinator import commands as c
 from logtx.coordinator.decision import ShardConfig
-from logtx.journal.errors import TooManyTransactionsError, TransactionAbortedError
+from logtx.coordinator.offsets import SEQUENCES_MAX
+from logtx.coordinator.offsets_log import encode_value
+from logtx.journal.errors import (
+    RequestTooLargeError,
+    TooManyTransactionsError,
+    TransactionAbortedError,
+)
+from logtx.journal.position import Position
+from logtx.journal.records import OffsetStep
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
@@ -118,3 +128,59 @@ def test_every_repeat_of_a_commit_that_waits_learns_of_an_abort() -> None:
     stage.end(p, second, c.Action.ABORT)
     for ref in waiting:
         assert isinstance(stage.reply(ref), TransactionAbortedError)
+
+
+LONG_TOPIC = "é" * 124
+"""248 bytes."""
+
+
+def consumed(stage: Stage, session: c.Session, request_id: int, *steps: OffsetStep) -> c.Reply:
+    """The answer to the commit of a transaction with these steps."""
+    begun = stage.begun(session, request_id)
+    sent = stage.ask(c.AddOffsets(session=session, txid=begun, group="g", steps=steps))
+    assert stage.reply(sent) == c.Done()
+    reply = stage.reply(stage.end(session, begun, c.Action.COMMIT))
+    assert reply is not None
+    return reply
+
+
+def test_an_iov_that_fits_no_record_is_refused_before_its_commit_is_decided() -> None:
+    """Decided, it would be written again and again, and hold the high watermark for ever."""
+    stage = Stage()
+    p, q = stage.connect("p"), stage.connect("q")
+    steps = [step((LONG_TOPIC, number), None, 5) for number in range(3_000)]
+    assert isinstance(consumed(stage, p, 1, *steps[:2_500]), c.Outcome)
+    refusal = consumed(stage, p, 2, *steps[2_500:])
+    assert isinstance(refusal, RequestTooLargeError)
+    assert "3000 partitions" in str(refusal)
+    assert "__transaction_offsets" in str(refusal)
+    # That client alone: others go on, in what is there and in what there still is room for.
+    moved = [step((LONG_TOPIC, number), 5, 6) for number in range(2_500)]
+    assert isinstance(consumed(stage, q, 1, *moved), c.Outcome)
+    assert isinstance(consumed(stage, q, 2, *steps[2_500:2_750]), c.Outcome)
+    iov = stage.coordinator.shard.offsets.committed("g")
+    assert len(iov.offsets) == 2_750
+    assert len(encode_value(iov)) < 900_000
+    # The refused one is open, and is aborted as it should be.
+    [refused] = [t for t in stage.coordinator.shard.transactions if t.state is State.OPEN]
+    aborted = stage.reply(stage.end(p, refused.txid, c.Action.ABORT))
+    assert isinstance(aborted, c.Outcome)
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        Position(o1=1, o2=1, met={(n, 1): 1 for n in range(SEQUENCES_MAX + 1)}),
+        Position(o1=1, o2=1, delivered={(n, 2**48 - 1): 2**62 for n in range(120)}),
+    ],
+    ids=["met", "delivered"],
+)
+def test_a_position_with_too_many_sequences_is_refused(position: Position) -> None:
+    stage = Stage()
+    p = stage.connect("p")
+    refusal = consumed(stage, p, 1, OffsetStep("a", 0, None, position))
+    assert isinstance(refusal, RequestTooLargeError)
+    assert "a[0]" in str(refusal)
+    few = dict.fromkeys(list({**position.met, **position.delivered})[:50], 1)
+    fits = Position(o1=1, o2=1, met=few, delivered=few)
+    assert isinstance(consumed(stage, p, 2, OffsetStep("a", 0, None, fits)), c.Outcome)

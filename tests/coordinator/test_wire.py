@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, get_args
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from logtx.coordinator import commands as c
 from logtx.coordinator import coordinator_pb2 as pb
+from logtx.coordinator.names import NAME_MAX_BYTES, TOPIC_MAX_BYTES
 from logtx.coordinator.wire import decode_reply, decode_request, encode_reply, encode_request
 from logtx.journal import errors
 from logtx.journal.control import BranchRange
@@ -284,6 +286,77 @@ def test_a_partition_named_twice_is_refused() -> None:
     request = pb.Request(end=pb.End(txid=TxId(0, 1, 2).to_bytes(), writes=writes))
     with pytest.raises(ValueError, match="twice"):
         decode_request(request, SESSION)
+
+
+NAMED: Final[Mapping[str, Callable[[str], c.Command]]] = {
+    "connect": lambda n: c.Connect(producer_id=n, nonce=1),
+    "group of add_offsets": lambda n: c.AddOffsets(
+        session=SESSION, txid=TxId(0, 1, 2), group=n, steps=()
+    ),
+    "group of fetch_offsets": lambda n: c.FetchOffsets(group=n),
+    "group of claim_offsets": lambda n: c.ClaimOffsets(group=n, partitions=(), claimant=1),
+    "group of bind_group": lambda n: c.BindGroup(group=n, transaction_group=None),
+    "transaction group": lambda n: c.BindGroup(group="g", transaction_group=n),
+    "producer of a listing": lambda n: c.ListTransactions(producer_id=n),
+    "page of keys": lambda n: c.ListKeys(after=n),
+    "key": lambda n: c.GetKey(name=n),
+    "deleted key": lambda n: c.DeleteKey(name=n),
+}
+TOPICS: Final[Mapping[str, Callable[[str], c.Command]]] = {
+    "begin": lambda t: c.Begin(
+        session=SESSION, request_id=1, answered_below=0, timeout_ms=1, partitions=((t, 0),)
+    ),
+    "add_partitions": lambda t: c.AddPartitions(
+        txid=TxId(0, 1, 2), partitions=(("a", 0), (t, 0)), session=SESSION
+    ),
+    "add_offsets": lambda t: c.AddOffsets(
+        session=SESSION,
+        txid=TxId(0, 1, 2),
+        group="g",
+        steps=(OffsetStep(t, 0, None, Position.at(1)),),
+    ),
+    "end": lambda t: c.End(
+        session=SESSION, txid=TxId(0, 1, 2), action=c.Action.COMMIT, writes={(t, 0): ()}
+    ),
+    "fetch_offsets": lambda t: c.FetchOffsets(group="g", partitions=((t, 0),)),
+    "claim_offsets": lambda t: c.ClaimOffsets(group="g", partitions=((t, 0),), claimant=1),
+    "list_transactions": lambda t: c.ListTransactions(topic=t),
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "most"),
+    [
+        *(pytest.param(make, NAME_MAX_BYTES, id=name) for name, make in NAMED.items()),
+        *(pytest.param(make, TOPIC_MAX_BYTES, id=name) for name, make in TOPICS.items()),
+    ],
+)
+def test_a_name_has_so_many_bytes_and_no_more(make: Callable[[str], c.Command], most: int) -> None:
+    for longest in ("x" * most, "é" * (most // 2), "x" * (most % 4) + "\U0001f600" * (most // 4)):
+        command = make(longest)
+        assert decode_request(encode_request(1, command, 0), SESSION) == command
+        with pytest.raises(errors.ConfigError, match=f"{most} are allowed"):
+            decode_request(encode_request(1, make(longest + "é"), 0), SESSION)
+
+
+def test_an_iov_with_more_sequences_than_a_message_takes_leaves_out_those_met() -> None:
+    met = {(number, 2**48 - 1): 2**62 for number in range(1_000)}
+    delivered = {(1, 2): 3}
+    offsets = {
+        ("a", number): Position(o1=1, o2=2, o3=3, met=met, delivered=delivered)
+        for number in range(51)
+    }
+    fits = dict(list(offsets.items())[:50])
+    for iov, told in (
+        (fits, fits),
+        (offsets, {p: replace(o, met={}) for p, o in offsets.items()}),
+    ):
+        for reply in (c.GroupOffsets(iov), c.Claimed(1, c.GroupOffsets(iov))):
+            wire = encode_reply(1, reply)
+            assert wire.ByteSize() < 2**21
+            back = decode_reply(wire)
+            found = back.offsets if isinstance(back, c.Claimed) else back
+            assert found == c.GroupOffsets(told)
 
 
 def test_a_hint_at_the_owner_crosses_the_wire() -> None:
