@@ -151,7 +151,7 @@ def test_a_client_that_reads_no_answers_is_not_read_either(
     # Each is answered by an error that repeats the long name.
     nowhere = pb.Partitions(topic="x" * TOPIC_MAX_BYTES, partitions=[0])
     wanted = pb.AddPartitions(txid=TxId(0, 1, 1).to_bytes(), partitions=[nowhere])
-    asked, batch = 30_000, 100
+    asked, batch = 20_000, 100
     stream = RawStream(channel, connect())
     for first in range(1, asked, batch):
         numbers = range(first, first + batch)
