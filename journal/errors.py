@@ -135,7 +135,10 @@ class GroupBoundError(TransactionError):
 
 
 class RequestTooLargeError(TransactionError):
-    """The request would not fit one journal record, or its marker not one data record."""
+    """The request would not fit one journal record, or what follows from it not one record.
+
+    That is a marker with too many branches, or a consumer group's input offsets.
+    """
 
     code = 27
 
