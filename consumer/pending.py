@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from math import ceil
 from operator import methodcaller
 from typing import Final, Protocol
 
@@ -194,10 +195,7 @@ class PendingTransactionMap:
             fresh = pending.records[pending.charged_records :]
             if not fresh:
                 continue
-            size = len(fresh) * RECORD_OVERHEAD_BYTES + sum(map(len, fresh))
-            size += sum(map(len, filter(None, map(_key_of, fresh))))
-            if pending.further_headers:
-                size += _further_headers_bytes(fresh)
+            size = _size(pending, fresh)
             if not pending.counted:
                 pending.counted = True
                 self.memory_bytes += TRANSACTION_OVERHEAD_BYTES
@@ -220,20 +218,31 @@ class PendingTransactionMap:
         # has been open longest is the least likely to end next.
         candidates.sort(key=lambda pending: -pending.charged_bytes)
         for pending in candidates:
-            if self.memory_bytes <= target:
+            excess_bytes = self.memory_bytes - target
+            if excess_bytes <= 0:
                 return
-            self._spill(self._store, pending)
+            if pending.charged_bytes > 2 * excess_bytes:
+                # Of a large one its first records alone, for everybody else waits meanwhile.
+                share = excess_bytes / pending.charged_bytes
+                self._spill(self._store, pending, ceil(pending.charged_records * share))
+                return
+            self._spill(self._store, pending, len(pending.records))
 
-    def _spill(self, store: SpillStore, pending: PendingTransaction) -> None:
-        last_offset = pending.last_offset
+    def _spill(self, store: SpillStore, pending: PendingTransaction, count: int) -> None:
+        spilled = pending.records[:count]
+        charged = min(count, pending.charged_records)
+        size = pending.charged_bytes
+        if charged < pending.charged_records:
+            size = _size(pending, spilled)
         # The store first: if it raises, the records are still here.
-        pending.run = store.append(pending.run, pending.owner, pending.records)
-        pending.run_records += len(pending.records)
-        overhead = pending.charged_records * RECORD_OVERHEAD_BYTES
-        pending.run_bytes += pending.charged_bytes - overhead
-        pending.run_last_offset = last_offset
-        pending.records.clear()
-        self._uncharge(pending)
+        pending.run = store.append(pending.run, pending.owner, spilled)
+        pending.run_records += count
+        pending.run_bytes += size - charged * RECORD_OVERHEAD_BYTES
+        pending.run_last_offset = spilled[-1].offset()
+        del pending.records[:count]
+        pending.charged_records -= charged
+        pending.charged_bytes -= size
+        self.memory_bytes -= size
 
     def stream(self, pending: PendingTransaction) -> Iterator[Record]:
         """All records in offset order, spilled ones a piece at a time."""
@@ -257,6 +266,12 @@ class PendingTransactionMap:
         self.memory_bytes -= pending.charged_bytes
         pending.charged_bytes = 0
         pending.charged_records = 0
+
+
+def _size(pending: PendingTransaction, records: Sequence[Record]) -> int:
+    size = len(records) * RECORD_OVERHEAD_BYTES + sum(map(len, records))
+    size += sum(map(len, filter(None, map(_key_of, records))))
+    return size + (_further_headers_bytes(records) if pending.further_headers else 0)
 
 
 def _further_headers_bytes(records: Sequence[Record]) -> int:

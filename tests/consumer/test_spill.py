@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message, TopicPartition
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from logtx.consumer.chunk import CHUNK_MAX_BYTES, CHUNK_MAX_RECORDS, decode_chunk, encode_chunks
@@ -87,6 +87,7 @@ def test_headers_alike_are_not_one_list(store: FileSpillStore) -> None:
     assert second.headers() == [("a", b"")]
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(0, CHUNK_MAX_BYTES * 2)), min_size=1, max_size=20))
 @example([1] * (2 * CHUNK_MAX_RECORDS))
 @example([CHUNK_MAX_BYTES] * 3)
@@ -246,4 +247,37 @@ def test_what_is_charged_is_given_back(store: FileSpillStore) -> None:
     assert pending.run_bytes == 11 * 2 + HEADER_OVERHEAD_BYTES + 1_002
     pending_map.discard(pending)
     pending_map.discard(pending)
+    assert pending_map.memory_bytes == 0
+
+
+@pytest.mark.parametrize("limit", [0, 100_000, 600_000])
+def test_of_a_large_transaction_no_more_is_spilled_at_a_time_than_must(
+    store: FileSpillStore, limit: int
+) -> None:
+    pending_map = PendingTransactionMap(limit, store)
+    view = pending_map.view()
+    large = view[b"x"] = PendingTransaction(OWNER, b"x", 0)
+    small = view[b"y"] = PendingTransaction(OWNER, b"y", 1_000_000)
+    small.records += records(message(1_000_000, value=b""))
+    pending_map.charge([small])
+    for start in range(0, 5_000, 100):
+        key = b"k" * (start % 7)
+        large.records += records(*(message(start + n, key=key) for n in range(100)))
+        before = len(large.records)
+        pending_map.charge([large])
+        pending_map.enforce()
+        assert pending_map.memory_bytes <= max(limit, 2 * TRANSACTION_OVERHEAD_BYTES)
+        if limit == 600_000 and len(large.records) < before:
+            assert before / 2 < len(large.records) < before * 0.8
+    assert bool(small.records) == (limit > 0)
+    assert large.count == 5_000
+    assert large.last_offset == 4_999
+    stream = [r.offset() for r in pending_map.stream(large)]
+    assert stream == list(range(5_000))
+    assert large.run_bytes == sum(
+        len(r) + len(r.key() or b"") for r in store.read(cast(int, large.run))
+    )
+    held = sum(RECORD_OVERHEAD_BYTES + len(r) + len(r.key() or b"") for r in large.records)
+    assert large.charged_bytes == held
+    pending_map.drop(view)
     assert pending_map.memory_bytes == 0
