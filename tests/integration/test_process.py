@@ -16,8 +16,17 @@ import logtx
 from logtx.integration import process as module
 from logtx.integration.process import Block
 from logtx.integration.testing import Cluster
+from logtx.journal.memory_log import MemoryLog
+from logtx.journal.reader import JOURNAL_TOPIC
 
 WAIT_S = 20.0
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
 class Bench:
@@ -76,6 +85,13 @@ def bench(logtx_memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ben
     return Bench(logtx_memory_cluster)
 
 
+@pytest.fixture
+def memory(bench: Bench) -> MemoryLog:
+    """The log that the bench stands on, with its faults at hand."""
+    assert isinstance(bench.cluster.log, MemoryLog)
+    return bench.cluster.log
+
+
 @pytest.mark.parametrize("in_flight", [1, 4])
 def test_each_block_is_a_transaction_and_all_together_the_input(
     bench: Bench, in_flight: int
@@ -117,7 +133,8 @@ def test_trap_26_what_goes_on_from_an_aborted_one_is_redone_with_it(
 ) -> None:
     bench.feed(300)
     aborted, redone = 0, []
-    consumer, producer = bench.consumer(isolation_level=isolation), bench.producer()
+    consumer = bench.consumer(isolation_level=isolation)
+    producer = bench.producer()
     for number, block in enumerate(
         logtx.process(consumer, producer, max_records=10, in_flight=in_flight, timeout=0.5)
     ):
@@ -144,6 +161,33 @@ def abort_behind_its_back(bench: Bench, block: Block) -> None:
     txid = block.txn.txid
     queries._ask(txid.partition, AbortTransaction(txid=txid), Outcome)
     queries.close()
+
+
+def test_trap_26_those_in_flight_behind_one_that_fails_are_aborted_in_cascade(
+    bench: Bench, memory: MemoryLog
+) -> None:
+    bench.feed(120)
+    # Every one that fails is seen to its end, or the next could not begin.
+    producer = bench.producer(transactions_in_flight_max=3, coordinator_timeout_ms=5_000)
+    blocks = logtx.process(bench.consumer(), producer, max_records=10, in_flight=3, timeout=0.3)
+    seen: list[Block] = []
+    for block in blocks:
+        seen.append(block)
+        bench.copy(block)
+        if len(seen) == 1:
+            assert block.txn.txid
+            memory.hold_appends(JOURNAL_TOPIC, 0)
+            operator = threading.Thread(target=abort_behind_its_back, args=[bench, block])
+            operator.start()
+            wait_until(lambda: memory.held_appends(JOURNAL_TOPIC, 0) > 0)
+        if len(seen) == 3:
+            threading.Timer(0.3, memory.release_appends, [JOURNAL_TOPIC, 0]).start()
+    operator.join(WAIT_S)
+    assert [block.redone for block in seen[:4]] == [0, 0, 0, 1]
+    assert len(seen) == 15, "twelve, and three for nothing"
+    states = [producer.outcome(block.txn.txid).state for block in seen[:4]]
+    assert [state.aborts for state in states] == [True, True, True, False]
+    bench.check()
 
 
 def test_an_expired_block_is_redone(bench: Bench) -> None:
@@ -220,7 +264,9 @@ def test_leaving_the_loop_aborts_the_block_at_hand_and_keeps_those_before(
                 work(leave_at)
     assert consumer.offset_steps() == [], "nothing of the blocks that were aborted"
     with producer.begin_transaction() as txn:
-        for message in consumer.consume(10, 5):
+        by_hand = [m for _ in range(3) for m in consumer.consume(10, 5)]
+        assert {m.partition() for m in by_hand} == {0, 1}
+        for message in by_hand:
             txn.produce(bench.sink, message.value())
         txn.send_offsets(consumer)
     work(leave_at=10**6)
@@ -260,13 +306,14 @@ class Fleet:
     def __init__(self, bench: Bench, in_flight: int) -> None:
         self.stop = threading.Event()
         self.errors: list[BaseException] = []
-        self.redone = 0
+        self.blocks = self.redone = 0
         self._bench = bench
         self._in_flight = in_flight
         self._threads: list[threading.Thread] = []
 
     def add(self, on_block: Callable[[logtx.Consumer, Block], None] | None = None) -> None:
-        thread = threading.Thread(target=self._work, args=[on_block])
+        # A daemon: where a test fails nobody ends it.
+        thread = threading.Thread(target=self._work, args=[on_block], daemon=True)
         thread.start()
         self._threads.append(thread)
 
@@ -275,6 +322,7 @@ class Fleet:
         try:
             settings: dict[str, Any] = {"max_records": 5, "in_flight": self._in_flight}
             for block in logtx.process(consumer, producer, stop=self.stop, **settings):
+                self.blocks += 1
                 self.redone += block.redone > 0
                 self._bench.copy(block)
                 if on_block is not None:
@@ -309,8 +357,27 @@ def test_trap_24_workers_come_and_go_and_nothing_is_doubled(bench: Bench, in_fli
     assert fleet.redone == 0
 
 
+def test_a_rebalance_waits_for_what_is_in_flight(bench: Bench, memory: MemoryLog) -> None:
+    fleet = Fleet(bench, 4)
+    fleet.add()
+    bench.feed(20)
+    bench.check()
+    memory.hold_appends(bench.sink, 0)
+    bench.feed(20)
+    wait_until(lambda: fleet.blocks >= 8)
+    began = fleet.blocks
+    fleet.add()
+    time.sleep(0.3)
+    assert fleet.blocks == began, "the second has got nothing, for the first gives nothing back"
+    memory.release_appends(bench.sink, 0)
+    bench.feed(100)
+    bench.check()
+    fleet.end()
+    assert fleet.redone == 0
+
+
 def test_trap_29_a_zombie_that_wakes_up_is_fenced_once_and_the_live_one_never(
-    bench: Bench,
+    bench: Bench, memory: MemoryLog
 ) -> None:
     bench.feed(100)
     asleep, awake, told = threading.Event(), threading.Event(), []
@@ -318,7 +385,7 @@ def test_trap_29_a_zombie_that_wakes_up_is_fenced_once_and_the_live_one_never(
     def stand_still(consumer: logtx.Consumer, block: Block) -> None:
         if not asleep.is_set():
             # As a process does that is stopped for longer than the group waits for it.
-            bench.cluster.log.expel_member("g", str(consumer.memberid()))  # type: ignore[attr-defined]
+            memory.expel_member("g", str(consumer.memberid()))
             asleep.set()
             assert awake.wait(WAIT_S)
         told.append(block.redone)
