@@ -154,7 +154,7 @@ class TransactionMetadataStore:
         known = self._unfinished[begin].partitions
         for partition in partitions:
             before = known.setdefault(partition.key, partition)
-            if _is_earlier(partition.first_offset, before.first_offset):
+            if before is not partition and _is_earlier(partition.first_offset, before.first_offset):
                 known[partition.key] = replace(before, first_offset=partition.first_offset)
 
     def add_offsets(self, begin: int, group: str, steps: Iterable[OffsetStep]) -> None:

@@ -65,16 +65,18 @@ class Producers(dict[str, Producer]):
         producer.generation, producer.nonce = record.generation, record.session_nonce
         producer.owner, producer.voided = record.owner, record.voided
         producer.connected_ms = record.connected_ms
-        return list(self.fenced(producer.open.values()))
+        return list(self.fenced(producer.open.values())) if producer.open else []
 
     def replay_begin(self, record: Begin, transaction: Transaction) -> None:
         """A producer began a transaction."""
         producer = self[record.producer_id]
         producer.open[transaction.begin] = transaction
         begins = producer.begins
-        producer.answered_below = max(producer.answered_below, record.answered_below)
-        for request_id in [r for r in begins if r < record.answered_below]:
-            del begins[request_id]
+        answered_below = record.answered_below
+        producer.answered_below = max(producer.answered_below, answered_below)
+        if begins:
+            for request_id in [r for r in begins if r < answered_below]:
+                del begins[request_id]
         begins[record.request_id] = transaction.begin
 
     def replay_decided(self, transaction: Transaction) -> None:

@@ -404,22 +404,28 @@ def decode_entry(raw: bytes | None, *, lazily: bool = False) -> Entry:
     """
     if raw is None or len(raw) < 2:
         raise CorruptRecordError("the journal record is empty")
+    read = (LAZY_READERS if lazily else READERS).get(raw[1])
+    try:
+        if read is None or raw[0] != FORMAT_VERSION:
+            return _decode_other(raw)
+        epoch, incarnation, predicted, at = read_head(raw)
+        record, end = read(raw, at)
+        if end != len(raw):
+            raise CorruptRecordError("the journal record does not end where its bytes do")
+        return Entry(epoch, incarnation, record, predicted)
+    except (ValueError, TypeError, KeyError, EOFError, IndexError, OverflowError) as error:
+        raise CorruptRecordError(f"the journal record does not decode: {error!r}") from error
+
+
+def _decode_other(raw: bytes) -> Entry:
+    """An entry of another version, or of a rare type."""
     version, code = raw[0], raw[1]
     if code not in _SCHEMAS.get(version, ()):
         kind = RecordType(code).name if code in _CLASSES else code
         raise UnknownRecordError(
             f"journal record of version {version} and type {kind}; upgrade this program"
         )
-    try:
-        if version != FORMAT_VERSION or code not in READERS:
-            return decode_by_schema(raw)
-        epoch, incarnation, predicted, at = read_head(raw)
-        record, end = (LAZY_READERS if lazily else READERS)[code](raw, at)
-        if end != len(raw):
-            raise CorruptRecordError("the journal record does not end where its bytes do")
-        return Entry(epoch, incarnation, record, predicted)
-    except (ValueError, TypeError, KeyError, EOFError, IndexError, OverflowError) as error:
-        raise CorruptRecordError(f"the journal record does not decode: {error!r}") from error
+    return decode_by_schema(raw)
 
 
 def decode_by_schema(raw: bytes) -> Entry:

@@ -12,7 +12,6 @@ that are no record raise IndexError or ValueError.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from itertools import repeat
 from typing import Any, Final, NamedTuple, TypeVar
@@ -40,6 +39,8 @@ T = TypeVar("T")
 _SHIFTS: Final = tuple(range(21, 70, 7))
 _ONE: Final = 2
 """The number 1 as a byte: the count of an array of one."""
+_NOTHING: Final = b"\0"
+"""An empty array."""
 _CACHED: Final = 4_096
 """Lists of partitions, and partitions, that are remembered by their bytes."""
 _CACHED_BYTES: Final = 512
@@ -222,7 +223,8 @@ def _writes_of(
     partition: DataPartition, branches: tuple[BranchRange, ...], first_offset: int
 ) -> PartitionWrites:
     if first_offset != UNKNOWN_OFFSET:
-        partition = replace(partition, first_offset=first_offset)
+        topic, number, topic_id = partition.topic, partition.partition, partition.topic_id
+        partition = DataPartition(topic, number, topic_id, first_offset)
     return PartitionWrites(partition, branches)
 
 
@@ -341,7 +343,8 @@ def _gone(rest: bytes) -> tuple[TopicPartition, ...]:
 def _finished(cls: type[Committed | Aborted]) -> Callable[[bytes, int], tuple[JournalRecord, int]]:
     def read(raw: bytes, at: int) -> tuple[JournalRecord, int]:
         begin, at = _long(raw, at)
-        return cls(begin=begin, gone=_gone(raw[at:])), len(raw)
+        rest = raw[at:]
+        return cls(begin=begin, gone=() if rest == _NOTHING else _gone(rest)), len(raw)
 
     return read
 
