@@ -12,14 +12,26 @@ from typing import TYPE_CHECKING
 from .errors import PySparkMissingError
 
 if TYPE_CHECKING:
+    from .auditing import audit, findings
     from .jars import connector_jars
     from .recovery import iov_history, iovs, resume
     from .session import register
     from .volume import read
 
-__all__ = ["connector_jars", "iov_history", "iovs", "read", "register", "resume"]
+__all__ = [
+    "audit",
+    "connector_jars",
+    "findings",
+    "iov_history",
+    "iovs",
+    "read",
+    "register",
+    "resume",
+]
 
 _HOMES = {
+    "audit": ".auditing",
+    "findings": ".auditing",
     "connector_jars": ".jars",
     "iov_history": ".recovery",
     "iovs": ".recovery",

@@ -14,7 +14,7 @@ from ...journal.errors import UnknownTopicError
 from ...journal.log import Log
 from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, read_entries, read_records
 from ...journal.records import PrepareCommit
-from .journal_scan import read_journal
+from .journal_scan import Journal
 from .steps import BATCH_TOPIC
 
 READ_TIMEOUT_S: Final = 60.0
@@ -145,18 +145,17 @@ def _decided_ms(log: Log, partition: int, sequence: int) -> int | None:
 def step_rows(log: Log, group: str | None = None) -> Iterator[StepRow]:
     """Every step that was committed, by journal partition in commit order, as far as the journal
     goes back."""
-    for _, decisions in read_journal(log):
-        for seen in decisions:
-            if not seen.state.commits:
-                continue
-            for name, step in seen.offsets:
-                if group in (None, name):
-                    place = step.from_place
-                    yield StepRow(
-                        *(name, step.topic, step.partition, None if place is None else place.o2),
-                        to_offset=step.to.o2,
-                        txid=str(seen.txid),
-                        commit_sequence=seen.commit_sequence or 0,
-                        committed_ms=seen.decided_ms,
-                        producer_id=seen.producer_id,
-                    )
+    for seen in Journal(log).read_on():
+        if not seen.state.commits:
+            continue
+        for name, step in seen.offsets:
+            if group in (None, name):
+                place = step.from_place
+                yield StepRow(
+                    *(name, step.topic, step.partition, None if place is None else place.o2),
+                    to_offset=step.to.o2,
+                    txid=str(seen.txid),
+                    commit_sequence=seen.commit_sequence or 0,
+                    committed_ms=seen.decided_ms,
+                    producer_id=seen.producer_id,
+                )

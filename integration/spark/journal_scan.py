@@ -1,17 +1,18 @@
 """What the journal says of every transaction it still has, read from its first certain place on.
 
-Pure but for `read_journal`, which reads. A journal that was trimmed is read from a snapshot that
+`JournalScan` is pure; `Journal` reads. A journal that was trimmed is read from a snapshot that
 counts; of what was decided below nothing is said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
 from ...journal.control import TopicPartition
+from ...journal.errors import JournalError
 from ...journal.fate import EpochFilter
 from ...journal.log import Log
 from ...journal.reader import JOURNAL_TOPIC, find_snapshot, read_entries
@@ -64,8 +65,7 @@ class JournalPart:
     partition: int
     first: int
     """Where reading began: of what was decided below, nothing is known."""
-    end: int
-    transactions: dict[int, Seen]
+    transactions: Mapping[int, Seen]
     """By offset of BEGIN."""
 
 
@@ -174,22 +174,44 @@ class JournalScan:
             seen.offsets += [(s.group, step) for s in row.steps for step in s.steps]
 
 
-def read_journal(log: Log) -> Iterator[tuple[JournalPart, Iterator[Seen]]]:
-    """Each journal partition, with its decisions in order; take those before the next partition.
+class Journal:
+    """All journal partitions, read from their first certain places, and then on and on."""
 
-    Raises:
-        UnknownTopicError: there is no journal.
-        JournalError, BrokerError: it can't be read.
-    """
-    for partition in range(log.topic_info(JOURNAL_TOPIC).partition_count):
-        first, epochs = _begin(log, partition)
-        end = log.end_offset(JOURNAL_TOPIC, partition)
-        scan = JournalScan(partition, epochs, at_snapshot=0 < first < end)
-        part = JournalPart(partition, first, end, scan.transactions)
-        decisions = _decisions(log, scan, part)
-        yield part, decisions
-        for _ in decisions:
-            pass
+    def __init__(self, log: Log) -> None:
+        """Find where reading begins.
+
+        Raises:
+            UnknownTopicError: there is no journal.
+            JournalError, BrokerError: it can't be read.
+        """
+        self._log = log
+        self._next: list[int] = []
+        self._scans: list[JournalScan] = []
+        self.parts: list[JournalPart] = []
+        for partition in range(log.topic_info(JOURNAL_TOPIC).partition_count):
+            first, epochs = _begin(log, partition)
+            scan = JournalScan(partition, epochs, at_snapshot=first > 0)
+            self._next.append(first)
+            self._scans.append(scan)
+            self.parts.append(JournalPart(partition, first, scan.transactions))
+
+    def read_on(self) -> list[Seen]:
+        """Read up to the ends as they are now; returns what was decided, by journal partition in
+        commit order."""
+        decided: list[Seen] = []
+        for partition, scan in enumerate(self._scans):
+            start, end = self._next[partition], self._log.end_offset(JOURNAL_TOPIC, partition)
+            entries = read_entries(self._log, partition, start, end, timeout_s=READ_TIMEOUT_S)
+            with closing(entries):
+                for offset, entry in entries:
+                    decided += scan.feed(offset, entry)
+            self._next[partition] = max(start, end)
+        return decided
+
+    def __iter__(self) -> Iterator[Seen]:
+        """All transactions that were read."""
+        for part in self.parts:
+            yield from part.transactions.values()
 
 
 def _begin(log: Log, partition: int) -> tuple[int, EpochFilter]:
@@ -198,12 +220,8 @@ def _begin(log: Log, partition: int) -> tuple[int, EpochFilter]:
         return 0, EpochFilter()
     found = find_snapshot(log, partition, timeout_s=READ_TIMEOUT_S)
     if found is None:
-        return log.end_offset(JOURNAL_TOPIC, partition), EpochFilter()
+        raise JournalError(
+            f"{JOURNAL_TOPIC}-{partition} begins at {start} and holds no snapshot: it was not "
+            "trimmed by its owner, so what its records mean is not certain"
+        )
     return found.first, found.epochs()
-
-
-def _decisions(log: Log, scan: JournalScan, part: JournalPart) -> Iterator[Seen]:
-    entries = read_entries(log, part.partition, part.first, part.end, timeout_s=READ_TIMEOUT_S)
-    with closing(entries):
-        for offset, entry in entries:
-            yield from scan.feed(offset, entry)

@@ -28,18 +28,12 @@ from ...journal.open import open_log
 from ...journal.txid import TxId
 from .jars import has_connector
 from .planning import Planner, SourceOptions
+from .sums import Group, Span, records_by_connector, sums_by_connector
 from .vector import Spot, Vector, to_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_HEADER: Final = (
-    "case when headers is null then null"
-    " when headers[0].key = '{0}' then headers[0].value"
-    " when headers[1].key = '{0}' then headers[1].value"
-    " else filter(headers, h -> h.key = '{0}')[0].value end"
-)
-"""Ours stand in front; the search, which is slow, is for those who moved them."""
 _ACCEPTED: Final = (
     "topic string, partition int, raw_txid binary, ctl binary, first bigint, last bigint, "
     "txid string, commit_sequence bigint"
@@ -69,29 +63,15 @@ def read(
         start = planner.start("earliest")
         ends = planner.end()
         planner.ranges(start, ends)  # refuses what is gone
+        firsts = planner.earliest()
     finally:
         log.close()
-    return _Volume(spark, parsed, named, start, ends).frame()
+    return _Volume(spark, parsed, named, start, firsts, ends).frame()
 
 
 def _in_python(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
     frame: DataFrame = spark.read.format("logtx").options(**options).load()
     return frame
-
-
-class Group(NamedTuple):
-    """What a partition holds of one TxId with one TxCtl: a branch's records, or equal markers."""
-
-    topic: str
-    partition: int
-    raw_txid: bytes
-    ctl: bytes
-    """Empty: none."""
-    records: int
-    first: int
-    last: int
-    blank: int
-    """How many have neither key nor value, as markers do."""
 
 
 class Accepted(NamedTuple):
@@ -177,19 +157,22 @@ class _Volume:
         options: SourceOptions,
         named: Mapping[str, str],
         start: Vector,
+        firsts: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
     ) -> None:
         self._spark = spark
         self._options = options
         self._named = named
         self._start = {key: start.get(key, Spot(0)) for key in ends}
+        self._firsts = firsts
         self._ends = ends
 
     def frame(self) -> DataFrame:
         """The committed records."""
         keys = set(self._ends)
         sure = {k for k in keys if self._start[k].o3 == 0}
-        found = sort_out(self._groups(sure), self._start)
+        sums = sums_by_connector(self._spark, self._options.read.kafka, self._spans(sure))
+        found = sort_out(sums, self._start)
         settled = sure - found.unsettled
         frames: list[DataFrame] = []
         if settled:
@@ -201,44 +184,9 @@ class _Volume:
             frame = frame.unionByName(other)
         return frame
 
-    def _groups(self, keys: set[TopicPartition]) -> Iterable[Group]:
-        if not keys:
-            return []
-        from pyspark.sql import functions as f
-
-        rows = (
-            self._records(keys)
-            .where("raw_txid is not null")
-            .groupBy("topic", "partition", "raw_txid", "ctl")
-            .agg(
-                f.count("*").alias("records"),
-                f.min("offset").alias("first"),
-                f.max("offset").alias("last"),
-                f.expr("count_if(key is null and value is null)").alias("blank"),
-            )
-            .toArrow()
-        )
-        return (Group(*row) for row in zip(*(c.to_pylist() for c in rows.columns), strict=True))
-
-    def _records(self, keys: set[TopicPartition]) -> Any:
-        """Everything there is up to the end: what ends behind the start may begin before it."""
-        begin: dict[str, dict[str, int]] = {}
-        end: dict[str, dict[str, int]] = {}
-        for topic, partition in sorted(keys):
-            begin.setdefault(topic, {})[str(partition)] = -2
-            end.setdefault(topic, {})[str(partition)] = self._ends[topic, partition]
-        assigned = {topic: [int(p) for p in partitions] for topic, partitions in begin.items()}
-        kafka = {f"kafka.{k}": v for k, v in self._options.read.kafka.items()}
-        frame = self._spark.read.format("kafka").options(
-            **kafka,
-            assign=json.dumps(assigned),
-            startingOffsets=json.dumps(begin),
-            endingOffsets=json.dumps(end),
-            includeHeaders="true",
-            minPartitions=str(max(self._options.min_partitions, 1)),
-        )
-        raw, ctl = _HEADER.format("TxId"), _HEADER.format("TxCtl")
-        return frame.load().selectExpr("*", f"{raw} as raw_txid", f"coalesce({ctl}, X'') as ctl")
+    def _spans(self, keys: set[TopicPartition]) -> dict[TopicPartition, Span]:
+        # From the log's start: what ends behind ours may begin before it.
+        return {key: (self._firsts[key], self._ends[key]) for key in keys}
 
     def _delivered(self, keys: set[TopicPartition], accepted: list[Accepted]) -> Any:
         from pyspark.sql import functions as f
@@ -247,7 +195,13 @@ class _Volume:
         ranges = f.broadcast(self._spark.createDataFrame(wanted, _ACCEPTED))
         places = ["topic", "partition", "raw_txid", "ctl"]
         # Left, so that one pass serves the plain records too, which match nothing.
-        joined = self._records(keys).join(ranges, places, "left")
+        records = records_by_connector(
+            self._spark,
+            self._options.read.kafka,
+            self._spans(keys),
+            self._options.min_partitions,
+        )
+        joined = records.join(ranges, places, "left")
         begun = " or ".join(
             f"(topic = '{topic}' and partition = {partition} and offset >= {spot.o2})"
             for (topic, partition), spot in sorted(self._start.items())

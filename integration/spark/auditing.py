@@ -1,0 +1,131 @@
+"""The audit job: reads whole data topics and the journal, and checks what logs can show."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from ...journal.control import TXCTL_HEADER, TXID_HEADER, TopicPartition
+from ...journal.errors import UnknownTopicError
+from ...journal.log import Log
+from ...journal.open import open_log
+from ...journal.reader import read_records
+from ...journal.state import State
+from .checks import FINDING_SCHEMA, Audit, Report
+from .iov_rows import committed_iovs
+from .jars import has_connector
+from .journal_scan import Journal
+from .sums import READ_TIMEOUT_S, Group, Span, sum_up, sums_by_connector, sums_by_python
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_FINISHED = (State.COMMITTED, State.ABORTED)
+
+
+def audit(
+    spark: SparkSession, *, bootstrap_servers: str, topics: Sequence[str] | None = None
+) -> Report:
+    """Check every invariant that a cluster's logs can show; see `docs/spark.md` for the list.
+
+    Others may write meanwhile. `Report.clean` says whether a promise was broken.
+
+    Args:
+        spark: a session.
+        bootstrap_servers: the Kafka cluster.
+        topics: data topics; None: all that the journal names.
+
+    Raises:
+        UnknownTopicError: there is no journal, or no such topic.
+        JournalError, BrokerError: the logs can't be read.
+    """
+    kafka = {"bootstrap.servers": bootstrap_servers}
+    by = sums_by_connector if has_connector(spark) else sums_by_python
+    log = open_log(kafka)
+    try:
+        return run_audit(log, topics, lambda spans: by(spark, kafka, spans))
+    finally:
+        log.close()
+
+
+def findings(spark: SparkSession, report: Report) -> DataFrame:
+    """A report's findings as a DataFrame: see `Finding` for the columns."""
+    rows = [
+        (str(f.severity), f.check, f.topic, f.partition, f.txid, f.count, f.detail)
+        for f in report.findings
+    ]
+    return spark.createDataFrame(rows, FINDING_SCHEMA)
+
+
+def run_audit(log: Log, topics: Sequence[str] | None, sums: Any) -> Report:
+    """The audit, in the order that `checks` needs.
+
+    Args:
+        log: the cluster's.
+        topics: data topics; None: all that the journal names.
+        sums: sums up ranges: {partition: span} → groups.
+    """
+    journal = Journal(log)
+    journal.read_on()
+    finished = {s.txid: s for s in journal if s.state in _FINISHED}
+    keys = _partitions(log, topics, journal)
+    starts = {key: log.start_offset(*key) for key in keys}
+    ends = {key: log.end_offset(*key) for key in keys}
+    journal.read_on()
+    audited = Audit(
+        finished_before=finished,
+        parts=journal.parts,
+        starts=starts,
+        ends=ends,
+        now_ms=round(time.time() * 1000),
+    )
+    audited.feed(sums({key: (starts[key], ends[key]) for key in keys}))
+    iovs = {
+        group: {partition: position.place for partition, position in found.offsets.items()}
+        for group, (_, found) in committed_iovs(log).items()
+    }
+    report = audited.run(iovs)
+    for group in report.suspects:
+        audited.settle_suspect(group, _count(log, group, audited.range_of(group)))
+    return report
+
+
+def sums_here(log: Log) -> Any:
+    """Sums without Spark, for small logs."""
+
+    def sums(spans: Mapping[TopicPartition, Span]) -> Iterator[Group]:
+        for key, span in spans.items():
+            yield from sum_up(log, key, span)
+
+    return sums
+
+
+def _partitions(
+    log: Log, topics: Sequence[str] | None, journal: Iterable[Any]
+) -> list[TopicPartition]:
+    named = {topic for seen in journal for topic, _ in seen.partitions}
+    keys = []
+    for topic in sorted(named if topics is None else topics):
+        try:
+            count = log.topic_info(topic).partition_count
+        except UnknownTopicError:
+            if topics is not None:
+                raise
+            continue  # deleted since
+        keys += [(topic, partition) for partition in range(count)]
+    return keys
+
+
+def _count(log: Log, group: Group, within: tuple[int, int, int]) -> int:
+    first, last, _ = within
+    found = 0
+    span = (max(first, log.start_offset(group.topic, group.partition)), last + 1)
+    records = read_records(log, group.topic, group.partition, *span, timeout_s=READ_TIMEOUT_S)
+    with closing(records):
+        for record in records:
+            headers: dict[str, Any] = dict(record.headers() or ())
+            if headers.get(TXID_HEADER) == group.raw_txid:
+                found += (headers.get(TXCTL_HEADER) or b"") == group.ctl
+    return found

@@ -1,0 +1,447 @@
+"""The audit's rules: what the journal says, what the data holds, and whether they agree. Pure.
+
+Order of asking makes it right while others write. The journal is read (*before*), then the ends of
+the data are asked for, the data is summed up to there, and the journal is read on (*after*): so
+every marker met has its decision in the journal read by then, and what was finished before has all
+of its markers below those ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from ...journal.control import (
+    DataControl,
+    Marker,
+    TopicPartition,
+    decode_control,
+)
+from ...journal.errors import MalformedHeaderError
+from ...journal.position import Place
+from ...journal.state import State
+from ...journal.txid import TxId
+from .journal_scan import JournalPart, Seen
+from .sums import Group
+
+DETAILS_MAX: Final = 10_000
+"""Findings that are listed; beyond it they are only counted."""
+
+
+class Severity(StrEnum):
+    """What a finding means."""
+
+    VIOLATION = "violation"
+    """A promise was broken."""
+    NOTICE = "notice"
+    """Allowed, and worth knowing."""
+    UNVERIFIABLE = "unverifiable"
+    """What would show it was deleted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that the audit found."""
+
+    severity: Severity
+    check: str
+    topic: str | None = None
+    partition: int | None = None
+    txid: str | None = None
+    count: int = 1
+    """Records or transactions that it is about."""
+    detail: str = ""
+
+
+FINDING_SCHEMA: Final = (
+    "severity string, check string, topic string, partition int, txid string, count bigint, "
+    "detail string"
+)
+
+
+@dataclass(slots=True)
+class Report:
+    """What an audit found."""
+
+    findings: list[Finding] = field(default_factory=list)
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Findings by severity and check."""
+    transactions: int = 0
+    markers: int = 0
+    records: int = 0
+    """Of transactions; plain ones have nothing to check."""
+    suspects: list[Group] = field(default_factory=list)
+    """Sums that hold more than their marker says: to be counted within its range."""
+
+    @property
+    def clean(self) -> bool:
+        """Whether no promise was broken."""
+        return not any(severity == Severity.VIOLATION for severity, _ in self.counts)
+
+    def add(self, finding: Finding) -> None:
+        """Note a finding."""
+        self.counts[finding.severity, finding.check] += 1
+        if len(self.findings) < DETAILS_MAX:
+            self.findings.append(finding)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "clean": self.clean,
+            "transactions": self.transactions,
+            "markers": self.markers,
+            "records": self.records,
+            "counts": [
+                {"severity": str(s), "check": c, "findings": n}
+                for (s, c), n in sorted(self.counts.items())
+            ],
+            "findings": [asdict(f) for f in self.findings],
+        }
+
+
+Key = tuple[str, int, bytes]
+"""Topic, partition, TxId."""
+
+
+@dataclass(slots=True)
+class Audit:
+    """One audit: feed the sums, then ask for the report."""
+
+    finished_before: Mapping[TxId, Seen]
+    """What was finished in the journal before the data's ends were asked for."""
+    parts: list[JournalPart]
+    """The journal as it was read after."""
+    starts: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+    now_ms: int
+    report: Report = field(default_factory=Report)
+    _markers: dict[Key, list[tuple[int, Marker]]] = field(default_factory=lambda: defaultdict(list))
+    _data: dict[Key, list[tuple[DataControl, Group]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+
+    # --- data -----------------------------------------------------------------------------------
+
+    def feed(self, groups: Iterable[Group]) -> None:
+        """Take in what the data holds."""
+        for group in groups:
+            key = group.topic, group.partition, group.raw_txid
+            try:
+                control = _control(group)
+            except MalformedHeaderError as error:
+                self._find(
+                    Severity.VIOLATION,
+                    "headers",
+                    group,
+                    f"offset {group.first}: {error}",
+                    count=group.records,
+                )
+                continue
+            if isinstance(control, Marker):
+                self._markers[key].append((group.first, control))
+                self.report.markers += group.records
+                if group.records > 1:
+                    self._duplicate(group, group.records - 1)
+            else:
+                self._data[key].append((control, group))
+                self.report.records += group.records
+
+    def _find(
+        self, severity: Severity, check: str, at: Group | Key | None, detail: str, count: int = 1
+    ) -> None:
+        topic, partition, raw = at[:3] if at is not None else (None, None, None)
+        self.report.add(
+            Finding(
+                severity=severity,
+                check=check,
+                topic=topic,
+                partition=partition,
+                txid=None if raw is None else _name(raw),
+                count=count,
+                detail=detail,
+            )
+        )
+
+    def _duplicate(self, at: Group | Key, count: int) -> None:
+        self._find(Severity.NOTICE, "duplicate_markers", at, "written again after a crash", count)
+
+    # --- rules ----------------------------------------------------------------------------------
+
+    def run(self, iovs: Mapping[str, Mapping[TopicPartition, Place]]) -> Report:
+        """Check everything.
+
+        Args:
+            iovs: what `__transaction_offsets` says of each group.
+        """
+        seen = {s.txid: s for part in self.parts for s in part.transactions.values()}
+        firsts = {part.partition: part.first for part in self.parts}
+        self.report.transactions = len(seen)
+        for key, markers in self._markers.items():
+            markers.sort(key=lambda m: m[0])
+            if len(markers) > 1:
+                self._duplicate(key, len(markers) - 1)
+            self._check_marker(key, *markers[0], seen, firsts)
+        self._check_order()
+        self._check_finished()
+        self._check_data(seen, firsts)
+        self._check_open(seen)
+        self._check_steps(iovs)
+        return self.report
+
+    def _check_marker(
+        self,
+        key: Key,
+        offset: int,
+        marker: Marker,
+        seen: Mapping[TxId, Seen],
+        firsts: Mapping[int, int],
+    ) -> None:
+        """Each marker has its decision in the journal, and says the same."""
+        txid = TxId.from_bytes(key[2])
+        found = seen.get(txid)
+        if found is None:
+            if marker.commit_sequence < firsts.get(txid.partition, 0):
+                self._find(
+                    Severity.UNVERIFIABLE,
+                    "marker_decision",
+                    key,
+                    "the journal was trimmed above it",
+                )
+            else:
+                self._find(
+                    Severity.VIOLATION,
+                    "marker_decision",
+                    key,
+                    f"the marker at {offset} has no transaction in the journal",
+                )
+            return
+        if found.commit_sequence is None or found.state.commits != marker.committed:
+            self._find(
+                Severity.VIOLATION,
+                "marker_decision",
+                key,
+                f"the marker at {offset} says {_word(marker.committed)}, the journal {found.state}",
+            )
+            return
+        if found.commit_sequence != marker.commit_sequence:
+            self._find(
+                Severity.VIOLATION,
+                "marker_sequence",
+                key,
+                f"the marker says {marker.commit_sequence}, the journal {found.commit_sequence}",
+            )
+        stated = {w.partition.key: w.branches for w in found.writes}.get(key[:2], ())
+        if found.writes and sorted(stated, key=_branch) != sorted(marker.branches, key=_branch):
+            self._find(
+                Severity.VIOLATION,
+                "marker_counts",
+                key,
+                f"the marker says {marker.branches}, the decision {stated}",
+            )
+
+    def _check_order(self) -> None:
+        """First COMMITTED markers of a journal stand in commit-sequence order."""
+        lanes: dict[tuple[str, int, bytes], list[tuple[int, int, Key]]] = defaultdict(list)
+        for key, markers in self._markers.items():
+            offset, marker = markers[0]
+            if marker.committed:
+                lanes[key[0], key[1], key[2][:8]].append((offset, marker.commit_sequence, key))
+        for lane in lanes.values():
+            highest = -1
+            for offset, sequence, key in sorted(lane):
+                if sequence <= highest:
+                    self._find(
+                        Severity.VIOLATION,
+                        "marker_order",
+                        key,
+                        f"the marker at {offset} of commit {sequence} stands behind {highest}",
+                    )
+                highest = max(highest, sequence)
+
+    def _check_finished(self) -> None:
+        """What the journal calls finished has its marker in every partition of its own."""
+        for txid, seen in self.finished_before.items():
+            raw = txid.to_bytes()
+            for topic, partition in sorted(seen.partitions - set(seen.gone)):
+                key = topic, partition, raw
+                start = self.starts.get((topic, partition))
+                if start is None or key in self._markers:
+                    continue
+                if start > 0:
+                    self._find(
+                        Severity.UNVERIFIABLE,
+                        "decision_markers",
+                        key,
+                        f"the partition begins at {start}; its marker may lie below",
+                    )
+                else:
+                    self._find(
+                        Severity.VIOLATION,
+                        "decision_markers",
+                        key,
+                        f"{seen.state} in the journal, and there is no marker",
+                    )
+
+    def _check_data(self, seen: Mapping[TxId, Seen], firsts: Mapping[int, int]) -> None:
+        for key, groups in self._data.items():
+            txid = TxId.from_bytes(key[2])
+            found = seen.get(txid)
+            markers = self._markers.get(key)
+            records = sum(g.records for _, g in groups)
+            if markers:
+                if markers[0][1].committed:
+                    self._check_counts(key, markers[0][1], groups)
+                continue
+            if found is None and txid.offset < firsts.get(txid.partition, 0):
+                severity, text = Severity.UNVERIFIABLE, "the journal was trimmed above its BEGIN"
+            elif found is None:
+                severity, text = Severity.VIOLATION, "no BEGIN in the journal"
+            elif txid in self.finished_before:
+                # The producer died before it registered the partition: every consumer drops it.
+                severity, text = Severity.NOTICE, f"{found.state}, and this partition was not its"
+                if key[:2] in found.partitions:
+                    continue  # said where markers are missing
+            else:
+                continue  # under way
+            self._find(severity, "orphaned_records", key, text, count=records)
+        self._check_missing()
+
+    def _check_counts(
+        self, key: Key, marker: Marker, groups: list[tuple[DataControl, Group]]
+    ) -> None:
+        """What a marker states is there, and what else there is, is late."""
+        stated = {r.branch: r for r in marker.branches}
+        late = 0
+        for control, group in groups:
+            wanted = stated.get(control.branch)
+            if wanted is None:
+                late += group.records
+            elif (group.records, group.first, group.last) == (
+                wanted.count,
+                wanted.first_offset,
+                wanted.last_offset,
+            ):
+                continue
+            elif group.records < wanted.count:
+                self._too_few(key, wanted.first_offset, f"{wanted} stated, {group.records} there")
+            else:
+                self.report.suspects.append(group)
+        if late:
+            self._find(
+                Severity.NOTICE, "late_records", key, "of branches that do not count", count=late
+            )
+
+    def _too_few(self, key: Key, first_offset: int, detail: str) -> None:
+        torn = first_offset < self.starts.get(key[:2], 0)
+        severity = Severity.UNVERIFIABLE if torn else Severity.VIOLATION
+        self._find(severity, "record_counts", key, detail)
+
+    def _check_missing(self) -> None:
+        """Branches of which nothing at all is there."""
+        for key, markers in self._markers.items():
+            marker = markers[0][1]
+            there = {control.branch for control, _ in self._data.get(key, ())}
+            for stated in marker.branches:
+                if marker.committed and stated.branch not in there:
+                    self._too_few(key, stated.first_offset, f"{stated} stated, nothing there")
+
+    def settle_suspect(self, group: Group, within: int) -> None:
+        """A suspect's records were counted within the range that its marker states."""
+        key = group.topic, group.partition, group.raw_txid
+        wanted = self.range_of(group)
+        if within == wanted[2]:
+            extra = group.records - within
+            self._find(Severity.NOTICE, "late_records", key, "outside of the range", count=extra)
+        elif within < wanted[2]:
+            self._too_few(key, wanted[0], f"{wanted[2]} stated, {within} there")
+        else:
+            self._find(
+                Severity.VIOLATION, "record_counts", key, f"{wanted[2]} stated, {within} there"
+            )
+
+    def range_of(self, group: Group) -> tuple[int, int, int]:
+        """(first offset, last offset, count) that the marker states of a suspect's branch."""
+        key = group.topic, group.partition, group.raw_txid
+        control = decode_control(group.ctl) if group.ctl else DataControl()
+        assert isinstance(control, DataControl)
+        branches = self._markers[key][0][1].branches
+        found = next(r for r in branches if r.branch == control.branch)
+        return found.first_offset, found.last_offset, found.count
+
+    def _check_open(self, seen: Mapping[TxId, Seen]) -> None:
+        for txid, transaction in seen.items():
+            late_ms = self.now_ms - transaction.started_ms - transaction.timeout_ms
+            if transaction.state is State.OPEN and late_ms > 0:
+                self._find(
+                    Severity.NOTICE,
+                    "open_past_timeout",
+                    (None, None, txid.to_bytes()),  # type: ignore[arg-type]
+                    f"by {late_ms / 1000:.0f} s: is a coordinator running?",
+                )
+
+    def _check_steps(self, iovs: Mapping[str, Mapping[TopicPartition, Place]]) -> None:
+        """Each committed step goes on from the one before, and the last is what is committed."""
+        last: dict[tuple[str, TopicPartition], Place] = {}
+        for part in self.parts:
+            decided = [s for s in part.transactions.values() if s.state.commits and s.offsets]
+            decided.sort(key=lambda s: s.commit_sequence or 0)
+            for seen in decided:
+                for group, place, begin in _joined(seen):
+                    key = group, place[0]
+                    before = last.get(key)
+                    trimmed = before is None and part.first > 0
+                    if begin != before and not trimmed:
+                        self._find(
+                            Severity.VIOLATION,
+                            "iov_steps",
+                            (*place[0], seen.txid.to_bytes()),
+                            f"group {group} goes on from {begin}, and {before} was committed",
+                        )
+                    last[key] = place[1]
+        for (group, partition), step in last.items():
+            committed = iovs.get(group, {}).get(partition)
+            if committed is not None and (committed.o2, committed.o3) < (step.o2, step.o3):
+                self._find(
+                    Severity.VIOLATION,
+                    "iov_committed",
+                    None,
+                    f"group {group} {partition[0]}[{partition[1]}]: {committed} in "
+                    f"__transaction_offsets, {step} in the journal",
+                )
+
+
+def _joined(seen: Seen) -> Iterator[tuple[str, tuple[TopicPartition, Place], Place | None]]:
+    """A transaction's steps, those that continue each other as one: (group, (where, to), from)."""
+    joined: dict[tuple[str, TopicPartition], tuple[Place | None, Place]] = {}
+    for group, step in seen.offsets:
+        key = group, (step.topic, step.partition)
+        begin = joined[key][0] if key in joined else step.from_place
+        joined[key] = begin, step.to.place
+    for (group, partition), (begin, end) in joined.items():
+        yield group, (partition, end), begin
+
+
+def _control(group: Group) -> Marker | DataControl:
+    TxId.from_bytes(group.raw_txid)
+    control = decode_control(group.ctl) if group.ctl else DataControl()
+    if isinstance(control, Marker) and group.blank != group.records:
+        raise MalformedHeaderError("a marker with a key or a value")
+    return control
+
+
+def _branch(stated: Any) -> int:
+    return int(stated.branch)
+
+
+def _word(committed: bool) -> str:
+    return "committed" if committed else "aborted"
+
+
+def _name(raw: bytes) -> str:
+    try:
+        return str(TxId.from_bytes(raw))
+    except MalformedHeaderError:
+        return raw.hex()

@@ -1,0 +1,162 @@
+"""What a log holds of each transaction, summed up on executors: small, whatever the log's size.
+
+Through the JVM's connector where its jars are there, else in Python; both count alike.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ...journal.control import TXCTL_HEADER, TXID_HEADER, TopicPartition
+from ...journal.log import Log
+from ...journal.open import open_log
+from ...journal.reader import read_records
+from .vector import split
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+READ_TIMEOUT_S: Final = 60.0
+TASK_OFFSETS: Final = 500_000
+"""Offsets that one task in Python reads."""
+_HEADER: Final = (
+    "case when headers is null then null"
+    " when get(headers, 0).key = '{0}' then get(headers, 0).value"
+    " when get(headers, 1).key = '{0}' then get(headers, 1).value"
+    " else get(filter(headers, h -> h.key = '{0}'), 0).value end"
+)
+"""Ours stand in front; the search, which is slow, is for those who moved them."""
+
+
+class Group(NamedTuple):
+    """What a partition holds of one TxId with one TxCtl: a branch's records, or equal markers."""
+
+    topic: str
+    partition: int
+    raw_txid: bytes
+    ctl: bytes
+    """Empty: none."""
+    records: int
+    first: int
+    last: int
+    blank: int
+    """How many have neither key nor value, as markers do."""
+
+
+Span = tuple[int, int]
+"""First offset, and the one to stop before."""
+
+
+def sum_up(log: Log, key: TopicPartition, span: Span) -> list[Group]:
+    """Sum up a range of a partition, in Python."""
+    sums: dict[tuple[bytes, bytes], list[int]] = {}
+    records = read_records(log, *key, *span, timeout_s=READ_TIMEOUT_S, batch=4_000)
+    with closing(records):
+        for record in records:
+            headers: Any = record.headers()
+            if not headers:
+                continue
+            found = {name: value or b"" for name, value in reversed(headers)}
+            raw = found.get(TXID_HEADER)
+            if raw is None:
+                continue
+            offset: Any = record.offset()
+            blank = record.key() is None and record.value() is None
+            total = sums.setdefault((raw, found.get(TXCTL_HEADER, b"")), [0, offset, offset, 0])
+            total[0] += 1
+            total[2] = offset
+            total[3] += blank
+    return [Group(*key, raw, ctl, *total) for (raw, ctl), total in sums.items()]
+
+
+def merge(groups: Iterable[Group]) -> Iterator[Group]:
+    """Join the sums of ranges that follow each other."""
+    merged: dict[tuple[str, int, bytes, bytes], Group] = {}
+    for group in groups:
+        key = group[:4]
+        before = merged.get(key)
+        if before is not None:
+            group = Group(  # noqa: PLW2901
+                *key,
+                before.records + group.records,
+                min(before.first, group.first),
+                max(before.last, group.last),
+                before.blank + group.blank,
+            )
+        merged[key] = group
+    return iter(merged.values())
+
+
+def sums_by_python(
+    spark: SparkSession, kafka: Mapping[str, str], spans: Mapping[TopicPartition, Span]
+) -> Iterator[Group]:
+    """Sums of these ranges, each task a piece."""
+    pieces = [
+        (key, piece)
+        for key, (start, end) in sorted(spans.items())
+        for piece in split(start, end, -(-(end - start) // TASK_OFFSETS))
+    ]
+    if not pieces:
+        return iter(())
+    settings = dict(kafka)
+
+    def work(part: tuple[TopicPartition, Span]) -> list[Group]:
+        log = open_log(settings)
+        try:
+            return sum_up(log, *part)
+        finally:
+            log.close()
+
+    found = spark.sparkContext.parallelize(pieces, len(pieces)).flatMap(work)
+    return merge(Group(*row) for row in found.toLocalIterator())
+
+
+def sums_by_connector(
+    spark: SparkSession, kafka: Mapping[str, str], spans: Mapping[TopicPartition, Span]
+) -> Iterator[Group]:
+    """The same, by the JVM."""
+    from pyspark.sql import functions as f
+
+    if not spans:
+        return iter(())
+    rows = (
+        records_by_connector(spark, kafka, spans)
+        .where("raw_txid is not null")
+        .groupBy("topic", "partition", "raw_txid", "ctl")
+        .agg(
+            f.count("*").alias("records"),
+            f.min("offset").alias("first"),
+            f.max("offset").alias("last"),
+            f.expr("count_if(key is null and value is null)").alias("blank"),
+        )
+        .toArrow()
+    )
+    return (Group(*row) for row in zip(*(c.to_pylist() for c in rows.columns), strict=True))
+
+
+def records_by_connector(
+    spark: SparkSession,
+    kafka: Mapping[str, str],
+    spans: Mapping[TopicPartition, Span],
+    partitions: int = 0,
+) -> Any:
+    """A DataFrame of everything in these ranges, with ``raw_txid`` and ``ctl``."""
+    begin: dict[str, dict[str, int]] = {}
+    end: dict[str, dict[str, int]] = {}
+    for (topic, partition), (first, last) in sorted(spans.items()):
+        begin.setdefault(topic, {})[str(partition)] = first
+        end.setdefault(topic, {})[str(partition)] = last
+    assigned = {topic: [int(p) for p in places] for topic, places in begin.items()}
+    frame = spark.read.format("kafka").options(
+        **{f"kafka.{name}": value for name, value in kafka.items()},
+        assign=json.dumps(assigned),
+        startingOffsets=json.dumps(begin),
+        endingOffsets=json.dumps(end),
+        includeHeaders="true",
+        minPartitions=str(max(partitions, 1)),
+    )
+    raw, ctl = _HEADER.format(TXID_HEADER), _HEADER.format(TXCTL_HEADER)
+    return frame.load().selectExpr("*", f"{raw} as raw_txid", f"coalesce({ctl}, X'') as ctl")
