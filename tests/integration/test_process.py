@@ -166,7 +166,7 @@ def abort_behind_its_back(bench: Bench, block: Block) -> None:
 def test_trap_26_those_in_flight_behind_one_that_fails_are_aborted_in_cascade(
     bench: Bench, memory: MemoryLog
 ) -> None:
-    # Every one that fails is seen to its end, or those of the second time could not begin.
+    # No more may be open: what failed must have ended before the second time.
     producer = bench.producer(transactions_in_flight_max=3, coordinator_timeout_ms=5_000)
     consumer = bench.consumer()
     for _ in range(2):
