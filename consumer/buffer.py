@@ -358,36 +358,38 @@ class PartitionBuffer:
     def _fill(self, entry: EndedTransaction, pending: PendingTransaction) -> None:
         """Make an entry READY, WAITING or FAILED by what the buffer holds of it."""
         ranges = entry.marker.branches
-        total = sum(r.count for r in ranges)
         if (
             len(ranges) == 1
             and pending.uniform
-            and pending.count == total
+            and pending.count == entry.stated
             and pending.first_offset == ranges[0].first_offset
             and pending.last_offset == ranges[0].last_offset
             and self._controls.branch(pending.control) == ranges[0].branch
         ):
             # Offsets only rise: with first, last and count as stated, these are the records.
-            verdict = Verdict(Match.EXACT, total, 0)
-            entry.selects = None
-        else:
-            stream = self._pending_map.stream
-            verdict = self._controls.judge(stream(pending), ranges)
-            if verdict.match is Match.MORE:
-                verdict = self._controls.judge_without_duplicates(stream(pending), ranges, verdict)
-            entry.selects = verdict
+            self._make_ready(entry, pending, None)
+            return
+        stream = self._pending_map.stream
+        verdict = self._controls.judge(stream(pending), ranges)
+        if verdict.match is Match.MORE:
+            verdict = self._controls.judge_without_duplicates(stream(pending), ranges, verdict)
         if verdict.match is Match.EXACT:
             self.counters.late_records += verdict.late
-            entry.state = EntryState.READY
-            entry.pending = pending
-            entry.total = total
-            if entry.marker_offset == self._start.o2:
-                entry.taken = min(self._start.o3, total)
-            self._filled(entry)
+            self._make_ready(entry, pending, verdict)
         elif verdict.match is Match.MORE:
             self._fail(entry, IntegrityError(self._text(entry, "holds more than its marker says")))
         else:
             entry.state = EntryState.WAITING
+
+    def _make_ready(
+        self, entry: EndedTransaction, pending: PendingTransaction, selects: Verdict | None
+    ) -> None:
+        entry.state = EntryState.READY
+        entry.pending, entry.selects = pending, selects
+        entry.total = entry.stated
+        if entry.marker_offset == self._start.o2:
+            entry.taken = min(self._start.o3, entry.total)
+        self._filled(entry)
 
     def _filled(self, entry: EndedTransaction) -> None:
         self._open_stream(entry)
@@ -496,7 +498,7 @@ class PartitionBuffer:
             self._taken, self._history = [], []
             self._history_met = dict(self._met_taken)
         taken = self._take(limit, self._history)
-        self._taken = self._taken + taken if self._taken else taken
+        self._taken += taken
         return taken
 
     def shares(self) -> Iterator[tuple[EndedTransaction | None, Sequence[Record]]]:

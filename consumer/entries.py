@@ -46,11 +46,13 @@ class EndedTransaction:
     __slots__ = (
         "error",
         "first_offset",
+        "journal",
         "marker",
         "marker_offset",
         "pending",
         "selects",
         "state",
+        "stated",
         "stream",
         "taken",
         "total",
@@ -60,10 +62,14 @@ class EndedTransaction:
     def __init__(self, txid: RawTxId, marker: Marker, marker_offset: int) -> None:
         """Begin without records: what a duplicate or an empty transaction is."""
         self.txid = txid
+        self.journal = journal_of(txid)
         self.marker = marker
         self.marker_offset = marker_offset
         self.first_offset = marker_offset
         """Of its records that were buffered; o1 must not pass it before all are taken."""
+        ranges = marker.branches
+        self.stated = ranges[0].count if len(ranges) == 1 else sum(r.count for r in ranges)
+        """Records, by the marker."""
         self.state = EntryState.READY
         self.pending: PendingTransaction | None = None
         """Holder of the records' memory or disk."""
@@ -71,6 +77,7 @@ class EndedTransaction:
         """By what its records are told from late ones; None where all are its own."""
         self.stream: Sequence[Record] | Iterator[Record] = ()
         self.total = 0
+        """Records to deliver, once they are there: those stated."""
         self.taken = 0
         self.error: ConsumerError | None = None
 
@@ -101,5 +108,4 @@ def journal_of(txid: RawTxId) -> Journal:
 
 def advance(met: dict[Journal, int], entry: EndedTransaction) -> None:
     """Note an entry's commit sequence as met."""
-    journal = journal_of(entry.txid)
-    met[journal] = max(entry.marker.commit_sequence, met.get(journal, -1))
+    met[entry.journal] = max(entry.marker.commit_sequence, met.get(entry.journal, -1))

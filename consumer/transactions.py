@@ -22,6 +22,7 @@ from ..journal.control import TopicPartition
 from ..journal.log import Log
 from ..journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, journal_partition_of
 from ..journal.txid import TxId
+from ..journal.value import value
 from .config import ConsumerConfig
 from .counters import Counters
 from .entries import EndedTransaction
@@ -65,7 +66,7 @@ class CommittedTransaction:
     piece at a time. They can be read once, and until the next transaction is asked for."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class _Share:
     """A transaction's records in one partition."""
 

@@ -42,9 +42,10 @@ from ..journal.control import Marker, TopicPartition
 from ..journal.errors import ConsumerError, MalformedHeaderError
 from ..journal.position import Journal, Position
 from ..journal.txid import TxId
+from ..journal.value import value
 from .buffer import PartitionBuffer
 from .counters import Counters
-from .entries import EndedTransaction, EntryState, Run, SideRead, journal_of
+from .entries import EndedTransaction, EntryState, Run, SideRead, advance
 from .headers import txid_error
 from .pending import PendingTransaction, RawTxId, Record
 
@@ -115,7 +116,7 @@ class WholeBuffer(PartitionBuffer):
     def _push(self, entry: EndedTransaction) -> None:
         # Entries without records stand for a duplicate: their end lies before our start.
         raw = entry.txid
-        passed = entry.marker.commit_sequence <= self.delivered.get(journal_of(raw), -1)
+        passed = entry.marker.commit_sequence <= self._met_taken.get(entry.journal, -1)
         if passed or raw in self._held:
             # Not `_finish`, which would say that it was delivered.
             if entry.pending is not None:
@@ -123,7 +124,7 @@ class WholeBuffer(PartitionBuffer):
                 self._pending_map.discard(entry.pending)
             return
         self._held[raw] = entry
-        self._held_records += _stated(entry)
+        self._held_records += entry.stated
         if entry.state is EntryState.WAITING:
             self._unsettled[raw] = entry
 
@@ -182,7 +183,7 @@ class WholeBuffer(PartitionBuffer):
         """Nothing up to this commit sequence is due here any more: pass over what is collected."""
         passed = []
         for raw, entry in self._held.items():
-            if journal_of(raw) == journal:
+            if entry.journal == journal:
                 if entry.marker.commit_sequence > sequence:
                     break
                 passed.append(raw)
@@ -205,10 +206,7 @@ class WholeBuffer(PartitionBuffer):
     def hand_over(self, raw: RawTxId) -> EndedTransaction:
         """Give a transaction out as one: it counts as delivered, and `finish` drops its records."""
         entry = self._unhold(raw)
-        journal = journal_of(raw)
-        self._met_taken[journal] = max(
-            entry.marker.commit_sequence, self._met_taken.get(journal, -1)
-        )
+        advance(self._met_taken, entry)
         return entry
 
     def stream(self, entry: EndedTransaction) -> Sequence[Record] | Iterator[Record]:
@@ -224,7 +222,7 @@ class WholeBuffer(PartitionBuffer):
 
     def _unhold(self, raw: RawTxId) -> EndedTransaction:
         entry = self._held.pop(raw)
-        self._held_records -= _stated(entry)
+        self._held_records -= entry.stated
         self._unsettled.pop(raw, None)
         self._parked.pop(raw, None)
         return entry
@@ -259,11 +257,7 @@ class WholeBuffer(PartitionBuffer):
         super().close()
 
 
-def _stated(entry: EndedTransaction) -> int:
-    return sum(r.count for r in entry.marker.branches)
-
-
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Decision:
     """A valid decision to commit."""
 
@@ -278,7 +272,7 @@ class Decision:
     """How many there are besides: where the decision was not read, those are not named."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Whole:
     """A transaction whose turn it is."""
 
@@ -335,6 +329,11 @@ class WholeOrder:
 
     def head(self, buffers: Buffers) -> Decision | None:
         """The first decision that concerns our partitions; passes over those before it."""
+        found = self._head(buffers)
+        return None if found is None else found[0]
+
+    def _head(self, buffers: Buffers) -> tuple[Decision, list[TopicPartition]] | None:
+        # With those of our partitions that it concerns.
         while True:
             if self._floor is not None:
                 if self._unread(self._floor, buffers):
@@ -343,17 +342,15 @@ class WholeOrder:
             if not self._decisions:
                 return None
             decision = self._decisions[0]
-            if self._needed(decision, buffers):
-                return decision
+            journal, sequence = decision.txid.journal, decision.sequence
+            needed = [
+                key
+                for key in decision.partitions
+                if key in buffers and sequence > buffers[key].delivered.get(journal, -1)
+            ]
+            if needed:
+                return decision, needed
             self._pass(buffers)
-
-    def _needed(self, decision: Decision, buffers: Buffers) -> list[TopicPartition]:
-        journal = decision.txid.journal
-        return [
-            key
-            for key in decision.partitions
-            if key in buffers and decision.sequence > buffers[key].delivered.get(journal, -1)
-        ]
 
     @staticmethod
     def _unread(floor: Floor, buffers: Buffers) -> list[TopicPartition]:
@@ -369,7 +366,7 @@ class WholeOrder:
         found = {
             key: entry
             for key, buffer in buffers.items()
-            if (entry := buffer.first()) is not None and journal_of(entry.txid) == floor.journal
+            if (entry := buffer.first()) is not None and entry.journal == floor.journal
         }
         lowest = min((e.marker.commit_sequence for e in found.values()), default=floor.sequence)
         known = self._decisions[0].sequence if self._decisions else floor.sequence
@@ -386,13 +383,14 @@ class WholeOrder:
 
     def missing(self, buffers: Buffers) -> list[TopicPartition]:
         """Partitions whose next marker the order waits for: they are to be read on."""
-        decision = self.head(buffers)
-        if decision is None:
+        head = self._head(buffers)
+        if head is None:
             return [] if self._floor is None else self._unread(self._floor, buffers)
+        decision, needed = head
         raw = decision.txid.to_bytes()
         return [
             key
-            for key in self._needed(decision, buffers)
+            for key in needed
             if buffers[key].ended(raw) is None and not buffers[key].has_ended(raw)
         ]
 
@@ -413,10 +411,11 @@ class WholeOrder:
         What it gives is to be let through, or handed over, by each of its partitions' buffers.
         None also where it failed, see `failure`.
         """
-        while (decision := self.head(buffers)) is not None:
+        while (head := self._head(buffers)) is not None:
+            decision, needed = head
             raw = decision.txid.to_bytes()
             entries: dict[TopicPartition, EndedTransaction] = {}
-            for key in self._needed(decision, buffers):
+            for key in needed:
                 buffer = buffers[key]
                 entry = buffer.ended(raw)
                 if entry is None:
@@ -434,11 +433,12 @@ class WholeOrder:
 
     def failure(self, buffers: Buffers) -> ConsumerError | None:
         """Why the next transaction can't be delivered, if so."""
-        decision = self.head(buffers)
-        if decision is None:
+        head = self._head(buffers)
+        if head is None:
             return None
+        decision, needed = head
         raw = decision.txid.to_bytes()
-        found = (buffers[key].ended(raw) for key in self._needed(decision, buffers))
+        found = (buffers[key].ended(raw) for key in needed)
         return next((e.error for e in found if e is not None and e.error is not None), None)
 
     def _read_past(self, key: TopicPartition, buffer: WholeBuffer) -> bool:
