@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from ..journal.errors import LogtxError
-from . import cli_admin
+from . import cli_admin, cli_spark
 from .kafka.errors import LocalKafkaError
 
 _EXIT_INTERRUPTED: Final = 130
@@ -35,6 +35,7 @@ app = typer.Typer(
 
 app.add_typer(cli_admin.txn, name="txn")
 app.add_typer(cli_admin.keys, name="keys")
+app.add_typer(cli_spark.spark, name="spark")
 
 
 def data_home() -> Path:

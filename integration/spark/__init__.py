@@ -13,6 +13,7 @@ from .errors import PySparkMissingError
 
 if TYPE_CHECKING:
     from .auditing import audit, findings
+    from .exporting import export
     from .jars import connector_jars
     from .recovery import iov_history, iovs, resume
     from .session import register
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "audit",
     "connector_jars",
+    "export",
     "findings",
     "iov_history",
     "iovs",
@@ -33,6 +35,7 @@ _HOMES = {
     "audit": ".auditing",
     "findings": ".auditing",
     "connector_jars": ".jars",
+    "export": ".exporting",
     "iov_history": ".recovery",
     "iovs": ".recovery",
     "read": ".volume",

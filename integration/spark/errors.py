@@ -13,6 +13,10 @@ class PySparkMissingError(SparkError, ImportError):
     """PySpark is not installed; it is an extra of logtx."""
 
 
+class JavaMissingError(SparkError):
+    """There is no Java that Spark starts on."""
+
+
 class NotRegisteredError(SparkError):
     """The format was used in a session that `logtx.spark.register` was not called for."""
 

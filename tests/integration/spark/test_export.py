@@ -1,0 +1,75 @@
+"""The export: every committed record once, in commit order, over runs that are killed or not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logtx
+from logtx.integration.testing import Cluster
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
+
+
+def test_runs_go_on_from_each_other(
+    spark: Any, logtx_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, topic = logtx_cluster, logtx_cluster.topic(2)
+    producer = cluster.producer()
+    sequences: dict[str, int] = {}
+
+    def write(numbers: range) -> None:
+        txns = [producer.begin_transaction() for _ in range(4)]
+        for n in numbers:
+            txns[n % 4].produce(topic, b"%d" % n, partition=n % 2)
+        # The last begun is committed first, and one of them not at all.
+        for txn in txns[3:0:-1]:
+            sequences[str(txn.txid)] = txn.commit().commit_sequence or -1
+        txns[0].abort()
+
+    def run() -> Any:
+        return logtx.spark.export(
+            spark,
+            subscribe=topic,
+            bootstrap_servers=cluster.bootstrap_servers,
+            path=str(tmp_path / "export"),
+        )
+
+    write(range(40))
+    first = run()
+    assert (first.run, first.records) == (0, 30)
+    assert run() == type(first)(0, first.path, 0, first.to_sequence, first.to_sequence)
+    write(range(40, 80))
+    with monkeypatch.context() as broken:
+        # It dies with all files written, and before the rename.
+        broken.setattr("logtx.integration.spark.exporting._STATE", "no/such/../\0name")
+        with pytest.raises(Exception, match=r".+"):
+            run()
+    again = run()
+    assert (again.run, again.records, again.from_sequence) == (1, 30, first.to_sequence)
+    assert [p.name for p in sorted((tmp_path / "export").iterdir())] == [
+        "export=00000000",
+        "export=00000001",
+    ]
+    rows = spark.read.parquet(str(tmp_path / "export")).collect()
+    kept = {b"%d" % n: 1 for n in range(80) if n % 4}
+    assert Counter(bytes(r.value) for r in rows) == kept
+    assert {r.txid: r.commit_sequence for r in rows} == sequences
+    for number in (0, 1):
+        files = sorted(Path(tmp_path / "export" / f"export={number:08d}").glob("part-*"))
+        ordered = [
+            (r.commit_sequence, r.topic, r.partition, r.offset)
+            for file in files
+            for r in spark.read.parquet(str(file)).collect()
+        ]
+        assert ordered == sorted(ordered)
+    with pytest.raises(logtx.ConfigError, match="holds an export of"):
+        logtx.spark.export(
+            spark,
+            subscribe=f"{topic},{cluster.topic(1)}",
+            bootstrap_servers=cluster.bootstrap_servers,
+            path=str(tmp_path / "export"),
+        )
