@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from math import ceil
 from operator import methodcaller
 from typing import Final, Protocol
 
@@ -31,6 +30,8 @@ TRANSACTION_OVERHEAD_BYTES: Final = 1_000
 SPILL_DOWN_TO: Final = 0.75
 """A spill frees a quarter of the limit at once, so that it is not asked for again by every batch;
 with many small transactions that keeps the cost of choosing among them linear."""
+CHARGE_MIN_BYTES: Final = 256 * 1024
+"""Least that is spilled at a time of a transaction that has more than must go."""
 
 _headers_of = methodcaller("headers")
 _key_of = methodcaller("key")
@@ -86,6 +87,7 @@ class PendingTransaction:
     __slots__ = (
         "charged_bytes",
         "charged_records",
+        "charges",
         "control",
         "counted",
         "first_offset",
@@ -131,6 +133,8 @@ class PendingTransaction:
         """How many of `records` are charged."""
         self.charged_bytes = 0
         """Of those; what spilling frees."""
+        self.charges: list[tuple[int, int]] = []
+        """The same in the order it came: records and bytes."""
         self.counted = False
         """Whether the transaction itself is charged."""
         self.since: float | None = None
@@ -195,13 +199,21 @@ class PendingTransactionMap:
             fresh = pending.records[pending.charged_records :]
             if not fresh:
                 continue
-            size = _size(pending, fresh)
+            size = len(fresh) * RECORD_OVERHEAD_BYTES + sum(map(len, fresh))
+            size += sum(map(len, filter(None, map(_key_of, fresh))))
+            if pending.further_headers:
+                size += _further_headers_bytes(fresh)
             if not pending.counted:
                 pending.counted = True
                 self.memory_bytes += TRANSACTION_OVERHEAD_BYTES
             pending.charged_records += len(fresh)
             pending.charged_bytes += size
             self.memory_bytes += size
+            count, before = len(fresh), 0
+            if pending.charges and pending.charges[-1][1] < CHARGE_MIN_BYTES:
+                last, before = pending.charges.pop()
+                count += last
+            pending.charges.append((count, before + size))
 
     def enforce(self) -> None:
         """Spill the largest pending transactions until memory is within its limit.
@@ -221,26 +233,26 @@ class PendingTransactionMap:
             excess_bytes = self.memory_bytes - target
             if excess_bytes <= 0:
                 return
-            if pending.charged_bytes > 2 * excess_bytes:
-                # Of a large one its first records alone, for everybody else waits meanwhile.
-                share = excess_bytes / pending.charged_bytes
-                self._spill(self._store, pending, ceil(pending.charged_records * share))
-                return
-            self._spill(self._store, pending, len(pending.records))
+            self._spill(self._store, pending, excess_bytes)
 
-    def _spill(self, store: SpillStore, pending: PendingTransaction, count: int) -> None:
+    def _spill(self, store: SpillStore, pending: PendingTransaction, excess_bytes: float) -> None:
+        # Of a large one its first records alone, for everybody else waits meanwhile.
+        count = size = charges = 0
+        for count_of_charge, size_of_charge in pending.charges:
+            if size >= excess_bytes:
+                break
+            count += count_of_charge
+            size += size_of_charge
+            charges += 1
         spilled = pending.records[:count]
-        charged = min(count, pending.charged_records)
-        size = pending.charged_bytes
-        if charged < pending.charged_records:
-            size = _size(pending, spilled)
         # The store first: if it raises, the records are still here.
         pending.run = store.append(pending.run, pending.owner, spilled)
         pending.run_records += count
-        pending.run_bytes += size - charged * RECORD_OVERHEAD_BYTES
+        pending.run_bytes += size - count * RECORD_OVERHEAD_BYTES
         pending.run_last_offset = spilled[-1].offset()
         del pending.records[:count]
-        pending.charged_records -= charged
+        del pending.charges[:charges]
+        pending.charged_records -= count
         pending.charged_bytes -= size
         self.memory_bytes -= size
 
@@ -266,12 +278,7 @@ class PendingTransactionMap:
         self.memory_bytes -= pending.charged_bytes
         pending.charged_bytes = 0
         pending.charged_records = 0
-
-
-def _size(pending: PendingTransaction, records: Sequence[Record]) -> int:
-    size = len(records) * RECORD_OVERHEAD_BYTES + sum(map(len, records))
-    size += sum(map(len, filter(None, map(_key_of, records))))
-    return size + (_further_headers_bytes(records) if pending.further_headers else 0)
+        pending.charges = []
 
 
 def _further_headers_bytes(records: Sequence[Record]) -> int:
