@@ -108,12 +108,14 @@ class ReaderProcess:
         return told
 
     def until(self, name: str, timeout_s: float) -> dict[str, Any]:
-        """What it tells with this in it, passing over the rest. Raises ReaderFailedError."""
-        deadline_s = time.monotonic() + timeout_s
-        while True:
-            told = self.next(max(0.0, deadline_s - time.monotonic()))
-            if name in told:
-                return told
+        """What it tells with this in it, passing over the rest.
+
+        Raises:
+            ReaderFailedError: it told nothing at all for so long.
+        """
+        while name not in (told := self.next(timeout_s)):
+            pass
+        return told
 
     def peak_rss_bytes(self, done: dict[str, Any]) -> int:
         """The most that it had resident.

@@ -75,7 +75,7 @@ def read(reading: Reading, tell: Callable[..., None]) -> None:
     config |= {"enable.auto.commit": False, **reading.settings}
     digest = blake2b()
     with logtx.Consumer(config) as consumer:
-        began_s = time.perf_counter()
+        began_s, began_cpu_s = time.perf_counter(), time.thread_time()
         consumer.assign([TopicPartition(reading.topic, 0, OFFSET_BEGINNING)])
         left, last_number, told_s = reading.count, -1, began_s
         while left:
@@ -101,13 +101,14 @@ def read(reading: Reading, tell: Callable[..., None]) -> None:
                     digest.update(value)
             del message, value
             last_number = int.from_bytes(batch[-1].value()[:8], "big")
-        seconds = time.perf_counter() - began_s
+        seconds, cpu_s = time.perf_counter() - began_s, time.thread_time() - began_cpu_s
         spilled_bytes = consumer.stats()["spilled_bytes"]
     if last_number != reading.count - 1:
         raise WrongRecordError(f"the last record is number {last_number}")
     tell(
         done=True,
         seconds=seconds,
+        cpu_s=cpu_s,
         spilled_bytes=spilled_bytes,
         digest=digest.hexdigest() if reading.check else None,
         peak_rss_bytes=peak_rss_bytes(),
