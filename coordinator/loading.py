@@ -99,7 +99,8 @@ def lost_tail(partition: int, lost: int) -> JournalTruncatedError:
     """Why nobody may serve a journal that ended below `lost`: TxIds would be given out twice."""
     return JournalTruncatedError(
         f"the broker lost the tail of journal partition {partition}: offset {lost - 1} was"
-        f" acknowledged, and the journal ended below; restore it from a replica that has it"
+        f" acknowledged, and the journal ended below; restore it from a replica that has it, or if"
+        f" there is none see logtx journal accept-loss {partition} --end {lost}"
     )
 
 

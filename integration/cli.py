@@ -35,6 +35,7 @@ app = typer.Typer(
 
 app.add_typer(cli_admin.txn, name="txn")
 app.add_typer(cli_admin.keys, name="keys")
+app.add_typer(cli_journal.journal, name="journal")
 app.add_typer(cli_spark.spark, name="spark")
 
 

@@ -9,15 +9,21 @@ import pytest
 
 from logtx.coordinator import appender, ownership
 from logtx.coordinator.client import Action, Began, CoordinatorClient, Outcome
+from logtx.coordinator.lost_tail import LOST_MAX, MARGIN, VOID, fill_lost_tail
 from logtx.coordinator.runtime import Serving
 from logtx.journal.control import BranchRange
-from logtx.journal.errors import JournalTruncatedError
+from logtx.journal.errors import ConfigError, JournalTruncatedError
 from logtx.journal.memory_log import MemoryLog
-from logtx.journal.reader import JOURNAL_TOPIC, journal_partition_of
+from logtx.journal.reader import JOURNAL_TOPIC, find_fates, journal_partition_of
+from logtx.journal.record_codec import decode_entry
+from logtx.journal.state import State
+from logtx.journal.txid import TxId
 
 from .clusters import PARTITIONS, TIMEOUT_S, Cluster, ask, cluster_of, until
+from .harness import dump, load
 from .runtimes import prepare, running
 from .test_passing_faults import on_loop
+from .test_replica import journal
 
 DATA = "data"
 HOME = journal_partition_of("default", PARTITIONS)
@@ -32,8 +38,8 @@ def cluster(memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         yield made
 
 
-def commit_and_read(cluster: Cluster) -> None:
-    """Commit one transaction, which every coordinator has read then."""
+def commit_and_read(cluster: Cluster) -> TxId:
+    """Commit one transaction, which every living coordinator has read then."""
     with closing(CoordinatorClient(cluster.log, producer_id="p", timeout_s=TIMEOUT_S)) as client:
         client.connect()
         began = ask(client.begin, timeout_ms=60_000)
@@ -43,9 +49,11 @@ def commit_and_read(cluster: Cluster) -> None:
 
     def is_read() -> bool:
         end = cluster.log.end_offset(JOURNAL_TOPIC, HOME)
-        return all(n.runtimes[HOME].shard.next_offset == end for n in cluster.nodes)
+        living = [n for n in cluster.nodes if n.alive]
+        return all(n.runtimes[HOME].shard.next_offset == end for n in living)
 
     until(is_read)
+    return began.txid
 
 
 def failed(cluster: Cluster) -> bool:
@@ -110,3 +118,42 @@ async def test_trap_10_nobody_takes_over_on_request_what_lost_its_tail(
             assert reason
             await standby.until(lambda: runtime.status is Serving.FAILED)
             assert isinstance(runtime.failure, JournalTruncatedError)
+
+
+def test_trap_10_a_loss_that_is_accepted_uses_no_txid_twice(cluster: Cluster) -> None:
+    log = cluster.log
+    assert isinstance(log, MemoryLog)
+    cluster.joined(1)
+    kept = commit_and_read(cluster)
+    end = log.end_offset(JOURNAL_TOPIC, HOME)
+    lost = commit_and_read(cluster)
+    lost_end = log.end_offset(JOURNAL_TOPIC, HOME)
+    cluster.owner(HOME).kill()
+    log.truncate(JOURNAL_TOPIC, HOME, end)
+    assert fill_lost_tail(log, HOME, lost_end) == lost_end + MARGIN
+    with pytest.raises(ConfigError, match="nothing is lost"):
+        fill_lost_tail(log, HOME, lost_end)
+    cluster.join()
+    cluster.settled()
+    new = commit_and_read(cluster)
+    assert new.offset >= lost_end + MARGIN
+    fates = find_fates(log, [kept, lost, new], timeout_s=TIMEOUT_S)
+    assert fates[kept].state.commits
+    assert fates[lost].state is State.UNKNOWN
+    assert fates[new].state.commits
+
+
+def test_trap_10_what_fills_a_loss_counts_for_nobody() -> None:
+    shard = load(journal())
+    before = dump(shard)
+    end = shard.next_offset
+    shard.replay(end, decode_entry(VOID))
+    assert dump(shard) == {**before, "next_offset": end + 1}
+    assert shard.hw == 2, "nor is the oldest open transaction another"
+
+
+def test_a_loss_that_can_not_be_is_not_filled(memory_log: MemoryLog) -> None:
+    memory_log.create_topic(JOURNAL_TOPIC, partitions=1)
+    with pytest.raises(ConfigError, match="can't have been lost"):
+        fill_lost_tail(memory_log, 0, LOST_MAX + 1)
+    assert memory_log.end_offset(JOURNAL_TOPIC, 0) == 0

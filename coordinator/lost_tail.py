@@ -1,0 +1,96 @@
+"""Going on with a journal partition whose tail the broker lost, on an operator's word.
+
+The danger of such a journal is that offsets are used twice, for they are TxIds and commit
+sequences: a new transaction would end another's records, or be taken for a duplicate by consumers
+that met its sequence before. So the offsets that were lost are filled with void records, which
+belong to no epoch, and what was known below them stands. Why not a new incarnation:
+docs/decisions/0012-a-lost-tail-is-filled.md.
+
+Source: seed 001, "Failure cases"; TRAPS 10.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from ..journal.errors import BrokerError, ConfigError
+from ..journal.fate import NO_EPOCH
+from ..journal.log import Log
+from ..journal.reader import JOURNAL_TOPIC
+from ..journal.record_codec import encode_entry
+from ..journal.records import Committed, Entry
+from .appender import APPENDER_CONFIG
+from .pressure import APPENDS_MAX
+
+MARGIN: Final = APPENDS_MAX
+"""Records filled beyond what is known to be lost: as many as an owner may have had on their way,
+which nobody but its clients ever heard of."""
+LOST_MAX: Final = 10_000_000
+"""Beyond it the number is a mistake: filling takes seconds per million, and loading too."""
+VOID: Final = encode_entry(Entry(NO_EPOCH, 0, Committed(begin=NO_EPOCH)))
+"""Of no epoch and no incarnation, and predicted nowhere: it counts for no reader."""
+_QUEUED_MAX: Final = 50_000
+
+
+def fill_lost_tail(log: Log, partition: int, end: int, *, timeout_s: float = 120) -> int:
+    """Fill a journal partition with void records up to behind the end that it had.
+
+    No coordinator may be running: one that has read what was lost would go on with it.
+
+    Args:
+        log: that the journal lies in.
+        partition: of the journal.
+        end: offset below which everything had been acknowledged, as coordinators say.
+        timeout_s: for all of it; a repeat goes on where it ended.
+
+    Returns:
+        The offset that the next record gets.
+
+    Raises:
+        ConfigError: nothing is lost, or so much that `end` must be a mistake.
+        BrokerError: the log takes no records.
+        UnknownTopicError: there is no such journal partition.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    found = log.end_offset(JOURNAL_TOPIC, partition)
+    if found >= end:
+        raise ConfigError(
+            f"journal partition {partition} ends at {found}: of what was below {end} nothing is"
+            " lost, and nothing was written"
+        )
+    if end - found > LOST_MAX:
+        raise ConfigError(
+            f"journal partition {partition} ends at {found}: {end - found} records can't have been"
+            " lost, and nothing was written; see what the coordinators' errors say"
+        )
+    _append(log, partition, end + MARGIN - found, deadline_s)
+    return log.end_offset(JOURNAL_TOPIC, partition)
+
+
+def _append(log: Log, partition: int, count: int, deadline_s: float) -> None:
+    failures: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    producer = log.producer(APPENDER_CONFIG)
+    try:
+        for _ in range(count):
+            while len(producer) >= _QUEUED_MAX and time.monotonic() < deadline_s:
+                producer.poll(0.01)
+            if failures or time.monotonic() >= deadline_s:
+                break
+            producer.produce(JOURNAL_TOPIC, VOID, partition=partition, on_delivery=delivered)
+        producer.flush(max(deadline_s - time.monotonic(), 0))
+        if failures or len(producer):
+            why = failures[0].str() if failures else "no answer in time"
+            raise BrokerError(f"journal partition {partition} takes no records: {why}")
+    except KafkaException as error:
+        raise BrokerError(f"journal partition {partition} takes no records: {error}") from error
+    finally:
+        producer.purge()
+        producer.close()
