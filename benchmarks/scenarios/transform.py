@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
-from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Iterator
 from typing import Any, Final
 
 import confluent_kafka
@@ -57,57 +56,45 @@ class _Transform:
         self.output = _output(self.kind)
         self.groups = itertools.count()
         self.name = f"bench-{type(self).__name__}"
-        self.producer: Any = None
-        self.consumer: Any = None
-
-    def connect(self, settings: dict[str, Any]) -> Any:
-        raise NotImplementedError
-
-    def transaction(self, batch: list[Any]) -> None:
-        raise NotImplementedError
-
-    def settle(self) -> None:
-        """Wait for all that was begun."""
 
     def measure(self) -> Sample:
         """Run one round."""
         group = f"{self.name}-{next(self.groups)}"
-        self.consumer = self.connect(consumer_config(self.context.bootstrap_servers, group))
+        consumer = self.connect(consumer_config(self.context.bootstrap_servers, group))
         try:
-            self.consumer.assign(from_start(_input(self.kind), PARTITIONS))
-            # The group's first commit is not measured: connections are made for it.
-            self.transaction(self._batch())
-            self.settle()
-            return self._run(self.transaction)
+            consumer.assign(from_start(_input(self.kind), PARTITIONS))
+            return self._run(consumer)
         finally:
-            self.consumer.close()
+            consumer.close()
 
-    def _run(self, transaction: Callable[[list[Any]], None]) -> Sample:
+    def _run(self, consumer: Any) -> Sample:
         clock = time.perf_counter
-        done, most = 0, _transactions(self.context) - 1
-        started = clock()
-        until = started + self.context.sized(SECONDS, 0.2)
-        while clock() < until and done < most:
-            transaction(self._batch())
+        seconds, most = self.context.sized(SECONDS, 0.2), _transactions(self.context) - 1
+        stop = threading.Event()
+        started = until = 0.0
+        done = -1
+        for records in self.transactions(consumer, stop):
             done += 1
-        self.settle()
+            if not done:
+                # The group's first commit is not measured: connections are made for it.
+                started = clock()
+                until = started + seconds
+            elif records != RECORDS:
+                raise TimeoutError("the input came to an end")
+            if done >= most or clock() >= until:
+                stop.set()
         rate = done / (clock() - started)
         return Sample(rate * RECORDS, {"transactions": float(done), "transactions/s": rate})
 
-    def _batch(self) -> list[Any]:
-        consumer = self.consumer
-        batch: list[Any] = []
-        while len(batch) < RECORDS:
-            # consume(n, t) would wait all of t for a full batch.
-            message = consumer.poll(CONNECT_TIMEOUT_S)
-            if message is None:
-                raise TimeoutError("the input came to an end")
-            batch.append(message)
-            batch += consumer.consume(RECORDS - len(batch), 0) if len(batch) < RECORDS else ()
-        return batch
+    def connect(self, settings: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+    def transactions(self, consumer: Any, stop: threading.Event) -> Iterator[int]:
+        """Transactions until `stop`, of how many records; at the end all are decided."""
+        raise NotImplementedError
 
 
-class KafkaSequential(_Transform):
+class Kafka(_Transform):
     """Kafka's: its consumer's offsets sent to its producer's transaction."""
 
     kind = "kafka"
@@ -123,25 +110,41 @@ class KafkaSequential(_Transform):
         """A new consumer."""
         return confluent_kafka.Consumer(settings)
 
-    def transaction(self, batch: list[Any]) -> None:
+    def transactions(self, consumer: Any, stop: threading.Event) -> Iterator[int]:
         """begin, produce, send offsets, commit."""
-        producer, consumer = self.producer, self.consumer
-        producer.begin_transaction()
-        for message in batch:
-            producer.produce(self.output, message.value(), message.key())
-        places = consumer.position(consumer.assignment())
-        producer.send_offsets_to_transaction(
-            [place for place in places if place.offset >= 0],
-            consumer.consumer_group_metadata(),
-            CONNECT_TIMEOUT_S,
-        )
-        producer.commit_transaction(CONNECT_TIMEOUT_S)
+        producer = self.producer
+        while not stop.is_set():
+            batch = self._batch(consumer)
+            producer.begin_transaction()
+            for message in batch:
+                producer.produce(self.output, message.value(), message.key())
+            places = consumer.position(consumer.assignment())
+            producer.send_offsets_to_transaction(
+                [place for place in places if place.offset >= 0],
+                consumer.consumer_group_metadata(),
+                CONNECT_TIMEOUT_S,
+            )
+            producer.commit_transaction(CONNECT_TIMEOUT_S)
+            yield len(batch)
+
+    def _batch(self, consumer: Any) -> list[Any]:
+        batch: list[Any] = []
+        while len(batch) < RECORDS:
+            # consume(n, t) would wait all of t for a full batch.
+            message = consumer.poll(CONNECT_TIMEOUT_S)
+            if message is None:
+                break
+            batch.append(message)
+            if len(batch) < RECORDS:
+                batch += consumer.consume(RECORDS - len(batch), 0)
+        return batch
 
 
-class LogtxSequential(_Transform):
+class Logtx(_Transform):
     """logtx's, one transaction after another."""
 
     kind = "logtx"
+    in_flight = 1
 
     def open(self) -> None:
         """Connect the producer; every round has a consumer of its own."""
@@ -155,35 +158,29 @@ class LogtxSequential(_Transform):
         """A new consumer, whose positions transactions commit."""
         return logtx.Consumer({**settings, "offsets.storage": "transactions"})
 
-    def transaction(self, batch: list[Any]) -> None:
-        """begin, produce, send offsets, commit."""
-        self._begin(batch).commit(CONNECT_TIMEOUT_S)
+    def transactions(self, consumer: Any, stop: threading.Event) -> Iterator[int]:
+        """By logtx.process."""
+        records = 0
+        for block in logtx.process(
+            consumer,
+            self.producer,
+            max_records=RECORDS,
+            in_flight=self.in_flight,
+            timeout=CONNECT_TIMEOUT_S,
+            stop=stop,
+        ):
+            if records:
+                yield records  # of the one before: the loop came back, so it is committed
+            for message in block:
+                block.produce(self.output, message.value(), message.key())
+            records = len(block)
+        yield records
 
-    def _begin(self, batch: list[Any]) -> logtx.Transaction:
-        transaction: logtx.Transaction = self.producer.begin_transaction()
-        for message in batch:
-            transaction.produce(self.output, message.value(), message.key())
-        transaction.send_offsets(self.consumer)
-        return transaction
 
-
-class LogtxPipelined(LogtxSequential):
+class LogtxPipelined(Logtx):
     """logtx's, several undecided at a time."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.flying: deque[Future[Any]] = deque()
-
-    def transaction(self, batch: list[Any]) -> None:
-        """The same, but the decision is waited for later."""
-        self.flying.append(self._begin(batch).commit_async())
-        if len(self.flying) >= IN_FLIGHT:
-            self.flying.popleft().result(CONNECT_TIMEOUT_S)
-
-    def settle(self) -> None:
-        """Wait for all decisions."""
-        while self.flying:
-            self.flying.popleft().result(CONNECT_TIMEOUT_S)
+    in_flight = IN_FLIGHT
 
 
 def _transactions(context: Context) -> int:
@@ -221,12 +218,12 @@ TRANSFORM: Final = Scenario(
         "100 bytes each, as many output records and the input's offsets, for "
         f"{SECONDS} s a round from a backlog in {PARTITIONS} partitions. Kafka's by "
         "send_offsets_to_transaction, one after another, for its producer has one at a time; "
-        f"logtx's one after another, and {IN_FLIGHT} in flight. A round is a new consumer group, "
-        "whose first transaction is not measured. Measured: input records of decided "
-        "transactions, over the time from the first begin to the last acknowledged commit."
+        f"logtx's by logtx.process, one after another, and {IN_FLIGHT} in flight. A round is a new "
+        "consumer group, whose first transaction is not measured. Measured: input records of "
+        "decided transactions, over the time from the first begin to the last acknowledged commit."
     ),
     settings=(shown(PRODUCER), shown(CONSUMER)),
-    sides={"kafka": KafkaSequential, "logtx": LogtxSequential, "logtx-pipelined": LogtxPipelined},
+    sides={"kafka": Kafka, "logtx": Logtx, "logtx-pipelined": LogtxPipelined},
     comparisons=(
         Comparison(
             title=f"consume-transform-produce, {RECORDS} records, one after another",
