@@ -23,7 +23,7 @@ from ..simulation.mutations import MUTATIONS, Mutation, Patch
 from .test_shard_stateful import run_seed
 
 SEEDS: Final = 600
-"""Most mutations are caught by the first of them, the rarest by the 30th."""
+"""Most mutations are caught by the first of them, the rarest by the 120th."""
 
 
 def fenced_live_on_after_reload(patch: Patch) -> None:
@@ -106,6 +106,7 @@ def run_seeds() -> None:
         run_seed(seed)
 
 
+@pytest.mark.timeout(600)  # Seconds each, where nothing else runs.
 @pytest.mark.parametrize("mutation", BROKEN, ids=lambda mutation: mutation.name)
 def test_mutation_is_caught(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation.apply(monkeypatch.setattr)
