@@ -65,8 +65,9 @@ class _Job:
 
     transaction: Transaction
     options: SinkOptions
+    of_stream: bool
     stream: str | None
-    """Of which stream, by its options; None of a batch job."""
+    """Of which stream, by its options; None where these don't say."""
     query_id: str | None
     producer: str
     """Key of its producer."""
@@ -208,11 +209,13 @@ class Keeper:
         self._check_topic(cluster, parsed)
         query_id = self._query_id(parsed) if stream else None
         producer_id = parsed.transactional_id or query_group(query_id) or self._name
-        if stream:
-            self._abort_former(options)
+        # Only a checkpoint tells streams apart whose other options are the same.
+        name = options if stream and parsed.checkpoint is not None else None
+        if name is not None:
+            self._abort_former(name)
         config = parsed.producer(producer_id)
         transaction = self._begin(config)
-        job = _Job(transaction, parsed, options if stream else None, query_id, _key(config))
+        job = _Job(transaction, parsed, stream, name, query_id, _key(config))
         # After the session began, which aborted what a former driver had open.
         job.committed = self._committed_batch(cluster, query_id) if query_id else None
         with self._guard:
@@ -273,7 +276,10 @@ class Keeper:
             return {"state": str(State.ABORTED)}
 
     def abort_stream(self, options: str) -> dict[str, Any]:
-        """Abort what a stream has open; nothing that is committed is undone."""
+        """Abort what a stream has open; nothing that is committed is undone.
+
+        What a stream without a checkpoint has open ends by its timeout.
+        """
         self._abort_former(options)
         return {"state": str(State.ABORTED)}
 
@@ -341,7 +347,7 @@ class Keeper:
 
     def _send_plan(self, job: _Job, group: str) -> None:
         with self._guard:
-            steps = self._plans.pop(group, None)
+            steps = self._plans.get(group)
         if steps is None:
             raise ConfigError(
                 f"option group={group} commits the offsets of input that was read for that group, "
@@ -361,7 +367,7 @@ class Keeper:
             if batch_id is not None and committed is not None and committed >= batch_id:
                 return self._replayed(job)
             raise
-        if job.stream is None:
+        if not job.of_stream:
             self._await_markers(job)
         return {
             "state": str(State.COMMITTED),

@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
 from ...journal.errors import ConfigError
-from ...journal.settings import take_choice, take_flag, take_integer, take_text
+from ...journal.settings import take_integer, take_text
 
 KAFKA_PREFIX: Final = "kafka."
+DELIVERY_TIMEOUT_MS: Final = 120_000
+"""Bound of a record's delivery, where ``kafka.delivery.timeout.ms`` doesn't say another."""
 _SPARKS: Final = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 """Options of Spark's own that it hands to every format."""
 
@@ -118,6 +120,8 @@ class SinkOptions:
         # Linger and batches for bulk: a task writes thousands of records and then waits once.
         bulk = {"linger.ms": "20", "batch.num.messages": "50000", "batch.size": "1000000"}
         return {
+            # By default a record would be tried for as long as the transaction may last.
+            "delivery.timeout.ms": min(self.transaction_timeout_ms, DELIVERY_TIMEOUT_MS),
             **bulk,
             **self.kafka,
             "transaction.timeout.ms": self.transaction_timeout_ms,
@@ -132,6 +136,3 @@ class SinkOptions:
     def from_json(cls, text: str) -> Self:
         """What `to_json` gave."""
         return cls(**json.loads(text))
-
-
-__all__ = ["SinkOptions", "refuse_rest", "take_choice", "take_flag", "take_kafka"]

@@ -14,6 +14,7 @@ from logtx.integration.testing import Cluster
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
 
 
+@pytest.mark.slow
 def test_runs_go_on_from_each_other(
     spark: Any, logtx_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,7 @@ def _steps(frame: Any, topic: str) -> Any:
     return [OffsetStep(topic, p, None, Position.at(n + 1)) for p, n in ends.items()]
 
 
+@pytest.mark.slow
 def test_a_stream_without_its_checkpoint(
     spark: Any, sink: Callable[..., Any], logtx_cluster: Cluster, tmp_path: Path
 ) -> None:

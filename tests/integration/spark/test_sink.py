@@ -60,6 +60,7 @@ def test_all_columns(spark: Any, sink: Sink, logtx_cluster: Cluster) -> None:
     assert found[0].key() is None
 
 
+@pytest.mark.slow
 def test_a_task_that_fails_once_leaves_nothing(
     spark: Any, sink: Sink, logtx_cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -111,6 +112,7 @@ def test_what_is_wrong_is_said(
         sink(spark.range(2).selectExpr(select), **options).save()
 
 
+@pytest.mark.slow
 def test_overwrite_is_refused(spark: Any, sink: Sink, logtx_cluster: Cluster) -> None:
     writer = sink(numbered(spark, 1), topic=logtx_cluster.topic(1)).mode("overwrite")
     with pytest.raises(Exception, match="only appended to"):

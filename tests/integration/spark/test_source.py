@@ -74,6 +74,7 @@ def test_a_batch_has_kafkas_columns_and_ours(source: Any, logtx_cluster: Cluster
     assert Counter(int(r.value) for r in everything.collect()) == Counter(range(30))
 
 
+@pytest.mark.slow
 def test_a_stream_with_a_limit(source: Any, logtx_cluster: Cluster, tmp_path: Path) -> None:
     topic = logtx_cluster.topic(2)
     for n in range(5):

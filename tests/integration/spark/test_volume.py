@@ -108,6 +108,7 @@ def test_both_readers_give_the_same_rows(spark: Any, logtx_cluster: Cluster) -> 
 
 @pytest.mark.kafka
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_without_the_jars_python_reads(
     spark: Any, logtx_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
