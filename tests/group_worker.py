@@ -17,8 +17,6 @@ from typing import Any
 import logtx
 
 BLOCK = 10
-TRANSACTION_TIMEOUT_S = 4
-"""Longer than a transaction takes here, and short, for a dead member's holds its offsets."""
 
 
 def say(*words: object) -> None:
@@ -91,7 +89,7 @@ class Worker:
             return
         self.count += 1
         # Commits at the end; aborts what fails, and raises.
-        with self.producer.begin_transaction(timeout=TRANSACTION_TIMEOUT_S) as transaction:
+        with self.producer.begin_transaction() as transaction:
             for message in block:
                 assert message.error() is None, message.error()
                 transaction.produce(self.sink, message.value(), partition=0)
