@@ -136,23 +136,24 @@ def _pairs(bench: Bench, megabytes: int) -> list[Pair]:
     return found
 
 
-def _run(
-    bench: Bench, progress: Progress, gigabytes: float, megabytes: int, rounds: int
-) -> tuple[Large, list[Pair]]:
-    large_task = progress.add_task(f"one transaction of {gigabytes:g} GB", total=1.0)
+def _large(bench: Bench, progress: Progress, gigabytes: float) -> Large:
+    task = progress.add_task(f"one transaction of {gigabytes:g} GB", total=1.0)
+    payload = Payload(RECORD_BYTES, int(gigabytes * GB) // RECORD_BYTES)
+    return bench.large(payload, lambda share: progress.update(task, completed=share))
+
+
+def _ratios(bench: Bench, progress: Progress, megabytes: int, rounds: int) -> list[Pair]:
     pairs = _pairs(bench, megabytes)
     steps = len(RATIO_RECORD_BYTES) + len(pairs) * rounds
-    ratio_task = progress.add_task(f"{megabytes} MB, in memory and spilled", total=steps)
-    payload = Payload(RECORD_BYTES, int(gigabytes * GB) // RECORD_BYTES)
-    large = bench.large(payload, lambda share: progress.update(large_task, completed=share))
+    task = progress.add_task(f"{megabytes} MB, in memory and spilled", total=steps)
     for size in RATIO_RECORD_BYTES:
         bench.write(f"spill-{size}", Payload(size, megabytes * MB // size))
-        progress.advance(ratio_task)
+        progress.advance(task)
     for _ in range(rounds):
         for pair in pairs:
             pair.round()
-            progress.advance(ratio_task)
-    return large, pairs
+            progress.advance(task)
+    return pairs
 
 
 def _chapter(large_rows: list[list[str]], ratio_rows: list[list[str]], method: str) -> Json:
@@ -193,15 +194,16 @@ def spill(
             check_room(directory, gigabytes + len(RATIO_RECORD_BYTES) * megabytes / 1000)
             with cluster() as (servers, _), Progress(console=console) as progress:
                 bench = Bench(servers, directory)
-                large, pairs = _run(bench, progress, gigabytes, megabytes, rounds)
+                large = _large(bench, progress, gigabytes)
+                large_rows = _large_rows(large)
+                _show(progress.console, _LARGE_COLUMNS, large_rows)
+                if plot is not None:
+                    draw(large, RSS_GOAL_BYTES, plot)
+                ratio_rows = list(map(_ratio_row, _ratios(bench, progress, megabytes, rounds)))
     except _FAILURES as error:
         console.print(str(error), style="red", markup=False)
         raise typer.Exit(1) from error
-    large_rows, ratio_rows = _large_rows(large), [_ratio_row(pair) for pair in pairs]
-    _show(console, _LARGE_COLUMNS, large_rows)
     _show(console, _RATIO_COLUMNS, ratio_rows)
-    if plot is not None:
-        draw(large, RSS_GOAL_BYTES, plot)
     if write_docs:
         draw(large, RSS_GOAL_BYTES, PLOT)
         method = _METHOD.format(gigabytes=gigabytes, megabytes=megabytes, rounds=rounds)

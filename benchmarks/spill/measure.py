@@ -107,7 +107,8 @@ class Bench:
                 transaction.produce(topic, payload.value(number), partition=0)
                 if not number % _TELL_EVERY:
                     progress(number / payload.count)
-            producer.flush(COMMIT_TIMEOUT_S)
+            if left := producer.flush(COMMIT_TIMEOUT_S):
+                raise ReaderFailedError(f"{left} records were not acknowledged")
             progress(1.0)
             yield lambda: transaction.commit(COMMIT_TIMEOUT_S)
 
