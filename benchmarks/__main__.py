@@ -21,7 +21,7 @@ from .runner import Result, run, steps
 from .scenarios import SCENARIOS
 from .worker import SideFailedError
 
-ROUNDS: Final = 7
+ROUNDS: Final = 5
 QUICK_ROUNDS: Final = 3
 QUICK_SCALE: Final = 0.25
 WIDTH: Final = 150

@@ -44,9 +44,11 @@ def shown(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{k}={str(v).lower()}" for k, v in settings.items())
 
 
-def kafka_producer(servers: str, transactional_id: str | None) -> confluent_kafka.Producer:
-    """confluent-kafka's; with an id, ready to begin transactions."""
-    config: dict[str, Any] = {**PRODUCER, "bootstrap.servers": servers}
+def kafka_producer(
+    servers: str, transactional_id: str | None, settings: Mapping[str, Any] | None = None
+) -> confluent_kafka.Producer:
+    """confluent-kafka's, with further settings; with an id, ready to begin transactions."""
+    config: dict[str, Any] = {**PRODUCER, "bootstrap.servers": servers, **(settings or {})}
     if transactional_id is None:
         return confluent_kafka.Producer(config)
     config["transactional.id"] = transactional_id
@@ -56,15 +58,17 @@ def kafka_producer(servers: str, transactional_id: str | None) -> confluent_kafk
     return producer
 
 
-def logtx_producer(servers: str, transactional_id: str, **settings: Any) -> logtx.Producer:
-    """logtx's, connected to its coordinator; `settings` have underscores for dots."""
+def logtx_producer(
+    servers: str, transactional_id: str, settings: Mapping[str, Any] | None = None
+) -> logtx.Producer:
+    """logtx's, with further settings, connected to its coordinator."""
     producer = logtx.Producer(
         {
             **PRODUCER,
             "bootstrap.servers": servers,
             "transactional.id": transactional_id,
             "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-            **{name.replace("_", "."): value for name, value in settings.items()},
+            **(settings or {}),
         }
     )
     producer.init_transactions()

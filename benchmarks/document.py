@@ -16,6 +16,7 @@ from .report import MET, ratio_text, spread, target_text
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 RESULTS: Final = DOCS / "benchmarks.json"
 DOCUMENT: Final = DOCS / "benchmarks.md"
+PLOT: Final = DOCS / "benchmarks.png"
 
 _HEAD: Final = """\
 <!-- Generated from benchmarks.json by `python -m benchmarks --write-docs`; do not edit. -->
@@ -36,8 +37,19 @@ coordinator and the clients of both sides. {versions}.
 """
 
 
+_PICTURE: Final = f"""
+![The ratios]({PLOT.name})
+
+The ratios again, on a scale of powers: green met its target (the upright stroke), red missed it,
+blue had none; the thin line is between what the rounds lay. The dotted line is 1: as Kafka.
+"""
+
+
 def write(results: Json) -> None:
-    """Write the results and the document; chapters of other benchmarks stay."""
+    """Write the results, the picture and the document; chapters of other benchmarks stay."""
+    from .plot import draw  # whoever writes a chapter needs no picture
+
+    draw(results["scenarios"], PLOT)
     _write({**results, "chapters": _read().get("chapters", {})})
 
 
@@ -82,6 +94,7 @@ def render(results: Json) -> str:
     ]
     for scenario in results["scenarios"]:
         parts += [_row(line, scenario) for line in scenario["lines"]]
+    parts.append(_PICTURE)
     for scenario in results["scenarios"]:
         parts.append(_section(scenario))
     parts += map(_chapter, results.get("chapters", {}).values())

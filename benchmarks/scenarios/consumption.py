@@ -25,7 +25,7 @@ from ..clients import (
 from ..model import Better, Comparison, Context, Sample, Scenario
 
 PARTITIONS: Final = 4
-RECORDS: Final = {100: 800_000, 1_000: 200_000}
+RECORDS: Final = {100: 600_000, 1_000: 200_000}
 """In the backlog, by their size."""
 PER_TRANSACTION: Final = 1_000
 HEADERS: Final = [("TxId", b"0123456789abcdef")]

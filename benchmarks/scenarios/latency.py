@@ -27,8 +27,8 @@ from ..model import Better, Comparison, Context, Sample, Scenario
 from ..stats import percentile
 
 PARTITIONS: Final = 2
-OPEN_S: Final = 2.0
-ALONE_S: Final = 1.5
+OPEN_S: Final = 1.5
+ALONE_S: Final = 1.0
 EVERY_S: Final = 0.025
 _NUMBER: Final = struct.Struct("<Q")
 _PADDING: Final = b"x" * (100 - _NUMBER.size)
@@ -247,9 +247,9 @@ LATENCY: Final = Scenario(
         "One producer commits a transaction of 2 records in 2 partitions every 25 ms; a consumer "
         "in a process of its own polls. Measured: p50 of the time from the call of commit to the "
         "return of the poll that delivers the transaction's last record, by the machine's "
-        "monotonic clock, which both processes share. Alone for 1.5 s a round; then for 2 s, while "
+        "monotonic clock, which both processes share. Alone for 1 s a round; then for 1.5 s, while "
         "another producer's transaction with a record in each partition stays open. Kafka's "
-        "consumer waits for that one's end, so its p50 is about half of the 2 s."
+        "consumer waits for that one's end, so its p50 is about half of the 1.5 s."
     ),
     settings=(shown(PRODUCER), shown(CONSUMER)),
     sides={
@@ -261,7 +261,7 @@ LATENCY: Final = Scenario(
     comparisons=(
         Comparison(title="commit to delivery, p50", kafka="kafka", logtx="logtx", target=1.2),
         Comparison(
-            title="while another transaction stays open for 2 s; ratio: to logtx without it",
+            title="while another transaction stays open for 1.5 s; ratio: to logtx without it",
             kafka="kafka-beside-open",
             logtx="logtx-beside-open",
             baseline="logtx",

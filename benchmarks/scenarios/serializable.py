@@ -23,7 +23,7 @@ from ..model import Better, Comparison, Context, Sample, Scenario
 from .consumption import read_all
 
 PARTITIONS: Final = 3
-TRANSACTIONS: Final = {99: 3_000, 9: 11_000}
+TRANSACTIONS: Final = {99: 2_000, 9: 8_000}
 """In the backlog, by how many records each has."""
 VALUE: Final = b"x" * 100
 IN_FLIGHT: Final = 64
@@ -89,7 +89,8 @@ def prepare(context: Context) -> None:
         name = _name(records)
         make_topic(servers, name, PARTITIONS)
         flying: deque[Future[Any]] = deque()
-        with logtx_producer(servers, f"{name}-fill", transaction_group=name) as producer:
+        group = {"transaction.group": name}
+        with logtx_producer(servers, f"{name}-fill", group) as producer:
             for _ in range(_transactions(context, records)):
                 transaction = producer.begin_transaction()
                 for number in range(records):

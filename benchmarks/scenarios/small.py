@@ -25,7 +25,7 @@ from ..stats import percentile
 
 TOPICS: Final = {"kafka": "bench-small-kafka", "logtx": "bench-small-logtx"}
 VALUE: Final = b"x" * 100
-SECONDS: Final = 1.5
+SECONDS: Final = 1.0
 WARM_UP_ROUNDS: Final = 4
 """A new broker is three times as fast after some seconds of small transactions."""
 IN_FLIGHT: Final = 64
@@ -152,7 +152,7 @@ PIPELINED: Final = Scenario(
     unit="transactions/s",
     better=Better.HIGHER,
     method=(
-        "One producer, transactions of 2 records in 2 partitions, for 1.5 s a round. Kafka's run "
+        "One producer, transactions of 2 records in 2 partitions, for 1 s a round. Kafka's run "
         "one after another, for a producer of Kafka has one at a time. Of logtx's 64 are in "
         "flight: the next begins when the oldest is decided. Measured: transactions decided, "
         "over the time from the first begin to the last acknowledged commit."

@@ -91,15 +91,37 @@ def test_the_document_names_every_line_and_what_was_missed() -> None:
 def test_chapters_of_other_benchmarks_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(document, "RESULTS", tmp_path / "benchmarks.json")
     monkeypatch.setattr(document, "DOCUMENT", tmp_path / "benchmarks.md")
+    monkeypatch.setattr(document, "PLOT", tmp_path / "benchmarks.png")
     scenarios = to_json([], rounds=1, scale=1.0, kafka="test")
     document.RESULTS.write_text(json.dumps(scenarios))
     tables = [{"columns": ["what", "ms"], "rows": [["kill -9", "240"]]}]
     for name in ("recovery", "failover"):
         chapter = {"title": name.title(), "method": "How.", "tables": tables}
         document.write_chapter(name, {**circumstances("test"), **chapter})
-    document.write({**scenarios, "rounds": 7})
+    spread = {"median": 1.0, "least": 0.5, "most": 2.0}
+    line: Json = {
+        "title": "a line",
+        "kafka": None,
+        "logtx": spread,
+        "ratio": spread,
+        "target": 0.5,
+        "met": True,
+    }
+    measured: Json = {
+        "title": "A scenario",
+        "unit": "records/s",
+        "better": "higher",
+        "method": "How.",
+        "settings": [],
+        "lines": [line],
+        "profiles": [],
+    }
+    document.write({**scenarios, "rounds": 7, "scenarios": [measured]})
+    assert document.PLOT.read_bytes().startswith(b"\x89PNG")
     found = json.loads(document.RESULTS.read_text())
     assert list(found["chapters"]) == ["failover", "recovery"]
     assert found["rounds"] == 7
     text = document.DOCUMENT.read_text()
+    # Kafka has no equal of it.
+    assert "| a line | records/s |  | 1 (0.5 to 2) | 1.00 (0.50 to 2.00) | ≥ 0.5 | met |" in text
     assert text.index("# Failover") < text.index("| kill -9 | 240 |") < text.index("# Recovery")
