@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import socket
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, Listener
 from multiprocessing.context import AuthenticationError
@@ -132,6 +134,9 @@ class Keeper:
         """Abort what is open, and stop."""
         self._closed = True
         if self._listener is not None:
+            # A thread in accept() does not notice that its socket is closed.
+            with suppress(OSError):
+                socket.create_connection((self.address.host, self.address.port), 1).close()
             self._listener.close()
         with self._guard:
             producers, self._producers = list(self._producers.values()), OrderedDict()
@@ -153,6 +158,9 @@ class Keeper:
                     _LOG.warning("event=keeper_refused error=%s", type(error).__name__)
                     time.sleep(PAUSE_S)
                 continue
+            if self._closed:
+                connection.close()
+                return
             self._askers.acquire()
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
@@ -273,6 +281,11 @@ class Keeper:
             except TransactionCommittedError:
                 _LOG.info("event=abort_after_commit txid=%s", txid)
                 return {"state": str(State.COMMITTED)}
+            except (ProducerFencedError, DoubleStartError):
+                # Whoever took over aborted it, unless its commit was decided before.
+                outcome = self._cluster(job.options).queries.outcome(job.transaction.txid)
+                committed = outcome.state.commits
+                return {"state": str(State.COMMITTED if committed else State.ABORTED)}
             return {"state": str(State.ABORTED)}
 
     def abort_stream(self, options: str) -> dict[str, Any]:
@@ -362,10 +375,12 @@ class Keeper:
         try:
             outcome = job.transaction.commit()
         except OffsetsConflictError:
+            # First of all: while it is open, it holds the very offsets that are asked for.
+            job.transaction.abort()
             cluster = self._cluster(job.options)
             committed = self._committed_batch(cluster, query_id) if query_id else None
             if batch_id is not None and committed is not None and committed >= batch_id:
-                return self._replayed(job)
+                return {"state": "replayed"}
             raise
         if not job.of_stream:
             self._await_markers(job)

@@ -1,0 +1,251 @@
+"""The keeper, asked as Spark's processes ask it, without Spark: what each answer means."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logtx
+from logtx.integration.spark.errors import BatchGapError, KeeperError
+from logtx.integration.spark.keeper import Keeper
+from logtx.integration.spark.keeper_client import make_error
+from logtx.integration.spark.options import SinkOptions
+from logtx.integration.spark.steps import steps_to_json
+from logtx.integration.testing import Cluster
+from logtx.journal.errors import (
+    ConfigError,
+    LogtxError,
+    OffsetsConflictError,
+    ProducerFencedError,
+    TransactionError,
+    UnknownTopicError,
+    UnknownTransactionError,
+    UnsupportedTopicError,
+)
+from logtx.journal.position import Place, Position
+from logtx.journal.records import OffsetStep
+
+QUERY = "0b1e5c9e-0000-4000-8000-000000000001"
+
+
+class Driver:
+    """A driver's keeper, and what Spark's processes do with it."""
+
+    def __init__(self, cluster: Cluster, topic: str, checkpoint: str | None, **options: str):
+        self.keeper = Keeper(lambda path: Path(path).read_text() if checkpoint else None)
+        self.keeper.start()
+        named = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": topic, **options}
+        if checkpoint is not None:
+            named["checkpointLocation"] = checkpoint
+        self.options = SinkOptions.parse(named)
+
+    def ask(self, what: str, **fields: Any) -> Any:
+        """As another process does."""
+        return self.keeper.address.ask(what, **fields)
+
+    def begin(self, *, stream: bool = True) -> dict[str, Any]:
+        """As the planner does."""
+        found: dict[str, Any] = self.ask("begin", options=self.options.to_json(), stream=stream)
+        found["txid"] = found["token"].rpartition(":")[2]
+        return found
+
+    def write(self, begun: dict[str, Any], *values: bytes) -> list[str]:
+        """As a task does."""
+        with logtx.Branch.join(self.options.branch(), begun["token"]) as branch:
+            for value in values:
+                branch.produce(self.options.topic or "", value)
+            return [branch.finish().to_bytes().decode()]
+
+    def commit(self, begun: dict[str, Any], batch_id: int, summaries: list[str]) -> Any:
+        """As the committer of a micro-batch does."""
+        return self.ask(
+            "commit",
+            txid=begun["txid"],
+            summaries=summaries,
+            query_id=QUERY,
+            batch_id=batch_id,
+        )
+
+    def run(self, batch_id: int, *values: bytes) -> Any:
+        """A micro-batch."""
+        begun = self.begin()
+        return self.commit(begun, batch_id, self.write(begun, *values))["state"]
+
+
+Start = Callable[..., Driver]
+
+
+@pytest.fixture
+def topic(logtx_memory_cluster: Cluster) -> str:
+    """Where the drivers write."""
+    return logtx_memory_cluster.topic(1)
+
+
+@pytest.fixture
+def start(logtx_memory_cluster: Cluster, topic: str, tmp_path: Path) -> Iterator[Start]:
+    """`start(checkpoint=True, **options)`: a driver of the query."""
+    (tmp_path / "metadata").write_text(json.dumps({"id": QUERY}))
+    made: list[Driver] = []
+
+    def make(*, checkpoint: bool = True, **options: str) -> Driver:
+        place = str(tmp_path) if checkpoint else None
+        made.append(Driver(logtx_memory_cluster, options.pop("topic", topic), place, **options))
+        return made[-1]
+
+    yield make
+    for driver in made:
+        driver.keeper.close()
+
+
+def seen(cluster: Cluster, topic: str) -> Counter[Any]:
+    consumer = cluster.consumer(topic)
+    found: Counter[Any] = Counter()
+    while batch := consumer.consume(100, 0.3):
+        found.update(m.value() for m in batch)
+    return found
+
+
+def test_a_replayed_batch_is_reported_done(
+    start: Start, logtx_memory_cluster: Cluster, topic: str
+) -> None:
+    first = start()
+    assert first.run(0, b"a") == "committed"
+    assert first.run(1, b"b") == "committed"
+    second = start()
+    begun = second.begin()
+    assert (begun["query_id"], begun["committed"]) == (QUERY, 1)
+    assert second.commit(begun, 1, second.write(begun, b"b"))["state"] == "replayed"
+    assert second.run(2, b"c") == "committed"
+    assert seen(logtx_memory_cluster, topic) == {b"a": 1, b"b": 1, b"c": 1}
+
+
+def test_the_older_of_two_drivers_is_fenced(
+    start: Start, logtx_memory_cluster: Cluster, topic: str
+) -> None:
+    older = start()
+    begun = older.begin()
+    summaries = older.write(begun, b"older")
+    newer = start()
+    assert newer.run(0, b"newer") == "committed"
+    with pytest.raises(ProducerFencedError):
+        older.commit(begun, 0, summaries)
+    with pytest.raises(ProducerFencedError):
+        older.begin()
+    assert older.ask("abort", txid=begun["txid"])["state"] == "aborted"
+    assert seen(logtx_memory_cluster, topic) == {b"newer": 1}
+    # Who starts the query in the older driver anew, means to take it over.
+    assert older.run(1, b"again") == "committed"
+
+
+def test_the_journal_itself_refuses_the_second_of_two(
+    start: Start, logtx_memory_cluster: Cluster, topic: str
+) -> None:
+    """Nothing but the compare-and-set is between them: both looked before either had committed."""
+    drivers = [start(), start()]
+    drivers[1].options = replace(drivers[1].options, transactional_id="another")
+    begun = [driver.begin() for driver in drivers]
+    assert [b["committed"] for b in begun] == [None, None]
+    states = [
+        driver.commit(b, 0, driver.write(b, b"x"))["state"]
+        for driver, b in zip(drivers, begun, strict=True)
+    ]
+    assert states == ["committed", "replayed"]
+    assert seen(logtx_memory_cluster, topic) == {b"x": 1}
+
+
+def test_a_query_without_a_checkpoint_that_is_known(start: Start) -> None:
+    driver = start(checkpoint=False)
+    assert driver.begin()["query_id"] is None
+    assert driver.run(0, b"a") == "committed"
+    assert driver.run(0, b"a") == "replayed"
+
+
+def test_batches_that_were_written_elsewhere(start: Start) -> None:
+    driver = start()
+    assert driver.run(3, b"a") == "committed"
+    begun = driver.begin()
+    with pytest.raises(BatchGapError, match=r"micro-batch 5 .* follows 3"):
+        driver.commit(begun, 5, [])
+
+
+def test_a_checkpoint_of_another_query(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "metadata").write_text(json.dumps({"id": "another"}))
+    driver = start()
+    begun = driver.begin()
+    with pytest.raises(ConfigError, match="names query another"):
+        driver.commit(begun, 0, [])
+
+
+def test_an_abort_and_what_follows(start: Start, logtx_memory_cluster: Cluster, topic: str) -> None:
+    driver = start()
+    begun = driver.begin()
+    summaries = driver.write(begun, b"x")
+    assert driver.ask("abort", txid=begun["txid"])["state"] == "aborted"
+    with pytest.raises(TransactionError, match="aborted"):
+        driver.commit(begun, 0, summaries)
+    left = driver.begin()
+    assert driver.ask("abort_stream", options=driver.options.to_json())["state"] == "aborted"
+    with pytest.raises(TransactionError, match="abort"):
+        driver.commit(left, 0, [])
+    begun = driver.begin()
+    done = driver.commit(begun, 0, driver.write(begun, b"y"))
+    assert driver.ask("abort", txid=begun["txid"])["state"] == "committed"
+    assert driver.commit(begun, 0, []) == done
+    assert seen(logtx_memory_cluster, topic) == {b"y": 1}
+
+
+def test_the_offsets_of_a_group_go_with_the_output(start: Start) -> None:
+    driver = start(group="readers")
+    step = OffsetStep("input", 0, None, Position.at(5))
+    begun = driver.begin(stream=False)
+    with pytest.raises(ConfigError, match="none was: read it with"):
+        driver.ask("commit", txid=begun["txid"], summaries=[])
+    driver.ask("plan", group="readers", steps=steps_to_json([step]))
+    begun = driver.begin(stream=False)
+    assert driver.ask("commit", txid=begun["txid"], summaries=[])["state"] == "committed"
+    begun = driver.begin(stream=False)
+    with pytest.raises(OffsetsConflictError):
+        driver.ask("commit", txid=begun["txid"], summaries=[])
+    onward = OffsetStep("input", 0, Place(5), Position.at(7))
+    driver.ask("plan", group="readers", steps=steps_to_json([onward]))
+    begun = driver.begin(stream=False)
+    assert driver.ask("commit", txid=begun["txid"], summaries=[])["state"] == "committed"
+
+
+def test_topics_that_can_not_be_written(start: Start, logtx_memory_cluster: Cluster) -> None:
+    with pytest.raises(UnknownTopicError):
+        start(topic="nowhere").begin()
+    compacted = logtx_memory_cluster.topic(1, config={"cleanup.policy": "compact"})
+    with pytest.raises(UnsupportedTopicError, match="takes no markers"):
+        start(topic=compacted).begin()
+
+
+def test_strangers_are_not_answered(start: Start) -> None:
+    driver = start()
+    address = replace(driver.keeper.address, secret=b"guessed")
+    with pytest.raises(KeeperError, match="can't be reached"):
+        address.ask("to_the_end")
+    assert driver.ask("to_the_end") is False
+    with pytest.raises(UnknownTransactionError):
+        driver.ask("commit", txid="0-000000000001-1", summaries=[])
+    with pytest.raises(LogtxError, match="does not know"):
+        driver.ask("make_coffee")
+
+
+def test_a_driver_that_has_ended(start: Start) -> None:
+    driver = start()
+    driver.keeper.close()
+    with pytest.raises(KeeperError, match="run the job again"):
+        driver.ask("to_the_end")
+
+
+def test_errors_keep_their_class() -> None:
+    assert type(make_error("BatchGapError", "x")) is BatchGapError
+    assert type(make_error("OffsetsConflictError", "x")) is OffsetsConflictError
+    assert str(make_error("ValueError", "x")) == "ValueError: x"
