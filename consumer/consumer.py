@@ -24,7 +24,7 @@ from .config import ConsumerConfig, IsolationLevel
 from .counters import Counters
 from .positions import Positions, key_of, place_of
 from .reading import OFFSET_TIMEOUT_S, Reading
-from .standing import HeldBack, Lag, held_back
+from .standing import HeldBack, Lag, held_back, lag
 from .transactions import CommittedTransaction, SerialReader
 
 _LOG = logging.getLogger(__name__)
@@ -514,20 +514,7 @@ class Consumer:
             BrokerError: no answer.
         """
         self._check_open()
-        found = []
-        for (topic, partition), assigned in self._reading.assigned.items():
-            end = self._log.end_offset(topic, partition, timeout_s=OFFSET_TIMEOUT_S)
-            place = assigned.buffer.position()
-            found.append(
-                Lag(
-                    topic=topic,
-                    partition=partition,
-                    end_offset=end,
-                    offset=place.o2,
-                    first_pending_offset=place.o1,
-                )
-            )
-        return found
+        return [lag(assigned, self._log) for assigned in self._reading.assigned.values()]
 
     def held_back(self) -> list[HeldBack]:
         """Per partition whose o1 stands still: which transaction, how old, how large, and why.

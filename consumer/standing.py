@@ -12,11 +12,12 @@ from typing import Final, cast
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
+from ..journal.log import Log
 from ..journal.state import State
 from ..journal.txid import TxId
 from .entries import EndedTransaction, EntryState
 from .pending import PendingTransaction, PendingTransactionMap
-from .reading import Assigned
+from .reading import OFFSET_TIMEOUT_S, Assigned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,23 @@ class Lag:
     def held(self) -> int:
         """Offsets from the oldest pending transaction on: what a restart reads again."""
         return self.offset - self.first_pending_offset
+
+
+def lag(assigned: Assigned, log: Log) -> Lag:
+    """How far a consumer is behind in a partition.
+
+    Raises:
+        BrokerError: the broker did not say where it ends.
+    """
+    topic, partition = assigned.key
+    place = assigned.buffer.position()
+    return Lag(
+        topic=topic,
+        partition=partition,
+        end_offset=log.end_offset(topic, partition, timeout_s=OFFSET_TIMEOUT_S),
+        offset=place.o2,
+        first_pending_offset=place.o1,
+    )
 
 
 class HeldBy(StrEnum):
