@@ -53,17 +53,29 @@ def test_batches_go_on_where_the_last_one_ended(
     group = f"group-{source}"
     produce(logtx_cluster, source, range(20))
     first = resume(spark, logtx_cluster, group, source)
-    stale = resume(spark, logtx_cluster, group, source)
-    assert first.count() == 20
     sink(out_of(first), topic=target, group=group).save()
-    # Another job that read the same input commits nothing: neither output nor offsets.
-    again = resume(spark, logtx_cluster, group, source)
-    assert again.count() == 0
-    logtx.integration.spark.session.keeper_of(spark).plan(group, _steps(stale, source))
+    # What read the same input commits nothing: neither output nor offsets.
     with pytest.raises(Exception, match="OffsetsConflictError"):
-        sink(out_of(stale), topic=target, group=group).save()
+        sink(out_of(first), topic=target, group=group).save()
     produce(logtx_cluster, source, range(20, 30))
-    # A consumer takes over from Spark, and Spark from the consumer.
+    sink(out_of(resume(spark, logtx_cluster, group, source)), topic=target, group=group).save()
+    assert values(logtx_cluster, target, 30) == expected(range(30))
+
+
+@pytest.mark.slow
+def test_spark_and_a_consumer_take_over_from_each_other(
+    spark: Any, sink: Callable[..., Any], logtx_cluster: Cluster
+) -> None:
+    source, target = logtx_cluster.topic(2), logtx_cluster.topic(1)
+    group = f"group-{source}"
+
+    def by_spark() -> None:
+        frame = resume(spark, logtx_cluster, group, source)
+        sink(out_of(frame), topic=target, group=group).save()
+
+    produce(logtx_cluster, source, range(20))
+    by_spark()
+    produce(logtx_cluster, source, range(20, 30))
     consumer = logtx_cluster.consumer(group_id=group, offsets_storage="transactions")
     consumer.subscribe([source])
     producer = logtx_cluster.producer()
@@ -76,25 +88,19 @@ def test_batches_go_on_where_the_last_one_ended(
             txn.send_offsets(consumer)
     consumer.close()
     produce(logtx_cluster, source, range(30, 40))
-    sink(out_of(resume(spark, logtx_cluster, group, source)), topic=target, group=group).save()
+    by_spark()
     assert values(logtx_cluster, target, 40) == expected(range(40))
     log = logtx_cluster.log
     eventually(lambda: {r.lag for r in iov_rows(log, group)} == {0})
     steps = [s for s in step_rows(log, group) if s.partition == 0]
     assert steps[0].from_offset is None
     assert all(a.to_offset == b.from_offset for a, b in pairwise(steps))
-    frame = logtx.spark.iovs(spark, bootstrap_servers=logtx_cluster.bootstrap_servers, group=group)
-    assert {r.partition: r.offset for r in frame.collect()} == {
-        p: log.end_offset(source, p) for p in (0, 1)
-    }
-
-
-def _steps(frame: Any, topic: str) -> Any:
-    from logtx.journal.position import Position
-    from logtx.journal.records import OffsetStep
-
-    ends = Counter(r.partition for r in frame.collect())
-    return [OffsetStep(topic, p, None, Position.at(n + 1)) for p, n in ends.items()]
+    servers = logtx_cluster.bootstrap_servers
+    frame = logtx.spark.iovs(spark, bootstrap_servers=servers, group=group)
+    ends = {p: log.end_offset(source, p) for p in (0, 1)}
+    assert {r.partition: r.offset for r in frame.collect()} == ends
+    history = logtx.spark.iov_history(spark, bootstrap_servers=servers, group=group)
+    assert history.where("partition = 0").count() == len(steps)
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def test_all_columns(spark: Any, sink: Sink, logtx_cluster: Cluster) -> None:
     topic = logtx_cluster.topic(2)
     frame = spark.sql(
         f"select binary('k') key, binary('v') value, '{topic}' topic, 1 partition,"
-        " timestamp_millis({STAMP_MS}) timestamp, 7 other,"
+        f" timestamp_millis({STAMP_MS}) timestamp, 7 other,"
         " array(named_struct('key', 'h', 'value', binary('x'))) headers"
         f" union all select null, null, '{topic}', 0, null, 8, null"
     )
