@@ -51,6 +51,10 @@ PURE_MODULES = [
     "consumer/buffer.py",
     "consumer/ranges.py",
     "consumer/whole.py",
+    "integration/spark/checks.py",
+    "integration/spark/options.py",
+    "integration/spark/steps.py",
+    "integration/spark/vector.py",
 ]
 
 IMPURE = {

@@ -57,9 +57,6 @@ ASKERS_MAX: Final = 64
 """Questions answered at one time."""
 PAUSE_S: Final = 0.05
 
-Checkpoints = Callable[[str], str | None]
-"""Reads a file below a checkpoint, wherever Spark keeps it; None if it is not there."""
-
 
 @dataclass(slots=True)
 class _Job:
@@ -100,13 +97,10 @@ class _Cluster:
 class Keeper:
     """Transactions of one driver, and the port at which its helper processes ask for them."""
 
-    def __init__(self, read_checkpoint: Checkpoints | None = None) -> None:
-        """Nothing listens before `start`.
-
-        Args:
-            read_checkpoint: reads a file of a streaming query's checkpoint.
-        """
-        self._read_checkpoint = read_checkpoint or (lambda _path: None)
+    def __init__(self) -> None:
+        """Nothing listens before `start`."""
+        self.read_checkpoint: Callable[[str], str | None] = lambda _path: None
+        """Reads a file of a checkpoint, wherever Spark keeps it; None if it is not there."""
         self._name: Final = f"spark-{secrets.token_hex(8)}"
         """Producer id of batch jobs that name none: nobody else has it."""
         self._guard = threading.RLock()
@@ -452,7 +446,7 @@ class Keeper:
         """A stream's id, as Spark keeps it in the checkpoint from before its first batch."""
         if options.checkpoint is None:
             return None
-        text = self._read_checkpoint(options.checkpoint.rstrip("/") + "/metadata")
+        text = self.read_checkpoint(options.checkpoint.rstrip("/") + "/metadata")
         if text is None:
             return None
         found: Mapping[str, Any] = json.loads(text)

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
@@ -36,8 +37,15 @@ def register(spark: SparkSession) -> None:
     spark.dataSource.register(registered(keeper_of(spark).address))
 
 
-def start_session(master: str, driver_memory: str) -> SparkSession:
+def start_session(
+    master: str, driver_memory: str, settings: Mapping[str, str] = MappingProxyType({})
+) -> SparkSession:
     """A session for the commands: registered, with Spark's Kafka connector where that can be had.
+
+    Args:
+        master: Spark's.
+        driver_memory: of the driver's JVM.
+        settings: further ones of Spark.
 
     Raises:
         JavaMissingError: there is no Java that Spark starts on.
@@ -56,6 +64,8 @@ def start_session(master: str, driver_memory: str) -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
     )
+    for name, value in settings.items():
+        builder = builder.config(name, value)
     try:
         builder = builder.config("spark.jars", ",".join(connector_jars()))
     except LocalKafkaError as error:
@@ -88,9 +98,11 @@ def keeper_of(spark: SparkSession) -> Keeper:
     global _keeper
     with _guard:
         if _keeper is None:
-            _keeper = Keeper(lambda path: _read_file(spark, path))
+            _keeper = Keeper()
             _keeper.start()
             atexit.register(close_keeper)
+        # Of the session that runs now; an earlier one may have been stopped.
+        _keeper.read_checkpoint = lambda path: _read_file(spark, path)
         _keeper.streams_to_the_end = lambda: _any_available_now(spark)
         return _keeper
 

@@ -38,7 +38,8 @@ class Driver:
     """A driver's keeper, and what Spark's processes do with it."""
 
     def __init__(self, cluster: Cluster, topic: str, checkpoint: str | None, **options: str):
-        self.keeper = Keeper(lambda path: Path(path).read_text() if checkpoint else None)
+        self.keeper = Keeper()
+        self.keeper.read_checkpoint = lambda path: Path(path).read_text()
         self.keeper.start()
         named = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": topic, **options}
         if checkpoint is not None:
