@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -135,23 +135,38 @@ def test_two_drivers_of_one_query(drivers: Drivers) -> None:
     drivers.check()
 
 
-def test_the_coordinator_is_killed_within_a_micro_batch(logtx_kafka: Any, tmp_path: Path) -> None:
-    cluster = Cluster.on_kafka(
-        logtx_kafka.bootstrap_servers,
-        coordinators=2,
-        directory=tmp_path,
-        delete_topics=False,
-    )
+@pytest.fixture
+def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A Kafka without the session's coordinators, and two of its own, as processes."""
+    from logtx.integration.kafka import LocalKafka
+
+    kafka = LocalKafka(tmp_path / "kafka")
+    kafka.start()
     try:
-        drivers = Drivers(cluster, tmp_path)
-        drivers.produce(200)
-        process = drivers.start("signal-commit")
-        eventually(lambda: Path(drivers.config["standing"]).exists(), 200)
-        cluster.kill_coordinator()
-        assert process.wait(RUN_S) == 0, drivers.log(1)[-3000:]
-        drivers.check()
+        cluster = Cluster.on_kafka(
+            kafka.bootstrap_servers, coordinators=2, directory=tmp_path, delete_topics=False
+        )
+        try:
+            yield cluster
+        finally:
+            cluster.close()
     finally:
-        cluster.close()
+        kafka.stop()
+
+
+def test_the_coordinator_is_killed_within_a_micro_batch(
+    own_cluster: Cluster, tmp_path: Path
+) -> None:
+    drivers = Drivers(own_cluster, tmp_path)
+    drivers.produce(200)
+    process = drivers.start("signal-commit")
+    try:
+        eventually(lambda: Path(drivers.config["standing"]).exists(), 200)
+        own_cluster.kill_coordinator()
+        assert process.wait(RUN_S) == 0, drivers.log(1)[-3000:]
+    finally:
+        process.kill()
+    drivers.check()
 
 
 def cluster_settings() -> dict[str, Any]:
