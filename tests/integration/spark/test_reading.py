@@ -11,9 +11,16 @@ from confluent_kafka import Message
 from logtx.integration.spark.errors import DataLossError
 from logtx.integration.spark.planning import Planner, SourceOptions
 from logtx.integration.spark.reading import Range, RangeReader, ReadConfig, Share
+from logtx.integration.spark.vector import Spot
 from logtx.integration.testing import Cluster
-from logtx.journal.errors import ConfigError, TornTransactionError, UnknownTopicError
+from logtx.journal.errors import (
+    ConfigError,
+    OffsetsPendingError,
+    TornTransactionError,
+    UnknownTopicError,
+)
 from logtx.journal.position import Position
+from logtx.journal.records import OffsetStep
 from logtx.journal.txid import TxId
 
 from .conftest import eventually
@@ -196,3 +203,32 @@ def test_bad_options_are_said(
 def test_an_unknown_topic_is_said(logtx_memory_cluster: Cluster) -> None:
     with pytest.raises(UnknownTopicError, match="nowhere"):
         plan(logtx_memory_cluster, "nowhere").start("earliest")
+
+
+def test_a_groups_iov_is_a_bound(logtx_memory_cluster: Cluster) -> None:
+    cluster = logtx_memory_cluster
+    topic = cluster.topic(2)
+    with cluster.producer().begin_transaction() as txn:
+        for n in range(10):
+            txn.produce(topic, b"%d" % n, partition=0)
+    eventually(lambda: cluster.log.end_offset(topic, 0) == 11)
+    inner = Position(o1=0, o2=10, o3=4)
+    with cluster.producer().begin_transaction() as txn:
+        txn.send_offsets("readers", [OffsetStep(topic, 0, None, inner)])
+    start = plan(cluster, topic, startingiov="readers").start("latest")
+    assert start == {(topic, 0): Spot(10, 4, 0), (topic, 1): Spot(0, fresh=True)}
+    assert plan(cluster, topic, group="readers").start("latest") == start
+    iov = {"startingoffsets": "iov", "group": "readers"}
+    assert plan(cluster, topic, **iov).start("latest") == start
+    assert plan(cluster, topic, endingiov="readers").end() == {(topic, 0): 10, (topic, 1): 0}
+    (part,) = plan(cluster, topic).ranges(start, {(topic, 0): 11, (topic, 1): 0})
+    assert values(read(cluster, part)) == [b"%d" % n for n in range(4, 10)]
+    # One that is open may still move it: not to be guessed.
+    holder = cluster.producer().begin_transaction(timeout=60)
+    holder.send_offsets("readers", [OffsetStep(topic, 0, inner.place, Position.at(11))])
+    holder.branch()
+    waiting = {"startingiov": "readers", "coordinator.timeout.ms": "300"}
+    with pytest.raises(OffsetsPendingError):
+        plan(cluster, topic, **waiting).start("latest")
+    holder.commit()
+    assert plan(cluster, topic, startingiov="readers").start("latest")[topic, 0] == Spot(11)
