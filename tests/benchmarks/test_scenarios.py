@@ -18,7 +18,7 @@ from logtx.integration.pytest_plugin import ExistingKafka
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_every_scenario_runs(logtx_kafka: ExistingKafka) -> None:
     # Without warm-up it takes half as long.
     scenarios = [replace(s, warm_up_rounds=0) for s in SCENARIOS.values()]
