@@ -165,8 +165,9 @@ class TransactionMetadataStore:
             offsets = transaction.offsets[group] = {}
             transaction.steps[group] = set()
         known = transaction.steps[group]
-        offsets |= _merge(offsets, known, sent)
-        known.update(map(_identity, sent))
+        merged, identities = _merge(offsets, known, sent)
+        offsets |= merged
+        known |= identities
 
     def update_status(self, begin: int, new: State, expected: State) -> Transaction:
         """Move a transaction from `expected` to `new`.
@@ -233,14 +234,15 @@ def merge_steps(
         OffsetsConflictError: a step neither repeats nor continues what is known.
     """
     known = transaction.offsets.get(group, {})
-    return _merge(known, transaction.steps.get(group, set()), steps)
+    return _merge(known, transaction.steps.get(group, set()), steps)[0]
 
 
 def _merge(
     known: Mapping[TopicPartition, OffsetStep],
     sent_before: Set[StepIdentity],
     steps: Iterable[OffsetStep],
-) -> dict[TopicPartition, OffsetStep]:
+) -> tuple[dict[TopicPartition, OffsetStep], set[StepIdentity]]:
+    """Steps to set, and the identities of those that are new."""
     sent: set[StepIdentity] = set()
     merged: dict[TopicPartition, OffsetStep] = {}
     for step in steps:
@@ -259,4 +261,4 @@ def _merge(
                 f"offsets of {step.topic}[{step.partition}] go from {step.from_place}, but this"
                 f" transaction has them at {before.to.place} already"
             )
-    return merged
+    return merged, sent

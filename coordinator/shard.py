@@ -213,7 +213,8 @@ class Shard:
             if self.watermark.serving:
                 iov = self.offsets.committed(group)
                 self.watermark.emit(offset, WriteOffsets(group, record.begin, iov))
-        self.watermark.emit(offset, WriteMarkers(transaction))
+        if self.watermark.serving:
+            self.watermark.emit(offset, WriteMarkers(transaction))
 
     def _replay_writes(self, transaction: Transaction, record: PrepareCommit) -> None:
         partitions = [w.partition for w in record.writes]
