@@ -252,6 +252,12 @@ def demo(
             "--chaos", help="Pause workers and coordinators too, and wake them when replaced."
         ),
     ] = False,
+    spark: Annotated[
+        bool,
+        typer.Option(
+            "--spark", help="Book by a streaming query of Spark, whose driver is killed twice."
+        ),
+    ] = False,
     keep: Annotated[
         bool,
         typer.Option("--keep", help="Leave it running until Ctrl-C, to look around."),
@@ -275,6 +281,9 @@ def demo(
     With several coordinators, what a killed one did goes on at the others. With --chaos processes
     are also paused with SIGSTOP until others have replaced them, and woken as zombies.
 
+    With --spark a streaming query of Spark books them, and a Spark job recovers, audits and exports
+    what it left behind; the exported files are held to the flights'. Needs `logtx[demo,spark]`.
+
     Cancelled flights count: the ledger books flights as scheduled. 20,000 flights take 20 seconds
     and are enough for every check; with fewer there are fewer kills.
 
@@ -285,22 +294,21 @@ def demo(
     logtx demo --flights 20000
     logtx demo --flights 20000 --keep
     logtx demo --flights 20000 --coordinators 3 --chaos
+    logtx demo --flights 20000 --spark
     ```
     """
-    from .demo import DemoOptions, run_demo
+    from .demo import DemoOptions, run_demo, run_spark_demo
 
-    raise typer.Exit(
-        run_demo(
-            DemoOptions(
-                flights=flights,
-                coordinators=coordinators,
-                chaos=chaos,
-                keep=keep,
-                data_dir=data_dir,
-                bootstrap_servers=bootstrap_servers,
-            )
-        )
+    options = DemoOptions(
+        flights=flights,
+        coordinators=coordinators,
+        chaos=chaos,
+        spark=spark,
+        keep=keep,
+        data_dir=data_dir,
+        bootstrap_servers=bootstrap_servers,
     )
+    raise typer.Exit(run_spark_demo(options) if spark else run_demo(options))
 
 
 def _on_sigterm(_signal: int, _frame: FrameType | None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -21,6 +21,7 @@ from .verdict import Outcome, Sharing
 
 _LINE_EVERY_S: Final = 2.0
 _REFRESH_PER_S: Final = 8
+_BARS: Final = ("flights published", "flights booked", "entries audited")
 _PLURAL: Final = {
     Fault.WORKER_KILL: "workers killed",
     Fault.COORDINATOR_KILL: "coordinators killed",
@@ -59,6 +60,24 @@ class Snapshot:
     shares: tuple[str, ...]
     """What each of several coordinators owns: a number, and a word if it is down or asleep."""
 
+    @staticmethod
+    def totals(flights: int) -> dict[str, int]:
+        """Bars, and what each comes to in the end."""
+        return dict(zip(_BARS, (flights, flights, 2 * flights), strict=True))
+
+    @property
+    def bars(self) -> dict[str, int]:
+        """How far each bar is."""
+        return dict(zip(_BARS, (self.published, self.booked, self.audited), strict=True))
+
+    @property
+    def sentence(self) -> str:
+        """The bars in words."""
+        return (
+            f"flights: {self.published:,} of {self.flights:,} published, {self.booked:,} booked · "
+            f"entries audited: {self.audited:,}"
+        )
+
     @property
     def line(self) -> str:
         """Transactions, faults and owners in a few words."""
@@ -70,10 +89,32 @@ class Snapshot:
         return line
 
 
+class Shown(Protocol):
+    """How far something is."""
+
+    @property
+    def bars(self) -> Mapping[str, int]:
+        """How far each bar is."""
+
+    @property
+    def sentence(self) -> str:
+        """The bars in words."""
+
+    @property
+    def line(self) -> str:
+        """What else there is to say."""
+
+
 class LiveProgress:
     """Shows snapshots: bars on a terminal, a line now and then elsewhere. A context manager."""
 
-    def __init__(self, console: Console, flights: int) -> None:
+    def __init__(self, console: Console, totals: Mapping[str, int]) -> None:
+        """Nothing is shown yet.
+
+        Args:
+            console: where.
+            totals: bars, and what each comes to in the end.
+        """
         self._console = console
         self._next_line_s = 0.0
         self._text = Text()
@@ -84,9 +125,9 @@ class LiveProgress:
             TimeElapsedColumn(),
             console=console,
         )
-        self._published = self._progress.add_task("flights published", total=flights)
-        self._booked = self._progress.add_task("flights booked", total=flights)
-        self._audited = self._progress.add_task("entries audited", total=2 * flights)
+        self._tasks = {
+            name: self._progress.add_task(name, total=total) for name, total in totals.items()
+        }
         self._live: Live | None = None
         if console.is_terminal:
             self._live = Live(
@@ -96,24 +137,17 @@ class LiveProgress:
                 transient=True,
             )
 
-    def show(self, snapshot: Snapshot) -> None:
+    def show(self, snapshot: Shown) -> None:
         """Show how far it is; cheap, call it often."""
         if self._live is not None:
-            self._progress.update(self._published, completed=snapshot.published)
-            self._progress.update(self._booked, completed=snapshot.booked)
-            self._progress.update(self._audited, completed=snapshot.audited)
+            for name, completed in snapshot.bars.items():
+                self._progress.update(self._tasks[name], completed=completed)
             self._text.plain = snapshot.line
         elif time.monotonic() >= self._next_line_s:
             self._next_line_s = time.monotonic() + _LINE_EVERY_S
-            self._print_line(snapshot)
-
-    def _print_line(self, snapshot: Snapshot) -> None:
-        self._console.print(
-            f"flights: {snapshot.published:,} of {snapshot.flights:,} published, "
-            f"{snapshot.booked:,} booked · entries audited: {snapshot.audited:,} · {snapshot.line}",
-            highlight=False,
-            soft_wrap=True,
-        )
+            self._console.print(
+                f"{snapshot.sentence} · {snapshot.line}", highlight=False, soft_wrap=True
+            )
 
     def __enter__(self) -> Self:
         """Begin."""
@@ -145,9 +179,14 @@ def print_outcome(console: Console, outcome: Outcome, reasons: Sequence[str]) ->
     table.add_section()
     table.add_row("verdict", Text(word, style=style), says)
     console.print(table)
+    print_reasons(console, reasons)
+
+
+def print_reasons(console: Console, reasons: Sequence[str]) -> None:
+    """What comes under a table: the reasons against, if any, and the verdict for programs."""
     for reason in reasons:
         console.print(f"✗ {reason}", style="red", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"verdict: {word}", highlight=False)
+    console.print(f"verdict: {'FALSE' if reasons else 'TRUE'}", highlight=False)
 
 
 def _rows(outcome: Outcome) -> list[tuple[str, str, str]]:

@@ -25,6 +25,8 @@ class DemoOptions:
     """That share the journal; None for 1, or 3 if there is chaos."""
     chaos: bool = False
     """Pause processes too, replace them, and wake them."""
+    spark: bool = False
+    """Book by a streaming query of Spark, instead of workers."""
     keep: bool = False
     """Leave Kafka and the coordinators running until Ctrl-C."""
     data_dir: Path | None = None
@@ -44,6 +46,11 @@ class DemoOptions:
 
     def check(self) -> None:
         """Raise DemoError if they ask for what can't be shown."""
+        if self.spark and (self.chaos or self.coordinator_count > 1):
+            raise DemoError(
+                "--spark kills the driver of a Spark query, beside one coordinator: leave --chaos "
+                "and --coordinators away."
+            )
         if self.chaos and self.coordinator_count == 1:
             raise DemoError(
                 "--chaos pauses coordinators while others take over: it needs --coordinators 2 "

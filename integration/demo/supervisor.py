@@ -19,7 +19,7 @@ from rich.console import Console
 from ...journal.errors import LogtxError
 from ...journal.log import Log
 from ...journal.open import open_log
-from ..kafka.child import last_lines
+from .afterwards import keep, print_logs
 from .cluster import (
     Cluster,
     Names,
@@ -31,7 +31,7 @@ from .cluster import (
     kafka_at,
 )
 from .deeds import CoordinatorKill, CoordinatorPause
-from .display import LiveProgress, Snapshot, print_keep, print_outcome
+from .display import LiveProgress, Snapshot, print_outcome
 from .errors import DemoError, ProcessDiedError
 from .fleet import ASSIGNMENT, Fleet
 from .flights import flights_file
@@ -52,8 +52,6 @@ SHARES_TIMEOUT_S: Final = 20.0
 _TICK_S: Final = 0.005
 _STATUS_EVERY_S: Final = 0.25
 _END_TIMEOUT_S: Final = 30.0
-_KEEP_POLL_S: Final = 0.2
-_LOG_LINES: Final = 8
 
 
 def run_demo(options: DemoOptions) -> int:
@@ -186,7 +184,7 @@ class Demo:
     def run(self) -> Outcome:
         """Run it all. What goes wrong on the way is told in the outcome's problems."""
         problems: list[str] = []
-        with LiveProgress(self._console, self._flights) as display:
+        with LiveProgress(self._console, Snapshot.totals(self._flights)) as display:
             # Each one whatever became of the one before: if a flight is never booked, the
             # auditors still tell which entries are missing.
             for step in (
@@ -369,12 +367,7 @@ class Demo:
 
     def print_logs(self) -> None:
         """Show the last lines of every process's log: a temporary directory goes at the end."""
-        for path in sorted(self._fleet.directory.glob("*.log")):
-            if lines := last_lines(path, _LOG_LINES):
-                text = "\n    ".join((f"{path.name}:", *lines))
-                self._console.print(
-                    text, style="dim", markup=False, highlight=False, soft_wrap=True
-                )
+        print_logs(self._console, self._fleet.directory)
 
     def keep(self) -> None:
         """Leave Kafka and the coordinators running until Ctrl-C.
@@ -382,20 +375,12 @@ class Demo:
         Raises:
             ProcessDiedError: one of them ended by itself.
         """
-        names, coordinators = self._fleet.names, self._fleet.coordinators
-        print_keep(
+        fleet = self._fleet
+        keep(
             self._console,
-            servers=self._log.bootstrap_servers,
-            coordinators=[coordinator.address for coordinator in coordinators],
-            topics=(names.flights, names.ledger),
-            groups=self._fleet.groups,
-            directory=self._fleet.directory,
+            self._cluster,
+            fleet.coordinators,
+            names=fleet.names,
+            groups=fleet.groups,
+            directory=fleet.directory,
         )
-        try:
-            while True:
-                self._cluster.check()
-                for coordinator in coordinators:
-                    coordinator.check()
-                time.sleep(_KEEP_POLL_S)
-        except KeyboardInterrupt:
-            self._console.print("Stopping.")

@@ -88,9 +88,13 @@ def reasons_against(outcome: Outcome) -> list[str]:
 
 
 def _against_ledger(outcome: Outcome) -> list[str]:
-    findings = outcome.findings
-    if findings is None:
+    if outcome.findings is None:
         return ["The read_committed auditor did not finish."]
+    return against_ledger(outcome.findings)
+
+
+def against_ledger(findings: LedgerFindings) -> list[str]:
+    """What is wrong with a ledger, a sentence each."""
     found: list[str] = []
     if findings.missing:
         found.append(f"{findings.missing:,} ledger entries are missing.")

@@ -294,7 +294,7 @@ def snapshot(*shares: str, **given: int) -> Snapshot:
 def test_progress_shows_on_a_terminal_and_elsewhere(terminal: bool) -> None:
     text = StringIO()
     console = Console(file=text, width=160, force_terminal=terminal)
-    with LiveProgress(console, 100) as progress:
+    with LiveProgress(console, Snapshot.totals(100)) as progress:
         progress.show(snapshot(flights=100, published=70, booked=50))
         progress.show(snapshot(flights=100, published=71, booked=50))
     if terminal:

@@ -1,0 +1,156 @@
+"""What people see of the Spark demo: progress, the recovered offsets, and one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..display import print_reasons
+from .verdict import SparkOutcome
+
+_BARS: Final = ("flights published", "flights booked", "inspection")
+STAGES: Final = ("recover", "audit", "export", "compare")
+_MISSING: Final = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSnapshot:
+    """How far the run is."""
+
+    flights: int
+    published: int
+    booked: int
+    """Flights in committed transactions."""
+    committed: int
+    aborted: int
+    open: int
+    kills: int
+    drivers: int
+    """Started so far."""
+    inspected: int
+    """Stages of the inspection that are done."""
+    doing: str
+    """What the run is at."""
+
+    @staticmethod
+    def totals(flights: int) -> dict[str, int]:
+        """Bars, and what each comes to in the end."""
+        return dict(zip(_BARS, (flights, flights, len(STAGES)), strict=True))
+
+    @property
+    def bars(self) -> dict[str, int]:
+        """How far each bar is."""
+        return dict(zip(_BARS, (self.published, self.booked, self.inspected), strict=True))
+
+    @property
+    def sentence(self) -> str:
+        """The bars in words."""
+        return (
+            f"flights: {self.published:,} of {self.flights:,} published, {self.booked:,} booked · "
+            f"inspection: {self.inspected} of {len(STAGES)}"
+        )
+
+    @property
+    def line(self) -> str:
+        """Transactions, kills, and what is done now."""
+        return (
+            f"micro-batches: {self.committed:,} committed, {self.aborted:,} aborted, "
+            f"{self.open} open · driver {self.drivers}, {self.kills} killed · {self.doing}"
+        )
+
+
+def print_outcome(console: Console, outcome: SparkOutcome, reasons: Sequence[str]) -> None:
+    """The recovered offsets, the table, and under it the reasons against, if any."""
+    if rows := outcome.inspection.get("iovs"):
+        console.print(_iov_table(rows))
+    table = Table(show_header=False, title="logtx demo --spark", title_justify="left")
+    table.add_column(justify="left")
+    table.add_column(justify="right")
+    table.add_column(justify="left", style="dim")
+    for row in _rows(outcome):
+        table.add_row(*row)
+    word, style = ("FALSE", "bold red") if reasons else ("TRUE", "bold green")
+    says = "see below" if reasons else "every flight is booked exactly once"
+    table.add_section()
+    table.add_row("verdict", Text(word, style=style), says)
+    console.print(table)
+    print_reasons(console, reasons)
+
+
+def _iov_table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table(title="committed input offsets, as recovered", title_justify="left")
+    for name in ("group", "topic"):
+        table.add_column(name, overflow="fold")
+    for name in ("partition", "offset", "lag"):
+        table.add_column(name, justify="right")
+    table.add_column("committed at")
+    table.add_column("by", overflow="fold")
+    for row in rows:
+        table.add_row(
+            row["group"],
+            f"{row['topic']}",
+            f"{row['partition']}",
+            f"{row['offset']:,}",
+            _MISSING if row["lag"] is None else f"{row['lag']:,}",
+            _time(row["committed_ms"]),
+            row["txid"],
+        )
+    return table
+
+
+def _time(wall_ms: int | None) -> str:
+    if wall_ms is None:
+        return _MISSING
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).strftime("%H:%M:%S.%f")[:-3]
+
+
+def _rows(outcome: SparkOutcome) -> list[tuple[str, str, str]]:
+    kills = outcome.kills
+    return [
+        ("flights", f"{outcome.flights:,}", "of 2013, from New York; from the file"),
+        ("  booked", f"{outcome.flights_booked:,}", "in committed transactions"),
+        ("micro-batches committed", f"{outcome.committed:,}", "one transaction each"),
+        ("transactions aborted", f"{outcome.aborted:,}", ""),
+        ("driver kills survived", f"{kills.happened}", "each left an open transaction"),
+        ("time", f"{outcome.elapsed_s:.1f} s", "until all is booked, kills and restarts included"),
+        ("entries/s", f"{outcome.entries_per_s:,.0f}", "committed in the ledger"),
+        *_recovered(outcome),
+        *_audited(outcome),
+        *_exported(outcome),
+    ]
+
+
+def _recovered(outcome: SparkOutcome) -> list[tuple[str, str, str]]:
+    left = outcome.inspection.get("left")
+    if left is None:
+        return []
+    note = f"{left:,} flights left to read from there"
+    return [("recover: flights consumed", f"{outcome.consumed:,}", note)]
+
+
+def _audited(outcome: SparkOutcome) -> list[tuple[str, str, str]]:
+    audit = outcome.inspection.get("audit")
+    if audit is None:
+        return []
+    word = "clean" if outcome.is_clean else "not clean"
+    note = f"{audit['transactions']:,} transactions, {audit['markers']:,} markers"
+    return [("audit", word, f"{note}, {audit['records']:,} records")]
+
+
+def _exported(outcome: SparkOutcome) -> list[tuple[str, str, str]]:
+    findings, rows = outcome.exported, list[tuple[str, str, str]]()
+    if findings is not None:
+        note = f"missing {findings.missing:,}, twice {findings.doubled:,}"
+        note += f", of no flight {findings.foreign:,}"
+        rows.append(("export: ledger entries", f"{findings.entries:,}", note))
+        net = f"{findings.unbalanced:,} do not net to zero"
+        rows.append(("  in transactions", f"{outcome.inspection['transactions']:,}", net))
+    if outcome.surplus is not None:
+        rows.append(("  of aborted transactions", f"{outcome.surplus:,}", "in the log alone"))
+    return rows

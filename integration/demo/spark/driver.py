@@ -1,0 +1,83 @@
+"""The Spark driver: a streaming query from topic `flights` to the ledger, until SIGTERM.
+
+    python -m logtx.integration.demo.spark.driver --bootstrap-servers … --directory …
+
+Each micro-batch is one transaction: the ledger entries of its flights, the input offsets of the
+consumer group, and the micro-batch's own number. A driver that is killed at any instant loses and
+repeats nothing: its successor goes on from Spark's checkpoint, and what it writes again of an
+unfinished micro-batch is in another transaction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ...spark.recovery import resume
+from .booking import SCHEMA, book
+from .sessions import session_at
+
+CHECKPOINT: Final = "checkpoint"
+"""Spark's, in the application's directory."""
+_ASK_S: Final = 0.2
+
+
+def start_query(spark: Any, options: argparse.Namespace) -> Any:
+    """Start the query, or go on with the one that the checkpoint knows."""
+    flights = resume(
+        spark,
+        group=options.group,
+        subscribe=options.flights_topic,
+        bootstrap_servers=options.bootstrap_servers,
+        stream=True,
+        maxRecordsPerTrigger=str(options.flights_per_batch),
+    )
+    entries = flights.select("value").mapInArrow(book, SCHEMA)
+    writer: Any = entries.writeStream.format("logtx").options(
+        **{
+            "kafka.bootstrap.servers": options.bootstrap_servers,
+            "topic": options.ledger_topic,
+            "group": options.group,
+            "transactional.id": options.transactional_id,
+            "checkpointLocation": str(options.directory / CHECKPOINT),
+        }
+    )
+    return writer.start()
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line; the supervisor writes it."""
+    parser = argparse.ArgumentParser(prog="logtx-demo-spark-driver")
+    parser.add_argument("--bootstrap-servers", required=True)
+    parser.add_argument("--directory", type=Path, required=True, help="of the application")
+    parser.add_argument("--transactional-id", required=True)
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--flights-topic", required=True)
+    parser.add_argument("--ledger-topic", required=True)
+    parser.add_argument("--flights-per-batch", type=int, required=True)
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Run until SIGTERM, or until the query fails."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    options = parse(sys.argv[1:])
+    os.chdir(options.directory)  # Spark leaves things where it runs
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
+    with session_at(options.directory) as spark:
+        query = start_query(spark, options)
+        while not stopping.is_set() and not query.awaitTermination(_ASK_S):
+            pass
+        query.stop()
+
+
+if __name__ == "__main__":
+    main()

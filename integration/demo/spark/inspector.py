@@ -1,0 +1,151 @@
+"""The inspector: recover, audit and export of what the query left behind, each by a Spark job.
+
+    python -m logtx.integration.demo.spark.inspector --bootstrap-servers … --report …
+
+Nothing tells it what the driver did. It knows the names of topics and group, reads the logs, and
+holds the Parquet files that it exported to the flights file, row for row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from ...spark.auditing import audit
+from ...spark.exporting import export
+from ...spark.recovery import iovs, resume
+from ...spark.steps import query_group
+from ..flights import decode_entry, read_flights
+from ..ledger import Entry, LedgerAudit
+from ..reports import write_status
+from .driver import CHECKPOINT
+from .sessions import session_at
+
+
+@dataclass(slots=True, kw_only=True)
+class Inspection:
+    """What was found so far; the names are those of the report."""
+
+    stage: str = "recover"
+    """What is done now."""
+    iovs: list[dict[str, Any]] = field(default_factory=list)
+    """Committed IOVs of the group and of the query: rows of `logtx.spark.iovs`."""
+    left: int | None = None
+    """Flights that `resume` would still read."""
+    audit: dict[str, Any] | None = None
+    """The audit's report."""
+    exported: int | None = None
+    """Rows in Parquet."""
+    transactions: int = 0
+    """Of which these rows are."""
+    findings: dict[str, int] | None = None
+    """How the exported ledger compares with the file's."""
+    final: bool = False
+
+
+class Inspector:
+    """Does one thing after the other, and reports each."""
+
+    def __init__(self, options: argparse.Namespace, spark: Any) -> None:
+        """Nothing is read yet."""
+        self._options = options
+        self._servers: str = options.bootstrap_servers
+        self._spark = spark
+        self._found = Inspection()
+
+    def run(self) -> None:
+        """All of it."""
+        steps = {
+            "recover": self._recover,
+            "audit": self._audit,
+            "export": self._export,
+            "compare": self._compare,
+        }
+        for stage, step in steps.items():
+            self._found.stage = stage
+            self._report()
+            step()
+        self._found.final = True
+        self._report()
+
+    def _report(self) -> None:
+        write_status(self._options.report, asdict(self._found))
+
+    def _recover(self) -> None:
+        group, topic = self._options.group, self._options.flights_topic
+        names = [group, self._query_group()]
+        rows = iovs(self._spark, bootstrap_servers=self._servers).collect()
+        self._found.iovs = [row.asDict() for row in rows if row["group"] in names]
+        left = resume(self._spark, group=group, subscribe=topic, bootstrap_servers=self._servers)
+        self._found.left = left.count()
+
+    def _query_group(self) -> str | None:
+        """The group that stands for the query, whose id Spark keeps in the checkpoint."""
+        metadata = self._options.directory / CHECKPOINT / "metadata"
+        return query_group(json.loads(metadata.read_text())["id"])
+
+    def _audit(self) -> None:
+        topics = [self._options.ledger_topic]
+        report = audit(self._spark, bootstrap_servers=self._servers, topics=topics)
+        self._found.audit = report.as_dict()
+
+    def _export(self) -> None:
+        done = export(
+            self._spark,
+            subscribe=self._options.ledger_topic,
+            bootstrap_servers=self._servers,
+            path=str(self._options.export),
+        )
+        self._found.exported = done.records
+
+    def _compare(self) -> None:
+        ledger = LedgerAudit(read_flights(self._options.flights))
+        for _txid, rows in groupby(read_export(self._options.export), itemgetter(0)):
+            ledger.feed(Entry(**decode_entry(value)) for _, value in rows)
+        self._found.transactions = ledger.transactions
+        self._found.findings = asdict(ledger.findings())
+
+
+def read_export(path: Path) -> Iterator[tuple[str, bytes]]:
+    """(TxId, value) of each exported row, in the export's order; Spark is not asked."""
+    for file in sorted(path.glob("export=*/*.parquet")):
+        for batch in pq.ParquetFile(file).iter_batches(columns=["txid", "value"]):
+            yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line; the supervisor writes it."""
+    parser = argparse.ArgumentParser(prog="logtx-demo-spark-inspector")
+    parser.add_argument("--bootstrap-servers", required=True)
+    parser.add_argument("--directory", type=Path, required=True, help="of the query")
+    parser.add_argument("--export", type=Path, required=True, help="directory of Parquet files")
+    parser.add_argument("--group", required=True)
+    parser.add_argument("--flights-topic", required=True)
+    parser.add_argument("--ledger-topic", required=True)
+    parser.add_argument("--flights", type=int, required=True, help="rows of the file to expect")
+    parser.add_argument("--report", type=Path, required=True, help="status file")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Inspect."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    options = parse(sys.argv[1:])
+    os.chdir(options.directory)  # Spark leaves things where it runs
+    with session_at(options.directory) as spark:
+        Inspector(options, spark).run()
+
+
+if __name__ == "__main__":
+    main()
