@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import secrets
 import socket
 import threading
@@ -56,6 +57,23 @@ ENDED_MAX: Final = 1_000
 ASKERS_MAX: Final = 64
 """Questions answered at one time."""
 PAUSE_S: Final = 0.05
+READER_ENDS_S: Final = 10.0
+"""How long the reader of a query that was stopped may take to end."""
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What of a group's input was read, to be committed with what is made of it.
+
+    Nothing ties a DataFrame that is written to the one that was read. So a group has one plan at a
+    time: were it another's, offsets would be committed of input that is in no output.
+    """
+
+    steps: list[OffsetStep]
+    reader: int | None
+    """Process of the streaming query that reads; None of a batch."""
+    used: bool = False
+    """It is committed."""
 
 
 @dataclass(slots=True)
@@ -107,7 +125,7 @@ class Keeper:
         self._clusters: dict[str, _Cluster] = {}
         self._producers: OrderedDict[str, Producer] = OrderedDict()
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
-        self._plans: dict[str, list[OffsetStep]] = {}
+        self._plans: dict[str, _Plan] = {}
         self._listener: Listener | None = None
         self._askers = threading.Semaphore(ASKERS_MAX)
         self._closed = False
@@ -176,7 +194,8 @@ class Keeper:
                 case "begin":
                     return self.begin(**question)
                 case "plan":
-                    return self.plan(question["group"], steps_from_json(question["steps"]))
+                    steps = steps_from_json(question["steps"])
+                    return self.plan(question["group"], steps, reader=question["reader"])
                 case "commit":
                     return self.commit(**question)
                 case "abort":
@@ -229,10 +248,42 @@ class Keeper:
             "committed": job.committed,
         }
 
-    def plan(self, group: str, steps: Iterable[OffsetStep]) -> None:
-        """Remember what of a group's input was read last: the next commit with it says so."""
-        with self._guard:
-            self._plans[group] = list(steps)
+    def plan(
+        self,
+        group: str,
+        steps: Iterable[OffsetStep],
+        *,
+        reader: int | None = None,
+        replace: bool = False,
+    ) -> None:
+        """Remember what of a group's input is read: the next commit with the group says so.
+
+        Args:
+            group: the consumer group.
+            steps: from where to where.
+            reader: process id of a streaming query's reader; None for a batch.
+            replace: a batch that was read before and not written will not be used any more.
+
+        Raises:
+            ConfigError: another batch, or another query that runs, has read for this group.
+        """
+        planned = list(steps)
+        deadline_s = time.monotonic() + READER_ENDS_S
+        while True:
+            with self._guard:
+                before = self._plans.get(group)
+                if before is None or before.reader in (None, reader) or not _runs(before.reader):
+                    if before is not None and before.reader is None and reader is None:
+                        _check_written(group, before, planned, replace=replace)
+                    self._plans[group] = _Plan(planned, reader)
+                    return
+            # The reader of a query that has just ended takes a moment to end too.
+            if time.monotonic() > deadline_s:
+                raise ConfigError(
+                    f"group {group} is read by another query of this application: give each query "
+                    "a group of its own, or read all topics of a group by one resume"
+                )
+            time.sleep(PAUSE_S)
 
     def commit(
         self,
@@ -257,6 +308,7 @@ class Keeper:
             if job.done is None:
                 self._prepare(job, summaries, query_id, batch_id)
                 job.done = self._commit(job, query_id, batch_id)
+                self._use_plan(job)
             return job.done
 
     def abort(self, txid: str) -> dict[str, Any]:
@@ -354,14 +406,22 @@ class Keeper:
 
     def _send_plan(self, job: _Job, group: str) -> None:
         with self._guard:
-            steps = self._plans.get(group)
-        if steps is None:
+            plan = self._plans.get(group)
+        if plan is None or (plan.reader is not None) != job.of_stream:
             raise ConfigError(
                 f"option group={group} commits the offsets of input that was read for that group, "
                 "and none was: read it with logtx.spark.resume, or remove the option"
             )
-        if steps:
-            job.transaction.send_offsets(group, steps)
+        # A stream's micro-batch without input has no plan of its own. A batch that is written
+        # twice says the same twice, which the compare-and-set refuses.
+        if plan.steps and not (plan.used and job.of_stream):
+            job.transaction.send_offsets(group, plan.steps)
+
+    def _use_plan(self, job: _Job) -> None:
+        with self._guard:
+            plan = self._plans.get(job.options.group or "")
+            if plan is not None:
+                plan.used = True
 
     def _commit(self, job: _Job, query_id: str | None, batch_id: int | None) -> dict[str, Any]:
         if job.done is not None:
@@ -468,6 +528,25 @@ class Keeper:
                 time.sleep(PAUSE_S)
             else:
                 return None if position is None else position.o2
+
+
+def _check_written(group: str, before: _Plan, planned: list[OffsetStep], *, replace: bool) -> None:
+    if before.used or replace or before.steps == planned:
+        return
+    raise ConfigError(
+        f"group {group} was resumed before, and what was read then is not written: write it "
+        "first, or pass replace=True if that DataFrame will not be used any more"
+    )
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _key(config: Mapping[str, Any]) -> str:

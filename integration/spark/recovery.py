@@ -24,6 +24,7 @@ def resume(
     subscribe: str,
     bootstrap_servers: str,
     stream: bool = False,
+    replace: bool = False,
     **options: str,
 ) -> DataFrame:
     """Input from where a consumer group's committed IOV stands; from the start where it has none.
@@ -41,11 +42,15 @@ def resume(
         subscribe: topics, with commas between them.
         bootstrap_servers: the Kafka cluster.
         stream: a streaming DataFrame instead of a batch.
+        replace: what this application read for the group before, and did not write, will not be
+            used any more. Without it that is refused: written later, it would commit the offsets
+            of this input instead of its own.
         options: further ones of the source; those with dots as ``**{"kafka.…": …}``.
 
     Raises:
         OffsetsPendingError: a transaction that is still open holds the group's IOV.
-        UnknownTopicError, ConfigError: by the options.
+        ConfigError: the group was resumed before and that was not written; or by the options.
+        UnknownTopicError: there is no such topic.
     """
     named = {
         "kafka.bootstrap.servers": bootstrap_servers,
@@ -65,7 +70,7 @@ def resume(
             end = moved(start, planner.end(), parsed.records_per_trigger)
         finally:
             log.close()
-        keeper_of(spark).plan(group, steps_between(start, end))
+        keeper_of(spark).plan(group, steps_between(start, end), replace=replace)
         named = {k: v for k, v in named.items() if not k.lower().startswith("ending")}
         named["startingPlaces"] = json.dumps(to_offsets(start))
         named["endingPlaces"] = json.dumps(to_offsets(end))

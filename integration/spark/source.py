@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -113,7 +114,7 @@ class StreamSource(DataSourceStreamReader):
         group = self._options.group
         if group is not None:
             steps = steps_to_json(steps_between(begin, stop))
-            self._keeper.ask("plan", group=group, steps=steps)
+            self._keeper.ask("plan", group=group, steps=steps, reader=os.getpid())
         ends: dict[TopicPartition, int] = {key: spot.o2 for key, spot in stop.items()}
         planner = self._planner()
         read = replace(self._options.read, sequences=planner.sequences())

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -201,22 +204,58 @@ def test_an_abort_and_what_follows(start: Start, logtx_memory_cluster: Cluster, 
     assert seen(logtx_memory_cluster, topic) == {b"y": 1}
 
 
+def steps(begin: int | None, end: int) -> list[OffsetStep]:
+    place = None if begin is None else Place(begin)
+    return [OffsetStep("input", 0, place, Position.at(end))]
+
+
 def test_the_offsets_of_a_group_go_with_the_output(start: Start) -> None:
     driver = start(group="readers")
-    step = OffsetStep("input", 0, None, Position.at(5))
-    begun = driver.begin(stream=False)
+
+    def commit() -> Any:
+        begun = driver.begin(stream=False)
+        return driver.ask("commit", txid=begun["txid"], summaries=[])["state"]
+
     with pytest.raises(ConfigError, match="none was: read it with"):
-        driver.ask("commit", txid=begun["txid"], summaries=[])
-    driver.ask("plan", group="readers", steps=steps_to_json([step]))
-    begun = driver.begin(stream=False)
-    assert driver.ask("commit", txid=begun["txid"], summaries=[])["state"] == "committed"
-    begun = driver.begin(stream=False)
+        commit()
+    driver.keeper.plan("readers", steps(None, 5))
+    assert commit() == "committed"
     with pytest.raises(OffsetsConflictError):
-        driver.ask("commit", txid=begun["txid"], summaries=[])
-    onward = OffsetStep("input", 0, Place(5), Position.at(7))
-    driver.ask("plan", group="readers", steps=steps_to_json([onward]))
-    begun = driver.begin(stream=False)
-    assert driver.ask("commit", txid=begun["txid"], summaries=[])["state"] == "committed"
+        commit()
+    driver.keeper.plan("readers", steps(5, 7))
+    assert commit() == "committed"
+
+
+def test_what_was_read_and_not_written_is_not_mistaken_for_another(start: Start) -> None:
+    driver = start(group="readers")
+    driver.keeper.plan("readers", steps(None, 5))
+    driver.keeper.plan("readers", steps(None, 5))
+    # Written now, the first of the two would commit input that only the second one has.
+    with pytest.raises(ConfigError, match="pass replace=True"):
+        driver.keeper.plan("readers", steps(None, 6))
+    driver.keeper.plan("readers", steps(None, 6), replace=True)
+    # Nor is a stream's output the output of a batch.
+    begun = driver.begin()
+    with pytest.raises(ConfigError, match="none was"):
+        driver.commit(begun, 0, [])
+
+
+def test_two_queries_of_one_group(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logtx.integration.spark.keeper.READER_ENDS_S", 0.2)
+    driver = start(group="readers")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    driver.ask("plan", group="readers", steps=steps_to_json(steps(None, 5)), reader=os.getpid())
+    assert driver.run(0, b"a") == "committed"
+    # A micro-batch without input.
+    assert driver.run(1, b"b") == "committed"
+    with pytest.raises(ConfigError, match="read by another query"):
+        driver.ask("plan", group="readers", steps=[], reader=ended.pid)
+    assert ended.wait(20) == 0
+    driver.ask("plan", group="readers", steps=steps_to_json(steps(5, 8)), reader=os.getpid())
+    driver.keeper._plans["readers"].reader = ended.pid
+    # The reader of a query that has ended gives way.
+    driver.ask("plan", group="readers", steps=steps_to_json(steps(5, 9)), reader=os.getpid())
+    assert driver.run(2, b"c") == "committed"
 
 
 def test_topics_that_can_not_be_written(start: Start, logtx_memory_cluster: Cluster) -> None:
