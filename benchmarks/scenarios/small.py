@@ -175,7 +175,7 @@ SEQUENTIAL: Final = Scenario(
     unit="ms",
     better=Better.LOWER,
     method=(
-        "One producer, transactions of 2 records in 2 partitions, one after another for 1.5 s a "
+        "One producer, transactions of 2 records in 2 partitions, one after another for 1 s a "
         "round, by the same calls on both sides. Measured: p50 of the time from begin to the "
         "acknowledged commit."
     ),

@@ -251,7 +251,7 @@ TRANSFORM: Final = Scenario(
             title=f"the same, {IN_FLIGHT} in flight", kafka="kafka", logtx="logtx-pipelined"
         ),
         Comparison(
-            title=f"one after another; Kafka's with {shown(KAFKA_TUNED)}",
+            title=f"the same, one after another; Kafka's with {shown(KAFKA_TUNED)}",
             kafka="kafka-tuned",
             logtx="logtx",
         ),
