@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 from ....journal.log import Log
 from ..deeds import WorkerKill
-from ..journal_view import JournalTail, Key, Seen
+from ..journal_view import JournalTail, Seen
 from .processes import SparkChild
 
 KILLS: Final = 2
@@ -32,21 +33,14 @@ class DriverKiller:
     """Of the ledger."""
     flights: int
     deeds: list[WorkerKill] = field(default_factory=list)
-    _watched: Key | None = None
-    _end_before: int = 0
+    _spare: float = inf
+    """How far the ledger's end is beyond what the journal knows to be there, markers of all
+    partitions included, while nothing is open: records of aborted transactions."""
 
     @property
     def counted(self) -> int:
         """Kills that left a transaction to be aborted by others."""
         return sum(deed.counts(self.tail.view) for deed in self.deeds)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all kills have counted, or there were too many that did not."""
-        return self.counted >= KILLS or (
-            len(self.deeds) >= _TRIES_MAX
-            and all(d.counts(self.tail.view) or d.is_spoilt(self.tail.view) for d in self.deeds)
-        )
 
     def step(self) -> None:
         """Kill and restart the driver, if it is time and the moment is right.
@@ -54,8 +48,10 @@ class DriverKiller:
         Raises:
             BrokerError: journal or ledger can't be read.
         """
+        if self._spare == inf or self._is_due():
+            self._note_spare()
         seen = self._victim()
-        if seen is None or not self._is_due() or not self._has_written(seen):
+        if seen is None or not self._is_due() or self._surplus() <= self._spare:
             return
         self.driver.pause()
         time.sleep(_LANDING_S)
@@ -64,6 +60,7 @@ class DriverKiller:
             self.driver.resume()
             return
         self.driver.kill()
+        self._spare = inf
         self.deeds.append(WorkerKill(self.driver.name, seen.key))
         self.driver.start()
 
@@ -80,10 +77,13 @@ class DriverKiller:
         # What a killed driver had open stays so until it is aborted: it is hit once.
         return None if seen is None or any(d.key == seen.key for d in self.deeds) else seen
 
-    def _has_written(self, seen: Seen) -> bool:
-        """Whether the ledger has grown since the transaction was first seen, by more than the
-        markers of the one before, which come late."""
+    def _note_spare(self) -> None:
+        # What the view shows may be late, so that the end is beyond a transaction that it does not
+        # know yet: the smallest is right.
+        if not self.tail.view.unfinished:
+            self._spare = min(self._spare, self._surplus())
+
+    def _surplus(self) -> int:
+        view = self.tail.view
         end = sum(self.log.end_offset(self.ledger, p) for p in range(self.partitions))
-        if self._watched != seen.key:
-            self._watched, self._end_before = seen.key, end
-        return end > self._end_before + self.partitions
+        return end - view.records_committed - self.partitions * view.committed

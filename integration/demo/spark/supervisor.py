@@ -47,7 +47,7 @@ from .verdict import SparkOutcome, reasons_against
 TRANSACTION_GROUP: Final = "default"
 STALL_S: Final = 300.0
 """From a driver's start to its first commit it is twenty seconds, on a busy machine many more."""
-_BATCHES: Final = 10
+_BATCHES: Final = 6
 """About as many micro-batches as there are flights for."""
 _BATCH_FLIGHTS_MAX: Final = 20_000
 _TICK_S: Final = 0.005
