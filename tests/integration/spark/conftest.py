@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import logtx
-from logtx.integration.spark.session import close_keeper
+from logtx.integration.spark.session import check_java, close_keeper
 from logtx.integration.testing import Cluster
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -23,6 +23,7 @@ def make_session(tmp: Path, **settings: str) -> Any:
     """A session of two threads and little memory."""
     from pyspark.sql import SparkSession
 
+    check_java()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = (
         SparkSession.builder.master(settings.pop("master", "local[2]"))
