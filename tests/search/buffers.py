@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from logtx.consumer.buffer import PartitionBuffer
+from logtx.consumer.entries import EndedTransaction, Run
 from logtx.consumer.pending import PendingTransactionMap
 from logtx.consumer.side_read import SideReader
 from logtx.journal.control import TXCTL_HEADER, TXID_HEADER, BranchRange, Marker, encode_marker
@@ -57,15 +58,20 @@ class LogRecord(FakeRecord):
 
 _FINGERPRINT: Final = Fingerprint(
     {
-        # What only `position_after` reads is left out too, for it is not asked here.
+        # What only `position_after` reads is left out too, for it is not asked here; and the
+        # start, which `LiveBuffer` adds where it still counts.
         PartitionBuffer: frozenset(
             {
                 *("counters", "partition", "_malformed", "_pending_map", "_controls"),
-                *("_taken", "_history", "_history_met"),
+                *("_start", "_taken", "_history", "_history_met"),
             }
         )
     },
-    {LogRecord: lambda record: (record.at, record.number)},
+    {
+        LogRecord: lambda record: (record.at, record.number),
+        Marker: lambda m: (m.committed, m.commit_sequence, m.hw, m.branches),
+        BranchRange: lambda r: (r.branch, r.first_offset, r.last_offset, r.count),
+    },
 )
 
 
@@ -239,7 +245,14 @@ class LiveBuffer:
 
     def fingerprint(self) -> bytes:
         """All of its state."""
-        return _FINGERPRINT(self.buffer)
+        return _FINGERPRINT((self.buffer, self._start()))
+
+    def _start(self) -> tuple[Any, ...] | None:
+        # It says what stands at its o2 and below: behind that nothing asks for it any more.
+        buffer = self.buffer
+        o2 = buffer._start.o2
+        passed = buffer.next_offset > o2 and all(place_of(entry) > o2 for entry in buffer._queue)
+        return None if passed else packed(buffer._start)
 
     def facts(self) -> BufferFacts:
         """What the world looks at."""
@@ -253,6 +266,11 @@ class LiveBuffer:
             pending=tuple(TxId.from_bytes(p.txid).offset for p in buffer.pending()),
             failure=None if failure is None else f"{type(failure).__name__}: {failure}",
         )
+
+
+def place_of(entry: Run | EndedTransaction) -> int:
+    """Where in the log an entry of a buffer's queue stands."""
+    return entry.first_offset if isinstance(entry, Run) else entry.marker_offset
 
 
 def packed(position: Position) -> tuple[Any, ...]:

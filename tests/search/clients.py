@@ -13,6 +13,7 @@ from .tenures import TIMEOUT_MS, txid_of
 
 PARTITIONS: Final[tuple[TopicPartition, ...]] = (("a", 0), ("a", 1))
 GROUP: Final = "g"
+INPUT: Final[TopicPartition] = ("in", 0)
 TRANSACTIONAL: Final = frozenset({"offsets", "commit", "abort", "end"})
 """Steps that name a TxId."""
 
@@ -29,6 +30,10 @@ class Client(NamedTuple):
     generation: int = 0
     action: int = 0
     """0: none chosen yet; 1: commit; 2: abort."""
+    claim: int = -1
+    """Number of the claim under which it reads its input; -1: none."""
+    place: int = -1
+    """How far it has read its input; -1: nothing of it was ever committed."""
 
 
 START: Final = Client(0)
@@ -41,9 +46,12 @@ class Script:
     producer_id: str
     nonce: int
     steps: tuple[str, ...]
-    """Of connect, connect as 0, begin, offsets, commit, abort, end (either)."""
+    """Of connect, connect as 0, begin, claim, rewind, offsets, commit, abort, end (either).
+
+    A claim takes the input over; a rewind claims it anew if nobody else did since. Offsets go from
+    where the claim's answer said to the next input.
+    """
     request_id: int = 1
-    offsets: tuple[int | None, int] = (None, 1)
     start: Client = START
 
 
@@ -62,8 +70,19 @@ def request(script: Script, step: str, client: Client, action: int) -> c.Command
                 answered_below=0,
                 timeout_ms=TIMEOUT_MS,
             )
+        case "claim":
+            return c.ClaimOffsets(group=GROUP, partitions=(INPUT,), claimant=script.nonce)
+        case "rewind":
+            return c.ClaimOffsets(
+                group=GROUP,
+                partitions=(INPUT,),
+                claimant=-script.nonce,
+                expected={INPUT: client.claim},
+            )
         case "offsets":
-            moved = (offset_step(("in", 0), *script.offsets),)
+            start = None if client.place < 0 else client.place
+            claim = None if client.claim < 0 else client.claim
+            moved = (offset_step(INPUT, start, (start or 0) + 1, claim),)
             return c.AddOffsets(
                 session=session, txid=txid_of(client.begin), group=GROUP, steps=moved
             )

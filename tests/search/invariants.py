@@ -5,12 +5,19 @@ Each function returns a text that says what is broken, or None.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from logtx.coordinator import commands as c
-from logtx.journal.errors import TransactionAbortedError, TransactionCommittedError
+from logtx.journal.control import TopicPartition
+from logtx.journal.errors import (
+    ClaimFencedError,
+    TransactionAbortedError,
+    TransactionCommittedError,
+)
 from logtx.journal.state import State
 
+from ..coordinator.test_shard_checkers import identity
 from .tenures import JournalFacts, Markers, TenureFacts
 
 
@@ -45,10 +52,11 @@ def told(facts: JournalFacts, command: c.Command, floor: Any, reply: c.Reply) ->
             return f"told T{txid.offset} open, decided at {floor} before it was asked (2)"
         case c.GroupOffsets():
             assert isinstance(command, c.FetchOffsets)
-            sequence = -1 if reply.commit_sequence is None else reply.commit_sequence
-            if sequence < floor:
-                return f"told the IOV of commit {sequence}, asked after commit {floor} (8)"
-            return published_iov(facts, command.group, reply)
+            return _iov(facts, command, floor, reply)
+        case _ if isinstance(command, c.ClaimOffsets):
+            return _told_claim(facts, command, floor, reply)
+        case c.Done() if isinstance(command, c.AddOffsets):
+            return _taken(facts, command)
         case _:
             pass
     return None
@@ -56,10 +64,61 @@ def told(facts: JournalFacts, command: c.Command, floor: Any, reply: c.Reply) ->
 
 def floor_of(facts: JournalFacts, command: c.Command) -> Any:
     """What an answer to a question must know: what the journal says when it is asked."""
-    if isinstance(command, c.FetchOffsets):
+    if isinstance(command, c.FetchOffsets | c.ClaimOffsets):
         return max((s for s, _ in facts.reference.iovs.get(command.group, [])), default=-1)
     if isinstance(command, c.GetOutcome):
         return facts.decided.get(command.txid.offset, (False, None))[1]
+    return None
+
+
+def _iov(
+    facts: JournalFacts,
+    command: c.FetchOffsets | c.ClaimOffsets,
+    floor: int,
+    offsets: c.GroupOffsets,
+) -> str | None:
+    sequence = -1 if offsets.commit_sequence is None else offsets.commit_sequence
+    if sequence < floor:
+        return f"told the IOV of commit {sequence}, asked after commit {floor} (8)"
+    return published_iov(facts, command.group, offsets)
+
+
+def _told_claim(
+    facts: JournalFacts, command: c.ClaimOffsets, floor: int, reply: c.Reply
+) -> str | None:
+    latest = facts.reference.claims.get(command.group, {})
+    if isinstance(reply, c.Claimed):
+        return _claimed(facts, command, reply.number) or _iov(facts, command, floor, reply.offsets)
+    if isinstance(reply, ClaimFencedError) and _is_expected(command, latest):
+        return f"a claim is refused, and the latest are {latest} (6)"
+    return None
+
+
+def _is_expected(command: c.ClaimOffsets, claims: Mapping[TopicPartition, int]) -> bool:
+    expected = command.expected
+    return expected is None or all(claims.get(p) == expected.get(p) for p in command.partitions)
+
+
+def _claimed(facts: JournalFacts, command: c.ClaimOffsets, number: int) -> str | None:
+    if number not in facts.reference.claimed:
+        return f"told claim {number}, and the journal has none there (6)"
+    record, former = facts.reference.claimed[number]
+    if record.claimant != command.claimant:
+        return f"told claim {number}, which is another's (6)"
+    if not _is_expected(command, former):
+        return f"claim {number} holds though {former} came before it (6)"
+    return None
+
+
+def _taken(facts: JournalFacts, command: c.AddOffsets) -> str | None:
+    transaction = facts.reference.transactions.get(command.txid.offset)
+    for step in command.steps:
+        key = command.group, identity(step)
+        if transaction is None or key not in transaction.claims:
+            return f"told that {step} is taken, and the journal has it not (3)"
+        latest = transaction.claims[key]
+        if step.claim is not None and latest is not None and step.claim < latest:
+            return f"input of claim {step.claim} is taken behind claim {latest} (6)"
     return None
 
 
@@ -83,7 +142,8 @@ def emitted(facts: JournalFacts, markers: Markers, tenure: TenureFacts) -> str |
 def published_iov(facts: JournalFacts, group: str, offsets: c.GroupOffsets) -> str | None:
     """An IOV is told or published: it is what the journal's commits made of it."""
     places = {key: position.place for key, position in offsets.offsets.items()}
-    if places != facts.reference.iov(group, offsets.commit_sequence):
+    sequence = offsets.commit_sequence
+    if places != (facts.reference.iov(group, sequence) if sequence is not None else {}):
         return f"an IOV that no commit left behind: {places} (8)"
     return None
 
@@ -103,6 +163,10 @@ def quiet(facts: JournalFacts, tenure: TenureFacts) -> str | None:
     left = sorted(set(facts.decided) - facts.ended)
     if left:
         return f"T{left[0]} is decided, and nobody writes its markers (3)"
+    reference = facts.reference
+    doomed = [b for b, t in reference.transactions.items() if t.doomed and b not in facts.decided]
+    if doomed:
+        return f"the input of T{doomed[0]} was claimed, and nobody aborts it (6)"
     if tenure.parked:
         return "a reply is parked behind nothing"
     return None

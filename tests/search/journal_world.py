@@ -29,7 +29,7 @@ from logtx.coordinator import commands as c
 from logtx.journal.errors import LogtxError, RetriableError
 
 from . import invariants
-from .clients import TRANSACTIONAL, Client, Script, request
+from .clients import INPUT, TRANSACTIONAL, Client, Script, request
 from .explore import Move, State
 from .machines import Interner, Machine
 from .tenures import CORE_ERRORS, Journal, JournalFacts, LiveTenure, look_up
@@ -230,7 +230,7 @@ class JournalWorld:
             for action, number in self._choices(place, client):
                 for at in _serving(state):
                     draft = Draft(self, state)
-                    draft.clients[place] = (step, at, *raw[2:5], action)
+                    draft.clients[place] = (step, at, *raw[2:5], action, *raw[6:])
                     draft.ask(at, ("client", place, client.attempt), number)
                     add(("ask", place, number, at), draft)
         if at_now >= 0 and state[4][RETRIES]:
@@ -258,7 +258,7 @@ class JournalWorld:
         return [(action, self._request(place, step, client, action)) for action in actions]
 
     def _request(self, place: int, step: str, client: Client, action: int) -> int:
-        key = (place, step, client.begin, client.generation, action)
+        key = (place, step, client.begin, client.generation, action, client.claim, client.place)
         found = self._command_numbers.get(key)
         if found is None:
             command = request(self.scenario.clients[place], step, client, action)
@@ -333,6 +333,9 @@ def _words(command: c.Command) -> str:
             return f"{command.action} T{command.txid.offset}"
         case c.Begin():
             return f"begin (request {command.request_id})"
+        case c.ClaimOffsets():
+            how = "" if command.expected is None else f" again if claim {command.expected[INPUT]}"
+            return f"claim the input{how}"
         case c.Connect():
             return f"connect {command.producer_id!r} as {command.generation}"
         case _:
@@ -533,6 +536,13 @@ class Draft:
                 return client._replace(step=client.step + 1, generation=generation)
             case c.Began(txid):
                 return client._replace(step=client.step + 1, begin=txid.offset)
+            case c.Claimed(number, iov):
+                position = iov.offsets.get(INPUT)
+                client = client._replace(step=client.step + 1)
+                if client.claim >= 0:
+                    return client  # It went back, and stops; its request may come once more.
+                read = -1 if position is None else position.o2
+                return client._replace(claim=number, place=read)
             case LogtxError():
                 return client._replace(step=len(self.world.scenario.clients[place].steps))
             case _:

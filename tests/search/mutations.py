@@ -106,9 +106,8 @@ JOURNAL: Final = replace(
 )
 COMMITTING: Final = replace(JOURNAL, **s.BEGUN)
 """Both transactions are open: what breaks is a commit."""
-OFFSETS: Final = replace(
-    s.OFFSETS.full, budget=Budget(losses=1, bids=1, queries=1), keeps_void_records=True
-)
+OFFSETS: Final = replace(s.QUESTIONS.full, keeps_void_records=True)
+CLAIMS: Final = replace(s.CLAIMS.full, keeps_void_records=True)
 ONE: Final = replace(
     s.DUPLICATES.full,
     budget=MarkerBudget(crashes=1, bids=1, duplicates=1, look_ups=1),
@@ -140,6 +139,10 @@ MUTATIONS: Final = (
              " end", OFFSETS, shared.stale_answers),
     Mutation("no compare-and-set", "26", "input offsets are not compared when a commit is decided",
              OFFSETS, shared.no_compare_and_set),
+    Mutation("claims doom nothing", "24", "what is open when its input is claimed may still be"
+             " committed", CLAIMS, shared.claims_doom_nothing),
+    Mutation("conditions of claims", "29", "a conditional claim holds whoever claimed since",
+             CLAIMS, shared.condition_not_looked_at),
     Mutation("replaced owners are believed", "2, 3", "readers take what lies behind a surprise",
              OFFSETS, shared.no_prediction_check),
     Mutation("redone in order of BEGIN", "", "a new owner writes markers in the order of TxIds",

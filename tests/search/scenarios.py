@@ -11,7 +11,7 @@ from logtx.coordinator import commands as c
 from ..coordinator.harness import step as offset_step
 from . import journal_world as j
 from . import marker_world as m
-from .clients import GROUP, START, Client, Script, request
+from .clients import GROUP, INPUT, START, Client, Script, request
 from .explore import World
 from .tenures import TIMEOUT_MS, txid_of
 
@@ -47,7 +47,7 @@ def _offsets_preamble() -> tuple[c.Command, ...]:
             session=session,
             txid=txid_of(begin),
             group=GROUP,
-            steps=(offset_step(("in", 0), start, to),),
+            steps=(offset_step(INPUT, start, to),),
         )
         for begin, start, to in chain
     )
@@ -87,7 +87,7 @@ def _search(
 OWNERSHIP: Final = _search(
     j.Scenario,
     j.Budget(crashes=1, duplicates=1, bids=1),
-    j.Budget(crashes=1, duplicates=1, bids=1),
+    j.Budget(crashes=1, bids=1),
     BEGUN,
     name="ownership",
     what="two producers, a transaction each; a crash, a duplicate of a request or append",
@@ -118,11 +118,11 @@ UNKNOWN: Final = _search(
 )
 EXPIRY: Final = _search(
     j.Scenario,
-    j.Budget(crashes=1, bids=1, expiries=1, retries=1),
     j.Budget(crashes=1, bids=1, expiries=1),
+    j.Budget(bids=1, expiries=1),
     BEGUN,
     name="expiry",
-    what="two producers, a transaction each; every timeout passes, a crash, a request sent again",
+    what="two producers, a transaction each; every timeout passes, a crash",
     clients=(COMMITS, ENDS),
     preamble=TWO_PRODUCERS,
     acknowledged_at_once=True,
@@ -151,19 +151,52 @@ DOUBLE_START: Final = _search(
     ),
     acknowledged_at_once=True,
 )
+PIPELINE: Final[dict[str, Any]] = {
+    "clients": tuple(Script("p", 1, ("end",), start=Client(0, begin=begin)) for begin in (2, 3)),
+    "preamble": _offsets_preamble(),
+    "acknowledged_at_once": True,
+}
 OFFSETS: Final = _search(
     j.Scenario,
-    j.Budget(losses=1, bids=1, expiries=1, queries=1),
-    j.Budget(losses=1, bids=1),
+    j.Budget(losses=1, bids=1, expiries=1),
+    j.Budget(losses=1, expiries=1),
     name="offsets",
     what="two pipelined transactions with input 0 to 1 and 1 to 2; an append of unknown outcome,"
-    " every timeout passes, somebody asks for the IOV or for an outcome",
-    clients=tuple(Script("p", 1, ("end",), start=Client(0, begin=begin)) for begin in (2, 3)),
-    preamble=_offsets_preamble(),
+    " every timeout passes",
+    **PIPELINE,
+)
+QUESTIONS: Final = _search(
+    j.Scenario,
+    j.Budget(losses=1, bids=1, queries=1),
+    j.Budget(losses=1, queries=1),
+    name="questions",
+    what="the same; an append of unknown outcome, somebody asks for the IOV or for an outcome",
     queries=(c.FetchOffsets(group=GROUP), c.GetOutcome(txid=txid_of(2))),
+    **PIPELINE,
+)
+WORKERS: Final = (
+    Script("p0", 1, ("offsets", "commit"), start=Client(0, begin=4, claim=3)),
+    Script("p1", 2, ("claim", "offsets", "commit"), start=Client(0, begin=5)),
+    # The first worker again: it may go back at any moment.
+    Script("p0", 1, ("rewind",), start=Client(0, claim=3)),
+)
+CLAIMS: Final = _search(
+    j.Scenario,
+    j.Budget(bids=1),
+    j.Budget(),
+    name="claims",
+    what="the input of a worker is given to another, which claims it; the worker goes on, or goes"
+    " back, at any moment; another coordinator bids",
+    clients=WORKERS,
+    # Offsets of the journal: OWNER 0, PRODUCERs 1 and 2, CLAIM 3, BEGINs 4 and 5.
+    preamble=(
+        *TWO_PRODUCERS,
+        c.ClaimOffsets(group=GROUP, partitions=(INPUT,), claimant=1),
+        *(request(Script(f"p{n}", n + 1, ()), "begin", START, 0) for n in (0, 1)),
+    ),
     acknowledged_at_once=True,
 )
-TWO_WRITERS: Final = (("begin", 0, 1, "commit"), ("begin", 0, 1, "end"))
+TWO_WRITERS: Final = (("begin", 0, 1, "commit"), ("begin", 0, 1, "commit"))
 MARKERS: Final = _search(
     m.MarkerScenario,
     m.Budget(crashes=1, bids=1, duplicates=1),
@@ -204,6 +237,6 @@ PLAIN: Final = _search(
 )
 SEARCHES: Final = (
     # The largest first: two processes then end at about the same time.
-    *(MARKERS, EXPIRY, OFFSETS, PLAIN, DUPLICATES, LOOK_UPS),
-    *(FENCING, OWNERSHIP, DUEL, UNKNOWN, DOUBLE_START),
+    *(MARKERS, PLAIN, DUPLICATES, LOOK_UPS, FENCING, EXPIRY),
+    *(CLAIMS, OWNERSHIP, DUEL, QUESTIONS, UNKNOWN, DOUBLE_START, OFFSETS),
 )

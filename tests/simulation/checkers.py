@@ -21,8 +21,10 @@ from logtx.journal.errors import (
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
+from .claim_checkers import claims, processed
 from .history import Consumed, Delivered, History, Rest, Resumed, Told
 from .reference import Journal, Partition, Reading
+from .serial_checkers import serial_order
 
 ANSWER_MAX_MS: Final = 1_200
 """A commit takes no longer once the faults have stopped, whatever hangs beside it."""
@@ -359,6 +361,8 @@ def offsets(history: History, reading: Reading) -> Iterator[str]:
         journal, command, reply = reading.journals[told.partition], told.command, told.reply
         if isinstance(reply, c.GroupOffsets) and isinstance(command, c.FetchOffsets):
             yield from _fetched(told, journal, command, reply)
+        elif isinstance(reply, c.Claimed) and isinstance(command, c.ClaimOffsets):
+            yield from _fetched(told, journal, command, reply.offsets)
         elif isinstance(reply, c.Binding) and isinstance(command, c.BindGroup):
             bound = journal.bindings.get(command.group)
             known = bound is not None and bound[1] < told.at
@@ -371,7 +375,10 @@ def offsets(history: History, reading: Reading) -> Iterator[str]:
 
 
 def _fetched(
-    told: Told, journal: Journal, command: c.FetchOffsets, reply: c.GroupOffsets
+    told: Told,
+    journal: Journal,
+    command: c.FetchOffsets | c.ClaimOffsets,
+    reply: c.GroupOffsets,
 ) -> Iterator[str]:
     commits = journal.commits.get(command.group, [])
     floor = journal.commit_at(command.group, told.asked_at)
@@ -452,10 +459,13 @@ CHECKERS: Final[dict[str, Checker]] = {
     "decided-once": decided_once,
     "durable": durable,
     "commit-order": commit_order,
+    "serial-order": serial_order,
     "exactly-once": exactly_once,
     "fenced": fenced,
     "no-blocking": no_blocking,
+    "claims": claims,
     "offsets": offsets,
+    "processed": processed,
     "retained": retained,
     "high-watermark": high_watermark,
     "finished": finished,

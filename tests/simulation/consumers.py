@@ -96,7 +96,7 @@ class Consumer(Party):
             self.partition,
             Position.from_metadata(self._committed.o1, self._committed.to_metadata()),
             pending_map,
-            malformed=_malformed,
+            malformed=malformed,
             counters=setting.counters,
         )
         self._side_reader = SideReader(cast(Log, LogView(setting.broker)), {}, pending_map)
@@ -224,6 +224,7 @@ class Consumer(Party):
             self.buffer.resolve(found.txid, end_offset=found.end_offset, ended=found.ended)
 
 
-def _malformed(record: CoreRecord, error: MalformedHeaderError) -> Any:
+def malformed(record: CoreRecord, error: MalformedHeaderError) -> Any:
+    """Nobody here writes such headers."""
     del record
     raise error

@@ -14,12 +14,17 @@ from typing import Final, Protocol, cast
 from logtx.coordinator import commands as c
 from logtx.coordinator.checkpoint import Checkpoint
 from logtx.coordinator.decision import Effect, Instant, Ref, WriteMarkers, WriteOffsets
-from logtx.coordinator.loading import load
+from logtx.coordinator.loading import load, lost_tail
 from logtx.coordinator.offsets_log import OffsetsKey
 from logtx.coordinator.replica import Replica
 from logtx.coordinator.shard import Shard
 from logtx.coordinator.tenure import Tenure
-from logtx.journal.errors import CoordinatorLoadingError, LogtxError, NotCoordinatorError
+from logtx.journal.errors import (
+    CoordinatorLoadingError,
+    JournalTruncatedError,
+    LogtxError,
+    NotCoordinatorError,
+)
 from logtx.journal.fate import NO_EPOCH, UNKNOWN_FATE, FateScan
 from logtx.journal.log import Log
 from logtx.journal.record_codec import encode_entry
@@ -68,9 +73,16 @@ class Link(Protocol):
 class Coordinator(Party):
     """One coordinator process, and those started after it at its address."""
 
-    def __init__(self, setting: Setting, name: str) -> None:
-        """Alive, owning nothing."""
+    def __init__(self, setting: Setting, name: str, peers: Callable[[], list[Coordinator]]) -> None:
+        """Alive, owning nothing.
+
+        Args:
+            setting: of the world.
+            name: and address.
+            peers: the coordinators that answer.
+        """
         super().__init__(setting.scheduler, name)
+        self.peers = peers
         self.setting = setting
         self.seats: list[Seat] = []
         self.links: dict[tuple[int, str, int], Link] = {}
@@ -89,6 +101,10 @@ class Coordinator(Party):
         self.seats = [Seat(self, p) for p in range(self.setting.journals)]
         for seat in self.seats:
             self.later(chance.randint(1, 10), seat.tick)
+
+    def known_end(self, partition: int) -> int:
+        """What the others that answer know of a journal partition's end."""
+        return max((c.seats[partition].known_end for c in self.peers() if c.seats), default=0)
 
     def jump_clock(self, by_ms: int) -> None:
         """The wall clock is set."""
@@ -119,6 +135,8 @@ class Seat:
         self._kept: list[Callable[[c.Reply], None]] = []
         """Who asked while it was given away."""
         self._acknowledged_end = 0
+        self.truncated = False
+        """The journal lost what was acknowledged: it is not served any more."""
         self._bidding = False
         self._pause_ms = PAUSE_MS
 
@@ -133,7 +151,7 @@ class Seat:
             return
         owner = setting.owner(self.partition)
         orphaned = owner is None or owner == self.name or setting.is_dead(owner)
-        if self._bidding or self.coordinator.held_back_ms > setting.now_ms:
+        if self._bidding or self.truncated or self.coordinator.held_back_ms > setting.now_ms:
             return
         if orphaned or setting.faults.happens("coordinator usurped", 0.01):
             self._bidding = True
@@ -162,8 +180,33 @@ class Seat:
         self._replica = replica
         return replica
 
+    @property
+    def known_end(self) -> int:
+        """Everything below is known here to have been acknowledged, or was read."""
+        read = 0 if self._replica is None else self._replica.next_offset
+        now = 0 if self.tenure is None else self.tenure.acknowledged_end
+        return max(read, now, self._acknowledged_end)
+
+    def _try_to_follow(self) -> Replica | None:
+        lost = self._setting.broker.losses.get(self.partition)
+        try:
+            # A reader beyond the place where the tail was lost is told so; and no peer knows more.
+            known = self.coordinator.known_end(self.partition)
+            self._acknowledged_end = max(self._acknowledged_end, known)
+            if lost is not None and self.known_end > lost:
+                raise lost_tail(self.partition, self.known_end)
+            return self._follow()
+        except JournalTruncatedError as error:
+            self._setting.note(self.name, "refuses:", error)
+            self.truncated = True
+            return None
+
     def _bid(self, done: Callable[[bool], None]) -> None:
-        setting, replica = self._setting, self._follow()
+        setting, replica = self._setting, self._try_to_follow()
+        if replica is None:
+            self._bidding = False
+            done(False)
+            return
         shard = replica.shard
         first = shard.epoch == NO_EPOCH
         incarnation = setting.chance.getrandbits(48) if first else shard.incarnation
@@ -186,9 +229,10 @@ class Seat:
     def _won(self, offset: int | None, done: Callable[[bool], None]) -> None:
         self._bidding = False
         if offset is not None and self.tenure is None:
-            replica = self._follow()
+            replica = self._try_to_follow()
             # A stranger's record behind it spoils the epoch for every reader.
-            if replica.shard.epoch == offset and replica.next_offset == offset + 1:
+            won = replica is not None and replica.next_offset == offset + 1
+            if replica is not None and won and replica.shard.epoch == offset:
                 self._serve(replica.shard)
                 done(True)
                 return
@@ -294,8 +338,8 @@ class Seat:
             self.surprised(tenure, "nothing was acknowledged")
 
     def _receive(self, epoch: int, end: int, given: Callable[[bool], None]) -> None:
-        shard = self._follow().shard
-        if (shard.epoch, shard.next_offset) == (epoch, end):
+        replica = self._try_to_follow()
+        if replica is not None and (replica.shard.epoch, replica.next_offset) == (epoch, end):
             self._bid(given)
         else:
             self._bidding = False
@@ -324,6 +368,7 @@ class Seat:
     def surprised(self, tenure: Tenure, why: str) -> None:
         """A tenure ended by itself."""
         self._setting.history.counts["surprises"] += 1
+        self.truncated |= tenure.truncated_at is not None
         self._setting.note(self.name, "surprised:", why)
         if tenure is self.tenure:
             self.end_tenure(CoordinatorLoadingError("loaded again"))

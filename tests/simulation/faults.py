@@ -29,6 +29,7 @@ EVENTS: Final = (
     "consumer crashed",
     "consumer paused",
     "look-up failed",
+    "group rebalanced",
 )
 KINDS: Final = (*(f"{c} {kind}" for c, kinds in CHANNELS.items() for kind in kinds), *EVENTS)
 _CHANCES: Final = (0.0, 0.0, 0.01, 0.03, 0.1)

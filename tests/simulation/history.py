@@ -138,6 +138,37 @@ class Consumed:
 
 
 @dataclass(slots=True)
+class Given:
+    """An application got a record from a serializable reader."""
+
+    partition: TopicPartition
+    offset: int
+    at: int
+
+
+@dataclass(slots=True)
+class Serial:
+    """What the application of one serializable reader saw."""
+
+    journal: int
+    """Journal partition of its transaction group."""
+    starts: dict[TopicPartition, int]
+    events: list[Given | Resumed] = field(default_factory=list)
+    failure: str = ""
+
+
+@dataclass(slots=True)
+class Input:
+    """A part of an input partition that a transaction processed into output."""
+
+    group: str
+    """Consumer group."""
+    partition: TopicPartition
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
 class Work:
     """What an application did in one transaction, and what it believes became of it."""
 
@@ -146,6 +177,7 @@ class Work:
     """Values of its records."""
     branches: dict[int, list[bytes]] = field(default_factory=dict)
     accepted: set[int] = field(default_factory=set)
+    inputs: list[Input] = field(default_factory=list)
     believes: str = ""
     """Empty while it knows of no decision; else ``committed`` or ``aborted``."""
     believes_at: int = 0
@@ -175,6 +207,7 @@ class History:
         self.offsets_log: list[OffsetsRecord] = []
         self.told: list[Told] = []
         self.consumed: dict[str, Consumed] = {}
+        self.serial: dict[str, Serial] = {}
         self.works: dict[TxId, Work] = {}
         self.settled_ms: int | None = None
         """When the faults stopped."""

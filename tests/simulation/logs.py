@@ -41,6 +41,8 @@ class Broker:
         self.starts = [0] * journals
         self.messages: list[list[JournalMessage]] = [[] for _ in range(journals)]
         """The journal partitions, as their readers get them."""
+        self.losses: dict[int, int] = {}
+        """Journal partition → where its tail was lost."""
         self.checkpoints: list[Checkpoint | None] = [None] * journals
         """Of the journal partitions; anybody may overwrite one, late too."""
         history.journals = [[] for _ in range(journals)]
@@ -88,6 +90,22 @@ class Broker:
         """Where a partition ends."""
         journal = topic == JOURNAL_TOPIC
         return len(self.journal(partition) if journal else self.data((topic, partition)))
+
+    def lose_tail(self, partition: int, count: int) -> int:
+        """An unclean election: the last records of a journal partition were never there.
+
+        Returns:
+            Where it ends now. Who had read further is told by the broker when it reads on, as
+            Kafka's leader epochs have it: see `losses`.
+        """
+        end = len(self.journal(partition)) - count
+        del self.journal(partition)[end:]
+        del self.messages[partition][end:]
+        self.losses[partition] = end
+        self.history.note(
+            self.scheduler.now_ms, "broker", f"journal {partition} lost all from", end
+        )
+        return end
 
     def trim(self, partition: int, before: int) -> None:
         """Delete the start of a journal partition."""

@@ -14,7 +14,9 @@ from logtx.consumer import buffer, lookup
 from logtx.consumer.buffer import PartitionBuffer
 from logtx.consumer.entries import EntryState, Run
 from logtx.consumer.ranges import ControlCache, Match
-from logtx.coordinator import snapshot
+from logtx.consumer.whole import WholeBuffer, WholeOrder
+from logtx.coordinator import shard, snapshot
+from logtx.coordinator.claims import Claims
 from logtx.coordinator.decision import WriteMarkers
 from logtx.coordinator.offsets import CommittedOffsets
 from logtx.coordinator.offsets import Verdict as OffsetsVerdict
@@ -297,6 +299,53 @@ def bindings_change(patch: Patch) -> None:
     patch(Shard, "_handle_bind", mutant)
 
 
+# ---- claims ------------------------------------------------------------------------------------
+
+
+@caught_by("claims", of="claim")
+def claims_doom_nothing(patch: Patch) -> None:
+    """What is open when its input is claimed may still be committed (TRAPS 24)."""
+    patch(Shard, "_replay_claim", lambda self, offset, record: self.claims.replay(offset, record))
+
+
+@caught_by("claims", of="claim")
+def condition_not_looked_at(patch: Patch) -> None:
+    """A conditional claim holds whoever claimed since: two fence each other (TRAPS 29)."""
+    decide = Claims.decide
+
+    def mutant(self: Claims, command: Any) -> int | None:
+        return decide(self, replace(command, expected=None))
+
+    patch(Claims, "decide", mutant)
+
+
+@caught_by("claims", of="claim")
+def doomed_may_commit(patch: Patch) -> None:
+    """What is doomed may still be committed, and nobody aborts it at once (TRAPS 24)."""
+    patch(shard, "_check_not_doomed", lambda _: None)
+    patch(Shard, "_due_fenced", lambda *_: None)
+
+
+@caught_by("claims", of="claim")
+def older_claims_go_on(patch: Patch) -> None:
+    """Input of a worker whose partitions were given to another is taken (TRAPS 24)."""
+    patch(Claims, "check", lambda *_: None)
+
+
+@caught_by("claims", of="claim")
+def snapshot_forgets_claims(patch: Patch) -> None:
+    """A snapshot leaves out the claims (TRAPS 8)."""
+    _snapshot(patch, lambda rows: [*rows[:4], []])
+
+
+@caught_by("processed", of="claim")
+def input_of_anybody(patch: Patch) -> None:
+    """An IOV is taken from whoever commits it, without compare and without claim (TRAPS 24, 26)."""
+    patch(CommittedOffsets, "evaluate", lambda *_: OffsetsVerdict.EQUAL)
+    older_claims_go_on(patch)
+    claims_doom_nothing(patch)
+
+
 # ---- what a new owner does -----------------------------------------------------------------------
 
 
@@ -524,3 +573,48 @@ def end_before_the_fate(patch: Patch) -> None:
         return [lookup.Answer(key, raw, ends[key], states[raw]) for key, raw in questions]
 
     patch(lookup, "answer", mutant)
+
+
+# ---- serializable readers ----------------------------------------------------------------------
+
+
+@caught_by("serial-order", of="serial")
+def markers_not_awaited(patch: Patch) -> None:
+    """A transaction is given out before its markers were read in every partition (TRAPS 23)."""
+    patch(WholeOrder, "_read_past", lambda *_: True)
+
+
+@caught_by("serial-order", of="serial")
+def order_of_the_markers(patch: Patch) -> None:
+    """Decisions are let through as their markers come, not in the order of the journal."""
+    head = WholeOrder.head
+
+    def mutant(self: WholeOrder, buffers: Any) -> Any:
+        first = head(self, buffers)
+        for decision in [] if first is None else list(self._decisions):
+            raw = decision.txid.to_bytes()
+            if all(buffers[key].ended(raw) for key in decision.partitions if key in buffers):
+                self._decisions.remove(decision)
+                self._decisions.appendleft(decision)
+                return head(self, buffers)
+        return first
+
+    patch(WholeOrder, "head", mutant)
+
+
+@caught_by("serial-order", of="serial")
+def serial_part_forgotten(patch: Patch) -> None:
+    """A position in the middle of a transaction lies before its first record (TRAPS 18)."""
+    position = WholeBuffer.position
+    patch(WholeBuffer, "position", lambda self: replace(position(self), o3=0))
+
+
+@caught_by("serial-order", of="serial")
+def finished_before_its_ends(patch: Patch) -> None:
+    """The ends of partitions are asked for before the journal says that all markers are there."""
+
+    def mutant(self: WholeOrder, buffers: Any) -> Any:
+        decision = self.head(buffers)
+        return [] if decision is None or self._ends is not None else self.missing(buffers)
+
+    patch(WholeOrder, "wants_ends", mutant)

@@ -23,10 +23,12 @@ from logtx.journal.control import (
 from logtx.journal.position import Place
 from logtx.journal.records import (
     Aborted,
+    AbortReason,
     AddOffsets,
     AddPartitions,
     Begin,
     Bind,
+    Claim,
     Committed,
     OffsetStep,
     Owner,
@@ -62,6 +64,8 @@ class JournalTransaction:
     partitions: set[TopicPartition] = field(default_factory=set)
     steps: list[tuple[int, str, OffsetStep]] = field(default_factory=list)
     """(when it landed, consumer group, step), each step once."""
+    claimed_at: int | None = None
+    """Offset of the first claim of input that it holds, while it was open."""
     decision: Decision | None = None
     finished_at: int | None = None
 
@@ -75,6 +79,16 @@ class Commit:
     places: Places
 
 
+@dataclass(slots=True)
+class ClaimRecord:
+    """A claim of input partitions."""
+
+    record: Claim
+    at: int
+    former: dict[TopicPartition, int]
+    """Number of each partition's claim before it, if any."""
+
+
 class Journal:
     """One journal partition, read from its first record."""
 
@@ -86,6 +100,8 @@ class Journal:
         self.commits: dict[str, list[Commit]] = {}
         self.bindings: dict[str, tuple[str, int]] = {}
         """Consumer group → transaction group, and when."""
+        self.claims: dict[int, ClaimRecord] = {}
+        """By number, oldest first."""
         self.generations: dict[str, list[tuple[int, ProducerRecord]]] = {}
         """Producer id → (when, PRODUCER record)."""
         self.void: dict[int, str] = {}
@@ -123,6 +139,19 @@ class Journal:
         """The last commit of a group's input offsets at that time."""
         return next((k for k in reversed(self.commits.get(group, ())) if k.at <= at), None)
 
+    def claim_at(self, group: str, partition: TopicPartition, at: int) -> int | None:
+        """Number of an input partition's latest claim at that time."""
+        return next(
+            (
+                number
+                for number, claim in reversed(self.claims.items())
+                if claim.at <= at
+                and claim.record.group == group
+                and partition in claim.record.partitions
+            ),
+            None,
+        )
+
     def generation(self, producer_id: str, at: int) -> ProducerRecord | None:
         """Who might speak for a producer id at that time."""
         records = self.generations.get(producer_id, ())
@@ -147,12 +176,24 @@ class Journal:
                 self._check_key(offset, told)
             case Bind():
                 self.bindings.setdefault(told.group, (told.transaction_group, record.at))
+            case Claim():
+                self._claim(record, told)
             case AddPartitions() | AddOffsets() | PrepareCommit() | PrepareAbort():
                 self._change(record, told)
             case Committed() | Aborted():
                 self._finish(record, told)
             case _:
                 pass
+
+    def _claim(self, record: JournalRecord, told: Claim) -> None:
+        before = {p: self.claim_at(told.group, p, record.at) for p in told.partitions}
+        former = {p: number for p, number in before.items() if number is not None}
+        self.claims[record.offset] = ClaimRecord(told, record.at, former)
+        for begin in self._open:
+            found = self.transactions[begin]
+            holds = {(g, (s.topic, s.partition)) for _, g, s in found.steps}
+            if found.decision is None and any((told.group, p) in holds for p in told.partitions):
+                found.claimed_at = record.offset
 
     def _snapshot(self, record: JournalRecord, told: Snapshot) -> None:
         if told.first == record.offset:
@@ -188,11 +229,17 @@ class Journal:
                         found.steps.append((record.at, told.group, step))
             case PrepareCommit():
                 self._check_session(offset, found, "was committed")
+                if found.claimed_at is not None:
+                    what = f"{offset}: {found.txid}, whose input was claimed, was committed"
+                    self.wrong.append(("claims", what))
                 writes = {w.partition.key: w.branches for w in told.writes}
                 found.partitions.update(writes)
                 found.decision = Decision(offset, True, record.at, writes)
                 self._commit(record, found)
             case PrepareAbort():
+                if told.reason is AbortReason.CLAIMED and found.claimed_at is None:
+                    what = f"{offset}: nobody claimed input of {found.txid}, and it is aborted"
+                    self.wrong.append(("claims", what))
                 found.decision = Decision(offset, False, record.at, {})
 
     def _check_session(self, offset: int, found: JournalTransaction, what: str) -> None:

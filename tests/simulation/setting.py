@@ -9,6 +9,7 @@ from typing import Final
 
 from logtx.consumer.counters import Counters
 from logtx.coordinator.decision import ShardConfig, TopicFacts
+from logtx.journal.control import TopicPartition
 from logtx.journal.reader import journal_partition_of
 
 from .faults import Faults
@@ -60,6 +61,11 @@ class Setting:
         """Address of the coordinator that was published as a journal partition's owner last."""
         checkpoint = self.broker.checkpoints[journal]
         return None if checkpoint is None else checkpoint.address
+
+    @property
+    def output_keys(self) -> list[TopicPartition]:
+        """All data partitions."""
+        return [(OUTPUT, partition) for partition in range(self.outputs)]
 
     def partition(self) -> int:
         """Any data partition."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from random import Random
 from typing import Final
 
@@ -16,6 +16,7 @@ from logtx.coordinator import commands as c
 from logtx.coordinator import snapshot
 from logtx.coordinator.decision import ShardConfig
 from logtx.journal import reader
+from logtx.journal.control import TopicPartition
 from logtx.journal.keys import DEFAULT_OWNER, FIRST_EPOCH, TransactionKey, is_key_name
 from logtx.producer.bookkeeping import End
 
@@ -27,7 +28,9 @@ from .logs import LATE_MAX_MS, Broker
 from .network import Network, query
 from .producers import Producer
 from .schedule import Party, Scheduler
+from .serial import SerialConsumer
 from .setting import OUTPUT, Setting
+from .workers import Group, Worker
 
 CONFIG: Final = ShardConfig(max_timeout_ms=10_000, session_grace_ms=200, reload_grace_ms=400)
 MONKEY_MS: Final = 80
@@ -75,7 +78,7 @@ class World:
             is_dead=self._is_dead,
         )
         self.coordinators = {
-            name: Coordinator(self.setting, name)
+            name: Coordinator(self.setting, name, self._alive)
             for name in [f"c{n}" for n in range(chance.randint(2, 3))]
         }
         self.network = Network(self.setting, self.coordinators)
@@ -84,10 +87,13 @@ class World:
         self.producers: dict[str, Producer] = {}
         """By producer id, the instance that is to be there."""
         self._instances: list[Producer] = []
+        workers = chance.choice((0, 2, 3))
         names = [
             TransactionKey(DEFAULT_OWNER, f"k{n}").name if chance.random() < 0.25 else f"p{n}"
-            for n in range(chance.randint(2, 4))
+            for n in range(chance.randint(1, 2) if workers else chance.randint(2, 4))
         ]
+        names += [f"w{n}" for n in range(workers)]
+        self._group = Group(self.setting)
         self._managed = {n: not is_key_name(n) and chance.random() < 0.3 for n in names}
         """Producer id → whether the application gives the generations."""
         self._contested = chance.random() < 0.25
@@ -95,10 +101,12 @@ class World:
         self._generations = dict.fromkeys(self._managed, 0)
         for producer_id in self._managed:
             self._start_producer(producer_id)
-        self.consumers: list[Consumer] = []
+        self.consumers: list[Consumer | SerialConsumer] = []
         for partition in range(self.setting.outputs):
             for number in range(2):
                 self._start_consumer(partition, f"k{partition}{number}", 0, steady=False)
+        if chance.random() < 0.5:
+            self._start_serial("s0", dict.fromkeys(self.setting.output_keys, 0), steady=False)
         self._auditor = Party(scheduler, "auditor")
         self._audits = 0
         scheduler.after(CURIOUS_MS, self._curious)
@@ -137,6 +145,9 @@ class World:
         for name, count in setting.counters.as_dict().items():
             self.history.counts[f"consumers' {name}"] += count
 
+    def _alive(self) -> list[Coordinator]:
+        return [c for c in self.coordinators.values() if c.alive and not c.paused]
+
     def _is_dead(self, address: str) -> bool:
         coordinator = self.coordinators[address]
         return not coordinator.alive or coordinator.paused
@@ -154,7 +165,8 @@ class World:
             generation = self._generations[producer_id]
         number = sum(p.producer_id == producer_id for p in self._instances)
         group, consumer_group = self._groups(producer_id)
-        producer = Producer(
+        make = partial(Worker, self._group) if _is_worker(producer_id) else Producer
+        producer = make(
             self.setting,
             self.network,
             f"{producer_id}.{number}",
@@ -173,6 +185,8 @@ class World:
         """Transaction group and consumer group of a producer."""
         if is_key_name(producer_id):
             return producer_id, f"input{producer_id}"
+        if _is_worker(producer_id):
+            return "group-0", "workers"
         which = int(producer_id[1:]) % 2
         return f"group-{which}", f"input-{0 if self._contested else which}"
 
@@ -191,12 +205,22 @@ class World:
         consumer = Consumer(self.setting, name, (OUTPUT, partition), start, steady=steady)
         self.consumers.append(consumer)
 
+    def _start_serial(self, name: str, starts: dict[TopicPartition, int], *, steady: bool) -> None:
+        journal = self.setting.chance.randrange(self.setting.journals)
+        self.consumers.append(SerialConsumer(self.setting, name, journal, starts, steady=steady))
+
+    def _anywhere(self) -> dict[TopicPartition, int]:
+        broker, chance = self.setting.broker, self.setting.chance
+        return {key: chance.randint(0, len(broker.data(key))) for key in self.setting.output_keys}
+
     def _latecomers(self) -> None:
         # Consumers that begin somewhere in the middle.
         chance = self.setting.chance
         for partition in range(self.setting.outputs):
             end = len(self.setting.broker.data((OUTPUT, partition)))
             self._start_consumer(partition, f"k{partition}m", chance.randint(0, end), steady=False)
+        if chance.random() < 0.5:
+            self._start_serial("sm", self._anywhere(), steady=False)
 
     # ---- faults ------------------------------------------------------------------------------
 
@@ -211,9 +235,13 @@ class World:
         producer = setting.chance.choice(list(self.producers.values()))
         if producer.alive and not producer.paused and producer.session.failure is None:
             self._harm_producer(producer)
-        consumer = setting.chance.choice(self.consumers)
-        if consumer.alive and not consumer.paused:
-            self._harm_consumer(consumer)
+        serial = [k for k in self.consumers if isinstance(k, SerialConsumer)]
+        for readers in (self.consumers, serial):
+            chosen = setting.chance.choice(readers) if readers else None
+            if chosen is not None and chosen.alive and not chosen.paused:
+                self._harm_consumer(chosen)
+        if setting.faults.happens("group rebalanced", 0.15):
+            self._group.rebalance()
 
     def _harm_coordinator(self, coordinator: Coordinator) -> None:
         faults, chance = self.setting.faults, self.setting.chance
@@ -242,13 +270,16 @@ class World:
             self._pause(producer, chance.randint(100, 1_200))
             if faults.happens("producer replaced while paused", 0.5):
                 self._replace(producer)
+            elif faults.happens("group rebalanced", 0.7):
+                # Its session times out: others take over, and it wakes up as a zombie.
+                self.setting.scheduler.after(chance.randint(5, 100), self._group.rebalance)
         elif faults.happens("producer started twice", 0.03):
             self._start_producer(producer.producer_id, twice=True)
         elif is_key_name(producer.producer_id) and faults.happens("key deleted", 0.15):
             home = self.setting.home(producer.producer_id)
             self._ask(home, c.DeleteKey(name=producer.producer_id))
 
-    def _harm_consumer(self, consumer: Consumer) -> None:
+    def _harm_consumer(self, consumer: Consumer | SerialConsumer) -> None:
         faults, chance = self.setting.faults, self.setting.chance
         if faults.happens("consumer crashed", 0.15):
             self.setting.note(consumer.name, "crashes")
@@ -259,7 +290,7 @@ class World:
             self._pause(consumer, chance.randint(50, 600))
 
     @staticmethod
-    def _restart(consumer: Consumer) -> None:
+    def _restart(consumer: Consumer | SerialConsumer) -> None:
         if not consumer.alive:
             consumer.restart()
 
@@ -394,6 +425,8 @@ class World:
             end = len(setting.broker.data((OUTPUT, partition)))
             self._start_consumer(partition, f"k{partition}a", 0, steady=True)
             self._start_consumer(partition, f"k{partition}z", chance.randint(0, end), steady=True)
+        from_start = dict.fromkeys(setting.output_keys, 0)
+        self._start_serial("sa", chance.choice((from_start, self._anywhere())), steady=True)
         txids = list(self.history.works)
         for txid in chance.sample(txids, min(4, len(txids))):
             self._ask(txid.partition, c.GetOutcome(txid=txid))
@@ -408,6 +441,10 @@ class World:
             self._audits -= 1
 
         query(self.network, self._auditor, partition, command, answered, to=to)
+
+
+def _is_worker(producer_id: str) -> bool:
+    return producer_id.startswith("w")
 
 
 def simulate(seed: int) -> History:

@@ -1,0 +1,178 @@
+"""Serializable readers: the real `JournalTail`, `WholeOrder` and `WholeBuffer`s.
+
+Each reads all data partitions, and gives out one journal partition's transactions in their serial
+order, record by record, as `consumer/transactions.py` does with librdkafka. It commits the
+positions of all partitions now and then, crashes anywhere, and goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+from logtx.consumer.journal_tail import JournalTail
+from logtx.consumer.pending import PendingTransactionMap
+from logtx.consumer.pending import Record as CoreRecord
+from logtx.consumer.side_read import SideReader
+from logtx.consumer.whole import WholeBuffer, WholeOrder
+from logtx.journal.control import TopicPartition
+from logtx.journal.log import Log
+from logtx.journal.position import Position
+
+from .consumers import MemoryStore, malformed
+from .history import Given, Resumed, Serial
+from .logs import LogView
+from .schedule import Party
+from .setting import Setting
+
+STEP_MS: Final = (10, 80)
+
+
+class SerialConsumer(Party):
+    """One serializable reader of all data partitions."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        name: str,
+        journal: int,
+        starts: Mapping[TopicPartition, int],
+        *,
+        steady: bool,
+    ) -> None:
+        """Reads from these offsets on.
+
+        Args:
+            setting: of the world.
+            name: of the reader.
+            journal: journal partition of the transaction group.
+            starts: of each data partition, where it begins.
+            steady: it never stops, and takes all there is.
+        """
+        super().__init__(setting.scheduler, name)
+        self._setting = setting
+        self._journal = journal
+        self._steady = steady
+        self._memory_max_bytes = setting.chance.choice((1_500, 10**9))
+        self._seen = setting.history.serial[name] = Serial(journal, dict(starts))
+        self._committed = {key: Position.at(start) for key, start in starts.items()}
+        self._committed_count = self._count = 0
+        """Records delivered, as the application counts them."""
+        self._begin()
+
+    def _begin(self) -> None:
+        setting = self._setting
+        log = cast(Log, LogView(setting.broker))
+        self._map = PendingTransactionMap(self._memory_max_bytes, MemoryStore())
+        self._side_reader = SideReader(log, {}, self._map)
+        self._buffers: dict[TopicPartition, WholeBuffer] = {}
+        for key, position in self._committed.items():
+            start = Position.from_metadata(position.o1, position.to_metadata())
+            buffer = WholeBuffer(
+                key, start, self._map, malformed=malformed, counters=setting.counters
+            )
+            buffer.collect(self._journal)
+            self._buffers[key] = buffer
+        self._order = WholeOrder(setting.counters)
+        self._tail = JournalTail(log, self._journal, {}, self._order)
+        self._turn: deque[TopicPartition] = deque()
+        """Partitions of the transaction whose turn it is, the first let through."""
+        self._raws: dict[TopicPartition, bytes] = {}
+        self._read_journal()
+        self.later(setting.chance.randint(*STEP_MS), self.step)
+
+    def _read_journal(self) -> None:
+        self._tail.begin({key: buffer.delivered for key, buffer in self._buffers.items()})
+
+    def crash(self) -> None:
+        """Lose what was not committed."""
+        self.die()
+
+    def restart(self) -> None:
+        """Go on from the committed positions."""
+        self.alive = True
+        self._seen.events.append(Resumed(self._committed_count))
+        self._count = self._committed_count
+        self._setting.note(self.name, "resumes behind", self._count, "records")
+        self._begin()
+
+    @property
+    def done(self) -> bool:
+        """Whether it has read all there is and holds nothing that is due."""
+        broker = self._setting.broker
+        return (
+            not self._turn
+            and self._tail._next >= len(broker.journal(self._journal))
+            and all(b.next_offset == len(broker.data(k)) for k, b in self._buffers.items())
+            and self._order.head(self._buffers) is None
+        )
+
+    def step(self) -> None:
+        """Read a little, deliver a little."""
+        setting = self._setting
+        self.later(setting.chance.randint(*STEP_MS), self.step)
+        if self._seen.failure:
+            return
+        if self._tail._next < setting.broker.starts[self._journal]:
+            self._read_journal()  # What it would read next was trimmed.
+        while self._tail.poll():
+            pass
+        for key, buffer in self._buffers.items():
+            self._feed(key, buffer)
+        self._map.enforce()
+        if not self._turn:
+            wanted = self._order.wants_ends(self._buffers)
+            if wanted:
+                self._order.set_ends({key: setting.broker.end(*key) for key in wanted})
+        self._deliver(1_000 if self._steady else setting.chance.choice((1, 2, 5, 50)))
+        if not self._steady and setting.chance.random() < 0.4:
+            self._committed = {key: buffer.position() for key, buffer in self._buffers.items()}
+            self._committed_count = self._count
+            parts = sum(position.o3 > 0 for position in self._committed.values())
+            setting.history.counts["serial positions within a transaction"] += parts
+
+    def _feed(self, key: TopicPartition, buffer: WholeBuffer) -> None:
+        log = self._setting.broker.data(key)
+        limit = 1_000 if self._steady else self._setting.chance.choice((0, 3, 20))
+        batch = log[buffer.next_offset : buffer.next_offset + limit]
+        if batch:
+            buffer.feed(cast(Sequence[CoreRecord], batch))
+        if buffer.blocked:
+            self._side_reader.step(buffer, 0)
+
+    def _deliver(self, limit: int) -> None:
+        taken = 0
+        while taken < limit and self._has_turn():
+            key = self._turn[0]
+            buffer = self._buffers[key]
+            for record in buffer.take(limit - taken):
+                taken += 1
+                self._give(key, record)
+            if not buffer.delivering:
+                self._turn.popleft()
+                self._let_through()
+        self._count += taken
+
+    def _has_turn(self) -> bool:
+        if self._turn:
+            return True
+        whole = self._order.take(self._buffers)
+        if whole is None:
+            error = self._order.failure(self._buffers)
+            self._seen.failure = "" if error is None else str(error)
+            return False
+        self._turn.extend(sorted(whole.entries))
+        self._raws = {key: entry.txid for key, entry in whole.entries.items()}
+        self._let_through()
+        return True
+
+    def _let_through(self) -> None:
+        if self._turn:
+            key = self._turn[0]
+            self._buffers[key].let_through(self._raws[key])
+
+    def _give(self, key: TopicPartition, record: Any) -> None:
+        history = self._setting.history
+        self._seen.events.append(Given(key, record.offset(), history.tick()))
+        self._setting.note(self.name, f"delivers {key} offset", record.offset())

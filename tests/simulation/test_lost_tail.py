@@ -1,0 +1,103 @@
+"""A journal that lost its tail: nobody serves it who could know, and no answer contradicts another.
+
+No history of seeds: every promise presupposes a journal that only grows. What is left of them is
+that the loss is noticed before any harm is done.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from logtx.coordinator import commands as c
+from logtx.coordinator.tenure import Tenure
+from logtx.journal.txid import TxId
+
+from .mutations import any_offset_will_do
+from .world import World
+
+SEEDS = 25
+LOST_MAX = 6
+NOTICED_MS = 2_000
+"""By then every coordinator that is there has tried to append, to answer, or to bid."""
+
+
+class UncleanElection(World):
+    """A world in which a journal partition loses its last records, while all are at work."""
+
+    lost = False
+
+    def _run(self) -> None:
+        setting, scheduler = self.setting, self.setting.scheduler
+        scheduler.after(80, self._monkey)
+        journal = setting.broker.journal(0)
+        scheduler.run_until(setting.chance.randint(300, 900))
+        owners = [k for k in self._alive() if k.seats[0].tenure is not None]
+        known = max((k.seats[0].known_end for k in self._alive()), default=0)
+        count = min(setting.chance.randint(1, LOST_MAX), len(journal) - 1)
+        if not owners or known <= len(journal) - count:
+            return  # Nobody would be told a lie: what is lost was not known to be there.
+        self.lost = True
+        setting.broker.lose_tail(0, count)
+        scheduler.run_until(scheduler.now_ms + NOTICED_MS)
+        for coordinator in self.coordinators.values():
+            coordinator.wake()
+        scheduler.run_until(scheduler.now_ms + NOTICED_MS)
+
+    @property
+    def servers(self) -> list[str]:
+        """Who serves what lost its tail."""
+        seats = [k.seats[0] for k in self.coordinators.values() if k.alive]
+        return [seat.name for seat in seats if seat.tenure is not None]
+
+
+def _worlds() -> list[UncleanElection]:
+    all_of_them = [UncleanElection(seed) for seed in range(SEEDS)]
+    for world in all_of_them:
+        world.run()
+    return [world for world in all_of_them if world.lost]
+
+
+@pytest.fixture(scope="module")
+def worlds() -> list[UncleanElection]:
+    found = _worlds()
+    assert len(found) > SEEDS // 3
+    for world in found:
+        assert world.history.crash is None, world.history.crash
+    return found
+
+
+def test_nobody_who_knew_more_serves_on(worlds: list[UncleanElection]) -> None:
+    for world in worlds:
+        assert not world.servers, f"seed {world.history.seed}: {world.servers}"
+        assert any(k.seats[0].truncated for k in world.coordinators.values())
+
+
+def test_an_owner_that_believes_any_offset_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Tenure.end_told
+
+    def end_told(self: Tenure, end: int | None, why: str = "") -> None:
+        told(self, end if end is None else max(end, self._asked_at), why)
+
+    any_offset_will_do(monkeypatch.setattr)
+    monkeypatch.setattr(Tenure, "end_told", end_told)
+    assert any(world.servers for world in _worlds())
+
+
+def test_no_txid_is_given_out_twice(worlds: list[UncleanElection]) -> None:
+    for world in worlds:
+        begun: dict[TxId, tuple[object, ...]] = {}
+        for told in world.history.told:
+            if isinstance(told.reply, c.Began) and isinstance(told.command, c.Begin):
+                session, txid = told.command.session, told.reply.txid
+                request = session.producer_id, session.nonce, told.command.request_id
+                assert begun.setdefault(txid, request) == request, f"seed {world.history.seed}"
+
+
+def test_no_decision_is_told_otherwise(worlds: list[UncleanElection]) -> None:
+    for world in worlds:
+        commits: dict[TxId, bool] = {}
+        for told in world.history.told:
+            reply = told.reply
+            if isinstance(reply, c.Outcome) and (reply.state.commits or reply.state.aborts):
+                known = commits.setdefault(reply.txid, reply.state.commits)
+                assert known == reply.state.commits, f"seed {world.history.seed}: {reply}"
