@@ -1,5 +1,9 @@
 """Kills the driver in the middle of its work: the journal shows a transaction open, and the ledger
-has got records of it."""
+has got records of it.
+
+Of the driver only Python is paused for that, without which nothing is committed; the tasks of its
+JVM write on.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +14,28 @@ from typing import Final
 
 from ....journal.log import Log
 from ..deeds import WorkerKill
-from ..journal_view import JournalTail, Seen
+from ..journal_view import JournalTail, Key, Seen
 from .processes import SparkChild
 
-KILLS: Final = 2
-_TRIES_MAX: Final = 6
+KILLS_MAX: Final = 2
+FLIGHTS_PER_KILL: Final = 500
+"""Fewer flights are for a quick look: each driver takes its time to start."""
+_SPOILT_MAX: Final = 4
 """A commit may be on its way when the driver dies; then the kill does not count."""
-_LANDING_S: Final = 0.05
+_WRITE_S: Final = 2.0
+"""A paused driver's transaction is aborted after three seconds, as its session is silent."""
+_POLL_S: Final = 0.02
 _READ_TIMEOUT_S: Final = 20.0
+
+
+def kills_for(flights: int) -> int:
+    """How many kills so many flights have room for."""
+    return min(KILLS_MAX, flights // FLIGHTS_PER_KILL)
 
 
 @dataclass(slots=True, kw_only=True)
 class DriverKiller:
-    """Kills and restarts the driver, at a quarter and at half of the flights."""
+    """Kills and restarts the driver, for the first time at a quarter of the flights or a third."""
 
     driver: SparkChild
     producer_id: str
@@ -32,7 +45,11 @@ class DriverKiller:
     partitions: int
     """Of the ledger."""
     flights: int
+    """To be booked."""
+    kills: int
+    """That are to count."""
     deeds: list[WorkerKill] = field(default_factory=list)
+    _passed_over: Key | None = None
     _spare: float = inf
     """How far the ledger's end is beyond what the journal knows to be there, markers of all
     partitions included, while nothing is open: records of aborted transactions."""
@@ -51,12 +68,13 @@ class DriverKiller:
         if self._spare == inf or self._is_due():
             self._note_spare()
         seen = self._victim()
-        if seen is None or not self._is_due() or self._surplus() <= self._spare:
+        if seen is None or not self._is_due() or seen.key == self._passed_over:
             return
         self.driver.pause()
-        time.sleep(_LANDING_S)
+        wrote = self._await_records()
         self.tail.read_to_end(seen.key[0], timeout_s=_READ_TIMEOUT_S)
-        if self._victim() is not seen:
+        if not wrote or self._victim() is not seen:
+            self._passed_over = seen.key
             self.driver.resume()
             return
         self.driver.kill()
@@ -67,15 +85,24 @@ class DriverKiller:
     def _is_due(self) -> bool:
         view = self.tail.view
         done = sum(not deed.is_spoilt(view) for deed in self.deeds)
-        share = self.flights * (done + 1) // (KILLS + 2)
-        return (
-            done < KILLS and len(self.deeds) < _TRIES_MAX and view.records_committed // 2 >= share
-        )
+        if done >= self.kills or len(self.deeds) - done > _SPOILT_MAX:
+            return False
+        share = self.flights * (done + 1) // (self.kills + 2)
+        return view.records_committed // 2 >= share
 
     def _victim(self) -> Seen | None:
         seen = self.tail.view.open_of(self.producer_id)
         # What a killed driver had open stays so until it is aborted: it is hit once.
         return None if seen is None or any(d.key == seen.key for d in self.deeds) else seen
+
+    def _await_records(self) -> bool:
+        """Whether the ledger has records of what is open, or gets them soon."""
+        deadline_s = time.monotonic() + _WRITE_S
+        while self._surplus() <= self._spare:
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(_POLL_S)
+        return True
 
     def _note_spare(self) -> None:
         # What the view shows may be late, so that the end is beyond a transaction that it does not

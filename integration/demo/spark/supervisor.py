@@ -40,7 +40,7 @@ from ..publisher import Publisher
 from ..reports import read_status
 from ..verdict import Tally
 from .display import STAGES, SparkSnapshot, print_outcome
-from .killer import KILLS, DriverKiller
+from .killer import DriverKiller, kills_for
 from .processes import SparkChild
 from .verdict import SparkOutcome, reasons_against
 
@@ -208,6 +208,7 @@ class SparkDemo:
             ledger=self._names.ledger,
             partitions=PARTITIONS,
             flights=self._flights,
+            kills=kills_for(self._flights),
         )
         problems: list[str] = []
         with LiveProgress(self._console, SparkSnapshot.totals(self._flights)) as display:
@@ -328,7 +329,7 @@ class SparkDemo:
             committed=self._view.committed,
             aborted=self._view.aborted,
             unfinished=len(self._view.unfinished),
-            kills=Tally(killer.counted, KILLS),
+            kills=Tally(killer.counted, killer.kills),
             elapsed_s=(self._booked_all_s or time.monotonic()) - self._started_s,
             group=self._group,
             inspection=self._inspection,
