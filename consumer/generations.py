@@ -31,18 +31,21 @@ from .scratch import ScratchDirectory
 
 _LOG = logging.getLogger(__name__)
 _MIB: Final = 1024 * 1024
-WRITE_BUFFER_BYTES: Final = 8 * _MIB
+WRITE_BUFFER_BYTES: Final = 16 * _MIB
 """Of each of the two buffers, and so of each file."""
 WRITE_TIMEOUT_S: Final = 60.0
 """How long a value waits for those before it to reach the disk."""
 _WRITE_PAUSE_S: Final = 0.002
 _STALLED: Final = "Write stall"
+_ADVICE: Final = (
+    "free space or set pending.dir to a writable directory, then start the consumer again"
+)
 VALUE_OVERHEAD_BYTES: Final = 64
 """What RocksDB writes for a value beyond its bytes: key, index, filter, checksum."""
 
 
 def _options() -> Options:
-    # Bounded: about 25 MB however much is stored (measured), against 122 MB at the defaults.
+    # Bounded: about 45 MB however much is stored (measured), against 122 MB at the defaults.
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(WRITE_BUFFER_BYTES)
@@ -199,7 +202,7 @@ class Generations:
             SpillError: the disk has something else.
         """
         assert generation.table is not None
-        with telling("read", self):
+        with telling("read", self, "start the consumer again, with another pending.dir"):
             found: bytes | None = generation.table.get(key, None, self._read_options)
             if found is None:
                 raise FileNotFoundError("a value is missing")
@@ -241,7 +244,7 @@ class Generations:
 
 
 @contextmanager
-def telling(what: str, generations: Generations) -> Iterator[None]:
+def telling(what: str, generations: Generations, advice: str = _ADVICE) -> Iterator[None]:
     """What a disk or RocksDB refuses as a SpillError that says what to do."""
     try:
         yield
@@ -250,6 +253,5 @@ def telling(what: str, generations: Generations) -> Iterator[None]:
         if not isinstance(error, OSError) and type(error) is not Exception:
             raise
         raise SpillError(
-            f"can't {what} {generations.place}: {error}. Nothing was lost; free space or set "
-            "pending.dir to a writable directory, then start the consumer again"
+            f"can't {what} {generations.place}: {error}. Nothing was lost; {advice}"
         ) from error

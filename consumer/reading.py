@@ -27,7 +27,7 @@ from .counters import Counters
 from .lookup import LookUps
 from .pending import PendingTransactionMap, Record
 from .side_read import SideReader
-from .spill import FileSpillStore
+from .spill import RocksSpillStore
 from .uncommitted import UncommittedBuffer
 
 _LOG = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class Reading:
         self._log = log
         self._inner = inner
         self._config = config
-        self._store = FileSpillStore(config.pending_dir, config.pending_disk_max_bytes)
+        self._store = RocksSpillStore(config.pending_dir, config.pending_disk_max_bytes)
         self.pending_map = PendingTransactionMap(config.pending_memory_max_bytes, self._store)
         self._side_reader = SideReader(log, config.librdkafka_quiet, self.pending_map)
         self._look_ups = LookUps(log)

@@ -1,11 +1,10 @@
-"""Pending records on disk: a file per transaction and data partition.
+"""Pending records on disk: a run of chunks for each transaction and data partition, in RocksDB.
 
-Written by appending, read from its start, deleted as one: so a file's space is known exactly, and
-is free as soon as the transaction is delivered. No durable state: a consumer that starts again
-reads its transactions from the log, so nothing is synced, and what a dead process left is deleted.
+No durable state: a consumer that starts again reads its transactions from the log, and what a dead
+process left is deleted.
 
 Source: seed 001, "Transactional consumer" (spilling to disk), "Consumer failure" (delete any
-state that spilt over to disk and start with a new map).
+state that spilt over to disk and start with a new map); docs/decisions/0010.
 """
 
 from __future__ import annotations
@@ -14,42 +13,56 @@ import logging
 import os
 import struct
 import tempfile
-import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from ..journal.control import TopicPartition
 from ..journal.errors import SpillError
 from .chunk import decode_chunk, encode_chunks
+from .generations import Generation, Generations, telling, value_bytes
 from .pending import Record
-from .scratch import ScratchDirectory, remove_stale
+from .scratch import remove_stale
 
 _LOG = logging.getLogger(__name__)
-BLOCK_BYTES: Final = 4096
-"""What a file occupies is counted in these."""
-_HEAD: Final = struct.Struct(">II")
-"""Before each chunk: its length, its CRC-32. A disk that fails when the kernel writes back what it
-took tells nobody, and later gives something else."""
+GENERATION_BYTES: Final = 256 * 1024 * 1024
+"""Of each generation. Beginning one and dropping one takes milliseconds."""
+_LIMIT_GENERATIONS: Final = 8
+"""So many of them in ``pending.disk.max.bytes``, so that there is room to move what one has."""
+_LIMIT_GARBAGE: Final = 4
+"""And this part of it may be garbage."""
+_KEY: Final = struct.Struct(">QI")
+"""Run, chunk."""
 
 
-class _Run:
-    """One file."""
+class _Part:
+    """Chunks of a run, one after the other, that are in one generation."""
 
-    __slots__ = ("number", "owner", "size")
+    __slots__ = ("generation", "size", "start", "stop")
 
-    def __init__(self, number: int, owner: TopicPartition) -> None:
-        self.number = number
-        self.owner = owner
+    def __init__(self, generation: Generation, start: int) -> None:
+        self.generation = generation
+        self.start = self.stop = start
         self.size = 0
 
 
-class FileSpillStore:
-    """`SpillStore` in files. Makes its directory lazily: most consumers never spill.
+class _Run:
+    """Some records of a data partition."""
+
+    __slots__ = ("owner", "parts")
+
+    def __init__(self, owner: TopicPartition) -> None:
+        self.owner = owner
+        self.parts: list[_Part] = []
+
+    @property
+    def chunks(self) -> int:
+        return self.parts[-1].stop if self.parts else 0
+
+
+class RocksSpillStore:
+    """`SpillStore` in RocksDB, which is opened lazily: most consumers never spill.
 
     One thread at a time.
     """
@@ -59,172 +72,151 @@ class FileSpillStore:
 
         Args:
             directory: where a directory of this process goes; None = the system's temporary one.
-            disk_max_bytes: of all files together, in whole blocks; None = as the disk allows.
+            disk_max_bytes: of all that was written and is not freed yet; None = as the disk
+                allows.
 
         Raises:
             SpillError: it can't be written.
         """
         self.spilled_bytes = 0
-        self.disk_bytes = 0
-        """Occupied now."""
         self._disk_max_bytes = disk_max_bytes
-        self._parent = Path(directory) if directory is not None else Path(tempfile.gettempdir())
-        self._directory: ScratchDirectory | None = None
+        parent = Path(directory) if directory is not None else Path(tempfile.gettempdir())
+        size = GENERATION_BYTES
+        if disk_max_bytes is not None:
+            size = min(size, disk_max_bytes // _LIMIT_GENERATIONS)
+        self._generations = Generations(parent, size)
         self._next_run = 0
         self._runs: dict[int, _Run] = {}
         if directory is not None:
-            with self._telling("make"):
-                self._parent.mkdir(parents=True, exist_ok=True)
-            with self._telling("write"):
-                if not os.access(self._parent, os.W_OK | os.X_OK):
+            with telling("make", self._generations):
+                parent.mkdir(parents=True, exist_ok=True)
+            with telling("write", self._generations):
+                if not os.access(parent, os.W_OK | os.X_OK):
                     raise PermissionError("not writable")
-        remove_stale(self._parent)
+        remove_stale(parent)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Occupied now, with what is garbage and not freed yet."""
+        return self._generations.disk_bytes
 
     def append(self, run: int | None, owner: TopicPartition, records: Sequence[Record]) -> int:
         """Append records to a run; where it raises, the run is as before."""
-        if self._directory is None:
-            with self._telling("write"):
-                self._directory = ScratchDirectory.make(self._parent)
         number = self._next_run if run is None else run
-        found = self._runs.get(number)
-        if found is None:
-            found = _Run(number, owner)
-        with self._telling("write"):
-            size = self._write(found, records)
-        self.spilled_bytes += size - found.size
-        self.disk_bytes += _blocks(size) - _blocks(found.size)
-        found.size = size
-        # Only now: a run that can't be begun does not exist.
+        found = _Run(owner) if run is None else self._runs[run]
+        parts: list[_Part] = []
+        for index, chunk in enumerate(encode_chunks(records), found.chunks):
+            size = value_bytes(chunk)
+            self._check_room(size)
+            generation = self._generations.writable(size)
+            self._generations.put(generation, _KEY.pack(number, index), chunk)
+            if not parts or parts[-1].generation is not generation:
+                parts.append(_Part(generation, index))
+            parts[-1].stop = index + 1
+            parts[-1].size += size
+        # Only now: what an append wrote that failed half-way is garbage, and the next attempt's
+        # keys are the same; a run that can't be begun does not exist.
+        self._join(found, parts)
         self._runs[number] = found
         self._next_run = max(self._next_run, number + 1)
         return number
 
-    def _write(self, run: _Run, records: Sequence[Record]) -> int:
-        descriptor = os.open(self._path(run), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            size = run.size
-            for chunk in encode_chunks(records):
-                head = _HEAD.pack(len(chunk), zlib.crc32(chunk))
-                self._check_room(run, size + len(head) + len(chunk))
-                size = _write_at(descriptor, size, [head, chunk])
-        except BaseException:
-            # A part would be overwritten by the next attempt, but holds room until then.
-            self._cut(descriptor, run)
-            raise
-        # A disk behind a network may take all and refuse here.
-        os.close(descriptor)
-        return size
-
-    def _cut(self, descriptor: int, run: _Run) -> None:
-        try:
-            os.ftruncate(descriptor, run.size)
-            if not run.size:
-                self._path(run).unlink()
-        except OSError as error:
-            _LOG.warning("spill_cut_failed path=%s error=%s", self._path(run), error)
-        finally:
-            os.close(descriptor)
-
-    def _path(self, run: _Run) -> Path:
-        return self._place / str(run.number)
-
-    def _check_room(self, run: _Run, size: int) -> None:
+    def _check_room(self, size: int) -> None:
         most = self._disk_max_bytes
-        if most is not None and self.disk_bytes - _blocks(run.size) + _blocks(size) > most:
+        if most is not None and self.disk_bytes + size > most:
             raise SpillError(
                 f"pending transactions need more than pending.disk.max.bytes={most} in "
-                f"{self._place}. Nothing was lost; raise it, or pending.memory.max.bytes, then "
-                "start the consumer again"
+                f"{self._generations.place}. Nothing was lost; raise it, or "
+                "pending.memory.max.bytes, then start the consumer again"
             )
+
+    def _join(self, run: _Run, parts: list[_Part]) -> None:
+        for part in parts:
+            part.generation.live += part.size
+            self.spilled_bytes += part.size
+            if run.parts and run.parts[-1].generation is part.generation:
+                run.parts[-1].stop = part.stop
+                run.parts[-1].size += part.size
+            else:
+                run.parts.append(part)
 
     def read(self, run: int) -> Iterator[Record]:
         """The run's records, one chunk in memory at a time."""
         return chain.from_iterable(self._chunks(run))
 
     def _chunks(self, number: int) -> Iterator[list[Record]]:
-        run = self._runs.get(number)
-        with self._telling("read"):
-            file = None if run is None else self._path(run).open("rb", buffering=0)
-        position = 0
-        try:
-            while True:
-                if run is None or file is None or self._runs.get(number) is not run:
-                    raise SpillError("the consumer was closed while a transaction was being read")
-                if position >= run.size:
-                    return
-                with self._telling("read"):
-                    head = file.read(_HEAD.size)
-                    size, check = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, -1)
-                    chunk = file.read(size)
-                position += _HEAD.size + size
-                yield self._decode(run, chunk, check)
-        finally:
-            if file is not None:
-                file.close()
+        run = self._require(number)
+        index = 0
+        # Between two steps parts may be moved, and more be appended.
+        for part in run.parts:
+            while index < part.stop:
+                self._require(number)
+                chunk = self._generations.get(part.generation, _KEY.pack(number, index))
+                yield decode_chunk(run.owner, chunk)
+                index += 1
 
-    def _decode(self, run: _Run, chunk: bytes, check: int) -> list[Record]:
-        if zlib.crc32(chunk) == check:
-            try:
-                return decode_chunk(run.owner, chunk)
-            except msgspec.DecodeError:
-                _LOG.exception("spill_decode_failed path=%s", self._path(run))
-        raise SpillError(
-            f"{self._path(run)} does not hold what was written to it: the disk fails, or somebody "
-            "changed it. Nothing was lost; start the consumer again, with another pending.dir"
-        )
+    def _require(self, number: int) -> _Run:
+        found = self._runs.get(number)
+        if found is None:
+            raise SpillError("the consumer was closed while a transaction was being read")
+        return found
 
     def delete(self, run: int) -> None:
-        """Drop a run, and with the last one the directory.
+        """Drop a run: its space is free at once with the last run, else as `_reclaim` says.
 
         A disk that refuses here is not an error: the space stays taken until the directory goes.
         """
-        found = self._runs.pop(run)
-        self.disk_bytes -= _blocks(found.size)
+        for part in self._runs.pop(run).parts:
+            part.generation.live -= part.size
         if not self._runs:
-            self._remove()
+            self._generations.close()
             return
         try:
-            self._path(found).unlink(missing_ok=True)
-        except OSError as error:
-            _LOG.warning("spill_delete_failed path=%s error=%s", self._path(found), error)
+            self._reclaim()
+        except SpillError as error:
+            _LOG.warning("spill_delete_failed path=%s error=%s", self._generations.place, error)
+
+    def _reclaim(self) -> None:
+        """Drop generations without live bytes, and empty others while too much is garbage.
+
+        Allowed are as many bytes as are live, so that no more is moved than is freed, but at least
+        a generation; and the one that is written to is never emptied.
+        """
+        self._generations.drop_dead()
+        while (worst := self._worst()) is not None:
+            self._empty(worst)
+            self._generations.drop_dead()
+
+    def _worst(self) -> Generation | None:
+        generations = self._generations
+        full = generations.full
+        garbage = generations.garbage
+        most = max(generations.generation_bytes, generations.disk_bytes - garbage)
+        limit = self._disk_max_bytes
+        if limit is not None:
+            most = min(most, limit // _LIMIT_GARBAGE)
+        if garbage <= most or not full:
+            return None
+        worst = max(full, key=lambda generation: generation.garbage)
+        fits = limit is None or generations.disk_bytes + worst.live <= limit
+        return worst if worst.garbage and fits else None
+
+    def _empty(self, generation: Generation) -> None:
+        for number, run in self._runs.items():
+            for part in run.parts:
+                if part.generation is generation:
+                    self._move(number, part)
+
+    def _move(self, number: int, part: _Part) -> None:
+        target = self._generations.writable(part.size)
+        for index in range(part.start, part.stop):
+            key = _KEY.pack(number, index)
+            self._generations.put(target, key, self._generations.get(part.generation, key))
+        part.generation.live -= part.size
+        target.live += part.size
+        part.generation = target
 
     def close(self) -> None:
-        """Delete the directory."""
+        """Delete everything."""
         self._runs.clear()
-        self.disk_bytes = 0
-        self._remove()
-
-    def _remove(self) -> None:
-        directory, self._directory = self._directory, None
-        if directory is not None:
-            directory.remove()
-
-    @property
-    def _place(self) -> Path:
-        return self._parent if self._directory is None else self._directory.path
-
-    @contextmanager
-    def _telling(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise SpillError(
-                f"can't {what} {self._place}: {error}. Nothing was lost; free space or set "
-                "pending.dir to a writable directory, then start the consumer again"
-            ) from error
-
-
-def _blocks(size: int) -> int:
-    return -(-size // BLOCK_BYTES) * BLOCK_BYTES
-
-
-def _write_at(descriptor: int, position: int, parts: list[bytes]) -> int:
-    """Write all of it, however little the disk takes at a time; returns where it ends."""
-    end = position + sum(map(len, parts))
-    position += os.pwritev(descriptor, parts, position)
-    if position < end:
-        rest = memoryview(b"".join(parts))
-        while position < end:
-            # What no longer fits is refused at the latest when nothing fits.
-            position += os.pwrite(descriptor, rest[position - end :], position)
-    return end
+        self._generations.close()

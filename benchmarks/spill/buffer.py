@@ -17,7 +17,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 from logtx.consumer.buffer import PartitionBuffer
 from logtx.consumer.pending import PendingTransactionMap, Record
 from logtx.consumer.reading import malformed_event
-from logtx.consumer.spill import FileSpillStore
+from logtx.consumer.spill import RocksSpillStore
 from logtx.journal.collector import collector_paused
 from logtx.journal.control import (
     TXCTL_HEADER,
@@ -63,7 +63,7 @@ def _marker(offset: int) -> Record:
 
 def seconds(payload: Payload, memory_max_bytes: int, directory: Path) -> float:
     """Feed, spill and take one transaction of this payload."""
-    store = FileSpillStore(str(directory))
+    store = RocksSpillStore(str(directory))
     pending_map = PendingTransactionMap(memory_max_bytes, store)
     buffer = PartitionBuffer(OWNER, Position.at(0), pending_map, malformed=malformed_event)
     spent_s = 0.0

@@ -18,7 +18,7 @@ from ...consumer.buffer import PartitionBuffer
 from ...consumer.pending import PendingTransactionMap, RawTxId, Record
 from ...consumer.reading import malformed_event
 from ...consumer.side_read import SideReader
-from ...consumer.spill import FileSpillStore
+from ...consumer.spill import RocksSpillStore
 from ...consumer.uncommitted import UncommittedBuffer
 from ...journal.collector import collector_paused
 from ...journal.errors import BrokerError, MalformedHeaderError
@@ -110,7 +110,7 @@ class RangeReader:
         self._part = part
         self._owned = open_log(config.kafka) if log is None else None
         self._log: Log = log if log is not None else cast(Log, self._owned)
-        self._store = FileSpillStore()
+        self._store = RocksSpillStore()
         self._pending = PendingTransactionMap(config.pending_memory_max_bytes, self._store)
         self._settings = {**_CONSUMER, **config.kafka}
         self._side_reader = SideReader(self._log, self._settings, self._pending)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 
-from logtx.consumer import generations, rocks_spill
+from logtx.consumer import generations, spill
 from logtx.consumer.generations import WRITE_BUFFER_BYTES, Generation
 from logtx.consumer.pending import Record
-from logtx.consumer.rocks_spill import RocksSpillStore
+from logtx.consumer.spill import RocksSpillStore
 
 from .rocks import Disk
 
@@ -49,7 +49,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, disk: Disk) -> Iterator[RocksSpillStore]:
     """A store whose generations have 20 KB, so that a test has many."""
-    monkeypatch.setattr(rocks_spill, "GENERATION_BYTES", SMALL_BYTES)
+    monkeypatch.setattr(spill, "GENERATION_BYTES", SMALL_BYTES)
     opened = RocksSpillStore(str(tmp_path))
     yield opened
     opened.close()
@@ -148,7 +148,7 @@ def size_on_disk(directory: Path) -> int:
 
 
 def test_space_is_free_on_the_disk_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(rocks_spill, "GENERATION_BYTES", WRITE_BUFFER_BYTES)
+    monkeypatch.setattr(spill, "GENERATION_BYTES", WRITE_BUFFER_BYTES)
     store = RocksSpillStore(str(tmp_path))
     small = store.append(None, OWNER, records(0, 10))
     large = None

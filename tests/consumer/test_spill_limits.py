@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
 from typing import Any, cast
@@ -16,15 +14,16 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message, TopicPartition
 
-from logtx.consumer import spill
+from logtx.consumer import generations
 from logtx.consumer.pending import PendingTransaction, PendingTransactionMap, Record
 from logtx.consumer.scratch import LOCK, PREFIX, ScratchDirectory, remove_stale
-from logtx.consumer.spill import BLOCK_BYTES, FileSpillStore
+from logtx.consumer.spill import RocksSpillStore
 from logtx.journal.errors import SpillError
 from logtx.journal.memory_log import MemoryLog
 
 from .conftest import MakeConsumer
 from .logs import Transactions, read
+from .rocks import Disk
 
 OWNER = ("t", 0)
 VALUES = [b"%d" % n for n in range(5_000)]
@@ -36,7 +35,7 @@ def log(memory_log: MemoryLog) -> MemoryLog:
     return memory_log
 
 
-def records(start: int, stop: int) -> list[Record]:
+def records(start: int, stop: int, value: bytes | None = None) -> list[Record]:
     return [
         cast(
             Record,
@@ -44,7 +43,7 @@ def records(start: int, stop: int) -> list[Record]:
                 topic="t",
                 partition=0,
                 offset=offset,
-                value=b"%d" % offset,
+                value=value or b"%d" % offset,
                 timestamp=(TIMESTAMP_CREATE_TIME, offset),
             ),
         )
@@ -52,37 +51,11 @@ def records(start: int, stop: int) -> list[Record]:
     ]
 
 
-class Disk:
-    """Stands in for `os` in the store: takes so many bytes, of the last write a part."""
-
-    def __init__(self, room: int) -> None:
-        self.room = room
-        self.refused = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(os, name)
-
-    def pwritev(self, descriptor: int, parts: list[bytes], position: int) -> int:
-        return self.pwrite(descriptor, b"".join(parts), position)
-
-    def pwrite(self, descriptor: int, data: Any, position: int) -> int:
-        fits = data[: self.room]
-        if not fits:
-            self.refused += 1
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self.room -= len(fits)
-        return os.pwrite(descriptor, fits, position)
-
-
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
-    found = Disk(10**9)
-    monkeypatch.setattr(spill, "os", found)
+    found = Disk()
+    monkeypatch.setattr(generations, "Rdict", found.open)
     return found
-
-
-def size_on_disk(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
 def stop_and_start_again(
@@ -145,44 +118,45 @@ def test_the_limit_of_disk_stops_the_consumer_and_a_higher_one_loses_nothing(
     text = stop_and_start_again(
         make_consumer,
         log,
-        settings | {"pending_disk_max_bytes": 5 * BLOCK_BYTES},
-        lambda: {"pending_disk_max_bytes": 100 * BLOCK_BYTES},
+        settings | {"pending_disk_max_bytes": 20_000},
+        lambda: {"pending_disk_max_bytes": 1_000_000},
     )
-    assert f"pending.disk.max.bytes={5 * BLOCK_BYTES}" in text
+    assert f"pending.disk.max.bytes={20_000}" in text
 
 
 def test_no_disk_at_all_is_a_limit_too(tmp_path: Path) -> None:
-    store = FileSpillStore(str(tmp_path), 0)
+    store = RocksSpillStore(str(tmp_path), 0)
     with pytest.raises(SpillError, match=r"pending\.disk\.max\.bytes=0"):
         store.append(None, OWNER, records(0, 1))
     store.close()
 
 
 def test_the_limit_counts_all_runs_and_what_was_given_back(tmp_path: Path) -> None:
-    store = FileSpillStore(str(tmp_path), 3 * BLOCK_BYTES)
-    first, second, third = (store.append(None, OWNER, records(n, n + 1)) for n in range(3))
-    store.append(second, OWNER, records(3, 4))  # in the block that it has
-    with pytest.raises(SpillError):
-        store.append(None, OWNER, records(4, 5))
-    with pytest.raises(SpillError):
-        store.append(third, OWNER, records(4, 2_000))
+    store = RocksSpillStore(str(tmp_path), 4_000)
+    first = store.append(None, OWNER, records(0, 100))
+    first_bytes = store.disk_bytes
+    second = store.append(None, OWNER, records(0, 300))
+    both_bytes = store.disk_bytes
+    assert 3_000 < both_bytes < 4_000
+    for run in (None, first, second):
+        with pytest.raises(SpillError, match=r"pending\.disk\.max\.bytes=4000"):
+            store.append(run, OWNER, records(300, 600))
+    assert store.disk_bytes == both_bytes
+    third = store.append(None, OWNER, records(0, 1))
     store.delete(first)
-    store.append(None, OWNER, records(4, 5))
-    assert store.disk_bytes == 3 * BLOCK_BYTES
-    assert [r.offset() for r in store.read(second)] == [1, 3]
-    assert [r.offset() for r in store.read(third)] == [2]
+    assert store.disk_bytes < both_bytes - first_bytes + 200
+    store.append(third, OWNER, records(1, 101))
+    assert [r.offset() for r in store.read(second)] == list(range(300))
+    assert [r.offset() for r in store.read(third)] == list(range(101))
     store.close()
 
 
-@pytest.mark.parametrize("room", [0, 1, 7, 8, 9, 5_000, 30_000])
-def test_a_full_disk_leaves_a_run_as_it_was_and_no_part_behind(
-    tmp_path: Path, disk: Disk, room: int
-) -> None:
-    store = FileSpillStore(str(tmp_path))
+@pytest.mark.parametrize("room", [0, 1, 5_000, 30_000])
+def test_a_full_disk_leaves_a_run_as_it_was(tmp_path: Path, disk: Disk, room: int) -> None:
+    store = RocksSpillStore(str(tmp_path))
     pending_map = PendingTransactionMap(0, store)
     pending = pending_map.view()[b"x"] = PendingTransaction(OWNER, b"x", 0)
     for start in (0, 3_000):
-        before = size_on_disk(tmp_path)
         pending.records += records(start, start + 3_000)
         pending_map.charge([pending])
         disk.room = room
@@ -190,63 +164,84 @@ def test_a_full_disk_leaves_a_run_as_it_was_and_no_part_behind(
             with pytest.raises(SpillError, match="No space left"):
                 pending_map.enforce()
             assert pending.count == start + 3_000
-            assert size_on_disk(tmp_path) == before
+            assert [r.offset() for r in pending_map.stream(pending)] == list(range(start + 3_000))
         disk.room = 10**9
         pending_map.enforce()
         assert not pending.records
     assert [r.offset() for r in pending_map.stream(pending)] == list(range(6_000))
-    assert size_on_disk(tmp_path) == store.spilled_bytes
     store.close()
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_takes_little_at_a_time_is_written_in_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_more_than_the_disk_takes_at_a_time_waits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def pwritev(descriptor: int, parts: list[bytes], position: int) -> int:
-        return os.pwrite(descriptor, parts[0][:5], position)
+    monkeypatch.setattr(generations, "WRITE_BUFFER_BYTES", 64 * 1024)
+    opened = generations.Generations(tmp_path, 10**9)
+    put, waits = opened._put, []
 
-    def pwrite(descriptor: int, data: Any, position: int) -> int:
-        return os.pwrite(descriptor, data[:1_000], position)
+    def count(*arguments: Any) -> bool:
+        waits.append(not put(*arguments))
+        return not waits[-1]
 
-    little = Disk(0)
-    monkeypatch.setattr(little, "pwritev", pwritev)
-    monkeypatch.setattr(little, "pwrite", pwrite)
-    monkeypatch.setattr(spill, "os", little)
-    store = FileSpillStore(str(tmp_path))
-    run = store.append(None, OWNER, records(0, 2_500))
-    assert [r.offset() for r in store.read(run)] == list(range(2_500))
-    store.close()
+    monkeypatch.setattr(opened, "_put", count)
+    generation = opened.writable(0)
+    for number in range(200):
+        opened.put(generation, b"%d" % number, bytes(100_000))
+    assert any(waits)
+    assert all(opened.get(generation, b"%d" % number) == bytes(100_000) for number in range(200))
+    opened.close()
+
+
+def test_a_disk_that_takes_nothing_any_more_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(generations, "WRITE_TIMEOUT_S", 0.05)
+    opened = generations.Generations(tmp_path, 10**9)
+    generation = opened.writable(0)
+    monkeypatch.setattr(opened, "_put", lambda *_: False)
+    with pytest.raises(SpillError, match=r"took nothing.*pending\.dir"):
+        opened.put(generation, b"key", b"value")
+    opened.close()
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 1 MiB."""
+    """A real file system of 8 MiB."""
     mounted = tmp_path / "mounted"
     mounted.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mounted)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(mounted)]
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("file systems can't be mounted here")
     yield mounted
     subprocess.run(["umount", str(mounted)], check=True)
 
 
-def test_a_real_disk_of_1_mib_full_and_free_again(small_disk: Path) -> None:
-    store = FileSpillStore(str(small_disk))
-    run = store.append(None, OWNER, records(0, 10_000))
-    ballast = small_disk / "ballast"
-    with ballast.open("wb", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(bytes(4_096))
+def test_trap_25_a_real_disk_full_of_pending_records(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generations, "WRITE_BUFFER_BYTES", 1024 * 1024)
+    store = RocksSpillStore(str(small_disk))
+    value = bytes(10_000)
+    run, written = store.append(None, OWNER, records(0, 1)), 1
+    error = None
+    while error is None and written < 5_000:
+        try:
+            store.append(run, OWNER, records(written, written + 50, value))
+            written += 50
+        except SpillError as caught:
+            error = str(caught)
+    assert "No space left" in str(error)
+    # With what never reached the disk.
+    assert [r.offset() for r in store.read(run)] == list(range(written))
     with pytest.raises(SpillError, match="No space left"):
-        store.append(run, OWNER, records(10_000, 40_000))
-    with pytest.raises(SpillError, match="No space left"):
-        store.append(None, OWNER, records(0, 40_000))
-    assert sum(1 for _ in store.read(run)) == 10_000
-    ballast.unlink()
-    store.append(run, OWNER, records(10_000, 20_000))
-    assert [r.offset() for r in store.read(run)] == list(range(20_000))
+        store.append(None, OWNER, records(0, 500, value))
     store.close()
     assert list(small_disk.iterdir()) == []
+    again = RocksSpillStore(str(small_disk))
+    run = again.append(None, OWNER, records(0, 500, value))
+    assert [r.offset() for r in again.read(run)] == list(range(500))
+    again.close()
 
 
 def test_trap_25_what_a_dead_process_left_is_deleted_at_start(tmp_path: Path) -> None:
@@ -270,11 +265,11 @@ def test_trap_25_what_a_dead_process_left_is_deleted_at_start(tmp_path: Path) ->
         assert other.stdout is not None
         theirs = Path(other.stdout.readline().decode().strip())
         mine = ScratchDirectory.make(tmp_path)
-        FileSpillStore(str(tmp_path)).close()
+        RocksSpillStore(str(tmp_path)).close()
         assert set(tmp_path.iterdir()) == {mine.path, theirs, foreign}
         other.send_signal(signal.SIGKILL)
         other.wait()
-        FileSpillStore(str(tmp_path)).close()
+        RocksSpillStore(str(tmp_path)).close()
         assert set(tmp_path.iterdir()) == {mine.path, foreign}
         mine.remove()
     assert set(tmp_path.iterdir()) == {foreign}
