@@ -7,7 +7,7 @@ LOCKS := requirements.lock make/build.lock make/jdk.lock
 SIDE_BY_SIDE := -n 2 --dist loadfile
 export PYTHON
 
-.PHONY: help demo test test-all check search bench bench-failover bench-recovery bench-spill simulate proto lock clean
+.PHONY: help demo test test-all check search bench bench-failover bench-recovery bench-spill bench-spark simulate proto lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -47,6 +47,9 @@ bench-recovery: $(READY) ## Measure how long a coordinator loads a long journal 
 
 bench-spill: $(READY) ## Measure memory and time of a 5 GB transaction (ARGS="--gigabytes 2")
 	$(BIN)/python -m benchmarks.spill $(ARGS)
+
+bench-spark: $(READY) ## Measure Spark's sink, sources and audit (ARGS="--only sink --rounds 1")
+	$(BIN)/python -m benchmarks.spark $(ARGS)
 
 proto: $(READY) ## Generate Python from the .proto files
 	make/proto.sh

@@ -85,21 +85,19 @@ def print_outcome(console: Console, outcome: SparkOutcome, reasons: Sequence[str
 
 def _iov_table(rows: Sequence[dict[str, Any]]) -> Table:
     table = Table(title="committed input offsets, as recovered", title_justify="left")
-    for name in ("group", "topic"):
-        table.add_column(name, overflow="fold")
+    table.add_column("group", no_wrap=True, overflow="ellipsis")
+    table.add_column("topic", no_wrap=True)
     for name in ("partition", "offset", "lag"):
-        table.add_column(name, justify="right")
-    table.add_column("committed at")
-    table.add_column("by", overflow="fold")
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("committed at", no_wrap=True)
     for row in rows:
         table.add_row(
             row["group"],
-            f"{row['topic']}",
+            row["topic"],
             f"{row['partition']}",
             f"{row['offset']:,}",
             _MISSING if row["lag"] is None else f"{row['lag']:,}",
             _time(row["committed_ms"]),
-            row["txid"],
         )
     return table
 
@@ -118,7 +116,7 @@ def _rows(outcome: SparkOutcome) -> list[tuple[str, str, str]]:
         ("micro-batches committed", f"{outcome.committed:,}", "one transaction each"),
         ("transactions aborted", f"{outcome.aborted:,}", ""),
         ("driver kills survived", f"{kills.happened}", "each left an open transaction"),
-        ("time", f"{outcome.elapsed_s:.1f} s", "until all is booked, kills and restarts included"),
+        ("time", f"{outcome.elapsed_s:.1f} s", "kills and restarts included"),
         ("entries/s", f"{outcome.entries_per_s:,.0f}", "committed in the ledger"),
         *_recovered(outcome),
         *_audited(outcome),

@@ -1,0 +1,1 @@
+"""The Spark benchmark: exactly-once beside Spark's own Kafka connector, and the audit."""

@@ -1,0 +1,197 @@
+"""`python -m benchmarks.spark`: what exactly-once costs in Spark, and how quick an audit is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from logtx.integration.kafka import LocalKafkaError
+from logtx.integration.kafka.jars import KAFKA_VERSION
+from logtx.journal.errors import LogtxError
+
+from .. import document
+from ..cluster import CoordinatorFailedError, cluster
+from ..model import Json
+from ..report import circumstances, number
+from .measure import (
+    BATCH_RECORDS,
+    BATCHES,
+    PARTITIONS,
+    TRANSACTION_RECORDS,
+    VALUE_BYTES,
+    Audited,
+    Bench,
+    Compared,
+    NotMeasuredError,
+    Overhead,
+)
+from .session import MASTER, MEMORY, session_at
+
+RECORDS: Final = 1_000_000
+AUDIT_RECORDS: Final = 10_000_000
+ROUNDS: Final = 3
+OVERHEAD_GOAL_MS: Final = 150.0
+AUDIT_GOAL: Final = 150_000.0
+AUDIT_GOAL_GB: Final = 4.0
+_RATIO_COLUMNS: Final = ("what", "unit", "beside", "logtx", "ratio", "goal")
+_BATCH_COLUMNS: Final = ("micro-batch into", "median ms", "more than the bare sink ms", "goal ms")
+_AUDIT_COLUMNS: Final = (
+    "audit of records",
+    "s",
+    "records/s",
+    "goal",
+    "all processes GB",
+    "goal GB",
+)
+_METHOD: Final = """\
+`make bench-spark`: one session ({master}, {memory} for the JVM), one broker, one coordinator, all
+on this machine. Sides run in turn, {rounds} times; shown are medians, and the ratio of the medians
+with the least and the most of the rounds. Values of {value} bytes, {partitions} partitions.
+
+Sinks write a batch of {partitions} tasks into a new topic, after a smaller round that does not
+count; Spark's Kafka sink has its defaults. Sources read one log of committed transactions of
+{transaction} records, all columns, into Spark's `noop` sink; the plain connectors deliver markers
+too. The bare Python source and sink (`benchmarks/spark/bare.py`) are what is left without
+transactions: a consumer, or a producer, and Arrow. Micro-batches have {batch} records in 2 tasks;
+the median of the last {counted} of {batches} counts. The audit's memory is the resident one of this
+process, the JVM and all workers at once, where pages that workers share count for each."""
+
+
+class Part(StrEnum):
+    """What can be measured alone."""
+
+    SINK = "sink"
+    SOURCES = "sources"
+    BATCHES = "micro-batches"
+    AUDIT = "audit"
+
+
+def _met(is_met: bool) -> str:
+    return "met" if is_met else "**missed**"
+
+
+def ratio_row(compared: Compared) -> list[str]:
+    """Of two sides."""
+    of = compared.ratio
+    return [
+        compared.title,
+        compared.unit,
+        number(median(compared.baseline)),
+        number(median(compared.candidate)),
+        f"{of.median:.2f} ({of.least:.2f} to {of.most:.2f})",
+        f"≥ {compared.goal:g}, {_met(of.median >= compared.goal)}",
+    ]
+
+
+def batch_rows(overhead: Overhead) -> list[list[str]]:
+    """Of each sink."""
+    bare_ms = median(overhead.bare_ms)
+    rows = [["a bare Python sink", number(bare_ms), "", ""]]
+    for title, times_ms in (
+        ("Spark's own Kafka sink", overhead.kafka_ms),
+        ("logtx", overhead.logtx_ms),
+    ):
+        more_ms = median(times_ms) - bare_ms
+        rows.append([title, number(median(times_ms)), f"{more_ms:.0f}", ""])
+    rows[-1][-1] = f"≤ {OVERHEAD_GOAL_MS:g}, {_met(more_ms <= OVERHEAD_GOAL_MS)}"
+    return rows
+
+
+def audit_row(audited: Audited) -> list[str]:
+    """Of an audit."""
+    gigabytes = audited.peak_bytes / 1e9
+    return [
+        f"{audited.records:,}",
+        number(audited.seconds),
+        number(audited.records_per_s),
+        f"≥ {AUDIT_GOAL:,.0f}, {_met(audited.records_per_s >= AUDIT_GOAL)}",
+        f"{gigabytes:.2f}",
+        f"≤ {AUDIT_GOAL_GB:g}, {_met(gigabytes <= AUDIT_GOAL_GB)}",
+    ]
+
+
+Tables = list[tuple[Sequence[str], list[list[str]]]]
+
+
+def _measure(bench: Bench, parts: Sequence[Part], sizes: tuple[int, int], rounds: int) -> Tables:
+    records, audit_records = sizes
+    tables: Tables = []
+    ratios: list[list[str]] = []
+    if Part.SINK in parts:
+        ratios.append(ratio_row(bench.sink(records, rounds)))
+    if Part.SOURCES in parts:
+        ratios += map(ratio_row, bench.sources(records, rounds))
+    if ratios:
+        tables.append((_RATIO_COLUMNS, ratios))
+    if Part.BATCHES in parts:
+        tables.append((_BATCH_COLUMNS, batch_rows(bench.overhead(rounds))))
+    if Part.AUDIT in parts:
+        tables.append((_AUDIT_COLUMNS, [audit_row(bench.audit(audit_records))]))
+    return tables
+
+
+def _chapter(tables: Tables, rounds: int) -> Json:
+    found = circumstances(KAFKA_VERSION)
+    found["versions"]["PySpark"] = version("pyspark")
+    return {
+        **found,
+        "title": "Spark",
+        "method": _METHOD.format(
+            master=MASTER,
+            memory=MEMORY,
+            rounds=rounds,
+            value=VALUE_BYTES,
+            partitions=PARTITIONS,
+            transaction=f"{TRANSACTION_RECORDS:,}",
+            batch=BATCH_RECORDS,
+            batches=BATCHES,
+            counted=BATCHES - BATCHES // 3,
+        ),
+        "tables": [{"columns": list(columns), "rows": rows} for columns, rows in tables],
+    }
+
+
+def spark(
+    *,
+    only: Annotated[list[Part] | None, typer.Option(help="Measure this; may be repeated.")] = None,
+    records: Annotated[int, typer.Option(min=1_000, help="Of sinks and sources.")] = RECORDS,
+    audit_records: Annotated[int, typer.Option(min=1_000, help="Of the audit.")] = AUDIT_RECORDS,
+    rounds: Annotated[int, typer.Option(min=1, help="Repetitions.")] = ROUNDS,
+    write_docs: Annotated[
+        bool, typer.Option("--write-docs", help="Write the chapter of docs/benchmarks.md.")
+    ] = False,
+) -> None:
+    """Measure what exactly-once costs in Spark, and how quick an audit is."""
+    console = Console()
+    try:
+        with TemporaryDirectory(prefix="logtx-spark-") as name, cluster() as (servers, _):
+            directory = Path(name)
+            with session_at(directory) as session:
+                bench = Bench(
+                    session, servers, directory, lambda what: console.print(what, style="dim")
+                )
+                tables = _measure(bench, only or list(Part), (records, audit_records), rounds)
+                bench.close()
+    except (LocalKafkaError, LogtxError, CoordinatorFailedError, NotMeasuredError) as error:
+        console.print(str(error), style="red", markup=False)
+        raise typer.Exit(1) from error
+    for columns, rows in tables:
+        table = Table(*columns)
+        for row in rows:
+            table.add_row(*(text.replace("**", "") for text in row))
+        console.print(table)
+    if write_docs:
+        document.write_chapter("spark", _chapter(tables, rounds))
+
+
+if __name__ == "__main__":
+    typer.run(spark)

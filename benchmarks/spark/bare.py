@@ -1,0 +1,157 @@
+"""A Python source and a Python sink of Kafka's records without transactions, to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+from ..clients import CONSUMER, PRODUCER
+
+_BATCH: Final = 10_000
+_TIMEOUT_S: Final = 60.0
+_TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+
+class BareFailedError(Exception):
+    """A record was not delivered, or none came."""
+
+
+class Bare(DataSource):
+    """The format "bare"; options ``servers`` and ``topic``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Of the format."""
+        return "bare"
+
+    def schema(self) -> str:
+        """Kafka's columns."""
+        return (
+            "key binary, value binary, topic string, partition int, offset bigint, "
+            "timestamp timestamp, timestampType int"
+        )
+
+    def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002
+        """Of a batch."""
+        return BareReader(self.options["servers"], self.options["topic"])
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: ARG002, N802 - Spark's name
+        """Of a stream."""
+        return BareWriter(self.options["servers"], self.options["topic"])
+
+
+@dataclass(frozen=True)
+class Whole(InputPartition):
+    """All of a partition."""
+
+    partition: int
+    start: int
+    end: int
+
+
+class BareReader(DataSourceReader):
+    """Reads every record there is, markers too."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._servers = servers
+        self._topic = topic
+
+    def _consumer(self) -> Consumer:
+        return Consumer(
+            {
+                **CONSUMER,
+                "bootstrap.servers": self._servers,
+                "group.id": "bare",
+                "isolation.level": "read_uncommitted",
+            }
+        )
+
+    def partitions(self) -> list[InputPartition]:
+        """One task for each partition."""
+        consumer = self._consumer()
+        try:
+            count = len(
+                consumer.list_topics(self._topic, timeout=30).topics[self._topic].partitions
+            )
+            places = [TopicPartition(self._topic, number) for number in range(count)]
+            return [
+                Whole(place.partition, *consumer.get_watermark_offsets(place, timeout=30))
+                for place in places
+            ]
+        finally:
+            consumer.close()
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """A task's records as Arrow batches."""
+        assert isinstance(partition, Whole)
+        if partition.start == partition.end:
+            return
+        consumer = self._consumer()
+        consumer.assign([TopicPartition(self._topic, partition.partition, partition.start)])
+        following = partition.start
+        try:
+            while following < partition.end:
+                records = consumer.consume(_BATCH, _TIMEOUT_S)
+                if not records:
+                    raise BareFailedError("no record came")
+                following = (records[-1].offset() or 0) + 1
+                yield _batch(records)
+        finally:
+            consumer.close()
+
+
+def _batch(records: list[Message]) -> Any:
+    stamps = [record.timestamp() for record in records]
+    columns = [
+        pa.array([record.key() for record in records], pa.binary()),
+        pa.array([record.value() for record in records], pa.binary()),
+        pa.array([record.topic() for record in records], pa.string()),
+        pa.array([record.partition() for record in records], pa.int32()),
+        pa.array([record.offset() for record in records], pa.int64()),
+        pa.array([ms * 1000 for _, ms in stamps], pa.int64()).cast(_TIMESTAMP),
+        pa.array([kind - 1 for kind, _ in stamps], pa.int32()),
+    ]
+    names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+    return pa.RecordBatch.from_arrays(columns, names)
+
+
+class BareWriter(DataSourceArrowWriter):
+    """Writes values at least once: flushed by each task, with nothing for `commit` to do."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._servers = servers
+        self._topic = topic
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """A task's records."""
+        producer = Producer({**PRODUCER, "bootstrap.servers": self._servers})
+        failures: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _message: Message) -> None:
+            if error is not None:
+                failures.append(error)
+
+        for batch in iterator:
+            for value in batch.column("value").to_pylist():
+                producer.produce(self._topic, value, on_delivery=delivered)
+                producer.poll(0)
+        if producer.flush(_TIMEOUT_S) or failures:
+            raise BareFailedError(f"records were not delivered: {failures[:1]}")
+        return WriterCommitMessage()
+
+    def commit(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803
+        """Nothing is left to do."""
+
+    def abort(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803
+        """What is written stays."""

@@ -1,0 +1,83 @@
+"""The session that is measured, and how much memory all of its processes take."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import psutil
+
+from logtx.integration.spark.session import close_keeper, start_session
+
+from .bare import Bare
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+MASTER: Final = "local[2]"
+MEMORY: Final = "2g"
+_EVERY_S: Final = 0.5
+
+
+@contextmanager
+def session_at(directory: Path) -> Iterator[Any]:
+    """A session on this machine alone, with the formats "logtx" and "bare"."""
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    # Spark's workers import the bare source and sink.
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(directory / "local"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.sql.shuffle.partitions": "4",
+    }
+    session = start_session(MASTER, MEMORY, settings)
+    session.dataSource.register(Bare)
+    try:
+        yield session
+    finally:
+        session.stop()
+        close_keeper()
+
+
+class PeakMemory:
+    """The most that this process and all below it have held at once. A context manager.
+
+    Pages that forked workers share are counted for each of them: it is an upper bound.
+    """
+
+    def __init__(self) -> None:
+        self.peak_bytes = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def _watch(self) -> None:
+        me = psutil.Process()
+        while not self._ended.wait(_EVERY_S):
+            total = 0
+            for process in (me, *me.children(recursive=True)):
+                try:
+                    total += process.memory_info().rss
+                except psutil.NoSuchProcess:
+                    continue  # it has just ended
+            self.peak_bytes = max(self.peak_bytes, total)
+
+    def __enter__(self) -> Self:
+        """Begin to watch."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop."""
+        self._ended.set()
+        self._thread.join()
