@@ -24,7 +24,7 @@ from logtx.journal.errors import LogtxError
 from logtx.producer.transaction import Transaction
 from tests.integration.spark.conftest import make_session
 
-KILLED = -signal.SIGKILL
+PADDED_BYTES = 16_384
 
 
 class CommitLostError(LogtxError):
@@ -110,6 +110,8 @@ def faulty(fault: str, config: dict[str, Any]) -> Callable[[Any], Any]:
 
         context = TaskContext.get()
         for batch in batches:
+            if fault == "slow-task":
+                batch = padded(batch)  # noqa: PLW2901
             half = max(batch.num_rows // 2, 1)
             yield batch.slice(0, half)
             if context.partitionId() == 0 and fault == "task-once" and not context.attemptNumber():
@@ -122,6 +124,14 @@ def faulty(fault: str, config: dict[str, Any]) -> Callable[[Any], Any]:
             yield batch.slice(half)
 
     return through
+
+
+def padded(batch: Any) -> Any:
+    """With values so large that what stands between tasks' processes does not hold them back."""
+    import pyarrow as pa
+
+    values = [value.ljust(PADDED_BYTES) for value in batch.column(0).to_pylist()]
+    return pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], ["value"])
 
 
 def main(config: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from .conftest import ROOT, committed, eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 DRIVER = Path(__file__).with_name("driver.py")
-RUN_S = 300
+RUN_S = 400
 
 
 class Drivers:
@@ -79,7 +79,8 @@ class Drivers:
 
     def check(self) -> None:
         """Row for row, none twice, none missing."""
-        found = Counter(v for *_, v in committed(self.cluster, self.target, self.produced))
+        rows = committed(self.cluster, self.target, self.produced)
+        found = Counter(value.rstrip() for *_, value in rows)
         assert found == Counter(b"%d" % n for n in range(self.produced))
 
 
@@ -220,8 +221,12 @@ def test_speculative_attempts(on_executors: Callable[..., Drivers]) -> None:
         spark__speculation__multiplier="1.2",
         spark__speculation__quantile="0.1",
         spark__speculation__minTaskRuntime="1s",
+        # So that rows get from the sleeping attempt to its writer a few at a time.
+        spark__sql__execution__arrow__maxRecordsPerBatch="5",
+        spark__buffer__size="64",
     )
-    assert drivers.run("slow-task", slow_s=100) == 0, drivers.log(1)[-3000:]
+    # It sleeps for longer than is waited for: only another attempt can end the job.
+    assert drivers.run("slow-task", slow_s=RUN_S * 2) == 0, drivers.log(1)[-3000:]
     # The first attempt wrote a half, and slept while the second one won.
     raw = drivers.cluster.consumer(drivers.target, isolation_level="read_uncommitted")
     written = 0
