@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+from logtx.integration import spark
 from logtx.integration.demo import DemoOptions
 from logtx.integration.demo.errors import DemoError
 from logtx.integration.demo.flights import decode_entry, encode_flight, read_flights
@@ -29,8 +30,11 @@ from logtx.integration.demo.spark.display import SparkSnapshot, print_outcome
 from logtx.integration.demo.spark.inspector import Inspection, read_export
 from logtx.integration.demo.spark.killer import KILLS_MAX, DriverKiller, kills_for
 from logtx.integration.demo.spark.processes import SparkChild
+from logtx.integration.demo.spark.supervisor import _check_spark, run_spark_demo
 from logtx.integration.demo.spark.verdict import SparkOutcome, reasons_against
 from logtx.integration.demo.verdict import Tally
+from logtx.integration.kafka.errors import LocalKafkaError
+from logtx.integration.spark.errors import PySparkMissingError
 
 GROUP = "ledger-of-default"
 
@@ -191,6 +195,25 @@ def test_spark_with_chaos_is_refused() -> None:
         with pytest.raises(DemoError, match="leave --chaos and --coordinators away"):
             options.check()
     DemoOptions(spark=True).check()
+
+
+def test_a_missing_pyspark_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(vars(spark), "connector_jars", raising=False)
+    monkeypatch.setattr(spark, "find_spec", lambda _name: None)
+    with pytest.raises(PySparkMissingError, match=r"pip install 'logtx\[spark\]'"):
+        run_spark_demo(DemoOptions(spark=True))
+
+
+def test_without_the_connector_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def jars() -> list[str]:
+        raise LocalKafkaError("the jars can't be had\nfor a reason")
+
+    monkeypatch.setitem(vars(spark), "connector_jars", jars)
+    monkeypatch.setattr("logtx.integration.spark.session.check_java", lambda: None)
+    _check_spark(Console())
+    assert capsys.readouterr().out == "The audit reads through Python: the jars can't be had\n"
 
 
 # ---- what it is made of ----------------------------------------------------------------------

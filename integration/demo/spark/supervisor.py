@@ -17,7 +17,8 @@ from rich.console import Console
 from ....journal.errors import LogtxError
 from ....journal.log import Log
 from ....journal.open import open_log
-from ...spark.jars import connector_jars
+from ... import spark
+from ...kafka.errors import LocalKafkaError
 from ..afterwards import keep, print_logs
 from ..cluster import (
     PARTITIONS,
@@ -89,11 +90,16 @@ def run_spark_demo(options: DemoOptions) -> int:
 
 def _check_spark(console: Console) -> None:
     """Raise SparkError where Spark can't run; get its Kafka connector, which may take a while."""
+    connector_jars = spark.connector_jars  # says so where PySpark is missing
     from ...spark.session import check_java
 
     check_java()
-    with console.status("Getting Spark's Kafka connector …"):
-        connector_jars()
+    try:
+        with console.status("Getting Spark's Kafka connector …"):
+            connector_jars()
+    except LocalKafkaError as error:
+        sentence = str(error).splitlines()[0]
+        console.print(f"The audit reads through Python: {sentence}", style="dim", soft_wrap=True)
 
 
 class SparkDemo:
