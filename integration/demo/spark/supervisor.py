@@ -51,7 +51,7 @@ STALL_S: Final = 300.0
 _BATCHES: Final = 6
 """About as many micro-batches as there are flights for."""
 _BATCH_FLIGHTS_MAX: Final = 20_000
-_TICK_S: Final = 0.005
+_TICK_S: Final = 0.02
 _STATUS_EVERY_S: Final = 0.25
 _END_TIMEOUT_S: Final = 60.0
 
