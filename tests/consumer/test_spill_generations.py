@@ -15,6 +15,7 @@ from logtx.consumer import generations, spill
 from logtx.consumer.generations import WRITE_BUFFER_BYTES, Generation
 from logtx.consumer.pending import Record
 from logtx.consumer.spill import RocksSpillStore
+from logtx.journal.errors import SpillError
 
 from .rocks import Disk
 
@@ -159,9 +160,13 @@ def test_space_is_free_on_the_disk_itself(monkeypatch: pytest.MonkeyPatch, tmp_p
     # What is still in buffers is not on the disk.
     assert 50e6 - 3 * WRITE_BUFFER_BYTES < size_on_disk(tmp_path) < 52e6
     assert 50e6 < store.disk_bytes < 51e6
+    reading = store.read(large)
+    next(reading)
     store.delete(large)
     assert store.disk_bytes < 2 * WRITE_BUFFER_BYTES + 100_000
     assert size_on_disk(tmp_path) < 2 * WRITE_BUFFER_BYTES + 2_000_000
+    with pytest.raises(SpillError, match="closed"):
+        list(reading)
     assert len(list(store.read(small))) == 20
     store.delete(small)
     assert list(tmp_path.iterdir()) == []
