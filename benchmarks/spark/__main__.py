@@ -62,8 +62,8 @@ count; Spark's Kafka sink has its defaults. Sources read one log of committed tr
 {transaction} records, all columns, into Spark's `noop` sink; the plain connectors deliver markers
 too. The bare Python source and sink (`benchmarks/spark/bare.py`) are what is left without
 transactions: a consumer, or a producer, and Arrow. Micro-batches have {batch} records in 2 tasks;
-the median of the last {counted} of {batches} counts. The audit's memory is the resident one of this
-process, the JVM and all workers at once, where pages that workers share count for each."""
+the median of the last {counted} of {batches} counts. The audit's memory is that of this process,
+the JVM and all workers at once, without the broker."""
 
 
 class Part(StrEnum):

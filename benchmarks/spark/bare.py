@@ -102,7 +102,9 @@ class BareReader(DataSourceReader):
         following = partition.start
         try:
             while following < partition.end:
-                records = consumer.consume(_BATCH, _TIMEOUT_S)
+                # Not more than there are: it would wait for them.
+                count = min(_BATCH, partition.end - following)
+                records = consumer.consume(count, _TIMEOUT_S)
                 if not records:
                     raise BareFailedError("no record came")
                 following = (records[-1].offset() or 0) + 1

@@ -49,7 +49,7 @@ def session_at(directory: Path) -> Iterator[Any]:
 class PeakMemory:
     """The most that this process and all below it have held at once. A context manager.
 
-    Pages that forked workers share are counted for each of them: it is an upper bound.
+    Of pages that forked workers share each has its part (Linux's proportional set size).
     """
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class PeakMemory:
             total = 0
             for process in (me, *me.children(recursive=True)):
                 try:
-                    total += process.memory_info().rss
+                    total += process.memory_full_info().pss
                 except psutil.NoSuchProcess:
                     continue  # it has just ended
             self.peak_bytes = max(self.peak_bytes, total)

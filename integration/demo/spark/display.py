@@ -85,7 +85,7 @@ def print_outcome(console: Console, outcome: SparkOutcome, reasons: Sequence[str
 
 def _iov_table(rows: Sequence[dict[str, Any]]) -> Table:
     table = Table(title="committed input offsets, as recovered", title_justify="left")
-    table.add_column("group", no_wrap=True, overflow="ellipsis")
+    table.add_column("group", overflow="fold")
     table.add_column("topic", no_wrap=True)
     for name in ("partition", "offset", "lag"):
         table.add_column(name, justify="right", no_wrap=True)
