@@ -52,6 +52,8 @@ def _options() -> Options:
     options.set_max_write_buffer_number(2)
     options.set_db_write_buffer_size(2 * WRITE_BUFFER_BYTES)
     options.set_max_open_files(256)
+    # A file is synced at its end; what is on its way before need not be waited for then.
+    options.set_bytes_per_sync(_MIB)
     options.set_compression_type(DBCompressionType.none())
     options.set_disable_auto_compactions(True)
     # Without compactions files stay in level 0, and would soon stop all writing.
