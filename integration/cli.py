@@ -297,8 +297,12 @@ def demo(
     logtx demo --flights 20000 --spark
     ```
     """
-    from .demo import DemoOptions, run_demo, run_spark_demo
+    from .demo import DemoOptions
 
+    if spark:
+        from .demo import run_spark_demo as run
+    else:
+        from .demo import run_demo as run
     options = DemoOptions(
         flights=flights,
         coordinators=coordinators,
@@ -308,7 +312,7 @@ def demo(
         data_dir=data_dir,
         bootstrap_servers=bootstrap_servers,
     )
-    raise typer.Exit(run_spark_demo(options) if spark else run_demo(options))
+    raise typer.Exit(run(options))
 
 
 def _on_sigterm(_signal: int, _frame: FrameType | None) -> None:

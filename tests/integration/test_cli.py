@@ -99,6 +99,19 @@ def test_demo_gets_its_options_and_gives_its_status(monkeypatch: pytest.MonkeyPa
     ]
 
 
+def test_the_spark_demo_gets_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[DemoOptions] = []
+
+    def run_spark_demo(options: DemoOptions) -> int:
+        seen.append(options)
+        return 7
+
+    given = {"run_spark_demo": run_spark_demo, "DemoOptions": DemoOptions}
+    fake_module(monkeypatch, "logtx.integration.demo", **given)
+    assert run_main(monkeypatch, "demo", "--spark", "--flights", "5") == 7
+    assert seen == [DemoOptions(flights=5, spark=True)]
+
+
 def test_up_gets_a_port_for_each_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[UpOptions] = []
 
