@@ -487,7 +487,7 @@ def run_and_check(directory: Path, flights: int, timeout_s: float) -> None:
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(600)  # 40 s on a machine that does nothing else
+@pytest.mark.timeout(600)  # a minute of CPU, which a busy machine takes its time for
 def test_flights_survive_a_kill_of_the_driver(tmp_path: Path) -> None:
     run_and_check(tmp_path, 500, 580)
 
