@@ -28,6 +28,8 @@ class KeeperError(SparkError):
 class SchemaError(ConfigError, SparkError):
     """A DataFrame's columns are not those of Kafka's convention."""
 
+    code = 0  # it never crosses the wire, where its parent's would stand for the parent
+
 
 class BatchGapError(SparkError):
     """Micro-batches between the last committed one and this one were written elsewhere."""
