@@ -3,8 +3,8 @@
 BIN := .venv/bin
 READY := .venv/.logtx-ready
 LOCKS := requirements.lock make/build.lock make/jdk.lock
-# Most tests wait for brokers: two files at a time, each with a Kafka of its own.
-SIDE_BY_SIDE := -n 2 --dist loadfile
+# Most tests wait for brokers: three files at a time, each with a Kafka of its own.
+SIDE_BY_SIDE := -n 3 --dist loadfile
 export PYTHON
 
 .PHONY: help demo test test-all check search bench bench-failover bench-recovery bench-spill bench-spark simulate proto lock clean

@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from logtx.integration.kafka import LocalKafka
+from logtx.integration.testing import Cluster
 from logtx.journal.kafka_log import KafkaLog
 from logtx.journal.log import Log
 from logtx.journal.memory_log import MemoryLog
@@ -29,6 +30,22 @@ def mock_cluster() -> Iterator[str]:
     broker = next(iter(holder.list_topics(timeout=10).brokers.values()))
     yield f"{broker.host}:{broker.port}"
     del holder
+
+
+@pytest.fixture(scope="session")
+def _logtx_session_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """The plugin's, apart from the rest of the session.
+
+    Its coordinator is a process, which nothing that a test breaks on purpose in this one reaches,
+    and has a Kafka where no other test's coordinators take their share of the journal.
+    """
+    with LocalKafka(tmp_path_factory.mktemp("kafka")) as kafka:
+        directory = tmp_path_factory.mktemp("coordinators")
+        cluster = Cluster.on_kafka(
+            kafka.bootstrap_servers, coordinators=1, directory=directory, delete_topics=False
+        )
+        yield cluster
+        cluster.close()
 
 
 @pytest.fixture(params=["memory", "mock", pytest.param("kafka", marks=pytest.mark.kafka)])

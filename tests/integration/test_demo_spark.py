@@ -486,6 +486,7 @@ def run_and_check(directory: Path, flights: int, timeout_s: float) -> None:
     await_no_process(directory)
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.timeout(600)  # a minute of CPU, which a busy machine takes its time for
 def test_flights_survive_a_kill_of_the_driver(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 
 from .checkers import CHECKERS, violations
@@ -9,11 +11,14 @@ from .mutations import MUTATIONS, Mutation
 from .test_simulation import ROOT, SEEDS
 from .world import simulate
 
+SEEN_AT: Final = {"deleted_key_begins_anew": 294, "stale_answers": 592}
+"""Where the rare ones were caught first: tried before the others, which takes half a minute."""
+
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_mutation_is_caught(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation.apply(monkeypatch.setattr)
-    for seed in range(SEEDS):
+    for seed in sorted(range(SEEDS), key=lambda seed: seed != SEEN_AT.get(mutation.name)):
         found = violations(simulate(seed))
         if mutation.checker in found:
             print(f"seed {seed}: {found}")
