@@ -1,9 +1,11 @@
-"""A real Apache Kafka on this machine: one KRaft node, started and stopped by us.
+"""A real Apache Kafka on this machine: one KRaft node or several, started and stopped by us.
 
-    from logtx.integration.kafka import LocalKafka
+    from logtx.integration.kafka import LocalCluster, LocalKafka
 
     with LocalKafka(Path("data")) as kafka:
         print(kafka.bootstrap_servers)
+    with LocalCluster(Path("data-of-three")) as kafka:
+        kafka.broker(2).kill()
 
 Names are loaded on first use: `python -m logtx.integration.kafka.jars` and the pytest plugin
 import this package and must pay for nothing that they do not use.
@@ -16,12 +18,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .broker import LocalKafka
+    from .cluster import LocalCluster
     from .errors import LocalKafkaError
+    from .node import Broker
     from .topics import create_topic
 
-__all__ = ["LocalKafka", "LocalKafkaError", "create_topic"]
+__all__ = ["Broker", "LocalCluster", "LocalKafka", "LocalKafkaError", "create_topic"]
 
-_HOMES = {"LocalKafka": ".broker", "LocalKafkaError": ".errors", "create_topic": ".topics"}
+_HOMES = {
+    "Broker": ".node",
+    "LocalCluster": ".cluster",
+    "LocalKafka": ".broker",
+    "LocalKafkaError": ".errors",
+    "create_topic": ".topics",
+}
 
 
 def __getattr__(name: str) -> object:

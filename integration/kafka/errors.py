@@ -64,5 +64,9 @@ class BrokerNotRunningError(LocalKafkaError):
     """The operation needs a running broker."""
 
 
+class NotInSyncError(LocalKafkaError):
+    """Replicas did not catch up in time; `details` names the partitions."""
+
+
 class TopicError(LocalKafkaError):
     """A topic could not be created, or exists with another partition count."""

@@ -1,0 +1,278 @@
+"""One broker of a local cluster, as a child process.
+
+Its state machine is small: stopped → running → (paused ↔ running) → stopped. What it runs on
+(ports, files, the cluster's id) comes from its cluster, which also holds the data directory.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from .child import last_lines, spawn
+from .directory import BrokerDir, Ports
+from .errors import BrokerNotRunningError, BrokerStartError, DataDirError
+from .java import Java
+from .ports import HOST, check_port
+from .topics import live_brokers
+
+_FORMAT_TIMEOUT_S: Final = 60
+_KILL_TIMEOUT_S: Final = 10
+_POLL_S: Final = 0.05
+_LOG_LINES: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a broker runs on, as long as its cluster holds the data directory."""
+
+    java: Java
+    jars: Sequence[Path]
+    heap_max_mib: int
+    cluster_id: str
+    ports: Ports
+    properties: Mapping[str, str]
+
+
+class Broker:
+    """One broker: `LocalCluster` makes them, and starts and stops them together.
+
+    An object is used from one thread at a time; different brokers from different threads.
+    """
+
+    def __init__(
+        self, broker_id: int, directory: BrokerDir, *, start_timeout_s: float, stop_timeout_s: float
+    ) -> None:
+        self.id: Final = broker_id
+        """Kafka's `node.id`, from 1 on."""
+        self._dir = directory
+        self._start_timeout_s = start_timeout_s
+        self._stop_timeout_s = stop_timeout_s
+        self._setup: Setup | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+        """Size of the log when the process was started: what lies below is of earlier ones."""
+
+    @property
+    def client_port(self) -> int:
+        """Where it listens for clients, whatever port they are told."""
+        return self._begun().ports.client
+
+    @property
+    def direct_server(self) -> str:
+        """`host:port` of its listener for other brokers: it answers clients as well, and names
+        the others' listeners of this kind, so that no proxy is in between."""
+        return f"{HOST}:{self._begun().ports.broker}"
+
+    @property
+    def log_path(self) -> Path:
+        """The broker's own log."""
+        return self._dir.server_log
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running broker. Raises BrokerNotRunningError."""
+        return self._running().pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the broker's process is alive (also while paused)."""
+        return self._process is not None and self._process.poll() is None
+
+    def log_tail(self) -> list[str]:
+        """The last lines of the broker's log, for a message that says why it died."""
+        log = self._dir.server_log
+        # A log that is shorter than it was has been rolled.
+        start = self._log_start if _size(log) >= self._log_start else 0
+        found = last_lines(log, _LOG_LINES, from_byte=start)
+        return found or last_lines(self._dir.console_log, _LOG_LINES)
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start it and wait until it answers, and the cluster has it among its brokers.
+
+        Nothing to do if it is running. Without a majority of the cluster's brokers none of them
+        becomes ready: then start several with `wait=False`, or all by `LocalCluster.start`.
+
+        Raises:
+            BrokerNotRunningError: the cluster is not started.
+            PortInUseError, BrokerStartError: it can't; then it is not running.
+        """
+        setup = self._begun()
+        if self.is_running:
+            return
+        for port in (setup.ports.client, setup.ports.broker, setup.ports.controller):
+            check_port(port)
+        self._launch(setup)
+        if wait:
+            try:
+                await_ready([self], frozenset({self.id}), self._start_timeout_s)
+            except BaseException:
+                self.kill()
+                raise
+
+    def stop(self) -> None:
+        """Orderly stop: SIGTERM, a bounded wait, then SIGKILL. Nothing to do if it is stopped.
+
+        Kafka waits for a majority of its brokers here; without one it is SIGKILL in the end.
+        """
+        self.ask_to_stop()
+        self.await_end(time.monotonic() + self._stop_timeout_s)
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would be. Nothing to do if it is stopped."""
+        process = self._process
+        if process is not None:
+            if process.poll() is None:
+                process.kill()
+            process.wait(_KILL_TIMEOUT_S)
+            self._process = None
+
+    def restart(self) -> None:
+        """Orderly stop and start; address and records stay. Raises as `start`."""
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """SIGSTOP: alive, silent, its connections open. Raises BrokerNotRunningError."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT after `pause()`. Raises BrokerNotRunningError."""
+        self._running().send_signal(signal.SIGCONT)
+
+    # --- for the cluster
+
+    def configure(self, setup: Setup) -> None:
+        """Write its files and format its storage, if that is new. Raises a LocalKafkaError."""
+        self._setup = setup
+        self._dir.write(setup.properties)
+        if (self._dir.kafka_data / "meta.properties").exists():
+            return
+        command = [
+            *self._java_command(setup),
+            "kafka.tools.StorageTool",
+            "format",
+            f"--cluster-id={setup.cluster_id}",  # with "=", for an id may begin with "-"
+            f"--config={self._dir.properties}",
+            "--ignore-formatted",
+        ]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, timeout=_FORMAT_TIMEOUT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise BrokerStartError(f"Cannot run {setup.java.program}: {error}.") from error
+        if done.returncode != 0:
+            lines = (done.stdout + done.stderr).decode(errors="replace").splitlines()
+            raise DataDirError(
+                f"Kafka cannot format its storage in {self._dir.kafka_data}.", lines[-_LOG_LINES:]
+            )
+
+    def withdraw(self) -> None:
+        """The cluster gives the data directory back: nobody may start the broker any more."""
+        self._setup = None
+
+    def known_brokers(self) -> frozenset[int]:
+        """Ids of the brokers that this one takes for alive; none if it doesn't answer."""
+        setup = self._begun()
+        return live_brokers(f"{HOST}:{setup.ports.broker}", setup.cluster_id)
+
+    def check(self) -> None:
+        """Raise BrokerStartError if its process has ended."""
+        status = None if self._process is None else self._process.poll()
+        if status is not None:
+            raise BrokerStartError(
+                f"Kafka's broker {self.id} ended while starting (exit status {status}); "
+                f"its log is {self._dir.server_log}.",
+                self.log_tail(),
+            )
+
+    def ask_to_stop(self) -> None:
+        """SIGTERM, also to a paused one."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.terminate()
+            process.send_signal(signal.SIGCONT)  # a paused process would not see SIGTERM
+
+    def await_end(self, deadline_s: float) -> bool:
+        """Whether it has ended by then (of `time.monotonic`)."""
+        if self._process is None:
+            return True
+        try:
+            self._process.wait(max(0.0, deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _begun(self) -> Setup:
+        if self._setup is None:
+            raise BrokerNotRunningError("The local Kafka is not started: call start().")
+        return self._setup
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            raise BrokerNotRunningError(
+                f"Broker {self.id} of the local Kafka is not running: call start()."
+            )
+        return self._process
+
+    def _java_command(self, setup: Setup) -> list[str]:
+        return [
+            str(setup.java.program),
+            f"-Xmx{setup.heap_max_mib}M",
+            "-Xms32M",  # otherwise it starts with all of the maximum, and keeps it
+            "-XX:+UseSerialGC",  # few threads: others work on this machine
+            "-Djava.awt.headless=true",
+            f"-Dlog4j2.configurationFile={self._dir.log4j}",
+            "-cp",
+            os.pathsep.join(str(jar) for jar in setup.jars),
+        ]
+
+    def _launch(self, setup: Setup) -> None:
+        command = [*self._java_command(setup), "kafka.Kafka", str(self._dir.properties)]
+        try:
+            self._dir.console_log.write_bytes(b"")
+            self._log_start = _size(self._dir.server_log)
+            self._process = spawn(command, output=self._dir.console_log)
+        except OSError as error:
+            raise DataDirError(
+                f"Cannot write the broker's log {self._dir.console_log} ({error.strerror})."
+            ) from error
+
+
+def await_ready(brokers: Sequence[Broker], known: frozenset[int], timeout_s: float) -> None:
+    """Wait until each of `brokers` answers and takes all of `known` for alive.
+
+    Then topics can be created on these. Raises BrokerStartError if one ends, or at the time-out.
+    """
+    deadline = time.monotonic() + timeout_s
+    waiting = list(brokers)
+    while True:
+        for broker in brokers:
+            broker.check()
+        waiting = [broker for broker in waiting if not known <= broker.known_brokers()]
+        if not waiting:
+            return
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_POLL_S)
+    late = waiting[0]
+    raise BrokerStartError(
+        f"Kafka's broker {late.id} did not answer within {timeout_s:g} s; "
+        f"its log is {late.log_path}.",
+        late.log_tail(),
+    )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,98 @@
+"""The configuration of a local cluster's brokers. Pure: ports and ids in, properties out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from .directory import Ports
+from .ports import HOST
+
+CLIENT: Final = "CLIENT"
+BROKER: Final = "BROKER"
+CONTROLLER: Final = "CONTROLLER"
+"""Listeners: for clients, for the other brokers (and for us), and for the KRaft quorum. Clients
+have theirs alone, so that their connections can be sent through a proxy and be cut there, while
+brokers go on talking to each other."""
+
+_REPLICAS_MAX: Final = 3
+
+_ALWAYS: Final[Mapping[str, str]] = {
+    "process.roles": "broker,controller",
+    "controller.listener.names": CONTROLLER,
+    "inter.broker.listener.name": BROKER,
+    "listener.security.protocol.map": ",".join(
+        f"{name}:PLAINTEXT" for name in (CLIENT, BROKER, CONTROLLER)
+    ),
+    "auto.create.topics.enable": "false",
+    # Kafka's own topics have 50 partitions each by default.
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.num.partitions": "4",
+    # A broker that was killed leads until its session ends, and a new one in its place waits as
+    # long; default 9 s. A session that ends too early, on a busy machine, costs a change of
+    # leaders and no record.
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "3000",
+    # One that comes back leads again after this long; default 300 s.
+    "leader.imbalance.check.interval.seconds": "10",
+    # Half of our heap at its default of 128 MiB; enough here for 350,000 keys in one pass.
+    "log.cleaner.dedupe.buffer.size": str(8 * 1024 * 1024),
+    # The default of 3 s waits for more members to join; here it only delays.
+    "group.initial.rebalance.delay.ms": "0",
+    # Members of Kafka 4's own kind of group are told of changes at their next heartbeat, and one
+    # that died is missed after its session: 5 and 45 s by default, and clients can't choose.
+    "group.consumer.min.heartbeat.interval.ms": "500",
+    "group.consumer.heartbeat.interval.ms": "500",
+    "group.consumer.min.session.timeout.ms": "6000",
+    "group.consumer.session.timeout.ms": "10000",
+}
+
+
+def replication_factor(brokers: int) -> int:
+    """Replicas of each partition, Kafka's own topics included: three, if there are so many."""
+    return min(_REPLICAS_MAX, brokers)
+
+
+def min_insync_replicas(brokers: int) -> int:
+    """So many must have a record before `acks=all` is acknowledged.
+
+    Two of three: one broker may be lost, and neither a record nor the service with it. Of two
+    replicas one: else either's death would stop all writing.
+    """
+    return max(1, replication_factor(brokers) - 1)
+
+
+def broker_settings(
+    broker_id: int, cluster: Sequence[Ports], *, advertised_port: int, kafka_data: Path
+) -> dict[str, str]:
+    """The properties of one broker.
+
+    Args:
+        broker_id: from 1 on.
+        cluster: ports of all brokers, in the order of their ids.
+        advertised_port: where clients are told to connect.
+        kafka_data: the broker's directory of records.
+    """
+    own = cluster[broker_id - 1]
+    replicas, in_sync = replication_factor(len(cluster)), min_insync_replicas(len(cluster))
+    return {
+        **_ALWAYS,
+        "node.id": str(broker_id),
+        "listeners": f"{CLIENT}://{HOST}:{own.client},{BROKER}://{HOST}:{own.broker},"
+        f"{CONTROLLER}://{HOST}:{own.controller}",
+        "advertised.listeners": f"{CLIENT}://{HOST}:{advertised_port},"
+        f"{BROKER}://{HOST}:{own.broker}",
+        "controller.quorum.voters": ",".join(
+            f"{number}@{HOST}:{ports.controller}" for number, ports in enumerate(cluster, start=1)
+        ),
+        "log.dirs": str(kafka_data),
+        "default.replication.factor": str(replicas),
+        "min.insync.replicas": str(in_sync),
+        "offsets.topic.replication.factor": str(replicas),
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": str(in_sync),
+        "share.coordinator.state.topic.replication.factor": str(replicas),
+        "share.coordinator.state.topic.min.isr": str(in_sync),
+    }
