@@ -49,8 +49,9 @@ class Committer:
         self.topic = topic
         self.group = group
         """Its transaction group."""
-        self.told: list[Told] = []
-        """In the order acknowledged."""
+        self._told: list[tuple[float, int, bytes, int]] = []
+        # Numbers and bytes only: the garbage collector leaves such tuples alone. Of hundreds of
+        # thousands of objects it would make pauses of its own, the longer the case runs.
         self.failed: list[tuple[int, LogtxError]] = []
         """Transactions whose commit raised."""
         self.begun = 0
@@ -74,16 +75,22 @@ class Committer:
         self._thread.join(COMMIT_TIMEOUT_S)
         self._producer.close()
 
+    @property
+    def told(self) -> list[Told]:
+        """Commits in the order acknowledged."""
+        with self._lock:
+            return [Told(at, n, TxId.from_bytes(t), sequence) for at, n, t, sequence in self._told]
+
     def longest_gap_s(self, since_s: float, until_s: float) -> float:
         """Longest time without an acknowledged commit that ended, or goes on, between the two."""
         with self._lock:
-            times = [told.at_s for told in self.told]
+            times = [told[0] for told in self._told]
         return longest_gap_s(times, since_s, until_s)
 
     def await_told(self, more: int, timeout_s: float) -> bool:
         """Wait for so many commits from now on."""
-        deadline_s, wanted = time.monotonic() + timeout_s, len(self.told) + more
-        while len(self.told) < wanted:
+        deadline_s, wanted = time.monotonic() + timeout_s, len(self._told) + more
+        while len(self._told) < wanted:
             if time.monotonic() > deadline_s:
                 return False
             time.sleep(0.005)
@@ -115,9 +122,9 @@ class Committer:
         error = done.exception()
         if error is None:
             outcome = done.result()
-            told = Told(time.monotonic(), number, outcome.txid, outcome.commit_sequence or -1)
+            txid, sequence = outcome.txid.to_bytes(), outcome.commit_sequence or -1
             with self._lock:
-                self.told.append(told)
+                self._told.append((time.monotonic(), number, txid, sequence))
         else:
             assert isinstance(error, LogtxError), error
             self._fail(number, error)

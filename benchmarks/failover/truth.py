@@ -56,18 +56,19 @@ class Truth:
 
 def find_truth(log: Log, committer: Committer) -> Truth:
     """Compare; the committer has stopped, a coordinator runs."""
-    told = {t.number: t for t in committer.told}
+    all_told = committer.told
+    told = {t.number: t for t in all_told}
     delivered = _delivered(log.bootstrap_servers, committer.topic, set(told))
     undelivered = {n for n in told if any(delivered[n, p] == 0 for p in range(PARTITIONS))}
     unknown = {number for number, _ in committer.failed}
-    sequences = Counter((t.txid.partition, t.commit_sequence) for t in committer.told)
+    sequences = Counter((t.txid.partition, t.commit_sequence) for t in all_told)
     return Truth(
         told=len(told),
         raised=len(committer.failed),
         lost=len(undelivered | _undecided(log, told.values())),
         doubled=sum(n > 1 for n in delivered.values())
         + sum(n > 1 for n in sequences.values())
-        + len(committer.told)
+        + len(all_told)
         - len(told),
         strange=sum(n not in told and n not in unknown for n, _ in delivered),
     )
