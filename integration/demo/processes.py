@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ..kafka.child import last_lines, spawn
-from ..kafka.datadir import HOST, pick_ports
+from ..kafka.ports import HOST, pick_ports
 from .errors import ProcessDiedError
 
 JOURNAL_PARTITIONS: Final = 8
