@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 if TYPE_CHECKING:
-    from .kafka import LocalKafka
+    from .kafka import LocalCluster
     from .testing import Cluster
 
 _VARIABLE = "LOGTX_BOOTSTRAP_SERVERS"
@@ -45,13 +45,21 @@ class TopicFactory(Protocol):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--logtx-bootstrap-servers`, `--logtx-coordinators`, `--logtx-coordinator-processes`."""
+    """Add `--logtx-bootstrap-servers`, `--logtx-brokers`, `--logtx-coordinators` and
+    `--logtx-coordinator-processes`."""
     group = parser.getgroup("logtx")
     group.addoption(
         "--logtx-bootstrap-servers",
         default=os.environ.get(_VARIABLE) or None,
         metavar="HOST:PORT",
         help=f"run on this Kafka cluster instead of starting one (default: ${_VARIABLE})",
+    )
+    group.addoption(
+        "--logtx-brokers",
+        type=int,
+        default=1,
+        metavar="N",
+        help="brokers of the Kafka that is started (default: 1); topics have min(3, N) replicas",
     )
     group.addoption(
         "--logtx-coordinators",
@@ -70,18 +78,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def logtx_kafka(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[LocalKafka | ExistingKafka]:
-    """A Kafka cluster with `.bootstrap_servers`, shared by the session's tests.
+) -> Iterator[LocalCluster | ExistingKafka]:
+    """A Kafka cluster with `.bootstrap_servers`, shared by the session's tests: a `LocalKafka`, or
+    with `--logtx-brokers` a `LocalCluster`.
 
-    Tests that kill or pause a broker start a `LocalKafka` of their own instead.
+    Tests that kill or pause brokers start a `LocalKafka` or `LocalCluster` of their own instead.
     """
     existing: str | None = request.config.getoption("--logtx-bootstrap-servers")
     if existing:
         yield ExistingKafka(bootstrap_servers=existing)
         return
-    from .kafka import LocalKafka, LocalKafkaError
+    from .kafka import LocalCluster, LocalKafka, LocalKafkaError
 
-    kafka = LocalKafka(tmp_path_factory.mktemp("logtx-kafka"))
+    brokers = request.config.getoption("--logtx-brokers")
+    data_dir = tmp_path_factory.mktemp("logtx-kafka")
+    kafka = LocalKafka(data_dir) if brokers == 1 else LocalCluster(data_dir, brokers=brokers)
     try:
         kafka.start()
     except LocalKafkaError as error:
@@ -93,7 +104,7 @@ def logtx_kafka(
 
 
 @pytest.fixture
-def logtx_topic(logtx_kafka: LocalKafka | ExistingKafka) -> Iterator[TopicFactory]:
+def logtx_topic(logtx_kafka: LocalCluster | ExistingKafka) -> Iterator[TopicFactory]:
     """A factory of topics with unique names; on an existing cluster they are deleted afterwards."""
     import uuid
 
@@ -119,7 +130,7 @@ def logtx_topic(logtx_kafka: LocalKafka | ExistingKafka) -> Iterator[TopicFactor
 @pytest.fixture(scope="session")
 def _logtx_session_cluster(
     request: pytest.FixtureRequest,
-    logtx_kafka: LocalKafka | ExistingKafka,
+    logtx_kafka: LocalCluster | ExistingKafka,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Cluster]:
     from .testing import Cluster
