@@ -19,7 +19,7 @@ from .child import last_lines, spawn
 from .directory import BrokerDir, Ports
 from .errors import BrokerNotRunningError, BrokerStartError, DataDirError
 from .java import Java
-from .ports import HOST, check_port
+from .ports import HOST, accepts, check_port
 from .topics import live_brokers
 
 _FORMAT_TIMEOUT_S: Final = 60
@@ -84,6 +84,11 @@ class Broker:
     def is_running(self) -> bool:
         """Whether the broker's process is alive (also while paused)."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_status(self) -> int | None:
+        """Of a process that ended by itself (-9: by SIGKILL of others); None if none did."""
+        return None if self._process is None else self._process.poll()
 
     def log_tail(self) -> list[str]:
         """The last lines of the broker's log, for a message that says why it died."""
@@ -156,7 +161,7 @@ class Broker:
         if (self._dir.kafka_data / "meta.properties").exists():
             return
         command = [
-            *self._java_command(setup),
+            *self._java_command(setup, "-XX:TieredStopAtLevel=1"),  # ends in a second
             "kafka.tools.StorageTool",
             "format",
             f"--cluster-id={setup.cluster_id}",  # with "=", for an id may begin with "-"
@@ -182,11 +187,13 @@ class Broker:
     def known_brokers(self) -> frozenset[int]:
         """Ids of the brokers that this one takes for alive; none if it doesn't answer."""
         setup = self._begun()
-        return live_brokers(f"{HOST}:{setup.ports.broker}", setup.cluster_id)
+        if not accepts(setup.ports.client):  # its listeners open one after the other
+            return frozenset()
+        return live_brokers(self.direct_server, setup.cluster_id)
 
     def check(self) -> None:
         """Raise BrokerStartError if its process has ended."""
-        status = None if self._process is None else self._process.poll()
+        status = self.exit_status
         if status is not None:
             raise BrokerStartError(
                 f"Kafka's broker {self.id} ended while starting (exit status {status}); "
@@ -223,13 +230,14 @@ class Broker:
             )
         return self._process
 
-    def _java_command(self, setup: Setup) -> list[str]:
+    def _java_command(self, setup: Setup, *options: str) -> list[str]:
         return [
             str(setup.java.program),
             f"-Xmx{setup.heap_max_mib}M",
             "-Xms32M",  # otherwise it starts with all of the maximum, and keeps it
             "-XX:+UseSerialGC",  # few threads: others work on this machine
             "-Djava.awt.headless=true",
+            *options,
             f"-Dlog4j2.configurationFile={self._dir.log4j}",
             "-cp",
             os.pathsep.join(str(jar) for jar in setup.jars),
