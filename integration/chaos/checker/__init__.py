@@ -1,0 +1,48 @@
+"""The checker of `logtx chaos`: judges a run by its history and its logs alone.
+
+It shares no code with what it judges: headers and journal records are read by parsers of its own
+(`wire`, `avro`), from the documented formats, and an import rule keeps it so.
+
+    dump     logs of the brokers → run directory
+    load     run directory → `Facts`: the history indexed, the logs read as a consumer must
+    judge    `Facts` → `Verdict`; one module per family of anomalies, pure
+
+`docs/chaos-checker.md` says what each anomaly is, how it is found, and what is not judged.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .dump import dump
+from .errors import BrokenHistoryError, BrokenLogError, CheckError, DumpError
+from .findings import MEANINGS, Anomaly, Evidence
+from .judge import judge
+from .load import load
+from .verdict import Verdict
+
+__all__ = [
+    "MEANINGS",
+    "Anomaly",
+    "BrokenHistoryError",
+    "BrokenLogError",
+    "CheckError",
+    "DumpError",
+    "Evidence",
+    "Verdict",
+    "check",
+    "dump",
+]
+
+
+def check(run_dir: Path) -> Verdict:
+    """Judge a run.
+
+    Args:
+        run_dir: with ``chaos.json``, ``history/*.jsonl`` and ``logs`` as `dump` wrote them.
+
+    Raises:
+        BrokenHistoryError: the history is none, or has a broken line that is not its file's last.
+        BrokenLogError: the logs were not dumped, or are cut short.
+    """
+    return judge(load(run_dir))

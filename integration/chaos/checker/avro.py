@@ -1,0 +1,184 @@
+"""Journal records, read from their bytes by the checker itself.
+
+A value is a version byte, a type byte and an Avro body; every body begins with the writer's epoch,
+the incarnation and the offset that the record was decided for. Of the records that say nothing
+about a transaction's fate only that head is read.
+
+Source: the journal's schema, version 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from .errors import BrokenLogError
+
+VERSION: Final = 2
+
+Read = Callable[[bytes, int], tuple[Any, int]]
+
+
+class Kind(IntEnum):
+    """Type byte."""
+
+    OWNER = 1
+    PRODUCER = 2
+    BEGIN = 3
+    ADD_PARTITIONS = 4
+    ADD_OFFSETS = 5
+    PREPARE_COMMIT = 6
+    PREPARE_ABORT = 7
+    COMMITTED = 8
+    ABORTED = 9
+    BIND = 10
+    CLAIM = 13
+    SNAPSHOT = 16
+
+
+class Entry(NamedTuple):
+    """A journal record as it lies in the journal."""
+
+    kind: Kind
+    epoch: int
+    incarnation: int
+    predicted: int
+    body: dict[str, Any]
+    """Fields by the schema's names; empty where only the head is read."""
+
+
+def _long(raw: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = raw[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
+
+
+def _text(raw: bytes, at: int) -> tuple[str, int]:
+    length, at = _long(raw, at)
+    if length < 0 or at + length > len(raw):
+        raise ValueError("a text that is cut short")
+    return raw[at : at + length].decode(), at + length
+
+
+def _flag(raw: bytes, at: int) -> tuple[bool, int]:
+    return raw[at] != 0, at + 1
+
+
+def _or_none(raw: bytes, at: int) -> tuple[int | None, int]:
+    branch, at = _long(raw, at)
+    return _long(raw, at) if branch else (None, at)
+
+
+def _array(read: Read) -> Read:
+    def read_array(raw: bytes, at: int) -> tuple[list[Any], int]:
+        items: list[Any] = []
+        count, at = _long(raw, at)
+        while count:
+            if count < 0:
+                _, at = _long(raw, at)  # the block's size in bytes
+            for _ in range(abs(count)):
+                item, at = read(raw, at)
+                items.append(item)
+            count, at = _long(raw, at)
+        return items, at
+
+    return read_array
+
+
+def _record(**fields: Read) -> Read:
+    order = tuple(fields.items())
+
+    def read_record(raw: bytes, at: int) -> tuple[dict[str, Any], int]:
+        body: dict[str, Any] = {}
+        for name, read in order:
+            body[name], at = read(raw, at)
+        return body, at
+
+    return read_record
+
+
+_SEQUENCES: Final = _array(_record(partition=_long, incarnation=_long, sequence=_long))
+_PARTITIONS: Final = _array(
+    _record(topic=_text, topic_id=_text, partitions=_array(_long), first_offsets=_array(_long))
+)
+_WRITES: Final = _array(
+    _record(
+        topic=_text,
+        topic_id=_text,
+        partition=_long,
+        branches=_array(_record(branch=_long, first_offset=_long, last_offset=_long, count=_long)),
+        first_offset=_long,
+    )
+)
+_STEPS: Final = _array(
+    _record(
+        topic=_text,
+        partition=_long,
+        from_o2=_or_none,
+        from_o3=_long,
+        o1=_long,
+        o2=_long,
+        o3=_long,
+        met=_SEQUENCES,
+        delivered=_SEQUENCES,
+    )
+)
+_FINISHED: Final = _record(begin=_long, gone=_PARTITIONS)
+_HEAD: Final = _record(epoch=_long, incarnation=_long, predicted=_long)
+_BODIES: Final[dict[Kind, Read]] = {
+    Kind.OWNER: _record(replaces=_long, address=_text, process_nonce=_long, partition_count=_long),
+    Kind.PRODUCER: _record(
+        producer_id=_text,
+        generation=_long,
+        session_nonce=_long,
+        owner=_text,
+        voided=_flag,
+        connected_ms=_long,
+    ),
+    Kind.BEGIN: _record(
+        producer_id=_text,
+        generation=_long,
+        session_nonce=_long,
+        request_id=_long,
+        answered_below=_long,
+        timeout_ms=_long,
+        started_ms=_long,
+        partitions=_PARTITIONS,
+    ),
+    Kind.ADD_PARTITIONS: _record(begin=_long, partitions=_PARTITIONS),
+    Kind.ADD_OFFSETS: _record(begin=_long, group=_text, steps=_STEPS),
+    Kind.PREPARE_COMMIT: _record(begin=_long, writes=_WRITES, decided_ms=_long),
+    Kind.PREPARE_ABORT: _record(begin=_long, reason=_text, decided_ms=_long),
+    Kind.COMMITTED: _FINISHED,
+    Kind.ABORTED: _FINISHED,
+    Kind.CLAIM: _record(group=_text, claimant=_long, partitions=_PARTITIONS),
+}
+
+
+def read_entry(raw: bytes) -> Entry:
+    """Read a journal record.
+
+    Raises:
+        BrokenLogError: of another version or an unknown type, or not decodable.
+    """
+    if len(raw) < 2 or raw[0] != VERSION or raw[1] not in Kind.__members__.values():
+        raise BrokenLogError(f"a journal record of an unknown version or type: {raw[:8].hex()}")
+    kind = Kind(raw[1])
+    try:
+        head, at = _HEAD(raw, 2)
+        body: dict[str, Any] = {}
+        if kind in _BODIES:
+            body, at = _BODIES[kind](raw, at)
+    except (IndexError, ValueError) as error:
+        raise BrokenLogError(f"a {kind.name} record that does not decode: {raw.hex()}") from error
+    if kind in _BODIES and at != len(raw):
+        raise BrokenLogError(f"a {kind.name} record with bytes left over: {raw.hex()}")
+    return Entry(kind, head["epoch"], head["incarnation"], head["predicted"], body)

@@ -1,0 +1,151 @@
+"""Reads the logs of a run from the brokers, with plain consumers of confluent-kafka."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from . import store
+from .errors import DumpError
+from .facts import KAFKA, LOGTX
+from .load import LOGS
+from .store import Head, RawRecord
+
+BATCH: Final = 10_000
+SLICE_S: Final = 1.0
+REQUEST_S: Final = 20.0
+"""Longest wait for an answer about a topic or its ends."""
+
+
+def dump(
+    bootstrap_servers: str,
+    topics: Sequence[str],
+    journal: str | None,
+    run_dir: Path,
+    system: str = LOGTX,
+    *,
+    timeout_s: float = 180.0,
+) -> None:
+    """Write the logs of a run to its directory, in `logs`.
+
+    Args:
+        bootstrap_servers: of the cluster, all healed.
+        topics: data topics.
+        journal: name of the journal's topic; None where there is none (Kafka's system).
+        run_dir: of the run.
+        system: whose transactions they are.
+        timeout_s: for all of it.
+
+    Raises:
+        DumpError: the brokers did not give everything in time.
+    """
+    dumper = _Dumper(bootstrap_servers, run_dir / LOGS, time.monotonic() + timeout_s)
+    # The journal's end first: what it calls finished below has its markers in what is read then.
+    # The journal itself last: it has the decision of each marker that was read.
+    ends = dumper.ends(journal) if journal is not None else {}
+    for topic in topics:
+        dumper.dump(topic, store.DATA, "read_uncommitted")
+        if system == KAFKA:
+            dumper.dump(topic, store.COMMITTED, "read_committed")
+    if journal is not None:
+        dumper.dump(journal, store.JOURNAL, "read_uncommitted", ends)
+
+
+class _Dumper:
+    """One dump."""
+
+    def __init__(self, bootstrap_servers: str, directory: Path, deadline_s: float) -> None:
+        self._servers = bootstrap_servers
+        self._directory = directory
+        self._deadline_s = deadline_s
+
+    def _consumer(self, isolation: str) -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self._servers,
+                "group.id": "logtx-chaos-dump",  # never joined: partitions are assigned
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "enable.partition.eof": True,
+                "isolation.level": isolation,
+                "allow.auto.create.topics": False,
+                "fetch.queue.backoff.ms": 5,
+                "queued.min.messages": 100_000,
+            }
+        )
+
+    def _partitions(self, consumer: Consumer, topic: str) -> list[int]:
+        try:
+            known = consumer.list_topics(topic, timeout=REQUEST_S).topics[topic]
+        except KafkaException as error:
+            raise DumpError(f"the brokers don't describe topic {topic}: {error}") from error
+        if known.error is not None:
+            raise DumpError(f"topic {topic} can't be read: {known.error}")
+        return sorted(known.partitions)
+
+    def _bounds(self, consumer: Consumer, topic: str, number: int) -> tuple[int, int]:
+        while True:
+            try:
+                bounds = consumer.get_watermark_offsets(
+                    TopicPartition(topic, number), timeout=REQUEST_S
+                )
+            except KafkaException as error:
+                if time.monotonic() > self._deadline_s or not error.args[0].retriable():
+                    raise DumpError(f"no bounds of {topic}[{number}]: {error}") from error
+                continue
+            if bounds is not None:
+                return bounds
+            self._check_time(topic, number)
+
+    def _check_time(self, topic: str, number: int) -> None:
+        if time.monotonic() > self._deadline_s:
+            raise DumpError(f"{topic}[{number}] was not read to its end in time")
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """Where each partition of a topic ends now."""
+        consumer = self._consumer("read_uncommitted")
+        try:
+            numbers = self._partitions(consumer, topic)
+            return {number: self._bounds(consumer, topic, number)[1] for number in numbers}
+        finally:
+            consumer.close()
+
+    def dump(
+        self, topic: str, kind: str, isolation: str, ends: dict[int, int] | None = None
+    ) -> None:
+        """Write all partitions of a topic."""
+        consumer = self._consumer(isolation)
+        try:
+            for number in self._partitions(consumer, topic):
+                start, _ = self._bounds(consumer, topic, number)
+                records, end = self._read(consumer, topic, number, start)
+                before = 0 if ends is None else ends.get(number, 0)
+                head = Head(topic, number, start, end, before)
+                store.write_log(self._directory, kind, head, records)
+        finally:
+            consumer.close()
+
+    def _read(
+        self, consumer: Consumer, topic: str, number: int, start: int
+    ) -> tuple[list[RawRecord], int]:
+        """All records from the partition's start, and where it ends."""
+        consumer.assign([TopicPartition(topic, number, start)])
+        records: list[RawRecord] = []
+        try:
+            while True:
+                self._check_time(topic, number)
+                for message in consumer.consume(BATCH, SLICE_S):
+                    error = message.error()
+                    if error is None:
+                        headers = list(message.headers() or ())
+                        records.append(RawRecord(message.offset(), message.value(), headers))
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        return records, message.offset()
+                    elif not error.retriable():
+                        raise DumpError(f"{topic}[{number}] can't be read: {error}")
+        finally:
+            consumer.unassign()

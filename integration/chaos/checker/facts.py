@@ -1,0 +1,211 @@
+"""History and logs joined: where each value lies, and what became of each operation. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from enum import Enum, auto
+from functools import lru_cache
+from typing import Final
+
+from .errors import BrokenHistoryError
+from .history import Append, History, Op
+from .journal import Fate, Journal, Partition
+from .logs import NO_VALUE, Standing, View
+from .wire import TxId, read_txid
+
+LOGTX: Final = "logtx"
+KAFKA: Final = "kafka"
+_TEXT_FORM: Final = re.compile(r"(\d{1,5})-([0-9a-f]{12})-(\d{1,19})")
+_HEX_FORM: Final = re.compile(r"[0-9a-f]{32}")
+
+
+class Truth(Enum):
+    """What became of an operation, by the logs alone."""
+
+    COMMITTED = auto()
+    ABORTED = auto()
+    UNDECIDED = auto()
+    UNKNOWN = auto()
+    """The logs don't tell: what it wrote was trimmed, or never arrived."""
+
+
+@lru_cache(maxsize=2**16)
+def parse_txid(text: str) -> TxId:
+    """A TxId in hexadecimal, or as logtx prints it.
+
+    Raises:
+        BrokenHistoryError: neither.
+    """
+    if _HEX_FORM.fullmatch(text):
+        return read_txid(bytes.fromhex(text))
+    match = _TEXT_FORM.fullmatch(text)
+    if match is None:
+        raise BrokenHistoryError(f"not a TxId: {text!r}")
+    return TxId(int(match[1]), int(match[2], 16), int(match[3]))
+
+
+class Facts:
+    """All that the checks look at."""
+
+    def __init__(
+        self,
+        system: str,
+        history: History,
+        views: Mapping[Partition, View],
+        journals: Mapping[int, Journal],
+        input_topic: str,
+        serial_journal: int = 0,
+    ) -> None:
+        """Join them.
+
+        Args:
+            system: `LOGTX` or `KAFKA`.
+            history: of all processes.
+            views: dumped data partitions.
+            journals: dumped journal partitions; empty for Kafka.
+            input_topic: what workers process.
+            serial_journal: the journal partition whose order serializable readers follow.
+        """
+        self.system = system
+        self.history = history
+        self.views = views
+        self.journals = journals
+        self.input_topic = input_topic
+        self.serial_journal = serial_journal
+        self.unverifiable: Counter[str] = Counter()
+        """What can't be judged, because it was trimmed, by reason."""
+        self.where: dict[int, tuple[Partition, int]] = {}
+        """Value → where it lies; of several places the one that is delivered."""
+        for view in views.values():
+            self._locate(view)
+        self.txids: dict[str, list[TxId]] = {}
+        """Operation → its TxId; more than one is an anomaly."""
+        if system == LOGTX:
+            self._find_txids()
+        kafka = self._kafka_truths() if system == KAFKA else {}
+        self.truths: dict[str, Truth] = {
+            name: kafka.get(name, Truth.UNKNOWN) if system == KAFKA else self._logtx_truth(name)
+            for name in history.ops
+        }
+        self._solid_at = {partition: self._find_solid(view) for partition, view in views.items()}
+
+    def _locate(self, view: View) -> None:
+        for offset, record in view.records.items():
+            if record.value == NO_VALUE:
+                continue
+            if record.value not in self.where or offset in view.committed.rank:
+                self.where[record.value] = view.partition, offset
+
+    # ---- operations ------------------------------------------------------------------------
+
+    def op_of(self, value: int) -> Op | None:
+        """The operation that appended a value; None for plain ones, and those nobody appended."""
+        append = self.history.appends.get(value)
+        return None if append is None else append.op
+
+    def _find_txids(self) -> None:
+        for op in self.history.ops.values():
+            if op.txid:
+                self._name(op.name, parse_txid(op.txid))
+        for view in self.views.values():
+            for record in view.records.values():
+                if record.op is not None and record.txid is not None:
+                    self._name(record.op, record.txid)
+        for seen in self.history.sightings.values():
+            for sighting in seen.values():
+                found = self.op_of(sighting.value)
+                if found is not None and sighting.txid and found.name not in self.txids:
+                    self._name(found.name, parse_txid(sighting.txid))
+
+    def _name(self, op: str, txid: TxId) -> None:
+        known = self.txids.setdefault(op, [])
+        if txid not in known:
+            known.append(txid)
+
+    def txid(self, op: Op) -> TxId | None:
+        """The TxId of an operation, where it is known."""
+        known = self.txids.get(op.name)
+        return known[0] if known else None
+
+    def fate(self, txid: TxId) -> Fate | None:
+        """What the journal says of a transaction."""
+        journal = self.journals.get(txid.partition)
+        return None if journal is None else journal.fate(txid)
+
+    def _logtx_truth(self, name: str) -> Truth:
+        known = self.txids.get(name)
+        if not known:
+            return Truth.UNKNOWN
+        txid = known[0]
+        journal = self.journals.get(txid.partition)
+        if journal is None:
+            return Truth.UNKNOWN
+        fate = journal.fate(txid)
+        if fate is None:
+            return Truth.UNKNOWN if txid.begin < journal.start else Truth.UNDECIDED
+        if fate.decided is None:
+            return Truth.UNDECIDED
+        return Truth.COMMITTED if fate.committed else Truth.ABORTED
+
+    def _kafka_truths(self) -> dict[str, Truth]:
+        truths: dict[str, Truth] = {}
+        for view in self.views.values():
+            for offset, record in view.records.items():
+                if record.op is None or truths.get(record.op) is Truth.COMMITTED:
+                    continue
+                if offset in view.committed.rank:
+                    truths[record.op] = Truth.COMMITTED
+                elif view.standing.get(offset) is Standing.ABORTED:
+                    truths[record.op] = Truth.ABORTED
+                else:
+                    truths.setdefault(record.op, Truth.UNDECIDED)
+        return truths
+
+    def truth(self, op: Op) -> Truth:
+        """What became of it, by the logs."""
+        return self.truths[op.name]
+
+    def committed(self, op: Op) -> bool:
+        """By the logs, or, where they don't tell, by what its process was told."""
+        truth = self.truths[op.name]
+        return truth is Truth.COMMITTED or (truth is Truth.UNKNOWN and op.acknowledged)
+
+    # ---- what was trimmed ------------------------------------------------------------------
+
+    def _find_solid(self, view: View) -> int | None:
+        # The earliest moment at which something that is still there was known to be there. What
+        # was appended later lies behind it.
+        if view.start == 0:
+            return None
+        times = []
+        for value in _values(view):
+            append = self.history.appends.get(value)
+            if append is None:
+                continue
+            if append.acked is not None:
+                times.append(append.acked.at)
+            elif append.op is not None and append.op.ended is not None and append.op.acknowledged:
+                times.append(append.op.ended.at)
+        return min(times, default=2**63)
+
+    def must_be_there(self, append: Append) -> bool:
+        """Whether a value that was written can't have been trimmed."""
+        view = self.views[append.partition]
+        solid_at = self._solid_at[append.partition]
+        if solid_at is None:
+            return True
+        if append.offset >= 0:
+            return append.offset >= view.start
+        return append.line.at > solid_at
+
+    def delivered_order(self, isolation: str) -> Iterable[tuple[View, int, int]]:
+        """(view, offset, value) of all that readers of an isolation level are to be given."""
+        for view in self.views.values():
+            for offset in view.order(isolation).offsets:
+                yield view, offset, view.records[offset].value
+
+
+def _values(view: View) -> Iterable[int]:
+    return (record.value for record in view.records.values() if record.value != NO_VALUE)

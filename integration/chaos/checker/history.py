@@ -1,0 +1,383 @@
+"""The history of a run, indexed: operations, appends, what readers were given. Pure.
+
+Events of one process are in order; times are of one clock (CLOCK_MONOTONIC), so events of different
+processes may be compared: what is recorded before it is done, and what is seen is recorded after.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from .errors import BrokenHistoryError
+from .journal import Partition, Place
+
+Event = Mapping[str, Any]
+RESET: Final = -1
+"""In `Reader.stream`: partitions came, went, or were sought."""
+ISOLATIONS: Final = ("read_committed", "serializable", "read_uncommitted")
+ROLES: Final = ("producer", "worker", "consumer", "final", "nemesis")
+OUTCOMES: Final = ("committed", "aborted", "unknown")
+
+
+class Line(NamedTuple):
+    """Where something is written, and when it was."""
+
+    process: str
+    number: int
+    at: int = 0
+
+
+@dataclass(slots=True)
+class Append:
+    """A value that a process was about to produce."""
+
+    value: int
+    op: Op | None
+    """None: a plain record."""
+    partition: Partition
+    key: int
+    source: tuple[int, int] | None
+    """(partition, offset) of the input that it is the output of."""
+    line: Line
+    acked: Line | None = None
+    offset: int = -1
+    """As acknowledged; -1: not told."""
+
+
+class Claimed(NamedTuple):
+    """Input that an operation's commit was to consume: from `start` to before `end`."""
+
+    group: str
+    partition: Partition
+    start: Place | None
+    end: Place
+
+
+@dataclass(slots=True)
+class Op:
+    """A transaction as its process knew it."""
+
+    name: str
+    begun: Line
+    appends: list[Append] = field(default_factory=list)
+    asked: Line | None = None
+    """Where its commit was asked for."""
+    claims: tuple[Claimed, ...] = ()
+    ended: Line | None = None
+    outcome: str = "unknown"
+    txid: str | None = None
+    commit_sequence: int | None = None
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether its process was told that it is committed."""
+        return self.outcome == "committed"
+
+
+@dataclass(slots=True)
+class Segment:
+    """What a reader was given of one partition within one assignment, in order."""
+
+    reader: Reader
+    partition: Partition
+    begun: Line
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    values: array[int] = field(default_factory=lambda: array("i"))
+    lines: array[int] = field(default_factory=lambda: array("i"))
+    ats: array[int] = field(default_factory=lambda: array("q"))
+
+    def line(self, index: int) -> Line:
+        """Where a delivery is written."""
+        return Line(self.reader.process, self.lines[index], self.ats[index])
+
+
+@dataclass(slots=True)
+class Reader:
+    """A process incarnation that reads."""
+
+    process: str
+    role: str
+    isolation: str
+    group: str | None = None
+    segments: list[Segment] = field(default_factory=list)
+    open: dict[Partition, Segment] = field(default_factory=dict)
+    stream: array[int] = field(default_factory=lambda: array("i"))
+    """A serializable reader's values over all partitions, in order."""
+    stream_lines: array[int] = field(default_factory=lambda: array("i"))
+
+    @property
+    def final(self) -> bool:
+        """Whether it read everything from the beginning, at the end."""
+        return self.role == "final"
+
+
+class Sighting(NamedTuple):
+    """What a reader was told of an offset."""
+
+    value: int
+    txid: str | None
+    commit_sequence: int | None
+    line: Line
+
+
+class Contradiction(NamedTuple):
+    """Two readers, or a reader and a writer, were told different things of one offset."""
+
+    partition: Partition
+    offset: int
+    one: Sighting
+    other: Sighting
+
+
+class History:
+    """Everything that the processes of a run wrote down."""
+
+    def __init__(self) -> None:
+        """Nothing happened."""
+        self.names: list[str] = []
+        """Values by number."""
+        self._numbers: dict[str, int] = {}
+        self.ops: dict[str, Op] = {}
+        self.appends: dict[int, Append] = {}
+        """By value."""
+        self.readers: list[Reader] = []
+        self.sightings: dict[Partition, dict[int, Sighting]] = {}
+        """The first of each offset."""
+        self.contradictions: list[Contradiction] = []
+        self.counts: Counter[str] = Counter()
+        """Events by name, and what is worth telling."""
+
+    def number(self, value: str) -> int:
+        """The number that stands for a value."""
+        number = self._numbers.setdefault(value, len(self.names))
+        if number == len(self.names):
+            self.names.append(value)
+        return number
+
+    def add_process(self, process: str, events: Iterable[tuple[int, Event]]) -> None:
+        """Index the events of one process incarnation.
+
+        Args:
+            process: ``<role>-<number>.<incarnation>``.
+            events: (line number, event), in order.
+
+        Raises:
+            BrokenHistoryError: an event that no recorder writes; with its place.
+        """
+        role = process.partition("-")[0]
+        if role not in ROLES:
+            raise BrokenHistoryError(f"{process}: no such role; known: {', '.join(ROLES)}")
+        indexer = _Indexer(self, process, role)
+        for number, event in events:
+            try:
+                indexer.add(event, Line(process, number, event["at"]))
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise BrokenHistoryError(
+                    f"{process}.jsonl:{number}: not a {event.get('event')!r} event:"
+                    f" {type(error).__name__} {error}"
+                ) from error
+
+
+class _Indexer:
+    """One process' way through its events."""
+
+    def __init__(self, history: History, process: str, role: str) -> None:
+        self._history = history
+        self._process = process
+        self._role = role
+        self._readers: dict[str, Reader] = {}
+        self._handlers = {
+            "begin": self._begin,
+            "append": self._append,
+            "acked": self._acked,
+            "failed": self._nothing,
+            "commit": self._commit,
+            "end": self._end,
+            "assigned": self._assigned,
+            "revoked": self._revoked,
+            "seek": self._seek,
+            "poll": self._poll,
+            "committed_position": self._nothing,
+            "error": self._nothing,
+            "note": self._nothing,
+        }
+
+    def add(self, event: Event, line: Line) -> None:
+        name = event["event"]
+        self._history.counts[name] += 1
+        if self._role == "nemesis":
+            if name == "fault":
+                self._history.counts[f"fault {event['what']}"] += 1
+            return
+        handler = self._handlers.get(name)
+        if handler is None:
+            raise ValueError(f"unknown event; known: {', '.join(self._handlers)}")
+        handler(event, line)
+
+    def _nothing(self, event: Event, line: Line) -> None:
+        pass  # counted, and of no use to any check
+
+    # ---- writers ---------------------------------------------------------------------------
+
+    def _begin(self, event: Event, line: Line) -> None:
+        name = event["op"]
+        if name in self._history.ops:
+            raise ValueError(f"operation {name!r} begins twice")
+        self._history.ops[name] = Op(name, line)
+
+    def _op(self, event: Event) -> Op:
+        op = self._history.ops.get(event["op"])
+        if op is None or op.begun.process != self._process:
+            raise ValueError(f"operation {event['op']!r} did not begin here")
+        return op
+
+    def _append(self, event: Event, line: Line) -> None:
+        op = None if event["op"] is None else self._op(event)
+        source = event.get("i")
+        value = self._history.number(event["v"])
+        append = Append(
+            value,
+            op,
+            (event["topic"], int(event["partition"])),
+            event["k"],
+            None if source is None else (int(source[0]), int(source[1])),
+            line,
+        )
+        if value in self._history.appends:
+            raise ValueError(f"value {event['v']!r} is appended twice")
+        self._history.appends[value] = append
+        if op is not None:
+            op.appends.append(append)
+
+    def _acked(self, event: Event, line: Line) -> None:
+        value, offset = self._history.number(event["v"]), int(event["offset"])
+        append = self._history.appends.get(value)
+        if append is None or append.line.process != self._process:
+            raise ValueError(f"value {event['v']!r} was not appended here")
+        append.acked = line
+        if offset >= 0:
+            append.offset = offset
+            self._sight(append.partition, offset, Sighting(value, None, None, line))
+
+    def _commit(self, event: Event, line: Line) -> None:
+        op = self._op(event)
+        if op.asked is None:
+            op.asked = line
+        op.claims = tuple(
+            Claimed(group, (topic, int(number)), _place(start), _place(end) or (0, 0))
+            for group, topic, number, start, end in event.get("iov") or ()
+        )
+
+    def _end(self, event: Event, line: Line) -> None:
+        op, outcome = self._op(event), event["outcome"]
+        if outcome not in OUTCOMES:
+            raise ValueError(f"outcome {outcome!r}; known: {', '.join(OUTCOMES)}")
+        op.ended, op.outcome = line, outcome
+        op.txid = event.get("txid")
+        op.commit_sequence = event.get("commit_sequence")
+        if outcome != "committed":
+            # Whoever processes input goes back to what is committed, by itself.
+            for reader in self._readers.values():
+                reader.open.clear()
+                _reset(reader)
+
+    # ---- readers ---------------------------------------------------------------------------
+
+    def _reader(self, isolation: str, group: str | None = None) -> Reader:
+        reader = self._readers.get(isolation)
+        if reader is None:
+            if isolation not in ISOLATIONS:
+                raise ValueError(f"isolation {isolation!r}; known: {', '.join(ISOLATIONS)}")
+            reader = self._readers[isolation] = Reader(self._process, self._role, isolation)
+            self._history.readers.append(reader)
+        if group is not None:
+            reader.group = group
+        return reader
+
+    def _assigned(self, event: Event, line: Line) -> None:
+        reader = self._reader(event["isolation"], event.get("group"))
+        for row in event["partitions"]:
+            _open(reader, (row[0], int(row[1])), line)
+        _reset(reader)
+
+    def _revoked(self, event: Event, line: Line) -> None:  # noqa: ARG002
+        for reader in self._readers.values():
+            for row in event["partitions"]:
+                reader.open.pop((row[0], int(row[1])), None)
+            _reset(reader)
+
+    def _seek(self, event: Event, line: Line) -> None:  # noqa: ARG002
+        for reader in self._readers.values():
+            reader.open.pop((event["topic"], int(event["partition"])), None)
+            _reset(reader)
+
+    def _poll(self, event: Event, line: Line) -> None:
+        reader = self._reader(event["isolation"])
+        history, serializable = self._history, reader.isolation == "serializable"
+        known: tuple[str, int] | None = None
+        for topic, number, offset, _, value, _, txid, sequence in event["records"]:
+            if known != (topic, number):
+                known = (topic, number)
+                segment = reader.open.get(known) or _open(reader, known, line)
+                seen = history.sightings.setdefault(known, {})
+            numbered = history.number(value)
+            segment.offsets.append(offset)
+            segment.values.append(numbered)
+            segment.lines.append(line.number)
+            segment.ats.append(line.at)
+            first = seen.get(offset)
+            if (
+                first is None
+                or first.value != numbered
+                or first.txid != txid
+                or first.commit_sequence != sequence
+            ):
+                self._sight(known, offset, Sighting(numbered, txid, sequence, line))
+            if serializable:
+                reader.stream.append(numbered)
+                reader.stream_lines.append(line.number)
+        history.counts["delivered"] += len(event["records"])
+
+    def _sight(self, partition: Partition, offset: int, sighting: Sighting) -> None:
+        seen = self._history.sightings.setdefault(partition, {})
+        first = seen.setdefault(offset, sighting)
+        if first is sighting:
+            return
+        # Each may know less than the other: writers of the offset alone, read_uncommitted readers
+        # of the transaction.
+        if first.value != sighting.value or any(
+            a is not None and b is not None and a != b
+            for a, b in zip(first[1:3], sighting[1:3], strict=True)
+        ):
+            found = Contradiction(partition, offset, first, sighting)
+            self._history.contradictions.append(found)
+            return
+        seen[offset] = first._replace(
+            txid=first.txid or sighting.txid,
+            commit_sequence=sighting.commit_sequence
+            if first.commit_sequence is None
+            else first.commit_sequence,
+        )
+
+
+def _place(told: int | Sequence[int] | None) -> Place | None:
+    if told is None:
+        return None
+    return (told, 0) if isinstance(told, int) else (int(told[0]), int(told[1]))
+
+
+def _open(reader: Reader, partition: Partition, line: Line) -> Segment:
+    segment = Segment(reader, partition, line)
+    reader.segments.append(segment)
+    reader.open[partition] = segment
+    return segment
+
+
+def _reset(reader: Reader) -> None:
+    if reader.stream and reader.stream[-1] != RESET:
+        reader.stream.append(RESET)
+        reader.stream_lines.append(0)

@@ -1,0 +1,232 @@
+"""Read, process, write: whether each committed input was processed by one committed transaction.
+
+Three witnesses, each by itself: the outputs, which name their input; the input that commits claimed
+to consume; and the journal, whose steps must go on from each other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import pairwise
+from typing import NamedTuple
+
+from .facts import Facts, Truth
+from .findings import Evidence, Findings, appended, asked, at, ended, in_journal, lies
+from .history import Append, Claimed, Op
+from .journal import Journal, Partition, Place
+from .logs import Standing, View
+
+Outputs = dict[tuple[int, int], list[Append]]
+"""Committed outputs by the (partition, offset) of their input."""
+
+
+def check_inputs(facts: Facts, found: Findings) -> None:
+    """Find iov-gap, iov-overlap, g1a by processing, and input that was left unseen at the end."""
+    _check_outputs(facts, found)
+    _check_claims(facts, found)
+    for journal in facts.journals.values():
+        _check_steps(journal, found)
+
+
+# ---- outputs -----------------------------------------------------------------------------------
+
+
+def _check_outputs(facts: Facts, found: Findings) -> None:
+    made, perhaps = _outputs(facts)
+    if not made and not perhaps:
+        return
+    for source, appends in made.items():
+        if len(appends) > 1:
+            _report_overlap(facts, source, appends, found)
+        _check_source(facts, source, appends[0], found)
+    for (topic, number), view in facts.views.items():
+        if topic == facts.input_topic:
+            _check_gaps(facts, view, {o for p, o in made if p == number}, perhaps, found)
+
+
+def _outputs(facts: Facts) -> tuple[Outputs, set[tuple[int, int]]]:
+    made: Outputs = {}
+    perhaps: set[tuple[int, int]] = set()
+    for append in facts.history.appends.values():
+        op = append.op
+        if append.source is None or op is None:
+            continue
+        if facts.committed(op):
+            made.setdefault(append.source, []).append(append)
+        elif facts.truth(op) is Truth.UNKNOWN and op.outcome == "unknown" and op.asked:
+            perhaps.add(append.source)
+    return made, perhaps
+
+
+def _report_overlap(
+    facts: Facts, source: tuple[int, int], appends: list[Append], found: Findings
+) -> None:
+    one, other = appends[:2]
+    assert one.op is not None
+    assert other.op is not None
+    found.add(
+        "iov-overlap",
+        f"input {at((facts.input_topic, source[0]), source[1])} was processed by {one.op.name} and"
+        f" by {other.op.name}, which both are committed",
+        appended(facts, one),
+        ended(one.op),
+        appended(facts, other),
+        ended(other.op),
+    )
+
+
+def _check_source(facts: Facts, source: tuple[int, int], append: Append, found: Findings) -> None:
+    partition = facts.input_topic, source[0]
+    standing = facts.views[partition].standing.get(source[1])
+    if standing in (None, Standing.TORN):
+        return
+    assert append.op is not None
+    found.add(
+        "g1a" if standing is Standing.ABORTED else "dirty-read",
+        f"{append.op.name} processed {at(partition, source[1])}, which is not committed",
+        lies(facts, partition, source[1]),
+        appended(facts, append),
+        ended(append.op),
+    )
+
+
+def _check_gaps(
+    facts: Facts,
+    view: View,
+    made: set[int],
+    perhaps: set[tuple[int, int]],
+    found: Findings,
+) -> None:
+    number = view.partition[1]
+    ranks = [rank for offset, rank in view.committed.rank.items() if offset in made]
+    last = max(ranks, default=-1)
+    for rank, offset in enumerate(view.committed.offsets):
+        if offset in made:
+            continue
+        if (number, offset) in perhaps:
+            facts.unverifiable["input of a worker's transaction of unknown outcome"] += 1
+        elif rank < last:
+            after = next(r for r in range(rank + 1, last + 1) if view.committed.offsets[r] in made)
+            found.add(
+                "iov-gap",
+                f"input {at(view.partition, offset)} was never processed, and what comes behind it"
+                " was",
+                lies(facts, view.partition, offset),
+                lies(facts, view.partition, view.committed.offsets[after]),
+            )
+        else:
+            found.add(
+                "unseen",
+                f"input {at(view.partition, offset)} was never processed",
+                lies(facts, view.partition, offset),
+            )
+
+
+# ---- claims of the history ---------------------------------------------------------------------
+
+
+class _Stretch(NamedTuple):
+    start: Place
+    end: Place
+    op: Op
+
+
+def _check_claims(facts: Facts, found: Findings) -> None:
+    stretches: dict[tuple[str, Partition], list[_Stretch]] = {}
+    for op in facts.history.ops.values():
+        if not facts.committed(op):
+            continue
+        for claimed in op.claims:
+            key = claimed.group, claimed.partition
+            stretches.setdefault(key, []).append(_stretch(claimed, op))
+    for (group, partition), known in stretches.items():
+        view = facts.views.get(partition)
+        if view is not None:
+            known.sort(key=lambda each: each[:2])
+            _check_stretches(facts, group, view, known, found)
+
+
+def _stretch(claimed: Claimed, op: Op) -> _Stretch:
+    return _Stretch(claimed.start or (-1, 0), claimed.end, op)
+
+
+def _check_stretches(
+    facts: Facts, group: str, view: View, known: list[_Stretch], found: Findings
+) -> None:
+    for one, other in pairwise(known):
+        if other.start < one.end:
+            between = _first_between(view, other.start, min(one.end, other.end))
+            if between is not None:
+                _report_stretch(facts, "iov-overlap", group, view, (one, other), between, found)
+        else:
+            between = _first_between(view, one.end, other.start)
+            if between is not None:
+                _report_stretch(facts, "iov-gap", group, view, (one, other), between, found)
+
+
+def _first_between(view: View, start: Place, end: Place) -> int | None:
+    """The first record that is due at or behind `start` and before `end`."""
+    places = view.committed.places
+    index = bisect_left(places, start)
+    return view.committed.offsets[index] if index < len(places) and places[index] < end else None
+
+
+def _report_stretch(
+    facts: Facts,
+    name: str,
+    group: str,
+    view: View,
+    stretches: tuple[_Stretch, _Stretch],
+    offset: int,
+    found: Findings,
+) -> None:
+    one, other = stretches
+    twice = "both of" if name == "iov-overlap" else "neither of"
+    found.add(
+        name,
+        f"group {group}: {at(view.partition, offset)} is in {twice} {one.op.name}"
+        f" {_range(one)} and {other.op.name} {_range(other)}, which go on from each other",
+        asked(one.op),
+        asked(other.op),
+        lies(facts, view.partition, offset),
+    )
+
+
+def _range(stretch: _Stretch) -> str:
+    return f"[{_place(stretch.start)}, {_place(stretch.end)})"
+
+
+def _place(place: Place) -> str:
+    return f"{place[0]}+{place[1]}" if place[1] else str(place[0])
+
+
+# ---- steps of the journal ----------------------------------------------------------------------
+
+
+def _check_steps(journal: Journal, found: Findings) -> None:
+    committed: dict[tuple[str, Partition], tuple[Place, Evidence]] = {}
+    for fate in journal.decisions:
+        if not fate.committed:
+            continue
+        for key, step in fate.steps.items():
+            assert fate.decided is not None
+            topic, number = key[1]
+            what = (
+                f"{fate.txid} takes {key[0]} in {topic}[{number}] from"
+                f" {'nothing' if step.start is None else _place(step.start)} to {_place(step.end)}"
+            )
+            evidence = in_journal(journal.number, fate.decided, what)
+            before = committed.get(key)
+            committed[key] = step.end, evidence
+            if before is None:
+                if step.start is not None and journal.start == 0:
+                    sentence = f"{what}, where nothing had been committed"
+                    found.add("iov-gap", sentence, evidence)
+            elif step.start != before[0]:
+                overlap = step.start is None or step.start < before[0]
+                found.add(
+                    "iov-overlap" if overlap else "iov-gap",
+                    f"{what}, where {_place(before[0])} was committed",
+                    before[1],
+                    evidence,
+                )

@@ -1,0 +1,211 @@
+"""What the journal decided: the fate of each transaction, from the records that count.
+
+An OWNER record counts if it replaces the current epoch. Behind it the records of that epoch count,
+up to the first that is a stranger's or does not lie where it was decided for; what follows is void
+until the next OWNER that counts. (docs/decisions/0005.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from .avro import Entry, Kind
+from .wire import Range, TxId
+
+Partition = tuple[str, int]
+Place = tuple[int, int]
+"""(o2, o3): what two claims on a consumer group's input are compared by."""
+
+
+class Step(NamedTuple):
+    """Where a transaction takes a consumer group's offset."""
+
+    start: Place | None
+    """None where nothing was committed before."""
+    end: Place
+    offset: int
+    """Of the journal record, the first one where it was sent in several."""
+
+
+@dataclass(slots=True)
+class Fate:
+    """One transaction, as its journal partition tells it."""
+
+    txid: TxId
+    producer_id: str = ""
+    """Empty where the BEGIN was trimmed."""
+    generation: int = 0
+    partitions: set[Partition] = field(default_factory=set)
+    """Registered, or named by the commit: all get a marker."""
+    gone: set[Partition] = field(default_factory=set)
+    writes: dict[Partition, tuple[Range, ...]] = field(default_factory=dict)
+    """What the commit accepted."""
+    steps: dict[tuple[str, Partition], Step] = field(default_factory=dict)
+    """By consumer group and input partition."""
+    decided: int | None = None
+    """Offset of the decision: the commit sequence."""
+    committed: bool = False
+    reason: str = ""
+    """Why it was aborted."""
+    finished: int | None = None
+    """Offset of the record that says that all markers are written."""
+
+
+class Generation(NamedTuple):
+    """A producer was given a generation, or lost it."""
+
+    offset: int
+    number: int
+    voided: bool
+
+
+class Claimed(NamedTuple):
+    """A consumer was given input partitions of its group."""
+
+    offset: int
+    group: str
+    partitions: frozenset[Partition]
+
+
+@dataclass(slots=True)
+class Journal:
+    """One journal partition."""
+
+    number: int
+    start: int = 0
+    """What lies below was trimmed."""
+    end: int = 0
+    end_before_data: int = 0
+    """Its end before the data partitions were dumped: markers that it calls written are there."""
+    incarnation: int | None = None
+    fates: dict[int, Fate] = field(default_factory=dict)
+    """By offset of BEGIN."""
+    decisions: list[Fate] = field(default_factory=list)
+    """In commit-sequence order."""
+    generations: dict[str, list[Generation]] = field(default_factory=dict)
+    claims: list[Claimed] = field(default_factory=list)
+    void: int = 0
+    """Records that count for nobody."""
+
+    def fate(self, txid: TxId) -> Fate | None:
+        """Of a transaction of this journal partition; None where it never began."""
+        found = self.fates.get(txid.begin)
+        return found if found is not None and found.txid == txid else None
+
+
+def read_journal(
+    number: int, start: int, end: int, entries: Sequence[tuple[int, Entry]]
+) -> Journal:
+    """Replay a journal partition.
+
+    Args:
+        number: of the partition.
+        start: its first offset.
+        end: the offset behind its last record.
+        entries: (offset, record), in order.
+    """
+    journal = Journal(number, start, end, end)
+    current = _epoch_at(start, entries)
+    surprised = False
+    for offset, entry in entries:
+        owner = entry.kind is Kind.OWNER and entry.body["replaces"] == current
+        if owner and (current < 0 or entry.incarnation == journal.incarnation):
+            journal.incarnation = entry.incarnation
+            current, surprised = offset, False
+            continue
+        if journal.incarnation is None and start > 0:
+            journal.incarnation = entry.incarnation
+        surprised = (
+            surprised
+            or entry.epoch != current
+            or entry.predicted != offset
+            or entry.incarnation != journal.incarnation
+        )
+        if surprised:
+            journal.void += 1
+        else:
+            _apply(journal, offset, entry)
+    return journal
+
+
+def _epoch_at(start: int, entries: Iterable[tuple[int, Entry]]) -> int:
+    # Of a trimmed journal: the owner at its start either wrote on, or was replaced by somebody who
+    # named it. Older epochs may be named too, by zombies, but none that is younger.
+    if start == 0:
+        return -1
+    named = (
+        entry.body["replaces"] if entry.kind is Kind.OWNER else entry.epoch for _, entry in entries
+    )
+    return max((epoch for epoch in named if epoch < start), default=-1)
+
+
+def _apply(journal: Journal, offset: int, entry: Entry) -> None:
+    body = entry.body
+    match entry.kind:
+        case Kind.BEGIN:
+            fate = Fate(
+                TxId(journal.number, entry.incarnation, offset),
+                body["producer_id"],
+                body["generation"],
+                set(_partitions(body["partitions"])),
+            )
+            journal.fates[offset] = fate
+        case Kind.PRODUCER:
+            known = journal.generations.setdefault(body["producer_id"], [])
+            known.append(Generation(offset, body["generation"], body["voided"]))
+        case Kind.CLAIM:
+            claimed = frozenset(_partitions(body["partitions"]))
+            journal.claims.append(Claimed(offset, body["group"], claimed))
+        case _:
+            if "begin" in body:
+                begin = body["begin"]
+                found = journal.fates.get(begin)
+                if found is None:  # the BEGIN was trimmed
+                    found = Fate(TxId(journal.number, entry.incarnation, begin))
+                    journal.fates[begin] = found
+                _apply_to(journal, found, offset, entry.kind, body)
+
+
+def _apply_to(
+    journal: Journal, fate: Fate, offset: int, kind: Kind, body: Mapping[str, Any]
+) -> None:
+    match kind:
+        case Kind.COMMITTED | Kind.ABORTED:
+            fate.finished = offset
+            fate.gone.update(_partitions(body["gone"]))
+        case _ if fate.decided is not None:
+            return  # what comes behind the decision changes nothing
+        case Kind.ADD_PARTITIONS:
+            fate.partitions.update(_partitions(body["partitions"]))
+        case Kind.ADD_OFFSETS:
+            for row in body["steps"]:
+                _add_step(fate, offset, body["group"], row)
+        case Kind.PREPARE_COMMIT | Kind.PREPARE_ABORT:
+            fate.decided = offset
+            fate.committed = kind is Kind.PREPARE_COMMIT
+            fate.reason = body.get("reason", "")
+            for row in body.get("writes", ()):
+                partition = row["topic"], row["partition"]
+                fate.partitions.add(partition)
+                fate.writes[partition] = tuple(
+                    Range(b["branch"] % 2**64, b["first_offset"], b["last_offset"], b["count"])
+                    for b in row["branches"]
+                )
+            journal.decisions.append(fate)
+
+
+def _add_step(fate: Fate, offset: int, group: str, row: Mapping[str, Any]) -> None:
+    key = group, (row["topic"], row["partition"])
+    start = None if row["from_o2"] is None else (row["from_o2"], row["from_o3"])
+    end = row["o2"], row["o3"]
+    before = fate.steps.get(key)
+    if before is None:
+        fate.steps[key] = Step(start, end, offset)
+    elif start == before.end:  # else it was sent before, and repeats
+        fate.steps[key] = before._replace(end=end)
+
+
+def _partitions(rows: Iterable[Mapping[str, Any]]) -> Iterable[Partition]:
+    return ((row["topic"], number) for row in rows for number in row["partitions"])

@@ -1,0 +1,76 @@
+"""All checks over one run's facts. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from .cycles import check_cycles
+from .facts import KAFKA, Facts
+from .fencing import check_fencing
+from .finals import check_finals
+from .findings import Findings
+from .inputs import check_inputs
+from .markers import check_markers
+from .polls import check_polls
+from .reads import check_acknowledged, check_offsets, check_reads
+from .serial import check_serializable
+from .verdict import Verdict
+from .writes import check_duplicates, check_outcomes, check_whole
+
+CHECKS: Final[tuple[Callable[[Facts, Findings], None], ...]] = (
+    check_reads,
+    check_offsets,
+    check_acknowledged,
+    check_outcomes,
+    check_duplicates,
+    check_whole,
+    check_finals,
+    check_polls,
+    check_serializable,
+    check_cycles,
+    check_inputs,
+    check_markers,
+    check_fencing,
+)
+
+NOT_PROMISED: Final = {KAFKA: frozenset({"g0", "g1c"})}
+"""Kafka isolates readers from what is not committed, and orders transactions nowhere."""
+
+
+def judge(facts: Facts) -> Verdict:
+    """Run all checks."""
+    found = Findings()
+    for check in CHECKS:
+        check(facts, found)
+    allowed = NOT_PROMISED.get(facts.system, frozenset())
+    anomalies = found.anomalies()
+    return Verdict(
+        facts.system,
+        tuple(a for a in anomalies if a.name not in allowed),
+        {name: count for name, count in found.counts.items() if name not in allowed},
+        tuple(a for a in anomalies if a.name in allowed),
+        {name: count for name, count in found.counts.items() if name in allowed},
+        _stats(facts),
+        dict(facts.unverifiable),
+    )
+
+
+def _stats(facts: Facts) -> dict[str, int]:
+    history, outcomes = facts.history, Counter(op.outcome for op in facts.history.ops.values())
+    truths = Counter(truth.name.lower() for truth in facts.truths.values())
+    return {
+        "transactions": len(history.ops),
+        **{f"acknowledged as {name}": outcomes[name] for name in ("committed", "aborted")},
+        "of unknown outcome": outcomes["unknown"],
+        **{f"{name} by the log": count for name, count in sorted(truths.items())},
+        "values appended": len(history.appends),
+        "deliveries": history.counts["delivered"],
+        "readers": len(history.readers),
+        "log records": sum(len(view.records) for view in facts.views.values()),
+        "markers": sum(len(view.first_markers) for view in facts.views.values()),
+        "markers written again": sum(len(view.later_markers) for view in facts.views.values()),
+        "faults": history.counts["fault"],
+        "torn last lines": history.counts["torn line"],
+    }

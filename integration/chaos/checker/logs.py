@@ -1,0 +1,214 @@
+"""Dumped data partitions, and what each isolation level has to deliver from them, in which order.
+
+For logtx this is the rule of docs/architecture.md alone: a plain record comes at its own place, a
+transaction at its first marker in the partition, if that says COMMITTED; what is delivered of it is
+what the marker states. For Kafka it is what a read_committed consumer of Kafka's own was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import NamedTuple
+
+from .journal import Partition, Place
+from .wire import Control, Range, TxId
+
+NO_VALUE = -1
+
+
+class Record(NamedTuple):
+    """A record of a data partition."""
+
+    offset: int
+    value: int
+    """Number of its value in the history, `NO_VALUE` for a marker."""
+    op: str | None = None
+    """The operation that wrote it, by its value; None for a plain one."""
+    txid: TxId | None = None
+    control: Control | None = None
+
+
+class Standing(Enum):
+    """Why a record of the log is not to be delivered to a read_committed reader."""
+
+    ABORTED = auto()
+    UNDECIDED = auto()
+    """Of a transaction without a marker."""
+    LATE = auto()
+    """Behind its transaction's marker, or outside what it accepts."""
+    TORN = auto()
+    """Its transaction's beginning was trimmed: a reader may have had it, or not."""
+    MARKER = auto()
+
+
+class Marker(NamedTuple):
+    """A transaction's end in a partition."""
+
+    offset: int
+    control: Control
+
+
+class Broken(NamedTuple):
+    """A committed transaction of which the log does not hold what its marker states."""
+
+    txid: TxId
+    marker: Marker
+    stated: int
+    found: int
+
+
+@dataclass(slots=True)
+class Order:
+    """What a reader is to be given of a partition, in this order."""
+
+    offsets: list[int] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
+    """Beside each, where a consumer's position stands before it: (o2, o3)."""
+    rank: dict[int, int] = field(default_factory=dict)
+
+    def add(self, offset: int, place: Place) -> None:
+        """The next one."""
+        self.rank[offset] = len(self.offsets)
+        self.offsets.append(offset)
+        self.places.append(place)
+
+
+@dataclass(slots=True)
+class View:
+    """One data partition."""
+
+    partition: Partition
+    start: int
+    """What lies below was trimmed."""
+    end: int
+    records: dict[int, Record] = field(default_factory=dict)
+    committed: Order = field(default_factory=Order)
+    """For read_committed."""
+    serializable: Order = field(default_factory=Order)
+    everything: Order = field(default_factory=Order)
+    """For read_uncommitted."""
+    standing: dict[int, Standing] = field(default_factory=dict)
+    """Of the records that read_committed is not given."""
+    first_markers: dict[TxId, Marker] = field(default_factory=dict)
+    """In the order of their offsets."""
+    later_markers: list[tuple[TxId, Marker]] = field(default_factory=list)
+    broken: list[Broken] = field(default_factory=list)
+
+    def order(self, isolation: str) -> Order:
+        """That of an isolation level."""
+        return {
+            "read_committed": self.committed,
+            "serializable": self.serializable,
+            "read_uncommitted": self.everything,
+        }[isolation]
+
+
+def view_logtx(
+    partition: Partition, start: int, end: int, records: Iterable[Record], serial_journal: int
+) -> View:
+    """Read a partition as a consumer of logtx must.
+
+    Args:
+        partition: topic and number.
+        start: its first offset.
+        end: the offset behind its last record.
+        records: in offset order, markers too.
+        serial_journal: the journal partition whose transactions serializable readers are given.
+    """
+    view = View(partition, start, end)
+    pending: dict[TxId, list[Record]] = {}
+    for record in records:
+        offset, txid, control = record.offset, record.txid, record.control
+        view.records[offset] = record
+        if txid is not None and control is not None and control.is_marker:
+            view.standing[offset] = Standing.MARKER
+            marker = Marker(offset, control)
+            if txid in view.first_markers:
+                view.later_markers.append((txid, marker))
+            else:
+                view.first_markers[txid] = marker
+                _end(view, txid, marker, pending.pop(txid, []), serial_journal)
+            continue
+        view.everything.add(offset, (offset, 0))
+        if txid is None:
+            view.committed.add(offset, (offset, 0))
+        elif txid in view.first_markers:
+            view.standing[offset] = Standing.LATE
+        else:
+            pending.setdefault(txid, []).append(record)
+    for left in pending.values():
+        view.standing.update((record.offset, Standing.UNDECIDED) for record in left)
+    return view
+
+
+def _end(
+    view: View, txid: TxId, marker: Marker, records: Sequence[Record], serial_journal: int
+) -> None:
+    if not marker.control.committed:
+        view.standing.update((record.offset, Standing.ABORTED) for record in records)
+        return
+    ranges = {stated.branch: stated for stated in marker.control.ranges}
+    accepted: list[Record] = []
+    numbered: set[tuple[int, int]] = set()
+    for record in records:
+        branch, sequence = _writer(record)
+        repeated = sequence is not None and (branch, sequence) in numbered
+        if repeated or not _accepts(ranges.get(branch), record.offset):
+            view.standing[record.offset] = Standing.LATE
+        else:
+            accepted.append(record)
+            if sequence is not None:
+                numbered.add((branch, sequence))
+    if any(stated.first < view.start for stated in ranges.values()):
+        view.standing.update((record.offset, Standing.TORN) for record in accepted)
+        return
+    stated_count = sum(stated.count for stated in ranges.values())
+    if len(accepted) != stated_count:
+        view.broken.append(Broken(txid, marker, stated_count, len(accepted)))
+    for index, record in enumerate(accepted):
+        view.committed.add(record.offset, (marker.offset, index))
+        if txid.partition == serial_journal:
+            view.serializable.add(record.offset, (marker.offset, index))
+
+
+def _writer(record: Record) -> tuple[int, int | None]:
+    control = record.control
+    return (0, None) if control is None else (control.branch, control.sequence)
+
+
+def _accepts(stated: Range | None, offset: int) -> bool:
+    return stated is not None and stated.first <= offset <= stated.last
+
+
+def view_kafka(
+    partition: Partition,
+    start: int,
+    end: int,
+    records: Iterable[Record],
+    visible: Mapping[int, int],
+    stable: int,
+) -> View:
+    """Read a partition by what Kafka's own consumers were given.
+
+    Args:
+        partition: topic and number.
+        start: its first offset.
+        end: the offset behind its last record.
+        records: what a read_uncommitted consumer was given.
+        visible: offset → value of what a read_committed one was given.
+        stable: where that one's log ended: behind it nothing is decided.
+    """
+    view = View(partition, start, end)
+    for record in records:
+        offset = record.offset
+        view.records[offset] = record
+        view.everything.add(offset, (offset, 0))
+        if offset in visible:
+            view.committed.add(offset, (offset, 0))
+        elif offset >= stable:
+            view.standing[offset] = Standing.UNDECIDED
+        else:
+            view.standing[offset] = Standing.ABORTED
+    return view

@@ -1,0 +1,121 @@
+"""Whether the markers in the data partitions are what the journal decided, and in its order."""
+
+from __future__ import annotations
+
+from .facts import Facts
+from .findings import Evidence, Findings, at, decided, in_journal, lies
+from .journal import Fate, Journal, Partition
+from .logs import Marker, View
+from .wire import Control, TxId
+
+
+def check_markers(facts: Facts, found: Findings) -> None:
+    """Find marker-mismatch, missing-marker, marker-order and watermark."""
+    for view in facts.views.values():
+        for txid, marker in (*view.first_markers.items(), *view.later_markers):
+            _check_marker(facts, view, txid, marker, found)
+        _check_order(facts, view, found)
+        _check_watermarks(facts, view, found)
+    for journal in facts.journals.values():
+        _check_missing(facts, journal, found)
+
+
+def _check_marker(facts: Facts, view: View, txid: TxId, marker: Marker, found: Findings) -> None:
+    journal = facts.journals.get(txid.partition)
+    if journal is None or txid.begin < journal.start:
+        facts.unverifiable["marker of a decision that was trimmed"] += 1
+        return
+    fate = journal.fate(txid)
+    wrong = _wrong(view.partition, fate, marker.control)
+    if wrong:
+        found.add(
+            "marker-mismatch",
+            f"the marker of {txid} at {at(view.partition, marker.offset)} {wrong}",
+            lies(facts, view.partition, marker.offset),
+            *((decided(fate),) if fate is not None else ()),
+        )
+
+
+def _wrong(partition: Partition, fate: Fate | None, control: Control) -> str:
+    if fate is None:
+        return "is of a transaction that never began"
+    if fate.decided is None:
+        return "is of a transaction that is not decided"
+    if fate.committed != control.committed:
+        return f"says {'COMMITTED' if control.committed else 'ABORTED'}, the journal otherwise"
+    if fate.decided != control.commit_sequence:
+        return f"has another commit sequence than its decision, {fate.decided}"
+    if control.committed and sorted(control.ranges) != sorted(fate.writes.get(partition, ())):
+        return "states other records than its decision"
+    return ""
+
+
+def _check_order(facts: Facts, view: View, found: Findings) -> None:
+    last: dict[tuple[int, int], Marker] = {}
+    for txid, marker in view.first_markers.items():
+        before = last.get(txid.journal)
+        if before is not None and before.control.commit_sequence > marker.control.commit_sequence:
+            found.add(
+                "marker-order",
+                f"{at(view.partition, marker.offset)}: the first marker of {txid} stands behind one"
+                " that was decided later",
+                lies(facts, view.partition, before.offset),
+                lies(facts, view.partition, marker.offset),
+            )
+            continue
+        last[txid.journal] = marker
+
+
+def _check_watermarks(facts: Facts, view: View, found: Findings) -> None:
+    highest: dict[tuple[int, int], Marker] = {}
+    for txid, marker, first in _in_order(view):
+        above = highest.get(txid.journal)
+        if first and above is not None and txid.begin < above.control.hw:
+            found.add(
+                "watermark",
+                f"{txid} ends at {at(view.partition, marker.offset)}, behind a marker that says"
+                f" that all below {above.control.hw} are finished",
+                lies(facts, view.partition, above.offset),
+                lies(facts, view.partition, marker.offset),
+            )
+        if above is None or marker.control.hw > above.control.hw:
+            highest[txid.journal] = marker
+
+
+def _in_order(view: View) -> list[tuple[TxId, Marker, bool]]:
+    both = [(txid, marker, True) for txid, marker in view.first_markers.items()]
+    both += [(txid, marker, False) for txid, marker in view.later_markers]
+    return sorted(both, key=lambda item: item[1].offset)
+
+
+def _check_missing(facts: Facts, journal: Journal, found: Findings) -> None:
+    for fate in journal.decisions:
+        if fate.finished is None or fate.finished >= journal.end_before_data:
+            facts.unverifiable["decision whose markers may still be on their way"] += 1
+            continue
+        for partition in sorted(fate.partitions - fate.gone):
+            view = facts.views.get(partition)
+            if view is None or fate.txid in view.first_markers:
+                continue
+            if _may_be_trimmed(fate, view):
+                facts.unverifiable["marker that may have been trimmed"] += 1
+                continue
+            found.add(
+                "missing-marker",
+                f"{fate.txid} is finished, and {partition[0]}[{partition[1]}] has no marker of it",
+                decided(fate),
+                in_journal(journal.number, fate.finished, "all its markers are written"),
+                _bounds(view),
+            )
+
+
+def _may_be_trimmed(fate: Fate, view: View) -> bool:
+    # A marker stands behind what it states; where it states nothing its place is not known.
+    ranges = fate.writes.get(view.partition, ())
+    return view.start > 0 and all(stated.last < view.start for stated in ranges)
+
+
+def _bounds(view: View) -> Evidence:
+    topic, number = view.partition
+    count = len(view.first_markers)
+    return Evidence(f"{topic}[{number}]", f"{count} markers from {view.start} to {view.end}")

@@ -1,0 +1,233 @@
+"""What each reader was given of each partition, compared with the order of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from .facts import Facts
+from .findings import Evidence, Findings, at, delivered, lies
+from .history import Segment
+from .journal import Partition
+from .logs import Order, Standing, View
+
+
+def check_polls(facts: Facts, found: Findings) -> None:
+    """Find duplicate, nonmonotonic-poll, skipped-poll, torn-transaction and order-differs."""
+    skipped: set[tuple[Partition, int]] = set()
+    reversed_pairs: list[tuple[Segment, int, int]] = []
+    for reader in facts.history.readers:
+        for segment in reader.segments:
+            _check_twice(facts, segment, found)
+            pair = _check_order(facts, segment, found)
+            if pair is not None:
+                reversed_pairs.append((segment, *pair))
+            if not reader.final:  # what these miss is told by operation
+                skipped |= _check_skips(facts, segment, found)
+    _check_groups(facts, skipped, found)
+    for segment, one, other in reversed_pairs:
+        _check_others(facts, segment, one, other, found)
+    _check_trimmed(facts, found)
+
+
+def _check_twice(facts: Facts, segment: Segment, found: Findings) -> None:
+    if len(set(segment.offsets)) == len(segment.offsets):
+        return
+    first: dict[int, int] = {}
+    for index, offset in enumerate(segment.offsets):
+        before = first.setdefault(offset, index)
+        if before != index:
+            found.add(
+                "duplicate",
+                f"{segment.reader.process} was given {at(segment.partition, offset)} twice within"
+                " one assignment",
+                delivered(facts, segment, before),
+                delivered(facts, segment, index),
+            )
+
+
+def _order(facts: Facts, segment: Segment) -> Order:
+    return facts.views[segment.partition].order(segment.reader.isolation)
+
+
+def _check_order(facts: Facts, segment: Segment, found: Findings) -> tuple[int, int] | None:
+    """Compare with the log; returns the first pair that is the other way round."""
+    rank = _order(facts, segment).rank
+    highest, highest_index, first = -1, -1, None
+    seen: set[int] = set()
+    for index, offset in enumerate(segment.offsets):
+        here = rank.get(offset)
+        if here is None or offset in seen:
+            continue
+        seen.add(offset)
+        if here > highest:
+            highest, highest_index = here, index
+            continue
+        first = first or (highest_index, index)
+        found.add(
+            "nonmonotonic-poll",
+            f"{segment.reader.process} was given {at(segment.partition, offset)} behind"
+            f" {at(segment.partition, segment.offsets[highest_index])}, which comes after it",
+            delivered(facts, segment, highest_index),
+            delivered(facts, segment, index),
+            *_ends(facts, segment.partition, segment.offsets[highest_index], offset),
+        )
+    return first
+
+
+def _ends(facts: Facts, partition: Partition, *offsets: int) -> Iterator[Evidence]:
+    """The markers at which records are due, or the records where these have none."""
+    view = facts.views[partition]
+    for offset in offsets:
+        txid = view.records[offset].txid
+        marker = None if txid is None else view.first_markers.get(txid)
+        yield lies(facts, partition, offset if marker is None else marker.offset)
+
+
+def _check_skips(facts: Facts, segment: Segment, found: Findings) -> set[tuple[Partition, int]]:
+    order = _order(facts, segment)
+    ranks = [order.rank[offset] for offset in segment.offsets if offset in order.rank]
+    skipped: set[tuple[Partition, int]] = set()
+    if not ranks or max(ranks) - min(ranks) + 1 == len(set(ranks)):
+        return skipped
+    given = set(ranks)
+    indexes = {offset: index for index, offset in enumerate(segment.offsets)}
+    for gap in _gaps(min(ranks), max(ranks), given):
+        offset = order.offsets[gap[0]]
+        skipped |= {(segment.partition, order.offsets[rank]) for rank in gap}
+        before = indexes[order.offsets[gap[0] - 1]]
+        after = indexes[order.offsets[gap[-1] + 1]]
+        where = at(segment.partition, offset)
+        evidence = (
+            delivered(facts, segment, before),
+            lies(facts, segment.partition, offset),
+            delivered(facts, segment, after),
+        )
+        who = segment.reader.process
+        if _part_given(facts, segment, offset, before, after):
+            sentence = f"{who} was given a part of a transaction, without {where}"
+            found.add("torn-transaction", sentence, *evidence)
+        else:
+            sentence = f"{who} was not given {where} and {len(gap) - 1} more, in between others"
+            found.add("skipped-poll", sentence, *evidence)
+    return skipped
+
+
+def _gaps(first: int, last: int, given: set[int]) -> Iterator[range]:
+    start: int | None = None
+    for rank in range(first, last + 1):
+        if rank not in given:
+            start = rank if start is None else start
+        elif start is not None:
+            yield range(start, rank)
+            start = None
+
+
+def _part_given(facts: Facts, segment: Segment, offset: int, before: int, after: int) -> bool:
+    if segment.reader.isolation == "read_uncommitted":
+        return False
+    op = facts.op_of(facts.views[segment.partition].records[offset].value)
+    neighbours = (facts.op_of(segment.values[index]) for index in (before, after))
+    return op is not None and any(other is op for other in neighbours)
+
+
+def _check_groups(facts: Facts, skipped: set[tuple[Partition, int]], found: Findings) -> None:
+    """A group's members together, whoever had the partition: its positions lost nothing."""
+    groups: dict[tuple[str, str, Partition], list[Segment]] = {}
+    for reader in facts.history.readers:
+        if reader.group is None or reader.role != "consumer":
+            continue
+        for segment in reader.segments:
+            key = reader.group, reader.isolation, segment.partition
+            groups.setdefault(key, []).append(segment)
+    for (group, isolation, partition), segments in groups.items():
+        order = facts.views[partition].order(isolation)
+        last: dict[int, tuple[Segment, int]] = {}
+        for segment in segments:
+            for index, offset in enumerate(segment.offsets):
+                if offset in order.rank:
+                    last[order.rank[offset]] = segment, index
+        if not last:
+            continue
+        for gap in _gaps(min(last), max(last), set(last)):
+            offset = order.offsets[gap[0]]
+            if (partition, offset) in skipped:
+                continue
+            found.add(
+                "skipped-poll",
+                f"group {group} was never given {at(partition, offset)} and {len(gap) - 1} more",
+                delivered(facts, *last[gap[0] - 1]),
+                lies(facts, partition, offset),
+                delivered(facts, *last[gap[-1] + 1]),
+            )
+
+
+def _check_others(facts: Facts, segment: Segment, one: int, other: int, found: Findings) -> None:
+    """Somebody who was given the same two the other way round."""
+    early, late = segment.offsets[one], segment.offsets[other]
+    for reader in facts.history.readers:
+        if reader.isolation != segment.reader.isolation:
+            continue
+        for against in reader.segments:
+            if against.partition != segment.partition or against is segment:
+                continue
+            first, second = _index(against, late), _index(against, early)
+            if 0 <= first < second:
+                _report_order(facts, segment, (one, other), against, (first, second), found)
+                return
+
+
+def _index(segment: Segment, offset: int) -> int:
+    try:
+        return segment.offsets.index(offset)
+    except ValueError:
+        return -1
+
+
+def _report_order(
+    facts: Facts,
+    segment: Segment,
+    pair: Sequence[int],
+    against: Segment,
+    reverse: Sequence[int],
+    found: Findings,
+) -> None:
+    topic, number = segment.partition
+    found.add(
+        "order-differs",
+        f"{segment.reader.process} and {against.reader.process} were given the same two records of"
+        f" {topic}[{number}] in different orders",
+        *(delivered(facts, segment, index) for index in pair),
+        *(delivered(facts, against, index) for index in reverse),
+    )
+
+
+def _check_trimmed(facts: Facts, found: Findings) -> None:
+    """Of what is no longer in the log, readers are compared with the one who was given most."""
+    trimmed: dict[tuple[Partition, bool], list[tuple[Segment, list[int]]]] = {}
+    for reader in facts.history.readers:
+        for segment in reader.segments:
+            view = facts.views[segment.partition]
+            if view.start == 0:
+                continue
+            indexes = [i for i, o in enumerate(segment.offsets) if _is_trimmed(view, o)]
+            if indexes:
+                key = segment.partition, reader.isolation == "read_uncommitted"
+                trimmed.setdefault(key, []).append((segment, indexes))
+    for found_in in trimmed.values():
+        most, indexes = max(found_in, key=lambda item: len(item[1]))
+        place = {most.offsets[index]: index for index in reversed(indexes)}
+        facts.unverifiable["delivery of what was trimmed"] += sum(len(i) for _, i in found_in)
+        for segment, own in found_in:
+            if segment is most:
+                continue
+            common = [i for i in own if segment.offsets[i] in place]
+            for one, other in pairwise(common):
+                reverse = place[segment.offsets[other]], place[segment.offsets[one]]
+                if reverse[0] < reverse[1]:
+                    _report_order(facts, segment, (one, other), most, reverse, found)
+                    break
+
+
+def _is_trimmed(view: View, offset: int) -> bool:
+    return offset < view.start or view.standing.get(offset) is Standing.TORN

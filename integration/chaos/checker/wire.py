@@ -1,0 +1,178 @@
+"""The headers TxId and TxCtl, read from their bytes by the checker itself.
+
+Source: docs/protocol.md, "Headers in data partitions", and `control.proto` for the field numbers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from .errors import BrokenLogError
+
+TXID_HEADER: Final = "TxId"
+TXCTL_HEADER: Final = "TxCtl"
+VERSION: Final = 1
+DATA, COMMITTED, ABORTED = 0, 1, 2
+
+
+class TxId(NamedTuple):
+    """Which transaction a record belongs to."""
+
+    partition: int
+    """Of the journal."""
+    incarnation: int
+    begin: int
+    """Journal offset of its BEGIN."""
+
+    @property
+    def journal(self) -> tuple[int, int]:
+        """The only scope in which journal offsets may be compared."""
+        return self.partition, self.incarnation
+
+    def __str__(self) -> str:
+        """As logtx prints it."""
+        return f"{self.partition}-{self.incarnation:012x}-{self.begin}"
+
+
+class Range(NamedTuple):
+    """What a marker states of one branch in its partition."""
+
+    branch: int
+    first: int
+    last: int
+    count: int
+
+
+class Control(NamedTuple):
+    """A TxCtl: of a marker, or of a data record of a branch."""
+
+    kind: int
+    branch: int = 0
+    sequence: int | None = None
+    commit_sequence: int = 0
+    hw: int = 0
+    epoch: int = 0
+    partition_count: int = 0
+    partitions: tuple[tuple[str, int], ...] = ()
+    ranges: tuple[Range, ...] = ()
+
+    @property
+    def is_marker(self) -> bool:
+        """Whether it ends a transaction in its partition."""
+        return self.kind != DATA
+
+    @property
+    def committed(self) -> bool:
+        """Whether it is a marker that says COMMITTED."""
+        return self.kind == COMMITTED
+
+
+def read_txid(raw: bytes) -> TxId:
+    """Read the header's 16 bytes: partition 2, incarnation 6, offset 8.
+
+    Raises:
+        BrokenLogError: it has not 16 bytes.
+    """
+    if len(raw) != 16:
+        raise BrokenLogError(f"a TxId header of {len(raw)} bytes: {raw.hex()}")
+    high, begin = struct.unpack(">QQ", raw)
+    return TxId(high >> 48, high & (2**48 - 1), begin)
+
+
+def read_control(raw: bytes) -> Control:
+    """Read a version byte and the protobuf message behind it.
+
+    Raises:
+        BrokenLogError: of another version, or not decodable.
+    """
+    if not raw or raw[0] != VERSION:
+        raise BrokenLogError(f"a TxCtl header of an unknown version: {raw.hex()}")
+    try:
+        return _control(raw[1:])
+    except (IndexError, ValueError, struct.error, UnicodeDecodeError) as error:
+        raise BrokenLogError(f"a TxCtl header that does not decode: {raw.hex()}") from error
+
+
+def _control(raw: bytes) -> Control:
+    numbers: dict[int, int] = {}
+    partitions: list[tuple[str, int]] = []
+    ranges: list[Range] = []
+    for field, value in _fields(raw):
+        if field == 7:
+            partitions += _partitions(_sub(value))
+        elif field == 8:
+            found = {f: v for f, v in _fields(_sub(value)) if isinstance(v, int)}
+            ranges.append(Range(*(found.get(f, 0) for f in (1, 2, 3, 4))))
+        elif isinstance(value, int):
+            numbers[field] = value
+    return Control(
+        kind=numbers.get(1, DATA),
+        branch=numbers.get(2, 0),
+        sequence=numbers.get(3),
+        commit_sequence=numbers.get(4, 0),
+        hw=numbers.get(5, 0),
+        partition_count=numbers.get(6, 0),
+        epoch=numbers.get(9, 0),
+        partitions=tuple(partitions),
+        ranges=tuple(ranges),
+    )
+
+
+def _partitions(raw: bytes) -> Iterator[tuple[str, int]]:
+    topic, numbers = "", []
+    for field, value in _fields(raw):
+        if field == 1:
+            topic = _sub(value).decode()
+        elif field == 2 and isinstance(value, int):
+            numbers.append(value)
+        elif field == 2:
+            packed, at = _sub(value), 0
+            while at < len(packed):
+                number, at = _varint(packed, at)
+                numbers.append(number)
+    return ((topic, number) for number in numbers)
+
+
+def _sub(value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        raise ValueError("a number where a message belongs")  # noqa: TRY004 - bad bytes
+    return value
+
+
+def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:
+    at = 0
+    while at < len(raw):
+        tag, at = _varint(raw, at)
+        value: int | bytes
+        match tag & 7:
+            case 0:  # a number
+                value, at = _varint(raw, at)
+            case 1:  # eight bytes
+                (value,) = struct.unpack_from("<Q", raw, at)
+                at += 8
+            case 2:  # bytes behind their length
+                length, at = _varint(raw, at)
+                if at + length > len(raw):
+                    raise ValueError("a message that is cut short")
+                value, at = raw[at : at + length], at + length
+            case 5:  # four bytes
+                (value,) = struct.unpack_from("<I", raw, at)
+                at += 4
+            case other:
+                raise ValueError(f"wire type {other}")
+        yield tag >> 3, value
+
+
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = raw[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
