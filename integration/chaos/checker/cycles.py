@@ -72,7 +72,7 @@ def _write_graph(facts: Facts) -> tuple[Graph, Spans]:
     spans: Spans = {}
     last: dict[Hashable, Node] = {}
     count = 0
-    for view, offset, value in facts.delivered_order("read_committed"):
+    for view, offset, value in facts.delivered_order():
         op = facts.op_of(value)
         if op is None:
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,48 +10,42 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from . import store
 from .errors import DumpError
-from .facts import KAFKA, LOGTX
-from .load import LOGS
+from .facts import LOGTX
+from .load import LOGS, read_settings
 from .store import Head, RawRecord
 
+JOURNAL_TOPIC: Final = "__transaction_control"
 BATCH: Final = 10_000
 SLICE_S: Final = 1.0
 REQUEST_S: Final = 20.0
 """Longest wait for an answer about a topic or its ends."""
 
 
-def dump(
-    bootstrap_servers: str,
-    topics: Sequence[str],
-    journal: str | None,
-    run_dir: Path,
-    system: str = LOGTX,
-    *,
-    timeout_s: float = 180.0,
-) -> None:
-    """Write the logs of a run to its directory, in `logs`.
+def dump(run_dir: Path, *, bootstrap_servers: str | None = None, timeout_s: float = 180.0) -> None:
+    """Write the logs of a run to its directory, in `logs`; an earlier dump is replaced.
 
     Args:
-        bootstrap_servers: of the cluster, all healed.
-        topics: data topics.
-        journal: name of the journal's topic; None where there is none (Kafka's system).
-        run_dir: of the run.
-        system: whose transactions they are.
+        run_dir: of the run, with its ``chaos.json``.
+        bootstrap_servers: of the cluster, all healed; those of ``chaos.json`` if None.
         timeout_s: for all of it.
 
     Raises:
+        BrokenHistoryError: ``chaos.json`` does not say what was run.
         DumpError: the brokers did not give everything in time.
     """
-    dumper = _Dumper(bootstrap_servers, run_dir / LOGS, time.monotonic() + timeout_s)
+    settings = read_settings(run_dir)
+    servers = bootstrap_servers or settings.bootstrap_servers
+    dumper = _Dumper(servers, run_dir / LOGS, time.monotonic() + timeout_s)
+    logtx = settings.system == LOGTX
     # The journal's end first: what it calls finished below has its markers in what is read then.
     # The journal itself last: it has the decision of each marker that was read.
-    ends = dumper.ends(journal) if journal is not None else {}
-    for topic in topics:
+    ends = dumper.ends(JOURNAL_TOPIC) if logtx else {}
+    for topic in settings.topics:
         dumper.dump(topic, store.DATA, "read_uncommitted")
-        if system == KAFKA:
+        if not logtx:
             dumper.dump(topic, store.COMMITTED, "read_committed")
-    if journal is not None:
-        dumper.dump(journal, store.JOURNAL, "read_uncommitted", ends)
+    if logtx:
+        dumper.dump(JOURNAL_TOPIC, store.JOURNAL, "read_uncommitted", ends)
 
 
 class _Dumper:

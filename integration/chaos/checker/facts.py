@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import Enum, auto
@@ -10,9 +11,9 @@ from functools import lru_cache
 from typing import Final
 
 from .errors import BrokenHistoryError
-from .history import Append, History, Op
+from .history import Append, History, Op, Reader
 from .journal import Fate, Journal, Partition
-from .logs import NO_VALUE, Standing, View
+from .logs import NO_VALUE, Order, Standing, View
 from .wire import TxId, read_txid
 
 LOGTX: Final = "logtx"
@@ -56,7 +57,6 @@ class Facts:
         views: Mapping[Partition, View],
         journals: Mapping[int, Journal],
         input_topic: str,
-        serial_journal: int = 0,
     ) -> None:
         """Join them.
 
@@ -66,14 +66,12 @@ class Facts:
             views: dumped data partitions.
             journals: dumped journal partitions; empty for Kafka.
             input_topic: what workers process.
-            serial_journal: the journal partition whose order serializable readers follow.
         """
         self.system = system
         self.history = history
         self.views = views
         self.journals = journals
         self.input_topic = input_topic
-        self.serial_journal = serial_journal
         self.unverifiable: Counter[str] = Counter()
         """What can't be judged, because it was trimmed, by reason."""
         self.where: dict[int, tuple[Partition, int]] = {}
@@ -200,10 +198,20 @@ class Facts:
             return append.offset >= view.start
         return append.line.at > solid_at
 
-    def delivered_order(self, isolation: str) -> Iterable[tuple[View, int, int]]:
+    def journal_of(self, reader: Reader) -> int:
+        """The journal partition whose transactions a serializable reader is given."""
+        return zlib.crc32(reader.transaction_group.encode()) % max(len(self.journals), 1)
+
+    def order(self, reader: Reader, partition: Partition) -> Order:
+        """What a reader is to be given of a partition."""
+        return self.views[partition].order(reader.isolation, self.journal_of(reader))
+
+    def delivered_order(
+        self, isolation: str = "read_committed", journal: int = 0
+    ) -> Iterable[tuple[View, int, int]]:
         """(view, offset, value) of all that readers of an isolation level are to be given."""
         for view in self.views.values():
-            for offset in view.order(isolation).offsets:
+            for offset in view.order(isolation, journal).offsets:
                 yield view, offset, view.records[offset].value
 
 

@@ -11,14 +11,13 @@ from .history import Append, Op, Reader
 from .journal import Partition
 from .logs import Standing
 
-LEVELS = ("read_committed", "serializable")
-
 
 @dataclass(slots=True)
 class _Seen:
     """What the last readers of one isolation level were given."""
 
     isolation: str
+    journal: int
     readers: list[Reader]
     by_reader: list[set[int]] = field(default_factory=list)
     furthest: list[dict[Partition, int]] = field(default_factory=list)
@@ -32,31 +31,34 @@ class _Seen:
         view = facts.views[place[0]]
         if view.standing.get(place[1]) is Standing.UNDECIDED:
             return True  # its marker is still to come
-        rank = view.order(self.isolation).rank.get(place[1])
+        rank = view.order(self.isolation, self.journal).rank.get(place[1])
         return rank is not None and rank > self.furthest[reader].get(place[0], -1)
 
 
 def check_finals(facts: Facts, found: Findings) -> None:
     """Find lost-write, unseen and torn-transaction by what the last readers were not given."""
-    for isolation in LEVELS:
-        readers = [r for r in facts.history.readers if r.final and r.isolation == isolation]
-        if not readers:
-            if isolation == "read_committed" and facts.history.appends:
-                found.add("unseen", "no last reader read anything: nothing is known to be there")
-            continue
-        seen = _see(facts, isolation, readers)
-        for op, values in _expected(facts, isolation):
+    levels: dict[tuple[str, int], list[Reader]] = {}
+    for reader in facts.history.readers:
+        if reader.final and reader.isolation != "read_uncommitted":
+            serial = reader.isolation == "serializable"
+            level = reader.isolation, facts.journal_of(reader) if serial else 0
+            levels.setdefault(level, []).append(reader)
+    if ("read_committed", 0) not in levels and facts.history.appends:
+        found.add("unseen", "no last reader of committed records read anything")
+    for level, readers in levels.items():
+        seen = _see(facts, *level, readers)
+        for op, values in _expected(facts, *level):
             _check_op(facts, op, values, seen, found)
 
 
-def _see(facts: Facts, isolation: str, readers: list[Reader]) -> _Seen:
-    seen = _Seen(isolation, readers)
+def _see(facts: Facts, isolation: str, journal: int, readers: list[Reader]) -> _Seen:
+    seen = _Seen(isolation, journal, readers)
     for reader in readers:
         values: set[int] = set()
         furthest: dict[Partition, int] = {}
         for segment in reader.segments:
             values.update(segment.values)
-            rank = facts.views[segment.partition].order(isolation).rank
+            rank = facts.order(reader, segment.partition).rank
             ranks = (rank.get(offset, -1) for offset in segment.offsets)
             before = furthest.get(segment.partition, -1)
             furthest[segment.partition] = max(ranks, default=before)
@@ -65,10 +67,10 @@ def _see(facts: Facts, isolation: str, readers: list[Reader]) -> _Seen:
     return seen
 
 
-def _expected(facts: Facts, isolation: str) -> Iterator[tuple[Op | None, list[int]]]:
+def _expected(facts: Facts, isolation: str, journal: int) -> Iterator[tuple[Op | None, list[int]]]:
     """What a last reader must be given: by operation, and each plain value by itself."""
     by_op: dict[str, list[int]] = {}
-    for _, _, value in facts.delivered_order(isolation):
+    for _, _, value in facts.delivered_order(isolation, journal):
         op = facts.op_of(value)
         if op is None:
             yield None, [value]
@@ -76,7 +78,7 @@ def _expected(facts: Facts, isolation: str) -> Iterator[tuple[Op | None, list[in
             by_op.setdefault(op.name, []).append(value)
     for op in facts.history.ops.values():
         values = by_op.get(op.name, [])
-        if facts.committed(op) and _in_scope(facts, op, isolation):
+        if facts.committed(op) and _in_scope(facts, op, isolation, journal):
             values += _missing(facts, op.appends, set(values))
         if values:
             yield op, values
@@ -86,11 +88,9 @@ def _expected(facts: Facts, isolation: str) -> Iterator[tuple[Op | None, list[in
             yield None, [value]
 
 
-def _in_scope(facts: Facts, op: Op, isolation: str) -> bool:
+def _in_scope(facts: Facts, op: Op, isolation: str, journal: int) -> bool:
     txid = facts.txid(op)
-    return isolation == "read_committed" or (
-        txid is not None and txid.partition == facts.serial_journal
-    )
+    return isolation == "read_committed" or (txid is not None and txid.partition == journal)
 
 
 def _missing(facts: Facts, appends: Iterable[Append], known: Iterable[int]) -> Iterator[int]:

@@ -16,6 +16,7 @@ from .errors import BrokenHistoryError
 from .journal import Partition, Place
 
 Event = Mapping[str, Any]
+DEFAULT_GROUP: Final = "default"
 RESET: Final = -1
 """In `Reader.stream`: partitions came, went, or were sought."""
 ISOLATIONS: Final = ("read_committed", "serializable", "read_uncommitted")
@@ -103,6 +104,8 @@ class Reader:
     role: str
     isolation: str
     group: str | None = None
+    transaction_group: str = DEFAULT_GROUP
+    """Whose transactions a serializable reader is given."""
     segments: list[Segment] = field(default_factory=list)
     open: dict[Partition, Segment] = field(default_factory=dict)
     stream: array[int] = field(default_factory=lambda: array("i"))
@@ -254,7 +257,8 @@ class _Indexer:
             op.appends.append(append)
 
     def _acked(self, event: Event, line: Line) -> None:
-        value, offset = self._history.number(event["v"]), int(event["offset"])
+        value, told = self._history.number(event["v"]), event["offset"]
+        offset = -1 if told is None else int(told)
         append = self._history.appends.get(value)
         if append is None or append.line.process != self._process:
             raise ValueError(f"value {event['v']!r} was not appended here")
@@ -300,6 +304,7 @@ class _Indexer:
 
     def _assigned(self, event: Event, line: Line) -> None:
         reader = self._reader(event["isolation"], event.get("group"))
+        reader.transaction_group = event.get("transaction_group", DEFAULT_GROUP)
         for row in event["partitions"]:
             _open(reader, (row[0], int(row[1])), line)
         _reset(reader)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from . import store
 from .avro import read_entry
@@ -21,8 +20,6 @@ from .wire import TXCTL_HEADER, TXID_HEADER, Control, TxId, read_control, read_t
 SETTINGS: Final = "chaos.json"
 HISTORY: Final = "history"
 LOGS: Final = "logs"
-DEFAULT_GROUP: Final = "default"
-"""The transaction group whose order serializable readers follow."""
 
 
 def load(run_dir: Path) -> Facts:
@@ -32,29 +29,47 @@ def load(run_dir: Path) -> Facts:
         BrokenHistoryError: no history, or a broken line that is not its file's last.
         BrokenLogError: logs that were not dumped, or are cut short.
     """
-    settings = _settings(run_dir / SETTINGS)
-    system, topics = settings["system"], settings["topics"]
+    settings = read_settings(run_dir)
     history = read_history(run_dir / HISTORY)
     logs = run_dir / LOGS
-    journals = {j.number: j for j in _journals(logs)} if system == LOGTX else {}
-    if system == LOGTX and not journals:
+    journals = {j.number: j for j in _journals(logs)} if settings.system == LOGTX else {}
+    if settings.system == LOGTX and not journals:
         raise BrokenLogError(f"no journal in {logs}: the run was not dumped")
-    group = settings.get("transaction_group", DEFAULT_GROUP)
-    serial = zlib.crc32(group.encode()) % max(len(journals), 1)
-    views = dict(_views(history, logs, system, serial))
-    _check_complete(history, views, topics)
-    return Facts(system, history, views, journals, settings.get("input", topics[0]), serial)
+    views = dict(_views(history, logs, settings.system))
+    _check_complete(history, views, settings.topics)
+    return Facts(settings.system, history, views, journals, settings.input)
 
 
-def _settings(path: Path) -> Mapping[str, Any]:
+class RunSettings(NamedTuple):
+    """What the checker wants to know of a run."""
+
+    system: str
+    topics: tuple[str, ...]
+    input: str
+    """The topic that workers process."""
+    bootstrap_servers: str
+
+
+def read_settings(run_dir: Path) -> RunSettings:
+    """Read ``chaos.json``.
+
+    Raises:
+        BrokenHistoryError: it does not say what was run.
+    """
+    path = run_dir / SETTINGS
     try:
-        settings = json.loads(path.read_text("utf-8"))
-        known = settings["system"] in (LOGTX, KAFKA) and bool(settings["topics"])
+        told = json.loads(path.read_text("utf-8"))
+        settings = RunSettings(
+            told["system"],
+            (told["data_topic"], told["out_topic"]),
+            told["data_topic"],
+            told["bootstrap_servers"],
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BrokenHistoryError(f"{path} does not say what was run: {error!r}") from error
-    if not known:
-        raise BrokenHistoryError(f"{path}: system must be {LOGTX} or {KAFKA}, and topics be named")
-    return settings  # type: ignore[no-any-return]
+    if settings.system not in (LOGTX, KAFKA):
+        raise BrokenHistoryError(f"{path}: system {settings.system!r}; known: {LOGTX}, {KAFKA}")
+    return settings
 
 
 # ---- history -----------------------------------------------------------------------------------
@@ -98,9 +113,7 @@ def _journals(logs: Path) -> Iterator[Journal]:
         yield journal
 
 
-def _views(
-    history: History, logs: Path, system: str, serial: int
-) -> Iterator[tuple[Partition, View]]:
+def _views(history: History, logs: Path, system: str) -> Iterator[tuple[Partition, View]]:
     committed: dict[Partition, tuple[Head, dict[int, int]]] = {}
     if system == KAFKA:
         for head, raw in store.read_logs(logs, store.COMMITTED):
@@ -109,7 +122,7 @@ def _views(
     for head, raw in store.read_logs(logs, store.DATA):
         partition, records = (head.topic, head.partition), _records(history, raw)
         if system == LOGTX:
-            yield partition, view_logtx(partition, head.start, head.end, records, serial)
+            yield partition, view_logtx(partition, head.start, head.end, records)
             continue
         if partition not in committed:
             raise BrokenLogError(f"{partition} was not read by a read_committed consumer")

@@ -86,7 +86,8 @@ class View:
     records: dict[int, Record] = field(default_factory=dict)
     committed: Order = field(default_factory=Order)
     """For read_committed."""
-    serializable: Order = field(default_factory=Order)
+    serializable: dict[int, Order] = field(default_factory=dict)
+    """By journal partition: a serializable reader is given the transactions of one."""
     everything: Order = field(default_factory=Order)
     """For read_uncommitted."""
     standing: dict[int, Standing] = field(default_factory=dict)
@@ -96,18 +97,14 @@ class View:
     later_markers: list[tuple[TxId, Marker]] = field(default_factory=list)
     broken: list[Broken] = field(default_factory=list)
 
-    def order(self, isolation: str) -> Order:
-        """That of an isolation level."""
-        return {
-            "read_committed": self.committed,
-            "serializable": self.serializable,
-            "read_uncommitted": self.everything,
-        }[isolation]
+    def order(self, isolation: str, journal: int = 0) -> Order:
+        """That of an isolation level; if serializable, with the transactions of that journal."""
+        if isolation == "serializable":
+            return self.serializable.setdefault(journal, Order())
+        return self.committed if isolation == "read_committed" else self.everything
 
 
-def view_logtx(
-    partition: Partition, start: int, end: int, records: Iterable[Record], serial_journal: int
-) -> View:
+def view_logtx(partition: Partition, start: int, end: int, records: Iterable[Record]) -> View:
     """Read a partition as a consumer of logtx must.
 
     Args:
@@ -115,7 +112,6 @@ def view_logtx(
         start: its first offset.
         end: the offset behind its last record.
         records: in offset order, markers too.
-        serial_journal: the journal partition whose transactions serializable readers are given.
     """
     view = View(partition, start, end)
     pending: dict[TxId, list[Record]] = {}
@@ -129,7 +125,7 @@ def view_logtx(
                 view.later_markers.append((txid, marker))
             else:
                 view.first_markers[txid] = marker
-                _end(view, txid, marker, pending.pop(txid, []), serial_journal)
+                _end(view, txid, marker, pending.pop(txid, []))
             continue
         view.everything.add(offset, (offset, 0))
         if txid is None:
@@ -143,9 +139,7 @@ def view_logtx(
     return view
 
 
-def _end(
-    view: View, txid: TxId, marker: Marker, records: Sequence[Record], serial_journal: int
-) -> None:
+def _end(view: View, txid: TxId, marker: Marker, records: Sequence[Record]) -> None:
     if not marker.control.committed:
         view.standing.update((record.offset, Standing.ABORTED) for record in records)
         return
@@ -167,10 +161,10 @@ def _end(
     stated_count = sum(stated.count for stated in ranges.values())
     if len(accepted) != stated_count:
         view.broken.append(Broken(txid, marker, stated_count, len(accepted)))
+    serializable = view.order("serializable", txid.partition)
     for index, record in enumerate(accepted):
         view.committed.add(record.offset, (marker.offset, index))
-        if txid.partition == serial_journal:
-            view.serializable.add(record.offset, (marker.offset, index))
+        serializable.add(record.offset, (marker.offset, index))
 
 
 def _writer(record: Record) -> tuple[int, int | None]:

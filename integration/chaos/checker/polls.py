@@ -47,7 +47,7 @@ def _check_twice(facts: Facts, segment: Segment, found: Findings) -> None:
 
 
 def _order(facts: Facts, segment: Segment) -> Order:
-    return facts.views[segment.partition].order(segment.reader.isolation)
+    return facts.order(segment.reader, segment.partition)
 
 
 def _check_order(facts: Facts, segment: Segment, found: Findings) -> tuple[int, int] | None:
@@ -140,8 +140,8 @@ def _check_groups(facts: Facts, skipped: set[tuple[Partition, int]], found: Find
         for segment in reader.segments:
             key = reader.group, reader.isolation, segment.partition
             groups.setdefault(key, []).append(segment)
-    for (group, isolation, partition), segments in groups.items():
-        order = facts.views[partition].order(isolation)
+    for (group, _, partition), segments in groups.items():
+        order = facts.order(segments[0].reader, partition)
         last: dict[int, tuple[Segment, int]] = {}
         for segment in segments:
             for index, offset in enumerate(segment.offsets):

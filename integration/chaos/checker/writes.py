@@ -79,7 +79,7 @@ def _by_the_log(facts: Facts, op: Op) -> Iterator[Evidence]:
 def check_duplicates(facts: Facts, found: Findings) -> None:
     """Find duplicate: one value at two offsets, both to be delivered."""
     places: dict[int, tuple[tuple[str, int], int]] = {}
-    for view, offset, value in facts.delivered_order("read_committed"):
+    for view, offset, value in facts.delivered_order():
         if value == NO_VALUE:
             continue
         before = places.setdefault(value, (view.partition, offset))
