@@ -73,8 +73,12 @@ class Child:
         if self._process is not None and (status := self._process.poll()) is not None:
             raise ProcessDiedError(
                 f"The {self.name} ended by itself (exit status {status}); its log is {self._log}.",
-                last_lines(self._log, _LOG_LINES, from_byte=self._log_start),
+                self.last_lines(_LOG_LINES),
             )
+
+    def last_lines(self, count: int) -> list[str]:
+        """What the process that was started last said last."""
+        return last_lines(self._log, count, from_byte=self._log_start)
 
     def pause(self) -> None:
         """SIGSTOP: it does nothing more until `resume` or `kill`."""

@@ -1,0 +1,48 @@
+"""The run's Kafka: three brokers, each behind a link of the proxies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from ..kafka.cluster import LocalCluster
+from ..kafka.ports import HOST
+from ..kafka.topics import create_topic
+from .proxy import Proxies
+from .settings import DATA_TOPIC, OUT_TOPIC, PARTITIONS
+
+HEAP_MAX_MIB: Final = 256
+_TOPIC_SETTINGS: Final = {
+    # Small, so that trimming deletes files.
+    "segment.bytes": str(1024 * 1024),
+    "retention.ms": "-1",
+}
+
+
+def link_of(broker_id: int) -> str:
+    """Name of the link in front of a broker."""
+    return f"broker-{broker_id}"
+
+
+@contextmanager
+def brokers(directory: Path, proxies: Proxies, count: int) -> Iterator[LocalCluster]:
+    """Start them, with the two topics; stop them at the end."""
+    ids = range(1, count + 1)
+    ports = {broker_id: proxies.add(link_of(broker_id)) for broker_id in ids}
+    cluster = LocalCluster(
+        directory,
+        brokers=count,
+        advertised_client_ports=ports,
+        heap_max_mib=HEAP_MAX_MIB,
+        settings={"group.min.session.timeout.ms": "6000"},
+    )
+    with cluster:
+        for broker in cluster.brokers:
+            proxies.lead(link_of(broker.id), (HOST, broker.client_port))
+        for topic in (DATA_TOPIC, OUT_TOPIC):
+            create_topic(
+                cluster.direct_servers, topic, partitions=PARTITIONS, config=_TOPIC_SETTINGS
+            )
+        yield cluster

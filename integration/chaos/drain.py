@@ -1,0 +1,105 @@
+"""The end of the load: producers stop, everything is decided, workers work off what there is.
+
+A last record in each partition, written when no transaction is unfinished any more, says when the
+workers are done: their committed offsets are behind it. Every wait is bounded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from .errors import ChaosError
+from .fleet import Fleet, Member
+from .inspector import Inspector
+from .recorder import Recorder
+from .settings import HISTORY, Settings
+from .workload.plain import PlainWriter
+from .workload.record import Value
+
+PRODUCERS_S: Final = 75.0
+DECIDED_S: Final = 60.0
+WORKED_OFF_S: Final = 120.0
+FINALS_S: Final = 200.0
+CONSUMERS_S: Final = 20.0
+_POLL_S: Final = 0.25
+
+Tick = Callable[[], None]
+
+
+def stop_members(members: Iterable[Member], limit_s: float, tick: Tick) -> list[str]:
+    """Ask all to end and wait; names of those that had to be killed, or ended with an error."""
+    asked = list(members)
+    for member in asked:
+        member.ask_to_stop()
+    await_until(lambda: not any(m.child.is_running for m in asked), limit_s, tick)
+    return [member.name for member in asked if not member.child.await_end(0.1)]
+
+
+def await_until(done: Callable[[], bool], limit_s: float, tick: Tick) -> bool:
+    """Whether it was done in time; `tick` is called all along."""
+    deadline_s = time.monotonic() + limit_s
+    while not done():
+        tick()
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def write_last(directory: Path, settings: Settings) -> dict[int, int]:
+    """A plain record at the end of each partition of the data topic; their offsets.
+
+    Raises:
+        ChaosError: one was not acknowledged.
+    """
+    offsets: dict[int, int] = {}
+    # A producer of its own in the history.
+    process = f"producer-{settings.producers}.0"
+    with Recorder(directory / HISTORY, process) as recorder:
+        writer = PlainWriter(settings, recorder)
+        for number in range(settings.partitions):
+            value = Value(number, f"{process}:{number}", operation=None)
+            writer.append(settings.data_topic, value, partial(offsets.__setitem__, number))
+        if not writer.close() or len(offsets) < settings.partitions:
+            raise ChaosError("The cluster takes no records although everything is healed.")
+    return offsets
+
+
+def await_decided(inspector: Inspector, tick: Tick) -> None:
+    """Wait until no transaction is unfinished. Raises ChaosError."""
+    if not await_until(lambda: inspector.unfinished() == 0, DECIDED_S, tick):
+        raise ChaosError(
+            f"{inspector.unfinished()} transactions are unfinished {DECIDED_S:.0f} s after "
+            "everything was healed and the producers ended."
+        )
+
+
+def await_worked_off(inspector: Inspector, last: dict[int, int], tick: Tick) -> None:
+    """Wait until workers have committed everything up to these offsets. Raises ChaosError."""
+
+    def behind() -> dict[int, int]:
+        found = inspector.worked_off() or {}
+        return {p: found.get(p, -1) for p, offset in last.items() if found.get(p, -1) <= offset}
+
+    if not await_until(lambda: not behind(), WORKED_OFF_S, tick):
+        raise ChaosError(
+            f"Workers did not work off their input in {WORKED_OFF_S:.0f} s: of {last} "
+            f"they are behind in {behind()}."
+        )
+
+
+def read_to_the_end(fleet: Fleet, count: int, tick: Tick) -> None:
+    """Run the last readers. Raises ChaosError if one does not reach the end."""
+    fleet.add_finals(count)
+    for member in fleet.finals:
+        member.start()
+    await_until(lambda: not any(m.child.is_running for m in fleet.finals), FINALS_S, tick)
+    bad = [member for member in fleet.finals if not member.child.await_end(0.1)]
+    if bad:
+        said = " / ".join(bad[0].child.last_lines(3))
+        names = ", ".join(member.name for member in bad)
+        raise ChaosError(f"Not read to the end: {names}. {said}")

@@ -1,0 +1,172 @@
+"""What the run asks the cluster itself, past the proxies: what is unfinished, who is how far."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+from confluent_kafka import IsolationLevel, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from ...coordinator.admin_client import AdminQueries
+from ...journal.errors import BrokerError, LogtxError, RetriableError
+from ...journal.log import Log
+from ...journal.position import Position
+from .options import System
+from .settings import Settings
+from .workload.readers import consumer_readers
+
+_TIMEOUT_S: Final = 5.0
+
+
+class Inspector(Protocol):
+    """Asks; every answer is bounded, and None where there was none in time."""
+
+    def unfinished(self) -> int | None:
+        """How many transactions are not finished; or of Kafka's, records behind the oldest."""
+
+    def worked_off(self) -> dict[int, int] | None:
+        """Per partition of the data topic, the offset below which workers are done."""
+
+    def needed_from(self, topic: str, partition: int) -> int | None:
+        """The first offset that somebody may still want to read."""
+
+    def close(self) -> None:
+        """Close."""
+
+
+class _Readers:
+    """How far the consumers are, which both systems keep in Kafka."""
+
+    def __init__(self, log: Log, settings: Settings) -> None:
+        self._log = log
+        self._groups = sorted({reader.group for reader in consumer_readers(settings)})
+
+    def needed_from(self, topic: str, partition: int) -> int | None:
+        """The least of what the groups have committed; None if one has not."""
+        try:
+            found = [self._log.group_offset(group, topic, partition) for group in self._groups]
+        except LogtxError:
+            return None
+        offsets = [offset.offset for offset in found if offset is not None]
+        return min(offsets) if len(offsets) == len(found) else None
+
+
+class LogtxInspector:
+    """By logtx's coordinators, which are reached as clients reach them."""
+
+    def __init__(self, log: Log, clients_log: Log, settings: Settings) -> None:
+        """Ask.
+
+        Args:
+            log: past the proxies.
+            clients_log: through them.
+            settings: of the run.
+        """
+        self._settings = settings
+        self._readers = _Readers(log, settings)
+        self._queries = AdminQueries(clients_log, timeout_s=_TIMEOUT_S)
+
+    def unfinished(self) -> int | None:
+        """Those that the coordinators list."""
+        try:
+            return sum(
+                1
+                for partition in range(self._queries.partition_count())
+                for _ in self._queries.list_transactions(partition)
+            )
+        except (RetriableError, BrokerError):
+            return None
+
+    def worked_off(self) -> dict[int, int] | None:
+        """By the committed IOV."""
+        positions = self._positions()
+        return None if positions is None else {p: at.o2 for p, at in positions.items()}
+
+    def needed_from(self, topic: str, partition: int) -> int | None:
+        """By consumers and, of their input, workers."""
+        least = self._readers.needed_from(topic, partition)
+        if least is None or topic != self._settings.data_topic:
+            return least
+        position = (self._positions() or {}).get(partition)
+        return None if position is None else min(least, position.o1)
+
+    def _positions(self) -> dict[int, Position] | None:
+        keys = [(self._settings.data_topic, p) for p in range(self._settings.partitions)]
+        try:
+            found = self._queries.fetch_offsets(self._settings.workers_group, keys).offsets
+        except (RetriableError, BrokerError):
+            return None
+        return {partition: position for (_, partition), position in found.items()}
+
+    def close(self) -> None:
+        """Close."""
+        self._queries.close()
+
+
+class KafkaInspector:
+    """By Kafka's own offsets."""
+
+    def __init__(self, log: Log, settings: Settings) -> None:
+        """Ask.
+
+        Args:
+            log: past the proxies.
+            settings: of the run.
+        """
+        self._log = log
+        self._settings = settings
+        self._readers = _Readers(log, settings)
+        self._admin: Any = AdminClient({"bootstrap.servers": log.bootstrap_servers, "log_level": 2})
+
+    def unfinished(self) -> int | None:
+        """Offsets between the last stable one and the end."""
+        try:
+            stable = self._ends(IsolationLevel.READ_COMMITTED)
+            ends = self._ends(IsolationLevel.READ_UNCOMMITTED)
+        except (KafkaException, TimeoutError):
+            return None
+        return sum(max(0, end - low) for end, low in zip(ends, stable, strict=True))
+
+    def _ends(self, isolation: Any) -> list[int]:
+        asked = {
+            KafkaPartition(topic, number): OffsetSpec.latest()
+            for topic in (self._settings.data_topic, self._settings.out_topic)
+            for number in range(self._settings.partitions)
+        }
+        told = self._admin.list_offsets(
+            asked, isolation_level=isolation, request_timeout=_TIMEOUT_S
+        )
+        return [told[partition].result(_TIMEOUT_S).offset for partition in asked]
+
+    def worked_off(self) -> dict[int, int] | None:
+        """By the committed offsets of the workers' group."""
+        found = {}
+        try:
+            for partition in range(self._settings.partitions):
+                at = self._log.group_offset(
+                    self._settings.workers_group, self._settings.data_topic, partition
+                )
+                if at is not None:
+                    found[partition] = at.offset
+        except LogtxError:
+            return None
+        return found
+
+    def needed_from(self, topic: str, partition: int) -> int | None:
+        """By consumers and, of their input, workers."""
+        least = self._readers.needed_from(topic, partition)
+        if least is None or topic != self._settings.data_topic:
+            return least
+        at = (self.worked_off() or {}).get(partition)
+        return None if at is None else min(least, at)
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def open_inspector(log: Log, clients_log: Log, settings: Settings) -> Inspector:
+    """Of the run's system."""
+    if settings.system is System.LOGTX:
+        return LogtxInspector(log, clients_log, settings)
+    return KafkaInspector(log, settings)

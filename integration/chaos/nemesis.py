@@ -1,0 +1,274 @@
+"""Carries a plan out: hurts brokers, coordinators and clients, and heals them.
+
+Each lane of the plan has a thread. What is late, because something took longer to come back than
+planned, moves what follows in its lane; what would not be over at the end of the load is left out.
+Everything goes into the history before it is done.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from ...journal.errors import BrokerError, LogtxError
+from ..demo.processes import Child
+from ..kafka.cluster import LocalCluster
+from ..kafka.errors import LocalKafkaError, NotInSyncError
+from ..kafka.node import Broker
+from .brokers import link_of
+from .errors import ChaosError
+from .fleet import Fleet, Member
+from .plan import Fault, Role, What
+from .proxy import Proxies, Rule
+from .recorder import Recorder
+from .trimmer import Trimmer
+
+_LOG = logging.getLogger(__name__)
+_IN_SYNC_SLICE_S: Final = 5.0
+_ZOMBIE_S: Final = 5.0
+"""How long a woken zombie that nobody fences (it holds a key, and goes for another) lives on."""
+_JOIN_S: Final = 150.0
+_LANES: Final = {Role.BROKER: "broker", Role.COORDINATOR: "coordinator", Role.TOPIC: "trim"}
+
+
+class Nemesis:
+    """The faults of one run."""
+
+    def __init__(
+        self,
+        plan: Iterable[Fault],
+        *,
+        seconds: float,
+        cluster: LocalCluster,
+        fleet: Fleet,
+        proxies: Proxies,
+        trimmer: Trimmer,
+        recorder: Recorder,
+    ) -> None:
+        """Nothing is done before `start`."""
+        self._seconds = seconds
+        self._cluster = cluster
+        self._fleet = fleet
+        self._proxies = proxies
+        self._trimmer = trimmer
+        self._recorder = recorder
+        self._lanes: dict[str, list[Fault]] = {}
+        for fault in plan:
+            self._lanes.setdefault(_LANES.get(fault.role, "client"), []).append(fault)
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._started_s = 0.0
+        self._guard = threading.Lock()
+        self._active: dict[str, str] = {}
+        self.counts: Counter[What] = Counter()
+        """Faults that were done."""
+        self.failure: LogtxError | LocalKafkaError | None = None
+        """Why a lane ended early: something could not be started again."""
+
+    def start(self) -> None:
+        """Begin; the plan's time starts now."""
+        self._started_s = time.monotonic()
+        for name, faults in self._lanes.items():
+            thread = threading.Thread(
+                target=self._run_lane, args=(name, faults), name=f"chaos-{name}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def stop(self) -> None:
+        """Heal what is hurt, and end.
+
+        Raises:
+            ChaosError: a lane does not end.
+        """
+        self._stopping.set()
+        deadline_s = time.monotonic() + _JOIN_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+            if thread.is_alive():
+                raise ChaosError(f"{thread.name} did not heal what it hurt in {_JOIN_S:.0f} s.")
+
+    def healed(self) -> None:
+        """Enter into the history that nothing is hurt any more."""
+        self._recorder.write("healed")
+
+    @property
+    def active(self) -> list[str]:
+        """What is going on, in words."""
+        with self._guard:
+            return sorted(self._active.values())
+
+    # ---- one lane ------------------------------------------------------------------------------
+
+    def _run_lane(self, name: str, faults: list[Fault]) -> None:
+        late_s = 0.0
+        for fault in faults:
+            at_s = fault.at_s + late_s
+            if self._stopping.wait(max(0.0, self._started_s + at_s - time.monotonic())):
+                return
+            late_s = max(late_s, time.monotonic() - self._started_s - fault.at_s)
+            if fault.until_s + late_s > self._seconds:
+                return
+            try:
+                self._do(name, fault)
+            except (LogtxError, LocalKafkaError) as error:
+                self.failure = self.failure or error
+                self._recorder.write("note", note=f"{fault.target}: {error!r}")
+                return
+            late_s = max(late_s, time.monotonic() - self._started_s - fault.until_s)
+
+    def _do(self, lane: str, fault: Fault) -> None:
+        with self._guard:
+            self._active[lane] = f"{fault.what} {fault.target}"
+        try:
+            if fault.role is Role.TOPIC:
+                done = self._trim(fault)
+            elif fault.role is Role.BROKER:
+                done = self._hurt_broker(fault)
+            else:
+                done = self._hurt_member(fault)
+            self.counts[fault.what] += done
+        finally:
+            with self._guard:
+                self._active.pop(lane, None)
+
+    def _tell(self, what: str, target: str, **more: object) -> None:
+        self._recorder.write("fault", what=what, target=target, **more)
+
+    # ---- brokers -------------------------------------------------------------------------------
+
+    def _hurt_broker(self, fault: Fault) -> bool:
+        broker = self._cluster.brokers[fault.number]
+        target = f"broker-{broker.id}"
+        if fault.what in (What.CUT, What.STALL, What.DELAY):
+            self._hurt_link(fault, target, _rule(fault, link=link_of(broker.id)))
+        else:
+            self._hurt_process(fault, broker, target)
+        self._await_in_sync()
+        return True
+
+    def _hurt_process(self, fault: Fault, broker: Broker, target: str) -> None:
+        self._tell(fault.what, target)
+        if fault.what is What.KILL:
+            broker.kill()
+            self._stopping.wait(fault.for_s)
+            self._tell("start", target)
+            broker.start()
+        elif fault.what is What.PAUSE:
+            broker.pause()
+            self._stopping.wait(fault.for_s)
+            self._tell("resume", target)
+            broker.resume()
+        else:
+            broker.restart()
+
+    def _await_in_sync(self) -> None:
+        # Also when it is to end: nothing is over before all replicas have everything.
+        deadline_s = time.monotonic() + _JOIN_S / 2
+        while True:
+            try:
+                self._cluster.await_in_sync(_IN_SYNC_SLICE_S)
+            except NotInSyncError:
+                if time.monotonic() > deadline_s:
+                    raise
+            else:
+                return
+
+    # ---- connections ---------------------------------------------------------------------------
+
+    def _hurt_link(self, fault: Fault, target: str, rule: Rule) -> None:
+        more = {"delay_ms": fault.delay_ms} if fault.delay_ms else {}
+        self._tell(fault.what, target, **more)
+        self._proxies.hurt(target, rule)
+        try:
+            self._stopping.wait(fault.for_s)
+            self._tell("heal", target)
+        finally:
+            self._proxies.heal(target)
+
+    # ---- processes of logtx --------------------------------------------------------------------
+
+    def _hurt_member(self, fault: Fault) -> bool:
+        member = self._fleet.member(fault.role, fault.number)
+        target = member.process_name
+        if not member.child.is_running:
+            return False
+        if fault.what not in (What.CUT, What.STALL, What.DELAY):
+            self._PROCESS_FAULTS[fault.what](self, fault, member, target)
+        elif fault.role is Role.COORDINATOR:
+            self._hurt_link(fault, target, _rule(fault, link=member.name))
+        else:
+            self._hurt_link(fault, target, _rule(fault, pid=member.child.pid))
+        return True
+
+    def _kill(self, fault: Fault, member: Member, target: str) -> None:
+        self._tell("kill", target)
+        member.kill()
+        self._stopping.wait(fault.for_s)
+        member.start()
+        self._tell("start", member.process_name)
+
+    def _pause(self, fault: Fault, member: Member, target: str) -> None:
+        self._tell("pause", target)
+        member.child.pause()
+        self._stopping.wait(fault.for_s)
+        self._tell("resume", target)
+        member.child.resume()
+
+    def _restart(self, fault: Fault, member: Member, target: str) -> None:
+        del fault
+        self._tell("restart", target)
+        member.stop()
+        member.start()
+        self._tell("start", member.process_name)
+
+    def _replace(self, fault: Fault, member: Member, target: str) -> None:
+        self._tell("pause", target)
+        zombie = member.replace()
+        self._tell("start", member.process_name)
+        self._stopping.wait(fault.for_s)
+        self._tell("resume", target)
+        zombie.resume()
+        self._let_live(zombie)
+
+    def _let_live(self, zombie: Child) -> None:
+        until_s = time.monotonic() + _ZOMBIE_S
+        while zombie.is_running and time.monotonic() < until_s:
+            if self._stopping.wait(0.1):
+                break
+        zombie.ask_to_stop()
+
+    _PROCESS_FAULTS: Final[dict[What, Callable[[Nemesis, Fault, Member, str], None]]] = {
+        What.KILL: _kill,
+        What.PAUSE: _pause,
+        What.RESTART: _restart,
+        What.REPLACE: _replace,
+    }
+
+    # ---- topics --------------------------------------------------------------------------------
+
+    def _trim(self, fault: Fault) -> bool:
+        trim = self._trimmer.choose(fault.number)
+        if trim is None:
+            return False
+        self._tell("trim", f"{trim.topic}-{trim.partition}", before=trim.before)
+        try:
+            self._trimmer.trim(trim)
+        except BrokerError as error:
+            # Its leader is being hurt just now; it may be done, or be done later.
+            self._recorder.write("note", note=f"trim of {trim}: {error}")
+        return True
+
+
+def _rule(fault: Fault, *, link: str | None = None, pid: int | None = None) -> Rule:
+    return Rule(
+        cut=fault.what is What.CUT,
+        stall=fault.what is What.STALL,
+        delay_s=fault.delay_ms / 1000,
+        link=link,
+        pid=pid,
+    )

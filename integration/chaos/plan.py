@@ -1,0 +1,205 @@
+"""The nemesis' plan: which faults, when, to whom and for how long. Drawn from a seed; pure.
+
+Faults of one *lane* follow each other with a pause between them; lanes go on side by side:
+
+- ``broker``: at most one broker is hurt at a time, and it has `BROKER_REST_S` to catch up before
+  the next one is. So with three replicas and ``min.insync.replicas=2`` there is always a majority
+  that has every acknowledged record;
+- ``coordinator``: at most one is hurt at a time;
+- ``client``: producers, workers and consumers, at most one at a time;
+- ``trim``: old records go, instantly.
+
+Every fault is over by the end of the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+from typing import Final
+
+BROKER_REST_S: Final = 7.0
+"""From the end of a broker's fault to the next one: it starts, and follows again."""
+CALM_START_S: Final = 3.0
+"""Nothing happens before; everybody connects."""
+CALM_END_S: Final = 1.0
+"""Everything is over so long before the end."""
+
+
+class What(StrEnum):
+    """A fault, and the kind of what it is done to."""
+
+    KILL = "kill"
+    """SIGKILL; started again at the fault's end."""
+    PAUSE = "pause"
+    """SIGSTOP; SIGCONT at the end."""
+    RESTART = "restart"
+    """An orderly stop, and a start at once."""
+    REPLACE = "replace"
+    """SIGSTOP; a successor of the same name is started beside it; SIGCONT at the end, which wakes a
+    zombie."""
+    CUT = "cut"
+    """Connections are closed and new ones refused, until the end."""
+    STALL = "stall"
+    """Connections stay and carry nothing, until the end."""
+    DELAY = "delay"
+    """What connections carry comes late, until the end."""
+    TRIM = "trim"
+    """Old records are deleted."""
+
+
+class Role(StrEnum):
+    """What can be hurt."""
+
+    BROKER = "broker"
+    COORDINATOR = "coordinator"
+    PRODUCER = "producer"
+    WORKER = "worker"
+    CONSUMER = "consumer"
+    TOPIC = "topic"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault of the plan."""
+
+    at_s: float
+    """From the start of the load."""
+    what: What
+    role: Role
+    number: int
+    """Which one of its role, from 0."""
+    for_s: float = 0.0
+    """Until it is over; 0 where it has no end of its own."""
+    delay_ms: int = 0
+    """Of DELAY."""
+
+    @property
+    def until_s(self) -> float:
+        """When it is over."""
+        return self.at_s + self.for_s
+
+    @property
+    def target(self) -> str:
+        """Such as ``broker-1``."""
+        return f"{self.role}-{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One kind of fault in a lane."""
+
+    what: What
+    role: Role
+    weight: float
+    for_s: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """Faults that follow each other."""
+
+    kinds: Sequence[_Kind]
+    pause_s: tuple[float, float]
+
+
+def _client_kinds(role: Role, weight: float, *, replaceable: bool) -> Iterator[_Kind]:
+    yield _Kind(What.KILL, role, 3 * weight, (0.1, 2.0))
+    yield _Kind(What.PAUSE, role, 2 * weight, (0.5, 12.0))
+    yield _Kind(What.RESTART, role, 1 * weight)
+    if replaceable:
+        yield _Kind(What.REPLACE, role, 2 * weight, (2.0, 9.0))
+    yield _Kind(What.CUT, role, 1 * weight, (0.3, 4.0))
+    yield _Kind(What.STALL, role, 1 * weight, (0.3, 6.0))
+
+
+_COORDINATOR_KINDS: Final = (
+    _Kind(What.KILL, Role.COORDINATOR, 4, (0.5, 4.0)),
+    _Kind(What.PAUSE, Role.COORDINATOR, 3, (0.5, 8.0)),
+    _Kind(What.RESTART, Role.COORDINATOR, 1),
+    _Kind(What.CUT, Role.COORDINATOR, 1, (0.5, 4.0)),
+    _Kind(What.STALL, Role.COORDINATOR, 1, (0.5, 4.0)),
+    _Kind(What.DELAY, Role.COORDINATOR, 1, (1.0, 5.0)),
+)
+_CLIENT_KINDS: Final = (
+    *_client_kinds(Role.PRODUCER, 3, replaceable=True),
+    *_client_kinds(Role.WORKER, 3, replaceable=True),
+    *_client_kinds(Role.CONSUMER, 2, replaceable=False),
+)
+_LANES: Final[Mapping[str, _Lane]] = {
+    "broker": _Lane(
+        (
+            _Kind(What.KILL, Role.BROKER, 3, (1.0, 5.0)),
+            _Kind(What.PAUSE, Role.BROKER, 3, (0.5, 7.0)),
+            _Kind(What.RESTART, Role.BROKER, 2),
+            _Kind(What.CUT, Role.BROKER, 2, (0.5, 6.0)),
+            _Kind(What.STALL, Role.BROKER, 2, (0.5, 6.0)),
+            _Kind(What.DELAY, Role.BROKER, 2, (2.0, 8.0)),
+        ),
+        (BROKER_REST_S, BROKER_REST_S + 8.0),
+    ),
+    "coordinator": _Lane(_COORDINATOR_KINDS, (4.0, 10.0)),
+    "client": _Lane(_CLIENT_KINDS, (1.5, 5.0)),
+    "trim": _Lane((_Kind(What.TRIM, Role.TOPIC, 1),), (12.0, 25.0)),
+}
+_MILD: Final[Mapping[str, _Lane]] = {
+    "broker": _Lane((_Kind(What.DELAY, Role.BROKER, 1, (0.5, 1.5)),), (3.0, 5.0)),
+    "coordinator": _Lane(
+        (
+            _Kind(What.KILL, Role.COORDINATOR, 2, (0.5, 1.5)),
+            _Kind(What.PAUSE, Role.COORDINATOR, 1, (0.5, 2.0)),
+        ),
+        (3.0, 5.0),
+    ),
+    "client": _Lane(
+        (
+            _Kind(What.KILL, Role.PRODUCER, 1, (0.1, 0.5)),
+            _Kind(What.KILL, Role.WORKER, 1, (0.1, 0.5)),
+            _Kind(What.PAUSE, Role.CONSUMER, 1, (0.5, 2.0)),
+            _Kind(What.CUT, Role.PRODUCER, 1, (0.3, 1.0)),
+        ),
+        (2.0, 4.0),
+    ),
+    "trim": _Lane((_Kind(What.TRIM, Role.TOPIC, 1),), (6.0, 8.0)),
+}
+
+
+def plan_faults(
+    seed: int, seconds: float, counts: Mapping[Role, int], *, mild: bool = False
+) -> list[Fault]:
+    """The faults of a run, in the order of their beginnings.
+
+    Args:
+        seed: the same seed and arguments give the same plan.
+        seconds: of load.
+        counts: how many of each role there are; of a role that has none, nothing is hurt.
+        mild: few and short ones, and no broker dies: for runs of seconds.
+    """
+    faults = []
+    for name, lane in (_MILD if mild else _LANES).items():
+        # A lane of its own generator: what one lane draws does not move the others.
+        faults += _draw(Random(f"{seed}/{name}"), lane, seconds, counts)
+    return sorted(faults, key=lambda fault: (fault.at_s, fault.target))
+
+
+def _draw(
+    random: Random, lane: _Lane, seconds: float, counts: Mapping[Role, int]
+) -> Iterator[Fault]:
+    kinds = [kind for kind in lane.kinds if counts.get(kind.role, 0) > 0]
+    now_s = CALM_START_S + random.uniform(0, lane.pause_s[0])
+    while kinds:
+        (kind,) = random.choices(kinds, [kind.weight for kind in kinds])
+        fault = Fault(
+            at_s=round(now_s, 3),
+            what=kind.what,
+            role=kind.role,
+            number=random.randrange(counts[kind.role]),
+            for_s=round(random.uniform(*kind.for_s), 3),
+            delay_ms=random.randrange(5, 150) if kind.what is What.DELAY else 0,
+        )
+        if fault.until_s > seconds - CALM_END_S:
+            return
+        yield fault
+        now_s = fault.until_s + random.uniform(*lane.pause_s)

@@ -1,0 +1,44 @@
+"""How far a run is, as its history says while it is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+_OUTCOMES: Final = ("committed", "aborted", "unknown")
+_END: Final = b'"event":"end"'
+_MARKS: Final = {name: f'"outcome":"{name}"'.encode() for name in _OUTCOMES}
+_READ_MAX_BYTES: Final = 4 * 1024 * 1024
+
+
+class Progress:
+    """Counts the outcomes in the files of producers and workers as they grow."""
+
+    def __init__(self, history: Path) -> None:
+        """Nothing is read yet."""
+        self._history = history
+        self._places: dict[Path, int] = {}
+        self.outcomes: Counter[str] = Counter()
+
+    def read(self) -> None:
+        """Read on."""
+        for role in ("producer", "worker"):
+            for path in self._history.glob(f"{role}-*.jsonl"):
+                self._read(path)
+
+    def _read(self, path: Path) -> None:
+        place = self._places.get(path, 0)
+        with path.open("rb") as file:
+            file.seek(place)
+            text = file.read(_READ_MAX_BYTES)
+        whole = text[: text.rfind(b"\n") + 1]
+        self._places[path] = place + len(whole)
+        for line in whole.splitlines():
+            if _END in line:
+                self.outcomes.update(name for name, mark in _MARKS.items() if mark in line)
+
+    @property
+    def transactions(self) -> int:
+        """That ended, as far as their writers were told."""
+        return sum(self.outcomes.values())

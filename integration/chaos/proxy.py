@@ -1,0 +1,366 @@
+"""TCP proxies on the loopback: the way of every client to a broker or a coordinator.
+
+A *link* is a port that clients connect to, and the address behind it. What is done to connections
+is a set of *rules*, each for one link or all, and for one client process or all:
+
+    cut     they are closed, and new ones are closed as they come
+    stall   they stay and carry nothing: a network that swallows everything
+    delay   what they carry comes so much later, in order
+
+Runs on an event loop in a thread of its own; the public calls are for any other thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, cast
+
+import uvloop
+
+from ..kafka.ports import HOST, pick_ports
+from .sockets import local_ports
+
+_LOG = logging.getLogger(__name__)
+_CALL_TIMEOUT_S: Final = 10.0
+_QUEUE_MAX_BYTES: Final = 1024 * 1024
+"""Of one direction of a connection: beyond it no more is read."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What is done to some connections."""
+
+    cut: bool = False
+    stall: bool = False
+    delay_s: float = 0.0
+    link: str | None = None
+    """Those of this link; None: of all."""
+    pid: int | None = None
+    """Those of this client process; None: of all."""
+
+
+@dataclass(slots=True)
+class _Link:
+    """A listening port and where it leads."""
+
+    name: str
+    port: int
+    upstream: tuple[str, int] | None
+    server: asyncio.Server | None = None
+
+
+class Proxies:
+    """All links of one run. A context manager that ends its thread."""
+
+    def __init__(self) -> None:
+        """Nothing listens before `add`."""
+        self._links: dict[str, _Link] = {}
+        self._rules: dict[str, Rule] = {}
+        self._connections: set[_Connection] = set()
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="chaos-proxies", daemon=True)
+        self._thread.start()
+
+    # ---- for any thread --------------------------------------------------------------------
+
+    def add(self, name: str, upstream: tuple[str, int] | None = None, *, port: int = 0) -> int:
+        """Listen for a link.
+
+        Args:
+            name: of the link.
+            upstream: where it leads, host and port; None: nowhere yet.
+            port: to listen at; 0 takes a free one.
+
+        Returns:
+            The port.
+
+        Raises:
+            PortInUseError, OSError: it can't be listened at.
+        """
+        chosen = port or pick_ports(1)[0]
+        return self._call(self._add(_Link(name, chosen, upstream)))
+
+    def lead(self, name: str, upstream: tuple[str, int]) -> None:
+        """New connections of a link lead there from now on."""
+        self._call(self._lead(name, upstream))
+
+    def hurt(self, key: str, rule: Rule) -> None:
+        """Apply a rule until `heal(key)`."""
+        self._call(self._set_rule(key, rule))
+
+    def heal(self, key: str) -> None:
+        """End a rule; nothing to do if there is none of this key."""
+        self._call(self._set_rule(key, None))
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._connections)
+
+    def close(self) -> None:
+        """Close everything. May be repeated."""
+        if self._thread.is_alive():
+            self._call(self._close())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_CALL_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        """The proxies."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _call(self, call: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result(_CALL_TIMEOUT_S)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    # ---- on the loop -----------------------------------------------------------------------
+
+    async def _add(self, link: _Link) -> int:
+        link.server = await self._loop.create_server(
+            lambda: _Connection(self._loop, link, self._opened, self._closed).client,
+            HOST,
+            link.port,
+            reuse_address=True,
+        )
+        self._links[link.name] = link
+        return link.port
+
+    async def _lead(self, name: str, upstream: tuple[str, int]) -> None:
+        self._links[name].upstream = upstream
+
+    async def _set_rule(self, key: str, rule: Rule | None) -> None:
+        self._rules.pop(key, None)
+        if rule is not None:
+            self._rules[key] = rule
+        ports = self._ports()
+        for connection in list(self._connections):
+            self._apply(connection, ports)
+
+    def _ports(self) -> dict[int, set[int]]:
+        """The ports that each client process with a rule of its own connects from."""
+        return {r.pid: local_ports(r.pid) for r in self._rules.values() if r.pid is not None}
+
+    def _opened(self, connection: _Connection) -> None:
+        self._connections.add(connection)
+        self._apply(connection, self._ports())
+
+    def _closed(self, connection: _Connection) -> None:
+        self._connections.discard(connection)
+
+    def _apply(self, connection: _Connection, ports: dict[int, set[int]]) -> None:
+        rules = [
+            rule
+            for rule in self._rules.values()
+            if rule.link in (None, connection.link.name)
+            and (rule.pid is None or connection.client_port in ports[rule.pid])
+        ]
+        if any(rule.cut for rule in rules):
+            connection.abort()
+        else:
+            connection.set_flow(
+                stalled=any(rule.stall for rule in rules),
+                delay_s=max((rule.delay_s for rule in rules), default=0.0),
+            )
+
+    async def _close(self) -> None:
+        for link in self._links.values():
+            if link.server is not None:
+                link.server.close()
+        for connection in list(self._connections):
+            connection.abort()
+
+
+class _Connection:
+    """A client's socket, ours to what is behind the link, and what is on its way between them."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        link: _Link,
+        opened: Callable[[_Connection], None],
+        closed: Callable[[_Connection], None],
+    ) -> None:
+        self.loop: Final = loop
+        self.link: Final = link
+        self.client: Final = _Side(self)
+        self.upstream: Final = _Side(self)
+        self.client_port = 0
+        self.stalled = False
+        self.delay_s = 0.0
+        self._opened = opened
+        self._closed = closed
+        self._over = False
+        self._connecting: asyncio.Task[None] | None = None
+
+    def other(self, side: _Side) -> _Side:
+        """The other side."""
+        return self.upstream if side is self.client else self.client
+
+    def made(self, side: _Side) -> None:
+        """A side is connected."""
+        if side is self.client:
+            transport = side.transport
+            assert transport is not None
+            self.client_port = transport.get_extra_info("peername")[1]
+            self._connecting = self.loop.create_task(self._connect())
+            self._opened(self)
+        elif self._over:
+            self.abort()
+        else:
+            self.client.flush()
+
+    async def _connect(self) -> None:
+        if self.link.upstream is None:
+            self.abort()
+            return
+        host, port = self.link.upstream
+        try:
+            await self.loop.create_connection(lambda: self.upstream, host, port)
+        except OSError as error:
+            _LOG.debug("upstream_unreachable link=%s error=%s", self.link.name, error)
+            self.abort()
+
+    def set_flow(self, *, stalled: bool, delay_s: float) -> None:
+        """How it carries from now on."""
+        self.stalled, self.delay_s = stalled, delay_s
+        for side in (self.client, self.upstream):
+            side.flush()
+
+    def lost(self, side: _Side) -> None:
+        """A side is closed: what it had said goes on, if it can, and then the other is closed."""
+        if not self._over:
+            side.hand_over()
+            other = self.other(side)
+            self._end()
+            if other.transport is not None:
+                other.transport.close()
+
+    def abort(self) -> None:
+        """Close both sides at once; what is on its way is lost."""
+        self._end()
+        for side in (self.client, self.upstream):
+            side.drop()
+            if side.transport is not None:
+                side.transport.abort()
+
+    def _end(self) -> None:
+        self._over = True
+        if self._connecting is not None and self.upstream.transport is None:
+            self._connecting.cancel()
+        self._closed(self)
+
+
+class _Side(asyncio.Protocol):
+    """One socket of a connection, and what was read from it and is not written to the other."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+        self.transport: asyncio.Transport | None = None
+        self._queue: deque[tuple[float, bytes]] = deque()
+        """(when it may go on, data)"""
+        self._queued_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._choked = False
+        """More was written here than the socket takes."""
+        self._reads = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio's."""
+        self.transport = cast(asyncio.Transport, transport)
+        self._connection.made(self)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """asyncio's."""
+        self._connection.lost(self)
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio's."""
+        connection = self._connection
+        other = connection.other(self)
+        if not (self._queue or connection.stalled or connection.delay_s) and other.transport:
+            other.transport.write(data)
+            return
+        self._queue.append((connection.loop.time() + connection.delay_s, data))
+        self._queued_bytes += len(data)
+        self.flush()
+
+    def pause_writing(self) -> None:
+        """asyncio's."""
+        self._choked = True
+        self._connection.other(self).regulate()
+
+    def resume_writing(self) -> None:
+        """asyncio's."""
+        self._choked = False
+        self._connection.other(self).regulate()
+
+    def flush(self) -> None:
+        """Write on what is due."""
+        connection = self._connection
+        other = connection.other(self).transport
+        if other is not None and not connection.stalled:
+            now_s = connection.loop.time()
+            while self._queue and self._queue[0][0] <= now_s:
+                self._write_next(other)
+            if self._queue and self._timer is None:
+                self._timer = connection.loop.call_at(self._queue[0][0], self._due)
+        self.regulate()
+
+    def hand_over(self) -> None:
+        """It is closed: write on everything, unless it is stalled."""
+        other = self._connection.other(self).transport
+        while self._queue and other is not None and not self._connection.stalled:
+            self._write_next(other)
+        self.drop()
+
+    def drop(self) -> None:
+        """Forget what is on its way."""
+        self._queue.clear()
+        self._queued_bytes = 0
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def regulate(self) -> None:
+        """Read, or leave it to TCP to tell the sender to wait."""
+        if self.transport is None or self.transport.is_closing():
+            return
+        reads = (
+            not self._connection.stalled
+            and not self._connection.other(self)._choked
+            and self._queued_bytes < _QUEUE_MAX_BYTES
+        )
+        if reads != self._reads:
+            self._reads = reads
+            (self.transport.resume_reading if reads else self.transport.pause_reading)()
+
+    def _due(self) -> None:
+        self._timer = None
+        self.flush()
+
+    def _write_next(self, other: asyncio.Transport) -> None:
+        _, data = self._queue.popleft()
+        self._queued_bytes -= len(data)
+        other.write(data)

@@ -1,0 +1,71 @@
+"""The history: one JSON object a line, one file for each process incarnation.
+
+A line is in the kernel's hands when `write` returns, so SIGKILL loses none of them; it may tear
+the last one, which readers ignore. What a process is about to do is written before it is done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+_ENCODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class Recorder:
+    """Appends events to `<directory>/<process>.jsonl`. Safe from any thread."""
+
+    def __init__(self, directory: Path, process: str) -> None:
+        """Begin the file.
+
+        Args:
+            directory: of the history.
+            process: `<role>-<number>.<incarnation>`.
+
+        Raises:
+            FileExistsError: that incarnation has a history already.
+        """
+        self.process = process
+        self._lock = threading.Lock()
+        self._file: int | None = os.open(
+            directory / f"{process}.jsonl",
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND,
+            0o644,
+        )
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Append an event; its time is CLOCK_MONOTONIC in ns, which all processes share.
+
+        Nothing is written once it is closed: callbacks may come late.
+        """
+        with self._lock:
+            if self._file is None:
+                return
+            line = _ENCODE({"at": time.monotonic_ns(), "event": event, **fields}).encode() + b"\n"
+            while line:
+                line = line[os.write(self._file, line) :]
+
+    def close(self) -> None:
+        """Close the file. May be repeated."""
+        with self._lock:
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+
+    def __enter__(self) -> Self:
+        """The recorder."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()

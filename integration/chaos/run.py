@@ -1,0 +1,275 @@
+"""A run from start to end, and the verdict.
+
+1. Three brokers behind proxies, two topics, coordinators, and the processes of the workload.
+2. The load, under the plan's faults.
+3. Everything is healed; producers end, transactions are decided, workers work off what there is.
+4. The last readers read everything from the beginning.
+5. The checker takes the history and the logs.
+
+Every wait is bounded; what is not done in time ends the run with an error that says what it was.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from ...journal.errors import LogtxError
+from ...journal.open import open_log
+from ..kafka.cluster import LocalCluster
+from ..kafka.errors import LocalKafkaError
+from .brokers import brokers
+from .display import Display, Snapshot
+from .drain import (
+    CONSUMERS_S,
+    PRODUCERS_S,
+    await_decided,
+    await_until,
+    await_worked_off,
+    read_to_the_end,
+    stop_members,
+    write_last,
+)
+from .errors import ChaosError
+from .fleet import ChaosCoordinator, Death, Fleet, Member, fleet
+from .inspector import Inspector, open_inspector
+from .nemesis import Nemesis
+from .options import ChaosOptions, System
+from .plan import plan_faults
+from .progress import Progress
+from .proxy import Proxies
+from .recorder import Recorder
+from .settings import FENCED_STATUS, HISTORY, KEYED_PRODUCERS, REBALANCES, Settings
+from .trimmer import Trimmer
+from .workload.readers import final_readers
+
+READY_S: Final = 60.0
+_TICK_S: Final = 0.2
+
+
+def run_chaos(options: ChaosOptions, console: Console | None = None) -> int:
+    """Run it; the exit status: 0 if no anomaly was found, and everything ended as it should.
+
+    Raises:
+        ChaosError, LocalKafkaError: it can't be run at all; the message says why.
+        KeyboardInterrupt: Ctrl-C or SIGTERM; every process is stopped first.
+    """
+    console = console or Console()
+    options.check()
+    directory = _directory_of(options)
+    ok = keep = False
+    try:
+        run = _Run(options, directory, console)
+        run.run()
+        ok = _judge(directory, console) and not run.problems
+        for problem in run.problems:
+            sentence = f"✗ {problem}"
+            console.print(sentence, style="red", highlight=False, markup=False, soft_wrap=True)
+        keep = not ok
+    except (LogtxError, LocalKafkaError):
+        keep = True
+        raise
+    finally:
+        if keep or options.data_dir is not None:
+            console.print(
+                f"History, logs and dump are in {directory}. To check them again: "
+                f"logtx chaos --check {directory}",
+                highlight=False,
+                soft_wrap=True,
+            )
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    return 0 if ok else 1
+
+
+def check_again(directory: Path, console: Console | None = None) -> int:
+    """Check a run that is over; the exit status as of `run_chaos`."""
+    return 0 if _judge(directory, console or Console()) else 1
+
+
+def _judge(directory: Path, console: Console) -> bool:
+    from .checker import check
+
+    verdict = check(directory)
+    verdict.print(console)
+    return verdict.ok
+
+
+def _directory_of(options: ChaosOptions) -> Path:
+    path = options.data_dir or Path(tempfile.mkdtemp(prefix="logtx-chaos-"))
+    try:
+        (path / HISTORY).mkdir(parents=True, exist_ok=True)
+        if any((path / HISTORY).iterdir()):
+            raise ChaosError(f"{path} has the history of another run: choose another directory.")
+    except OSError as error:
+        raise ChaosError(f"Cannot make the run directory {path} ({error.strerror}).") from error
+    return path.absolute()
+
+
+class _Run:
+    """One run. What goes wrong on the way is kept, and the rest is done all the same."""
+
+    def __init__(self, options: ChaosOptions, directory: Path, console: Console) -> None:
+        self._options = options
+        self._directory = directory
+        self._console = console
+        self._progress = Progress(directory / HISTORY)
+        self._phase = "starting"
+        self._started_s = time.monotonic()
+        self.problems: list[str] = []
+        self._cluster: LocalCluster
+        self._fleet: Fleet
+        self._nemesis: Nemesis
+        self._inspector: Inspector
+        self._settings: Settings
+        self._display: Display
+
+    def run(self) -> None:
+        """From start to end."""
+        with ExitStack() as stack:
+            with self._console.status("Starting Kafka and coordinators …"):
+                self._start(stack)
+            self._display = stack.enter_context(Display(self._console))
+            self._load()
+            self._end()
+
+    # ---- start -----------------------------------------------------------------------------
+
+    def _start(self, stack: ExitStack) -> None:
+        options, directory = self._options, self._directory
+        proxies = stack.enter_context(Proxies())
+        self._cluster = cluster = stack.enter_context(
+            brokers(directory / "kafka", proxies, options.brokers)
+        )
+        servers = cluster.bootstrap_servers
+        self._settings = settings = _settings_of(options, servers)
+        settings.save(directory)
+        self._fleet = stack.enter_context(fleet(options, directory, servers, proxies))
+        self._start_coordinators()
+        quiet = {"log_level": 2}
+        log = open_log({"bootstrap.servers": cluster.direct_servers, **quiet})
+        stack.callback(log.close)
+        clients_log = open_log({"bootstrap.servers": servers, **quiet})
+        stack.callback(clients_log.close)
+        self._inspector = open_inspector(log, clients_log, settings)
+        stack.callback(self._inspector.close)
+        self._nemesis = Nemesis(
+            plan_faults(options.seed, options.seconds, options.counts(), mild=options.mild),
+            seconds=options.seconds,
+            cluster=cluster,
+            fleet=self._fleet,
+            proxies=proxies,
+            trimmer=Trimmer(log, self._inspector, settings),
+            recorder=stack.enter_context(Recorder(directory / HISTORY, "nemesis-0.0")),
+        )
+
+    def _start_coordinators(self) -> None:
+        # One after the other: each makes topics if there are none.
+        for member in self._fleet.coordinators:
+            member.start()
+            assert isinstance(member.child, ChaosCoordinator)
+            if not await_until(lambda child=member.child: child.is_ready, READY_S, lambda: None):
+                raise ChaosError(
+                    f"{member.name} was not ready within {READY_S:.0f} s: "
+                    f"{' / '.join(member.child.last_lines(3))}"
+                )
+
+    # ---- load ------------------------------------------------------------------------------
+
+    def _load(self) -> None:
+        for member in self._fleet.clients:
+            member.start()
+        self._started_s = time.monotonic()
+        self._phase = "load"
+        self._nemesis.start()
+        try:
+            while time.monotonic() < self._started_s + self._options.seconds:
+                self._tick()
+                if self._nemesis.failure is not None:
+                    raise self._nemesis.failure
+                time.sleep(_TICK_S)
+        finally:
+            self._nemesis.stop()
+        self._nemesis.healed()
+
+    def _tick(self) -> None:
+        self._fleet.watch()
+        self._progress.read()
+        self._display.show(
+            Snapshot(
+                phase=self._phase,
+                elapsed_s=time.monotonic() - self._started_s,
+                seconds=self._options.seconds,
+                outcomes=self._progress.outcomes,
+                faults=self._nemesis.counts,
+                active=self._nemesis.active,
+                deaths=len(self._fleet.deaths),
+            )
+        )
+
+    # ---- end -------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        for phase, step in (
+            ("stopping producers", self._stop_producers),
+            ("draining", self._drain),
+            ("stopping workers and consumers", self._stop_readers),
+            ("reading to the end", self._read_to_the_end),
+            ("dumping the logs", self._dump),
+        ):
+            self._phase = phase
+            self._tick()
+            try:
+                step()
+            except (LogtxError, LocalKafkaError) as error:
+                self.problems.append(str(error))
+        self.problems += [str(death) for death in self._fleet.deaths if not self._expected(death)]
+
+    def _stop_producers(self) -> None:
+        self._stop(self._fleet.producers, PRODUCERS_S)
+
+    def _drain(self) -> None:
+        await_decided(self._inspector, self._tick)
+        last = write_last(self._directory, self._settings)
+        await_worked_off(self._inspector, last, self._tick)
+
+    def _stop_readers(self) -> None:
+        self._stop([*self._fleet.workers, *self._fleet.consumers], CONSUMERS_S)
+
+    def _stop(self, members: Sequence[Member], limit_s: float) -> None:
+        if bad := stop_members(members, limit_s, self._tick):
+            raise ChaosError(f"Did not end well when asked to: {', '.join(bad)}.")
+
+    def _read_to_the_end(self) -> None:
+        read_to_the_end(self._fleet, len(final_readers(self._settings)), self._tick)
+
+    def _dump(self) -> None:
+        from .checker import dump
+
+        dump(self._directory)
+
+    def _expected(self, death: Death) -> bool:
+        # A producer of Kafka's whose transaction timed out is fenced by the broker, and can't go
+        # on. Of logtx nobody is fenced whose name nobody else has.
+        kafkas = self._options.system is System.KAFKA
+        return kafkas and death.status == FENCED_STATUS
+
+
+def _settings_of(options: ChaosOptions, servers: str) -> Settings:
+    return Settings(
+        system=options.system,
+        seed=options.seed,
+        seconds=options.seconds,
+        rate=options.rate / options.producers,
+        bootstrap_servers=servers,
+        rebalance=REBALANCES[options.seed % len(REBALANCES)],
+        producers=options.producers,
+        keyed_producers=KEYED_PRODUCERS,
+    )

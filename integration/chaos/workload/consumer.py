@@ -1,0 +1,95 @@
+"""A consumer that reads along: a member of a group, or alone and from the beginning.
+
+    python -m logtx.integration.chaos.workload.consumer DIRECTORY NUMBER INCARNATION
+
+It commits its positions about each second, and a successor goes on from there.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_STORED, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from .process import Process, run
+from .readers import TRANSIENT, Notes, all_partitions, consumer_readers, open_reader
+
+BATCH: Final = 200
+_COMMIT_EVERY_S: Final = 1.0
+_POLL_S: Final = 0.2
+_RETRY_S: Final = 0.2
+
+
+def consume(process: Process) -> None:
+    """Until SIGTERM."""
+    reader = consumer_readers(process.settings)[process.number]
+    notes = Notes(process.recorder, reader)
+    consumer = open_reader(process.settings, reader)
+    if reader.member:
+        topics = [process.settings.data_topic, process.settings.out_topic]
+        consumer.subscribe(topics, on_assign=_assigned(notes), on_revoke=_revoked(notes))
+    else:
+        _assign(process, consumer, notes)
+    commit_at_s = time.monotonic() + _COMMIT_EVERY_S
+    while not process.stopping.is_set():
+        try:
+            notes.delivered(consumer.consume(BATCH, _POLL_S))
+            if time.monotonic() >= commit_at_s:
+                commit_at_s = time.monotonic() + _COMMIT_EVERY_S
+                _commit(consumer, notes)
+        except TRANSIENT as error:
+            _transient(process, error)
+        except KafkaException as error:
+            if error.args[0].fatal():
+                raise
+            _transient(process, error)
+    consumer.close()
+
+
+def _transient(process: Process, error: Exception) -> None:
+    process.recorder.write("error", error=repr(error))
+    process.stopping.wait(_RETRY_S)
+
+
+def _assign(process: Process, consumer: Any, notes: Notes) -> None:
+    """Alone: from the beginning, then from where the predecessor was."""
+    offset = OFFSET_BEGINNING if process.incarnation == 0 else OFFSET_STORED
+    partitions = all_partitions(process.settings, offset)
+    while not process.stopping.is_set():
+        try:
+            consumer.assign(partitions)
+        except (*TRANSIENT, KafkaException) as error:
+            _transient(process, error)
+        else:
+            notes.assigned(partitions)
+            return
+
+
+def _assigned(notes: Notes) -> Any:
+    def call(_: Any, partitions: list[KafkaPartition]) -> None:
+        notes.assigned([KafkaPartition(p.topic, p.partition) for p in partitions])
+
+    return call
+
+
+def _revoked(notes: Notes) -> Any:
+    def call(_: Any, partitions: list[KafkaPartition]) -> None:
+        notes.revoked(partitions)
+
+    return call
+
+
+def _commit(consumer: Any, notes: Notes) -> None:
+    try:
+        notes.committed(consumer.commit(asynchronous=False) or ())
+    except KafkaException as error:
+        # Nothing new to commit, says Kafka's own; or a rebalance came, and others go on from
+        # an earlier place.
+        if error.args[0].fatal():
+            raise
+
+
+if __name__ == "__main__":
+    run("consumer", consume)

@@ -1,0 +1,142 @@
+"""A worker by Kafka's own transactions: consume, transform, produce."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from .clients import Ended, FailedError, FencedError
+from .kafka_writer import KafkaTransaction, KafkaWriter
+from .output import BLOCK, enter_end, outputs, workers_reader
+from .process import Process, TakenOverError
+from .readers import Notes, open_reader
+
+_COMMITTED_TIMEOUT_S: Final = 10.0
+_PAUSE_S: Final = 0.2
+_POLL_S: Final = 0.2
+
+
+class _Group:
+    """The worker's consumer, and where the next transaction goes on from."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        reader = workers_reader(process)
+        self.notes = Notes(process.recorder, reader)
+        self.consumer: Any = open_reader(process.settings, reader)
+        self.consumer.subscribe(
+            [process.settings.data_topic], on_assign=self._assigned, on_revoke=self._revoked
+        )
+        self.places: dict[int, int] = {}
+        """Partition → the offset up to which its input is committed, as far as we know."""
+
+    def _assigned(self, _: Any, partitions: list[KafkaPartition]) -> None:
+        self.notes.assigned([KafkaPartition(p.topic, p.partition) for p in partitions])
+
+    def _revoked(self, _: Any, partitions: list[KafkaPartition]) -> None:
+        self.notes.revoked(partitions)
+        for partition in partitions:
+            self.places.pop(partition.partition, None)
+
+    def go_back(self) -> None:
+        """To the committed offsets, after an abort."""
+        assignment = self.consumer.assignment()
+        committed = self.consumer.committed(assignment, timeout=_COMMITTED_TIMEOUT_S)
+        self.places.clear()
+        for partition in committed:
+            if partition.offset < 0:
+                partition.offset = OFFSET_BEGINNING
+            self.consumer.seek(partition)
+        self.notes.assigned(committed)
+
+
+def by_kafka(process: Process) -> None:
+    """Until SIGTERM. Raises TakenOverError."""
+    try:
+        writer = KafkaWriter(process.settings, f"chaos-worker-{process.number}")
+        group = _Group(process)
+        goes_back = False
+        while not process.stopping.is_set():
+            try:
+                if goes_back:
+                    group.go_back()
+                    goes_back = False
+                messages = group.notes.delivered(group.consumer.consume(BLOCK, _POLL_S))
+                if messages:
+                    goes_back = not _transact(group, writer, messages)
+            except KafkaException as error:
+                if error.args[0].fatal():
+                    raise
+                process.recorder.write("error", error=str(error))
+                goes_back = True
+                process.stopping.wait(_PAUSE_S)
+        group.consumer.close()
+        writer.close()
+    except (FencedError, FailedError) as error:
+        raise TakenOverError(str(error)) from error
+
+
+def _transact(group: _Group, writer: KafkaWriter, messages: Sequence[Message]) -> bool:
+    """One block; whether it is known to be committed. Raises FencedError."""
+    process = group.process
+    operation = process.operation()
+    process.recorder.write("begin", op=operation)
+    try:
+        transaction = writer.begin()
+    except (FencedError, FailedError) as error:
+        enter_end(process, operation, Ended(outcome="aborted", error=str(error)))
+        raise FencedError(str(error)) from error
+    steps = _steps(group, messages)
+    try:
+        for output in outputs(process, operation, messages):
+            transaction.produce(
+                process.settings.out_topic, output.partition, output.key, output.value, output.told
+            )
+        _send_offsets(group, transaction, steps)
+    except FailedError:
+        transaction.abort(lambda ended: enter_end(process, operation, ended))
+        return False
+    except FencedError as error:
+        enter_end(process, operation, Ended(outcome="aborted", error=str(error)))
+        raise
+    process.recorder.write("commit", op=operation, iov=steps)
+    told: list[Ended] = []
+    transaction.commit(told.append)
+    enter_end(process, operation, told[0])
+    if told[0].outcome != "committed":
+        return False
+    group.places.update({step[2]: step[4] for step in steps})
+    return True
+
+
+def _steps(group: _Group, messages: Sequence[Message]) -> list[list[Any]]:
+    """The offsets that this block consumes: group, topic, partition, from, to."""
+    settings = group.process.settings
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for message in messages:
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        first.setdefault(partition, offset)
+        last[partition] = offset
+    return [
+        [
+            settings.workers_group,
+            settings.data_topic,
+            partition,
+            group.places.get(partition, offset),
+            last[partition] + 1,
+        ]
+        for partition, offset in first.items()
+    ]
+
+
+def _send_offsets(
+    group: _Group, transaction: KafkaTransaction, steps: Sequence[Sequence[Any]]
+) -> None:
+    positions = [KafkaPartition(step[1], step[2], step[4]) for step in steps]
+    transaction.send_offsets(positions, group.consumer.consumer_group_metadata())

@@ -1,0 +1,122 @@
+"""The workload's transactions, by Kafka's own: `confluent_kafka.Producer`, one at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+
+from ..settings import TRANSACTION_TIMEOUT_MS, Settings
+from .clients import DeliveryCallback, Ended, FailedError, FencedError
+
+_CALL_S: Final = 30.0
+"""Bound of a call, its retries included."""
+_PAUSE_S: Final = 0.05
+_FENCED: Final = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
+
+T = TypeVar("T")
+
+
+class KafkaWriter:
+    """A transactional producer of Kafka."""
+
+    in_flight = 1
+
+    def __init__(self, settings: Settings, name: str) -> None:
+        """Connect, which fences whoever has the name. Raises FencedError, FailedError."""
+        self.producer: Final = Producer(
+            {
+                "bootstrap.servers": settings.bootstrap_servers,
+                "transactional.id": name,
+                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                "linger.ms": 1,
+                "reconnect.backoff.ms": 50,
+                "reconnect.backoff.max.ms": 500,
+                "log_level": 2,
+            }
+        )
+        self.broken = False
+        """Nothing can be done with it any more, says librdkafka."""
+        retried(lambda: self.producer.init_transactions(_CALL_S))
+
+    def begin(self) -> KafkaTransaction:
+        """Open a transaction."""
+        if self.broken:
+            raise FencedError("the producer failed for good")
+        retried(self.producer.begin_transaction)
+        return KafkaTransaction(self)
+
+    def close(self) -> None:
+        """Wait for reports."""
+        self.producer.flush(1.0)
+
+
+class KafkaTransaction:
+    """The open transaction of a producer."""
+
+    def __init__(self, writer: KafkaWriter) -> None:
+        self._writer = writer
+
+    def produce(
+        self, topic: str, partition: int, key: bytes, value: bytes, told: DeliveryCallback
+    ) -> None:
+        """Append a record."""
+        try:
+            self._writer.producer.produce(topic, value, key, partition, on_delivery=told)
+        except (KafkaException, BufferError) as error:
+            raise FailedError(str(error)) from error
+
+    def send_offsets(self, positions: list[TopicPartition], metadata: Any) -> None:
+        """Make input offsets part of it. Raises FencedError, FailedError."""
+        retried(
+            lambda: self._writer.producer.send_offsets_to_transaction(positions, metadata, _CALL_S)
+        )
+
+    def commit(self, ended: Callable[[Ended], None]) -> None:
+        """Commit, and abort if that is refused."""
+        try:
+            retried(lambda: self._writer.producer.commit_transaction(_CALL_S))
+        except FailedError as error:
+            if error.abortable:
+                self._abort(ended, str(error))
+                return
+            # Sent, and not answered: it may be committed.
+            self._writer.broken = True
+            ended(Ended(outcome="unknown", error=str(error)))
+        except FencedError as error:
+            self._writer.broken = True
+            ended(Ended(outcome="unknown", error=str(error)))
+        else:
+            ended(Ended(outcome="committed"))
+
+    def abort(self, ended: Callable[[Ended], None]) -> None:
+        """Abort."""
+        self._abort(ended, None)
+
+    def _abort(self, ended: Callable[[Ended], None], why: str | None) -> None:
+        try:
+            retried(lambda: self._writer.producer.abort_transaction(_CALL_S))
+        except (FencedError, FailedError) as error:
+            # Whoever takes the name next has it aborted, and so does its timeout.
+            self._writer.broken = True
+            why = f"{why}; {error}" if why else str(error)
+        ended(Ended(outcome="aborted", error=why))
+
+
+def retried(call: Callable[[], T]) -> T:
+    """Call again while librdkafka says that it may be. Raises FencedError, FailedError."""
+    until_s = time.monotonic() + _CALL_S
+    while True:
+        try:
+            return call()
+        except KafkaException as exception:
+            error: KafkaError = exception.args[0]
+            if error.code() in _FENCED:
+                raise FencedError(str(error)) from exception
+            if not error.retriable() or time.monotonic() > until_s:
+                failed = FailedError(str(error))
+                failed.abortable = error.txn_requires_abort()
+                raise failed from exception
+            time.sleep(_PAUSE_S)

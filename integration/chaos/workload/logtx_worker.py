@@ -1,0 +1,227 @@
+"""Workers of logtx: by `logtx.process`, and by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+from confluent_kafka import KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from ....consumer.consumer import Consumer
+from ....journal.errors import ConsumerError, DoubleStartError, LogtxError, ProducerFencedError
+from ....journal.position import Place
+from ....journal.records import OffsetStep
+from ....producer.coordinators import Outcome
+from ....producer.producer import Producer
+from ....producer.transaction import Transaction
+from ...process import Block, process
+from .clients import Ended
+from .logtx_writer import ended_of, producer_settings
+from .output import ABORT_SHARE, BLOCK, enter_end, outputs, workers_reader
+from .process import Process, TakenOverError
+from .readers import Notes, reader_settings
+
+IN_FLIGHT: Final = 4
+RETRIES: Final = 100
+"""Failures in a row: brokers and coordinators are gone for longer than ten of them take."""
+_TAKEN_OVER: Final = (ProducerFencedError, DoubleStartError)
+_PAUSE_S: Final = 0.1
+
+
+class WatchedConsumer(Consumer):
+    """A consumer that enters into the history what it delivers and where it goes back."""
+
+    def __init__(self, config: dict[str, Any], notes: Notes) -> None:
+        super().__init__(config)
+        self._notes = notes
+        self.steps: list[OffsetStep] = []
+        """The steps that were handed out last."""
+
+    def watch(self, topic: str) -> None:
+        """Subscribe."""
+        self.subscribe(
+            [topic],
+            on_assign=lambda _, partitions: self._notes.assigned(_anywhere(partitions)),
+            on_revoke=lambda _, partitions: self._notes.revoked(partitions),
+        )
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        """As `Consumer.consume`; without Kafka's events."""
+        return self._notes.delivered(super().consume(num_messages, timeout))
+
+    def offset_steps(self) -> list[OffsetStep]:
+        """As `Consumer.offset_steps`."""
+        self.steps = super().offset_steps()
+        return self.steps
+
+    def rewind(self, *, wait: bool = True) -> None:
+        """As `Consumer.rewind`."""
+        super().rewind(wait=wait)
+        self._notes.assigned(_anywhere(self.assignment()))
+
+
+def _anywhere(partitions: Sequence[KafkaPartition]) -> list[KafkaPartition]:
+    return [KafkaPartition(p.topic, p.partition) for p in partitions]
+
+
+def _clients(worker: Process) -> tuple[WatchedConsumer, Producer]:
+    settings, reader = worker.settings, workers_reader(worker)
+    producer = Producer(
+        {
+            **producer_settings(settings),
+            "transactional.id": f"chaos-worker-{worker.number}",
+            "transaction.group": settings.workers_group,
+        }
+    )
+    consumer = WatchedConsumer(
+        {
+            **reader_settings(settings, reader),
+            "offsets.storage": "transactions",
+            "transaction.group": settings.workers_group,
+        },
+        Notes(worker.recorder, reader),
+    )
+    consumer.watch(settings.data_topic)
+    return consumer, producer
+
+
+def _steps(worker: Process, steps: Sequence[OffsetStep]) -> list[list[object]]:
+    """What a commit claims to consume, a row for each partition: group, topic, number, from, to.
+
+    Places are (o2, o3): where a block ends within a transaction, o2 stands at its marker, and o3
+    records of it are consumed.
+    """
+    group = worker.settings.workers_group
+    return [
+        [group, step.topic, step.partition, _place(step.from_place), _place(step.to.place)]
+        for step in steps
+    ]
+
+
+def _place(place: Place | None) -> tuple[int, int] | None:
+    return None if place is None else (place.o2, place.o3)
+
+
+def _enter_commit(worker: Process, operation: str, steps: Sequence[OffsetStep]) -> None:
+    worker.recorder.write("commit", op=operation, iov=_steps(worker, steps))
+
+
+def _enter_outcome(worker: Process, operation: str, future: Future[Outcome]) -> None:
+    enter_end(worker, operation, ended_of(future))
+
+
+def by_process(worker: Process) -> None:
+    """Until SIGTERM, by `logtx.process`.
+
+    Raises:
+        TakenOverError: a successor has our transactional.id.
+    """
+    consumer, producer = _clients(worker)
+    try:
+        for block in process(
+            consumer,
+            producer,
+            max_records=BLOCK,
+            in_flight=IN_FLIGHT,
+            retries=RETRIES,
+            stop=worker.stopping,
+        ):
+            _work_on(worker, block, consumer.steps)
+    except _TAKEN_OVER as error:
+        raise TakenOverError(str(error)) from error
+    consumer.close()
+    producer.close()
+
+
+def _work_on(worker: Process, block: Block, steps: Sequence[OffsetStep]) -> None:
+    operation = worker.operation()
+    worker.recorder.write("begin", op=operation)
+    for output in outputs(worker, operation, block):
+        block.produce(
+            worker.settings.out_topic, output.value, output.key, partition=output.partition
+        )
+    if block.failure is not None:
+        enter_end(worker, operation, Ended(outcome="aborted", error=repr(block.failure)))
+    elif worker.random.random() < ABORT_SHARE:
+        worker.recorder.write("note", note="abort", op=operation)
+        _then_enter(worker, operation, block.txn.abort_async())
+    else:
+        _enter_commit(worker, operation, steps)
+        # The loop would ask for it by itself, and tell nobody of the outcome.
+        _then_enter(worker, operation, block.txn.commit_async())
+
+
+def _then_enter(worker: Process, operation: str, future: Future[Outcome]) -> None:
+    future.add_done_callback(lambda done: _enter_outcome(worker, operation, done))
+
+
+def by_hand(worker: Process) -> None:
+    """Until SIGTERM, by a loop of its own, one transaction at a time.
+
+    Raises:
+        TakenOverError: a successor has our transactional.id.
+    """
+    consumer, producer = _clients(worker)
+    rewinds = False
+    while not worker.stopping.is_set():
+        try:
+            if rewinds:
+                consumer.rewind()
+                rewinds = False
+            messages = consumer.consume(BLOCK, 0.2)
+            if messages:
+                _transact(worker, consumer, producer, messages)
+        except _TAKEN_OVER as error:
+            raise TakenOverError(str(error)) from error
+        except ConsumerError:
+            raise
+        except (LogtxError, KafkaException) as error:
+            if isinstance(error, KafkaException) and error.args[0].fatal():
+                raise
+            worker.recorder.write("error", error=repr(error))
+            rewinds = True
+            worker.stopping.wait(_PAUSE_S)
+    consumer.close()
+    producer.close()
+
+
+def _transact(
+    worker: Process, consumer: WatchedConsumer, producer: Producer, messages: Sequence[Message]
+) -> None:
+    operation = worker.operation()
+    worker.recorder.write("begin", op=operation)
+    try:
+        transaction = producer.begin_transaction()
+    except LogtxError as error:
+        enter_end(worker, operation, Ended(outcome="aborted", error=repr(error)))
+        raise
+    try:
+        for output in outputs(worker, operation, messages):
+            transaction.produce(
+                worker.settings.out_topic,
+                output.value,
+                output.key,
+                partition=output.partition,
+                on_delivery=output.told,
+            )
+        transaction.send_offsets(consumer)
+    except LogtxError as error:
+        _abort(worker, operation, transaction, repr(error))
+        raise
+    _enter_commit(worker, operation, consumer.steps)
+    future = transaction.commit_async()
+    _then_enter(worker, operation, future)
+    try:
+        transaction.commit()
+    except LogtxError:
+        if transaction.is_open:
+            transaction.abort_async()
+        raise
+
+
+def _abort(worker: Process, operation: str, transaction: Transaction, why: str) -> None:
+    enter_end(worker, operation, Ended(outcome="aborted", error=why))
+    if transaction.is_open:
+        transaction.abort_async()

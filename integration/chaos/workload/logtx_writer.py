@@ -1,0 +1,130 @@
+"""The workload's transactions, by `logtx.Producer`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+
+from ....journal.errors import (
+    DoubleStartError,
+    LogtxError,
+    ProducerFencedError,
+    RequestTimedOutError,
+    TransactionCommittedError,
+    UnknownOutcomeError,
+)
+from ....producer.coordinators import Outcome
+from ....producer.producer import Producer
+from ....producer.transaction import Transaction
+from ..settings import TRANSACTION_TIMEOUT_MS, Settings
+from .clients import DeliveryCallback, Ended, FailedError, FencedError
+
+_CLOSE_S: Final = 20.0
+_FENCED: Final = (ProducerFencedError, DoubleStartError)
+
+
+def producer_settings(settings: Settings) -> dict[str, Any]:
+    """What all of the workload's producers have."""
+    return {
+        "bootstrap.servers": settings.bootstrap_servers,
+        "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 500,
+        "log_level": 2,  # that brokers go and come is what this is about
+    }
+
+
+def ended_of(future: Future[Outcome]) -> Ended:
+    """What a commit or an abort tells."""
+    error = future.exception()
+    if error is None:
+        outcome = future.result()
+        return Ended(
+            outcome="committed" if outcome.state.commits else "aborted",
+            txid=outcome.txid.to_bytes().hex(),
+            commit_sequence=outcome.commit_sequence,
+        )
+    told = f"{type(error).__name__}: {error}"
+    if isinstance(error, UnknownOutcomeError | RequestTimedOutError):
+        return Ended(outcome="unknown", error=told)
+    if isinstance(error, TransactionCommittedError):
+        return Ended(outcome="committed", error=told)
+    # Everything else says that it is aborted, or that its commit was refused for good.
+    assert isinstance(error, LogtxError), error
+    return Ended(outcome="aborted", error=told)
+
+
+class LogtxWriter:
+    """A `logtx.Producer`."""
+
+    def __init__(
+        self, settings: Settings, *, name: str | None, key: str | None, in_flight: int
+    ) -> None:
+        """Connect, which fences whoever has the name.
+
+        Raises:
+            FencedError: a newer one has it.
+            FailedError: no coordinator in time.
+        """
+        self.in_flight: Final = in_flight
+        identity: dict[str, Any] = {"transaction.key": key} if key else {"transactional.id": name}
+        limit = {} if key else {"transactions.in.flight.max": in_flight}
+        self._producer = Producer({**producer_settings(settings), **identity, **limit})
+        try:
+            _translated(self._producer.init_transactions)
+        except BaseException:
+            self._producer.close(0)
+            raise
+
+    def begin(self) -> LogtxTransaction:
+        """Open a transaction."""
+        return LogtxTransaction(_translated(self._producer.begin_transaction))
+
+    def close(self) -> None:
+        """Close."""
+        self._producer.close(_CLOSE_S)
+
+
+def _translated(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except _FENCED as error:
+        raise FencedError(str(error)) from error
+    except (LogtxError, KafkaException) as error:
+        raise FailedError(f"{type(error).__name__}: {error}") from error
+
+
+class LogtxTransaction:
+    """A `logtx.Transaction`."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    def produce(
+        self, topic: str, partition: int, key: bytes, value: bytes, told: DeliveryCallback
+    ) -> None:
+        """Append a record."""
+        _translated(
+            lambda: self._transaction.produce(
+                topic, value, key, partition=partition, on_delivery=told
+            )
+        )
+
+    def commit(self, ended: Callable[[Ended], None]) -> None:
+        """Ask for it."""
+        self._transaction.commit_async().add_done_callback(lambda f: ended(ended_of(f)))
+
+    def abort(self, ended: Callable[[Ended], None]) -> None:
+        """Ask for it."""
+
+        def told(future: Future[Outcome]) -> None:
+            found = ended_of(future)
+            # Unconfirmed: but it was never asked to commit, and nobody else may.
+            if found.outcome == "unknown":
+                found = Ended(outcome="aborted", error=found.error)
+            ended(found)
+
+        self._transaction.abort_async().add_done_callback(told)

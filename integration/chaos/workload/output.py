@@ -1,0 +1,69 @@
+"""What workers write: a record for each of the input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import Message
+
+from .clients import DeliveryCallback, Ended
+from .plain import reporter
+from .process import Process
+from .readers import Reader
+from .record import Value
+
+BLOCK: Final = 25
+"""Messages of one transaction at most."""
+ABORT_SHARE: Final = 0.02
+"""Of blocks that are aborted on purpose, and come again."""
+
+
+def workers_reader(process: Process) -> Reader:
+    """How workers read."""
+    return Reader(group=process.settings.workers_group, isolation="read_committed", member=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A record to be written."""
+
+    partition: int
+    key: bytes
+    value: bytes
+    told: DeliveryCallback
+
+
+def outputs(process: Process, operation: str, messages: Iterable[Message]) -> Iterator[Output]:
+    """One for each input; entered into the history as they are taken."""
+    settings = process.settings
+    for message in messages:
+        raw, partition, offset = message.value(), message.partition(), message.offset()
+        assert isinstance(raw, bytes)
+        assert partition is not None
+        assert offset is not None
+        key = Value.decode(raw).key
+        value = Value(key, process.value(), operation, (partition, offset))
+        process.recorder.write(
+            "append",
+            op=operation,
+            topic=settings.out_topic,
+            partition=settings.partition_of(key),
+            k=key,
+            v=value.value,
+            i=value.source,
+        )
+        yield Output(
+            settings.partition_of(key),
+            str(key).encode(),
+            value.encode(),
+            reporter(process.recorder, value.value),
+        )
+
+
+def enter_end(process: Process, operation: str, ended: Ended) -> None:
+    """What became of a block, into the history."""
+    fields = {"txid": ended.txid, "commit_sequence": ended.commit_sequence, "error": ended.error}
+    known = {name: value for name, value in fields.items() if value is not None}
+    process.recorder.write("end", op=operation, outcome=ended.outcome, **known)

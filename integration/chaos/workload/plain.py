@@ -1,0 +1,83 @@
+"""Plain records, by a plain Kafka producer: they stand between those of transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from ..recorder import Recorder
+from ..settings import Settings
+from .clients import DeliveryCallback
+from .record import Value
+
+_FLUSH_S: Final = 15.0
+_QUEUE_MAX: Final = 100
+"""Records on their way: a broker that stalls must not fill memory."""
+
+
+def reporter(
+    recorder: Recorder, value: str, also: Callable[[int], None] | None = None
+) -> DeliveryCallback:
+    """Enters into the history what became of a record; `also` is told its offset."""
+
+    def told(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            recorder.write("failed", v=value, error=str(error))
+        else:
+            offset = message.offset()
+            if also is not None and offset is not None:
+                also(offset)
+            recorder.write(
+                "acked",
+                topic=message.topic(),
+                partition=message.partition(),
+                offset=offset,
+                v=value,
+            )
+
+    return told
+
+
+class PlainWriter:
+    """Appends records outside of any transaction."""
+
+    def __init__(self, settings: Settings, recorder: Recorder) -> None:
+        self._settings = settings
+        self._recorder = recorder
+        self._producer = Producer(
+            {
+                "bootstrap.servers": settings.bootstrap_servers,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "reconnect.backoff.ms": 50,
+                "reconnect.backoff.max.ms": 500,
+                "log_level": 2,
+            }
+        )
+
+    def append(self, topic: str, value: Value, also: Callable[[int], None] | None = None) -> bool:
+        """Append one; False, and nothing done, while too many are on their way.
+
+        `also` is told its offset, from within `append` or `close`.
+        """
+        self._producer.poll(0)
+        if len(self._producer) >= _QUEUE_MAX:
+            return False
+        partition = self._settings.partition_of(value.key)
+        self._recorder.write(
+            "append", op=None, topic=topic, partition=partition, k=value.key, v=value.value
+        )
+        self._producer.produce(
+            topic,
+            value.encode(),
+            str(value.key).encode(),
+            partition,
+            on_delivery=reporter(self._recorder, value.value, also),
+        )
+        return True
+
+    def close(self, timeout_s: float = _FLUSH_S) -> bool:
+        """Wait for the reports; whether all came."""
+        return self._producer.flush(timeout_s) == 0

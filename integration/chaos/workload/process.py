@@ -1,0 +1,74 @@
+"""What the workload's processes have in common: their command line, SIGTERM, the end."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from ..recorder import Recorder
+from ..settings import FENCED_STATUS, HISTORY, Settings
+
+_LOG = logging.getLogger(__name__)
+
+
+class TakenOverError(Exception):
+    """Another process has this one's name now."""
+
+
+class Process:
+    """One incarnation of a process of the workload."""
+
+    def __init__(self, role: str, directory: Path, number: int, incarnation: int) -> None:
+        """Read the settings, begin the history, listen for SIGTERM."""
+        self.settings: Final = Settings.load(directory)
+        self.number: Final = number
+        self.incarnation: Final = incarnation
+        self.name: Final = f"{role}-{number}.{incarnation}"
+        self.recorder: Final = Recorder(directory / HISTORY, self.name)
+        self.stopping: Final = threading.Event()
+        # What it does is drawn too, though a machine's timing lets no run repeat exactly.
+        self.random: Final = random.Random(f"{self.settings.seed}/{self.name}")
+        self._operations = 0
+        self._values = 0
+
+    def operation(self) -> str:
+        """A name for the next transaction."""
+        self._operations += 1
+        return f"{self.name}/{self._operations}"
+
+    def value(self) -> str:
+        """The next value to append."""
+        self._values += 1
+        return f"{self.name}:{self._values}"
+
+
+def run(role: str, body: Callable[[Process], None]) -> None:
+    """Run a process until its body ends; SIGTERM sets `stopping`."""
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(name)s %(message)s", level=logging.WARNING
+    )
+    parser = argparse.ArgumentParser(prog=f"logtx-chaos-{role}")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("number", type=int)
+    parser.add_argument("incarnation", type=int)
+    told = parser.parse_args()
+    process = Process(role, told.directory, told.number, told.incarnation)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: process.stopping.set())
+    with process.recorder:
+        try:
+            body(process)
+        except TakenOverError as error:
+            _LOG.warning("taken_over process=%s error=%s", process.name, error)
+            process.recorder.write("error", error=f"TakenOverError: {error}")
+            sys.exit(FENCED_STATUS)
+        except BaseException as error:
+            # So that the history alone says why it ends here.
+            process.recorder.write("error", error=repr(error), fatal=True)
+            raise

@@ -1,0 +1,232 @@
+"""A producer: appends values to keys in transactions, some of which it aborts, and plainly.
+
+    python -m logtx.integration.chaos.workload.producer DIRECTORY NUMBER INCARNATION
+
+The first ones have a `transactional.id` each, which a successor takes over, and up to `IN_FLIGHT`
+transactions under way. The last ones hold a transaction key for a while, one transaction at a time,
+and then go for another one: whoever held that is thrown out.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from threading import Event
+from typing import Final
+
+from ..settings import TRANSACTION_KEYS
+from .clients import (
+    Ended,
+    FailedError,
+    FencedError,
+    WriterClient,
+    WriterTransaction,
+    open_writer,
+)
+from .pacer import Pacer
+from .plain import PlainWriter, reporter
+from .process import Process, TakenOverError, run
+from .record import Value
+
+_LOG = logging.getLogger(__name__)
+IN_FLIGHT: Final = 16
+KEYS_MAX: Final = 4
+"""Of one transaction."""
+PLAIN_SHARE: Final = 0.08
+ABORT_SHARE: Final = 0.06
+SLOW_SHARE: Final = 0.01
+"""Of transactions that are left open for a while, as others pass them by."""
+SLOW_S: Final = (0.5, 5.0)
+SLOW_MAX: Final = 3
+HOLD_TRANSACTIONS: Final = (10, 60)
+"""After so many a key is let go."""
+_SLICE_S: Final = 0.05
+_END_S: Final = 45.0
+"""How long the end of what is under way is waited for when it stops."""
+_RETRY_S: Final = 0.2
+
+
+@dataclass(slots=True)
+class _Slow:
+    """A transaction that is left open until a time."""
+
+    until_s: float
+    operation: str
+    transaction: WriterTransaction
+
+
+class Producer:
+    """The producer of one process."""
+
+    def __init__(self, process: Process) -> None:
+        """Nothing happens before `run`."""
+        self._process = process
+        self._settings = process.settings
+        self._recorder = process.recorder
+        self._random = process.random
+        own_names = self._settings.producers - self._settings.keyed_producers
+        self._keyed = process.number >= own_names
+        self._plain = PlainWriter(self._settings, process.recorder)
+        self._slow: deque[_Slow] = deque()
+        self._under_way = 0
+        self._ended: deque[str] = deque()
+        """Operations that ended, told by other threads."""
+        self._something_ended = Event()
+        self._pacer = Pacer(self._settings.rate, time.monotonic())
+
+    def run(self) -> None:
+        """Until SIGTERM.
+
+        Raises:
+            TakenOverError: a successor has our transactional.id.
+        """
+        while not self._process.stopping.is_set():
+            key = self._random.choice(TRANSACTION_KEYS) if self._keyed else None
+            hold = self._random.randint(*HOLD_TRANSACTIONS) if self._keyed else None
+            try:
+                client = open_writer(
+                    self._settings,
+                    name=f"chaos-producer-{self._process.number}",
+                    key=key,
+                    in_flight=IN_FLIGHT,
+                )
+            except FencedError as error:
+                self._fenced(error)
+                continue
+            except FailedError as error:
+                self._recorder.write("error", error=str(error))
+                self._process.stopping.wait(_RETRY_S)
+                continue
+            try:
+                self._hold(client, key, hold)
+            except FencedError as error:
+                self._fenced(error)
+            finally:
+                self._let_go(client)
+        self._plain.close()
+
+    def _fenced(self, error: FencedError) -> None:
+        if not self._keyed:
+            raise TakenOverError(str(error)) from error
+        self._recorder.write("error", error=f"fenced: {error}")
+
+    def _hold(self, client: WriterClient, key: str | None, hold: int | None) -> None:
+        """Transactions with one client, at most so many."""
+        in_flight = 1 if self._keyed else min(IN_FLIGHT, client.in_flight)
+        begun = 0
+        while not self._process.stopping.is_set() and (hold is None or begun < hold):
+            self._reap()
+            self._end_slow()
+            if self._under_way >= in_flight:
+                self._something_ended.wait(_SLICE_S)
+                continue
+            wait_s = self._pacer.wait_s(time.monotonic())
+            if wait_s > 0:
+                self._process.stopping.wait(min(wait_s, _SLICE_S))
+                continue
+            if self._random.random() < PLAIN_SHARE:
+                self._append_plain()
+            else:
+                self._transact(client, key)
+                begun += 1
+
+    def _append_plain(self) -> None:
+        key = self._random.randrange(self._settings.keys)
+        self._plain.append(
+            self._settings.data_topic, Value(key, self._process.value(), operation=None)
+        )
+
+    def _transact(self, client: WriterClient, key: str | None) -> None:
+        operation = self._process.operation()
+        self._recorder.write("begin", op=operation, **({"key": key} if key else {}))
+        self._under_way += 1
+        try:
+            transaction = client.begin()
+        except (FencedError, FailedError) as error:
+            self._on_ended(operation, Ended(outcome="aborted", error=str(error)))
+            if isinstance(error, FencedError):
+                raise
+            return
+        try:
+            self._append_some(transaction, operation)
+        except FencedError as error:
+            # What became of it is for the abort to say; it was not asked to commit.
+            self._end(operation, transaction.abort)
+            raise error from None
+        except FailedError:
+            self._end(operation, transaction.abort)
+            return
+        slow = not self._keyed and len(self._slow) < SLOW_MAX
+        if slow and self._random.random() < SLOW_SHARE:
+            until_s = time.monotonic() + self._random.uniform(*SLOW_S)
+            self._slow.append(_Slow(until_s, operation, transaction))
+        else:
+            self._commit_or_abort(operation, transaction)
+
+    def _append_some(self, transaction: WriterTransaction, operation: str) -> None:
+        keys = range(self._settings.keys)
+        for key in self._random.sample(keys, self._random.randint(1, KEYS_MAX)):
+            value = Value(key, self._process.value(), operation)
+            topic, partition = self._settings.data_topic, self._settings.partition_of(key)
+            self._recorder.write(
+                "append", op=operation, topic=topic, partition=partition, k=key, v=value.value
+            )
+            told = reporter(self._recorder, value.value)
+            transaction.produce(topic, partition, str(key).encode(), value.encode(), told)
+
+    def _commit_or_abort(self, operation: str, transaction: WriterTransaction) -> None:
+        if self._random.random() < ABORT_SHARE:
+            self._recorder.write("note", note="abort", op=operation)
+            self._end(operation, transaction.abort)
+        else:
+            self._recorder.write("commit", op=operation)
+            self._end(operation, transaction.commit)
+
+    def _end(self, operation: str, end: Callable[[Callable[[Ended], None]], None]) -> None:
+        end(partial(self._on_ended, operation))
+
+    def _on_ended(self, operation: str, ended: Ended) -> None:
+        """On any thread."""
+        fields = {
+            "txid": ended.txid,
+            "commit_sequence": ended.commit_sequence,
+            "error": ended.error,
+        }
+        known = {name: value for name, value in fields.items() if value is not None}
+        self._recorder.write("end", op=operation, outcome=ended.outcome, **known)
+        self._ended.append(operation)
+        self._something_ended.set()
+
+    def _reap(self) -> None:
+        self._something_ended.clear()
+        while self._ended:
+            self._ended.popleft()
+            self._under_way -= 1
+
+    def _end_slow(self, *, all_of_them: bool = False) -> None:
+        now_s = time.monotonic()
+        for slow in [s for s in self._slow if all_of_them or s.until_s <= now_s]:
+            self._slow.remove(slow)
+            self._commit_or_abort(slow.operation, slow.transaction)
+
+    def _let_go(self, client: WriterClient) -> None:
+        """End what is under way; what is not by then, nobody was told of."""
+        self._end_slow(all_of_them=True)
+        until_s = time.monotonic() + _END_S
+        self._reap()
+        while self._under_way > 0 and time.monotonic() < until_s:
+            self._something_ended.wait(_SLICE_S)
+            self._reap()
+        if self._under_way:
+            _LOG.warning("left_under_way operations=%d", self._under_way)
+        client.close()
+        self._under_way = 0
+        self._ended.clear()
+
+
+if __name__ == "__main__":
+    run("producer", lambda process: Producer(process).run())

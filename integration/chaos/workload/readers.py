@@ -1,0 +1,150 @@
+"""Consumers of the workload, of logtx or of Kafka, which have the same calls; and what they
+deliver, entered into the history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from ....consumer.consumer import Consumer
+from ....journal.errors import BrokerError, RetriableError
+from ..options import System
+from ..recorder import Recorder
+from ..settings import Settings
+from .record import polled
+
+FETCH_WAIT_MS: Final = 100
+"""Longer than logtx's default: each reader asks each broker so often, and each request goes through
+a proxy. Two cores have better things to do."""
+TRANSIENT: Final = (RetriableError, BrokerError)
+"""Of logtx: try again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """One way to read along."""
+
+    group: str
+    isolation: str
+    member: bool = False
+    """Whether the group shares the partitions out; else it reads all of them."""
+
+
+def consumer_readers(settings: Settings) -> list[Reader]:
+    """How each of the consumer processes reads."""
+    member = Reader(group=settings.readers_group, isolation="read_committed", member=True)
+    alone = [
+        Reader(group="chaos-alone", isolation="read_committed"),
+        Reader(group="chaos-raw", isolation="read_uncommitted"),
+    ]
+    if settings.system is System.LOGTX:
+        alone.append(Reader(group="chaos-serial", isolation="serializable"))
+    return [member, member, *alone]
+
+
+def final_readers(settings: Settings) -> list[Reader]:
+    """How the last ones read, each from the beginning."""
+    readers = [Reader(group="chaos-final", isolation="read_committed")]
+    if settings.system is System.LOGTX:
+        readers.append(Reader(group="chaos-final-serial", isolation="serializable"))
+    return readers
+
+
+def reader_settings(settings: Settings, reader: Reader) -> dict[str, Any]:
+    """What its consumer is made with; positions are committed by hand."""
+    found = {
+        "bootstrap.servers": settings.bootstrap_servers,
+        "group.id": reader.group,
+        "isolation.level": reader.isolation,
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "fetch.wait.max.ms": FETCH_WAIT_MS,
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 500,
+        "log_level": 2,
+        **(settings.group_settings() if reader.member else {}),
+    }
+    if settings.system is System.LOGTX:
+        # A producer that died leaves records behind whose fate only the journal tells.
+        return {**found, "pending.lookup.age.ms": 10_000}
+    return {**found, "fetch.queue.backoff.ms": 10}
+
+
+def open_reader(settings: Settings, reader: Reader) -> Any:
+    """A `logtx.Consumer` or a `confluent_kafka.Consumer`."""
+    found = reader_settings(settings, reader)
+    if settings.system is System.LOGTX:
+        return Consumer(found)
+    return KafkaConsumer(found)
+
+
+class Notes:
+    """What a consumer is given and delivers, entered into the history."""
+
+    def __init__(self, recorder: Recorder, reader: Reader) -> None:
+        self._recorder = recorder
+        self._reader = reader
+        self._group = {"group": reader.group} if reader.member else {}
+
+    def assigned(self, partitions: Sequence[KafkaPartition]) -> None:
+        """These come, or go on from another place."""
+        if not partitions:
+            return
+        self._recorder.write(
+            "assigned",
+            **self._group,
+            isolation=self._reader.isolation,
+            partitions=[
+                [p.topic, p.partition, p.offset if p.offset >= 0 else None] for p in partitions
+            ],
+        )
+
+    def revoked(self, partitions: Sequence[KafkaPartition]) -> None:
+        """These went."""
+        self._recorder.write(
+            "revoked", partitions=[[p.topic, p.partition, None] for p in partitions]
+        )
+
+    def delivered(self, messages: Sequence[Message], **more: Any) -> list[Message]:
+        """Enter a batch; the records of it, without events.
+
+        Raises:
+            KafkaException: a fatal event.
+        """
+        records = []
+        for message in messages:
+            event = message.error()
+            if event is None:
+                records.append(message)
+            elif event.fatal():
+                raise KafkaException(event)
+            else:
+                self._recorder.write("error", error=str(event))
+        if records:
+            self._recorder.write(
+                "poll",
+                isolation=self._reader.isolation,
+                records=[polled(message) for message in records],
+                **more,
+            )
+        return records
+
+    def committed(self, partitions: Sequence[KafkaPartition]) -> None:
+        """The group's position is there."""
+        moved = [[p.topic, p.partition, p.offset] for p in partitions if p.offset >= 0]
+        if moved:
+            self._recorder.write("committed_position", partitions=moved)
+
+
+def all_partitions(settings: Settings, offset: int) -> list[KafkaPartition]:
+    """Of both topics, from there."""
+    return [
+        KafkaPartition(topic, number, offset)
+        for topic in (settings.data_topic, settings.out_topic)
+        for number in range(settings.partitions)
+    ]

@@ -1,0 +1,29 @@
+"""A worker: reads what producers wrote, and writes one record for each, exactly once.
+
+    python -m logtx.integration.chaos.workload.worker DIRECTORY NUMBER INCARNATION
+
+Those of even numbers use `logtx.process`, those of odd numbers a loop by hand as `docs/process.md`
+shows it; with Kafka's transactions all use its own pattern. SIGTERM ends one after the block at
+hand.
+"""
+
+from __future__ import annotations
+
+from ..options import System
+from .process import Process, run
+
+
+def work(process: Process) -> None:
+    """Until SIGTERM."""
+    if process.settings.system is System.LOGTX:
+        from .logtx_worker import by_hand, by_process
+
+        (by_hand if process.number % 2 else by_process)(process)
+    else:
+        from .kafka_worker import by_kafka
+
+        by_kafka(process)
+
+
+if __name__ == "__main__":
+    run("worker", work)

@@ -1,0 +1,62 @@
+"""`logtx chaos`: attack a cluster of its own, and judge what its clients saw."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .chaos.options import SECONDS_MIN, System
+
+
+def chaos(
+    *,
+    seconds: Annotated[float, typer.Option(min=SECONDS_MIN, help="How long the load lasts.")] = 300,
+    seed: Annotated[int, typer.Option(help="What the faults are drawn from.")] = 1,
+    system: Annotated[
+        System, typer.Option(help="Whose transactions: logtx's, or Kafka's own as a comparison.")
+    ] = System.LOGTX,
+    rate: Annotated[
+        float, typer.Option(min=1, help="Transactions a second, of all producers together.")
+    ] = 120,
+    mild: Annotated[
+        bool, typer.Option("--mild", help="Few and short faults: for a run of seconds.")
+    ] = False,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Run directory. \\[default: a temporary one, kept if there is a find]"),
+    ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Run nothing; check this run directory again."),
+    ] = None,
+) -> None:
+    """Attack a cluster of three brokers, and check what its clients were told and given.
+
+    Starts three brokers and three coordinators. Producers append unique values in transactions,
+    workers process them exactly once, consumers read along, while processes are killed, paused,
+    restarted and replaced, connections cut, stalled and delayed, and old records trimmed: by a
+    plan drawn from the seed. Everything that happened is written down, and a checker that shares
+    no code with logtx looks for every anomaly that it has a name for.
+
+    The exit status is the verdict: 0 if nothing was found. 300 seconds are more than 20,000
+    transactions; starting, draining, reading everything and checking take some minutes more.
+
+    Examples:
+
+    ```
+    logtx chaos
+    logtx chaos --seconds 60 --seed 7
+    logtx chaos --seconds 60 --system kafka
+    logtx chaos --check /tmp/logtx-chaos-x1y2
+    ```
+    """
+    from .chaos import ChaosOptions, check_again, run_chaos
+
+    if check is not None:
+        raise typer.Exit(check_again(check))
+    options = ChaosOptions(
+        seconds=seconds, seed=seed, system=system, rate=rate, mild=mild, data_dir=data_dir
+    )
+    raise typer.Exit(run_chaos(options))

@@ -1,0 +1,1 @@
+"""The chaos runs, and the checker of their histories."""

@@ -1,0 +1,96 @@
+"""Whole runs: a short one in every test run, a longer one in `make test-all`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from logtx.integration.chaos import ChaosOptions, check_again, run_chaos
+from logtx.integration.chaos.errors import ChaosError
+from logtx.integration.chaos.options import System
+from logtx.integration.chaos.settings import HISTORY, Settings
+
+pytestmark = pytest.mark.kafka
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Console:
+    """What is printed is in `console.txt`."""
+    return Console(file=(tmp_path / "console.txt").open("w"), width=200)
+
+
+def events(directory: Path) -> Counter[str]:
+    """How often each event happened, by the role of the process."""
+    found: Counter[str] = Counter()
+    for path in (directory / HISTORY).glob("*.jsonl"):
+        role = path.name.partition("-")[0]
+        for line in path.read_text().splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue  # torn by a kill
+            found[f"{role} {event['event']}"] += 1
+            if "outcome" in event:
+                found[f"{role} {event['outcome']}"] += 1
+    return found
+
+
+def run(options: ChaosOptions, console: Console, directory: Path) -> Counter[str]:
+    """A run without anomalies; what happened in it."""
+    status = run_chaos(options, console)
+    console.file.flush()
+    said = (directory / "console.txt").read_text()
+    assert status == 0, said
+    assert "no anomaly" in said
+    return events(directory / "run")
+
+
+@pytest.mark.timeout(180)
+def test_a_short_run(tmp_path: Path, console: Console) -> None:
+    directory = tmp_path / "run"
+    options = ChaosOptions(seconds=12, seed=3, mild=True, rate=60, data_dir=directory)
+    found = run(options, console, tmp_path)
+    assert found["producer committed"] > 100
+    assert found["producer aborted"] > 5
+    assert found["worker committed"] > 5
+    assert found["nemesis fault"] >= 3
+    assert found["nemesis healed"] == 1
+    assert found["final poll"] > 0
+    assert Settings.load(directory).system is System.LOGTX
+    assert check_again(directory, console) == 0
+    # A run directory is for one run.
+    with pytest.raises(ChaosError, match="another run"):
+        run_chaos(options, console)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize("seed", [11])
+def test_a_minute_of_everything(tmp_path: Path, console: Console, seed: int) -> None:
+    options = ChaosOptions(seconds=60, seed=seed, data_dir=tmp_path / "run")
+    found = run(options, console, tmp_path)
+    assert found["producer committed"] > 2_000
+    assert found["worker committed"] > 100
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_kafkas_own_transactions(tmp_path: Path, console: Console) -> None:
+    """The workload and the checker work for them, too; what is found is not ours to promise."""
+    options = ChaosOptions(
+        seconds=20, seed=5, mild=True, system=System.KAFKA, data_dir=tmp_path / "run"
+    )
+    run_chaos(options, console)
+    found = events(tmp_path / "run")
+    assert found["producer committed"] > 100
+    assert found["worker committed"] > 5
+    assert found["final poll"] > 0
+
+
+def test_there_must_be_time_for_a_fault(console: Console) -> None:
+    with pytest.raises(ChaosError, match="--seconds"):
+        run_chaos(ChaosOptions(seconds=1), console)
