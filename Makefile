@@ -7,7 +7,7 @@ LOCKS := requirements.lock make/build.lock make/jdk.lock
 SIDE_BY_SIDE := -n 3 --dist loadfile
 export PYTHON
 
-.PHONY: help demo test test-all check search bench bench-failover bench-recovery bench-spill bench-spark simulate proto lock clean
+.PHONY: help demo chaos test test-all check search bench bench-failover bench-recovery bench-spill bench-spark simulate proto lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -15,6 +15,9 @@ help: ## Show this list
 
 demo: $(READY) ## Show logtx at work on a Kafka of its own (ARGS="--flights 10000")
 	@$(BIN)/logtx demo $(ARGS)
+
+chaos: $(READY) ## Attack a cluster of three brokers, check what clients saw (SECONDS=300, SEED=1)
+	@$(BIN)/logtx chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 test: $(READY) ## Run the tests without the slow ones (ARGS="-k spill")
 	$(BIN)/pytest -m "not slow" $(SIDE_BY_SIDE) $(ARGS)
