@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 
 from ..journal.errors import LogtxError
-from . import cli_admin, cli_journal, cli_spark
+from . import cli_admin, cli_chaos, cli_journal, cli_spark
 from .kafka.errors import LocalKafkaError
 
 _EXIT_INTERRUPTED: Final = 130
@@ -37,6 +37,7 @@ app.add_typer(cli_admin.txn, name="txn")
 app.add_typer(cli_admin.keys, name="keys")
 app.add_typer(cli_spark.spark, name="spark")
 app.add_typer(cli_journal.journal, name="journal")
+app.command()(cli_chaos.chaos)
 
 
 def data_home() -> Path:
