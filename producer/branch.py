@@ -133,6 +133,7 @@ class Branch(Writer):
         if not self._tally.settled:
             raise RequestTimedOutError("records are not acknowledged yet: call again to wait on")
         self._tally.raise_floors()
+        self._tally.let_go()
         return BranchSummary(self._txid, self._tally.branch, self._tally.ranges())
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ delivery callbacks by whichever single thread serves them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from itertools import count
 from typing import Final, Protocol
 
@@ -71,7 +71,6 @@ class BranchTally:
         "admit",
         "branch",
         "failure",
-        "receivers",
     )
 
     def __init__(
@@ -94,8 +93,6 @@ class BranchTally:
         self.admit: Final = count().__next__
         """Number of the next record, from 0. One C call: atomic, and half the cost of a lock."""
         self.failure: LogtxError | None = None
-        self.receivers: Final = _Receivers(self._receiver)
-        """Topic → delivery callback."""
         self._floors = floors
         self._on_settled = on_settled
         self._on_failure = on_failure
@@ -104,6 +101,19 @@ class BranchTally:
         self._withdrawn = 0
         self._closed_at: int | None = None
         self._goal = -1
+
+    def receivers(self) -> Mapping[str, Receiver]:
+        """Topic → delivery callback, made when first asked for; each call gives a mapping.
+
+        The tally does not refer to it, for it refers to the tally: what is thrown away in circles
+        is left to the garbage collector, whose pauses then grow with the rate of transactions.
+        """
+        return _Receivers(self._receiver)
+
+    def let_go(self) -> None:
+        """Tell nobody of reports any more: all that follows from them is settled."""
+        self._on_settled = _nothing
+        self._on_failure = _nothing
 
     def withdraw(self, number: int) -> None:
         """Take back a record that was admitted as `number` and not handed over after all.
@@ -211,3 +221,7 @@ class BranchTally:
         if self.failure is None:
             self.failure = BrokerError(message)
             self._on_failure(self.failure)
+
+
+def _nothing(*_report: object) -> None:
+    pass

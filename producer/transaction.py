@@ -328,8 +328,8 @@ class Transaction(Writer):
                 writes = book.writes()
         if not settled:
             self._sender.hurry(self)
-            # Settled in between: nobody would take it off again.
-            if self._tally.settled:
+            # Settled or decided in between: nobody would take it off again.
+            if self._tally.settled or self.is_decided:
                 self._sender.done(self)
         if ready:
             self._engine.session.end(self._txid, action, writes, self._on_end_reply)
@@ -371,6 +371,7 @@ class Transaction(Writer):
             callbacks = [] if committed else self._not_committed
             future = self._take_pending()
         self._sender.done(self)
+        self._tally.let_go()
         for callback in callbacks:
             callback()
         outcome = (

@@ -63,7 +63,7 @@ class Writer:
             branch, sender.floors, on_settled=self._on_settled, on_failure=self._on_failure
         )
         self._admit = self._tally.admit
-        self._receivers = self._tally.receivers
+        self._receivers = self._tally.receivers()
         self._send = sender.send
         self._headers: Headers = []
         # Whether records may go straight to librdkafka. False before anything closes the tally.

@@ -47,7 +47,7 @@ class Observed:
     def deliver(
         self, topic: str, partition: int | None, offset: int | None, error: object = None
     ) -> None:
-        self.tally.receivers[topic](error, Report(partition, offset))
+        self.tally.receivers()[topic](error, Report(partition, offset))
 
 
 def test_counts_per_partition() -> None:

@@ -158,7 +158,7 @@ class Transaction:
         if control is not None:
             headers.append((TXCTL_HEADER, control))
         handed_at = setting.history.tick()
-        receive = tally.receivers[OUTPUT]
+        receive = tally.receivers()[OUTPUT]
         name, what = producer.name, f"{self.txid} {value.decode()}"
 
         def land() -> int:
