@@ -28,7 +28,7 @@ def link_of(broker_id: int) -> str:
 
 @contextmanager
 def brokers(directory: Path, proxies: Proxies, count: int) -> Iterator[LocalCluster]:
-    """Start them, with the two topics; stop them at the end."""
+    """Start them, with the two topics; end them with the block. Raises a LocalKafkaError."""
     ids = range(1, count + 1)
     ports = {broker_id: proxies.add(link_of(broker_id)) for broker_id in ids}
     cluster = LocalCluster(
@@ -38,7 +38,8 @@ def brokers(directory: Path, proxies: Proxies, count: int) -> Iterator[LocalClus
         heap_max_mib=HEAP_MAX_MIB,
         settings={"group.min.session.timeout.ms": "6000"},
     )
-    with cluster:
+    try:
+        cluster.start()
         for broker in cluster.brokers:
             proxies.lead(link_of(broker.id), (HOST, broker.client_port))
         for topic in (DATA_TOPIC, OUT_TOPIC):
@@ -46,3 +47,5 @@ def brokers(directory: Path, proxies: Proxies, count: int) -> Iterator[LocalClus
                 cluster.direct_servers, topic, partitions=PARTITIONS, config=_TOPIC_SETTINGS
             )
         yield cluster
+    finally:
+        cluster.kill()  # what is needed of it was dumped, and an orderly stop takes seconds

@@ -9,7 +9,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from ...coordinator.admin_client import AdminQueries
-from ...journal.errors import BrokerError, LogtxError, RetriableError
+from ...journal.errors import LogtxError
 from ...journal.log import Log
 from ...journal.position import Position
 from .options import System
@@ -75,7 +75,7 @@ class LogtxInspector:
                 for partition in range(self._queries.partition_count())
                 for _ in self._queries.list_transactions(partition)
             )
-        except (RetriableError, BrokerError):
+        except LogtxError:
             return None
 
     def worked_off(self) -> dict[int, int] | None:
@@ -95,7 +95,7 @@ class LogtxInspector:
         keys = [(self._settings.data_topic, p) for p in range(self._settings.partitions)]
         try:
             found = self._queries.fetch_offsets(self._settings.workers_group, keys).offsets
-        except (RetriableError, BrokerError):
+        except LogtxError:
             return None
         return {partition: position for (_, partition), position in found.items()}
 

@@ -223,7 +223,8 @@ class _Connection:
         if side is self.client:
             transport = side.transport
             assert transport is not None
-            self.client_port = transport.get_extra_info("peername")[1]
+            peer = transport.get_extra_info("peername")  # None: it has gone again already
+            self.client_port = peer[1] if peer else 0
             self._connecting = self.loop.create_task(self._connect())
             self._opened(self)
         elif self._over:

@@ -11,11 +11,13 @@ Every wait is bounded; what is not done in time ends the run with an error that 
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -50,6 +52,7 @@ from .settings import FENCED_STATUS, HISTORY, KEYED_PRODUCERS, REBALANCES, Setti
 from .trimmer import Trimmer
 from .workload.readers import final_readers
 
+VERDICT: Final = "verdict.json"
 READY_S: Final = 60.0
 _TICK_S: Final = 0.2
 
@@ -58,7 +61,7 @@ def run_chaos(options: ChaosOptions, console: Console | None = None) -> int:
     """Run it; the exit status: 0 if no anomaly was found, and everything ended as it should.
 
     Raises:
-        ChaosError, LocalKafkaError: it can't be run at all; the message says why.
+        ChaosError, LocalKafkaError: it can't be run, or not be judged; the message says why.
         KeyboardInterrupt: Ctrl-C or SIGTERM; every process is stopped first.
     """
     console = console or Console()
@@ -90,15 +93,23 @@ def run_chaos(options: ChaosOptions, console: Console | None = None) -> int:
 
 
 def check_again(directory: Path, console: Console | None = None) -> int:
-    """Check a run that is over; the exit status as of `run_chaos`."""
+    """Check a run that is over; the exit status as of `run_chaos`.
+
+    Raises:
+        ChaosError: it can't be judged; the message says why.
+    """
     return 0 if _judge(directory, console or Console()) else 1
 
 
 def _judge(directory: Path, console: Console) -> bool:
-    from .checker import check
+    from .checker import CheckError, check
 
-    verdict = check(directory)
+    try:
+        verdict = check(directory)
+    except CheckError as error:
+        raise ChaosError(f"{directory} can't be judged. {error}") from error
     verdict.print(console)
+    (directory / VERDICT).write_text(json.dumps(verdict.as_json(), indent=1) + "\n")
     return verdict.ok
 
 
@@ -174,12 +185,11 @@ class _Run:
         # One after the other: each makes topics if there are none.
         for member in self._fleet.coordinators:
             member.start()
-            assert isinstance(member.child, ChaosCoordinator)
-            if not await_until(lambda child=member.child: child.is_ready, READY_S, lambda: None):
-                raise ChaosError(
-                    f"{member.name} was not ready within {READY_S:.0f} s: "
-                    f"{' / '.join(member.child.last_lines(3))}"
-                )
+            child = member.child
+            assert isinstance(child, ChaosCoordinator)
+            if not await_until(partial(_is_ready, child), READY_S, lambda: None):
+                said = " / ".join(child.last_lines(3))
+                raise ChaosError(f"{member.name} was not ready within {READY_S:.0f} s: {said}")
 
     # ---- load ------------------------------------------------------------------------------
 
@@ -251,9 +261,12 @@ class _Run:
         read_to_the_end(self._fleet, len(final_readers(self._settings)), self._tick)
 
     def _dump(self) -> None:
-        from .checker import dump
+        from .checker import CheckError, dump
 
-        dump(self._directory)
+        try:
+            dump(self._directory, bootstrap_servers=self._cluster.direct_servers)
+        except CheckError as error:
+            raise ChaosError(str(error)) from error
 
     def _expected(self, death: Death) -> bool:
         # A producer of Kafka's whose transaction timed out is fenced by the broker, and can't go
@@ -273,3 +286,7 @@ def _settings_of(options: ChaosOptions, servers: str) -> Settings:
         producers=options.producers,
         keyed_producers=KEYED_PRODUCERS,
     )
+
+
+def _is_ready(child: ChaosCoordinator) -> bool:
+    return child.is_ready

@@ -33,6 +33,8 @@ class Reader:
     isolation: str
     member: bool = False
     """Whether the group shares the partitions out; else it reads all of them."""
+    transaction_group: str = "default"
+    """Of a serializable reader."""
 
 
 def consumer_readers(settings: Settings) -> list[Reader]:
@@ -51,7 +53,14 @@ def final_readers(settings: Settings) -> list[Reader]:
     """How the last ones read, each from the beginning."""
     readers = [Reader(group="chaos-final", isolation="read_committed")]
     if settings.system is System.LOGTX:
-        readers.append(Reader(group="chaos-final-serial", isolation="serializable"))
+        readers += [
+            Reader(group="chaos-final-serial", isolation="serializable"),
+            Reader(
+                group="chaos-final-workers",
+                isolation="serializable",
+                transaction_group=settings.workers_group,
+            ),
+        ]
     return readers
 
 
@@ -71,7 +80,8 @@ def reader_settings(settings: Settings, reader: Reader) -> dict[str, Any]:
     }
     if settings.system is System.LOGTX:
         # A producer that died leaves records behind whose fate only the journal tells.
-        return {**found, "pending.lookup.age.ms": 10_000}
+        own = {"transaction.group": reader.transaction_group, "pending.lookup.age.ms": 10_000}
+        return {**found, **own}
     return {**found, "fetch.queue.backoff.ms": 10}
 
 
@@ -99,6 +109,7 @@ class Notes:
             "assigned",
             **self._group,
             isolation=self._reader.isolation,
+            transaction_group=self._reader.transaction_group,
             partitions=[
                 [p.topic, p.partition, p.offset if p.offset >= 0 else None] for p in partitions
             ],

@@ -1,0 +1,187 @@
+"""The parts of a run that need no cluster: pacing, records, settings, trimming, draining."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from logtx.integration.chaos import drain
+from logtx.integration.chaos.errors import ChaosError
+from logtx.integration.chaos.options import ChaosOptions, System
+from logtx.integration.chaos.run import _directory_of
+from logtx.integration.chaos.settings import Settings
+from logtx.integration.chaos.trimmer import LEAST_RECORDS, Trim, Trimmer
+from logtx.integration.chaos.workload.pacer import CATCH_UP, Pacer
+from logtx.integration.chaos.workload.readers import (
+    consumer_readers,
+    final_readers,
+    reader_settings,
+)
+from logtx.integration.chaos.workload.record import Value
+from logtx.journal.memory_log import MemoryLog
+
+
+def settings(**changes: object) -> Settings:
+    plain = {
+        "system": System.LOGTX,
+        "seed": 1,
+        "seconds": 10.0,
+        "rate": 30.0,
+        "bootstrap_servers": "127.0.0.1:1",
+        "rebalance": "eager",
+        "producers": 4,
+        "keyed_producers": 2,
+    }
+    return Settings(**{**plain, **changes})  # type: ignore[arg-type]
+
+
+# ---- pacing ------------------------------------------------------------------------------------
+
+
+def begun(pacer: Pacer, from_s: float, to_s: float, step_s: float = 0.001) -> int:
+    """How many may begin between two moments, if nothing else holds them up."""
+    count, now_s = 0, from_s
+    while now_s < to_s:
+        count += pacer.wait_s(now_s) == 0
+        now_s += step_s
+    return count
+
+
+def test_the_pace_is_the_rate() -> None:
+    assert begun(Pacer(50, 0.0), 0.0, 10.0) == pytest.approx(500, abs=2)
+
+
+def test_what_was_missed_is_made_up_for_but_not_at_once() -> None:
+    pacer = Pacer(50, 0.0)
+    begun(pacer, 0.0, 1.0)
+    # Nothing for 10 seconds; then three times as many, until it is made up for.
+    assert begun(pacer, 11.0, 12.0) == pytest.approx(50 * CATCH_UP, rel=0.1)
+    assert begun(pacer, 12.0, 21.0) == pytest.approx(21 * 50 - 50 - 150, rel=0.05)
+    assert begun(pacer, 21.0, 22.0) == pytest.approx(50, abs=3)
+
+
+def test_a_wait_says_how_long() -> None:
+    pacer = Pacer(10, 5.0)
+    assert pacer.wait_s(5.0) == 0
+    assert pacer.wait_s(5.0) == pytest.approx(0.1)
+    assert pacer.wait_s(5.1) == 0
+
+
+# ---- records, settings -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Value(3, "producer-0.0:17", "producer-0.0/5"),
+        Value(3, "v", None),
+        Value(0, "v", "o", (1, 2)),
+    ],
+)
+def test_a_value_comes_back(value: Value) -> None:
+    assert Value.decode(value.encode()) == value
+
+
+def test_settings_come_back(tmp_path: Path) -> None:
+    settings().save(tmp_path)
+    assert Settings.load(tmp_path) == settings()
+
+
+def test_readers_of_each_system() -> None:
+    logtx, kafka = settings(), settings(system=System.KAFKA)
+    assert len(consumer_readers(logtx)) == ChaosOptions().consumers
+    assert "serializable" in {reader.isolation for reader in final_readers(logtx)}
+    for reader in (*consumer_readers(kafka), *final_readers(kafka)):
+        assert reader.isolation != "serializable"
+        assert "pending.lookup.age.ms" not in reader_settings(kafka, reader)
+
+
+def test_a_run_directory_is_for_one_run(tmp_path: Path) -> None:
+    options = ChaosOptions(data_dir=tmp_path / "run")
+    directory = _directory_of(options)
+    (directory / "history" / "producer-0.0.jsonl").touch()
+    with pytest.raises(ChaosError, match="another run"):
+        _directory_of(options)
+
+
+# ---- trimming, draining ------------------------------------------------------------------------
+
+
+class Asked:
+    """An inspector that says what it was told to."""
+
+    def __init__(self) -> None:
+        self.needed: int | None = None
+        self.open: list[int | None] = [0]
+        self.places: list[dict[int, int] | None] = [{}]
+
+    def unfinished(self) -> int | None:
+        """One after the other, then the last."""
+        return self.open.pop(0) if len(self.open) > 1 else self.open[0]
+
+    def worked_off(self) -> dict[int, int] | None:
+        """The same."""
+        return self.places.pop(0) if len(self.places) > 1 else self.places[0]
+
+    def needed_from(self, topic: str, partition: int) -> int | None:
+        """Of every partition."""
+        del topic, partition
+        return self.needed
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waits are short."""
+    monkeypatch.setattr(drain, "_POLL_S", 0.01)
+    monkeypatch.setattr(drain, "DECIDED_S", 0.2)
+    monkeypatch.setattr(drain, "WORKED_OFF_S", 0.2)
+
+
+def test_only_what_nobody_needs_is_trimmed(memory_log: MemoryLog) -> None:
+    inspector, told = Asked(), settings(seed=2)
+    for topic in (told.data_topic, told.out_topic):
+        memory_log.create_topic(topic, partitions=told.partitions)
+    producer = memory_log.producer({})
+    for _ in range(4 * LEAST_RECORDS):
+        producer.produce(told.data_topic, b"x", partition=2)
+    producer.flush(5)
+    trimmer = Trimmer(memory_log, inspector, told)
+    assert trimmer.choose(0) is None  # somebody has committed nothing yet
+    inspector.needed = LEAST_RECORDS
+    assert trimmer.choose(0) is None  # not worth it
+    inspector.needed = 3 * LEAST_RECORDS
+    trim = trimmer.choose(0)
+    assert trim == Trim(told.data_topic, 2, 3 * LEAST_RECORDS // 2)
+    trimmer.trim(trim)
+    assert memory_log.start_offset(told.data_topic, 2) == trim.before
+    again = trimmer.choose(0)
+    assert again is None or trim.before < again.before <= inspector.needed
+    other = trimmer.choose(1)
+    assert other is not None
+    assert other.topic == told.out_topic
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_end_waits_until_all_is_decided() -> None:
+    inspector, ticks = Asked(), []
+    inspector.open = [3, None, 1, 0]
+    drain.await_decided(inspector, lambda: ticks.append(1))
+    assert len(ticks) == 3
+    inspector.open = [2]
+    with pytest.raises(ChaosError, match="2 transactions are unfinished"):
+        drain.await_decided(inspector, lambda: None)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_end_waits_until_workers_are_behind_the_last_records() -> None:
+    inspector = Asked()
+    inspector.places = [None, {0: 10}, {0: 11, 1: 20}, {0: 11, 1: 21}]
+    drain.await_worked_off(inspector, {0: 10, 1: 20}, lambda: None)
+    assert len(inspector.places) == 1
+    inspector.places = [{0: 11, 1: 20}]
+    with pytest.raises(ChaosError, match=r"behind in \{1: 20\}"):
+        drain.await_worked_off(inspector, {0: 10, 1: 20}, lambda: None)
