@@ -7,12 +7,13 @@ to consume; and the journal, whose steps must go on from each other.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from .facts import Facts, Truth
 from .findings import Evidence, Findings, appended, asked, at, ended, in_journal, lies
-from .history import Append, Claimed, Op
+from .history import Append, Op
 from .journal import Journal, Partition, Place
 from .logs import Standing, View
 
@@ -133,25 +134,31 @@ class _Stretch(NamedTuple):
 
 def _check_claims(facts: Facts, found: Findings) -> None:
     stretches: dict[tuple[str, Partition], list[_Stretch]] = {}
+    perhaps: dict[tuple[str, Partition], list[_Stretch]] = {}
     for op in facts.history.ops.values():
-        if not facts.committed(op):
+        if facts.committed(op):
+            where = stretches
+        elif facts.truth(op) is Truth.UNKNOWN and op.outcome == "unknown" and op.asked:
+            where = perhaps
+        else:
             continue
         for claimed in op.claims:
-            key = claimed.group, claimed.partition
-            stretches.setdefault(key, []).append(_stretch(claimed, op))
-    for (group, partition), known in stretches.items():
-        view = facts.views.get(partition)
+            stretch = _Stretch(claimed.start or (-1, 0), claimed.end, op)
+            where.setdefault((claimed.group, claimed.partition), []).append(stretch)
+    for key, known in stretches.items():
+        view = facts.views.get(key[1])
         if view is not None:
             known.sort(key=lambda each: each[:2])
-            _check_stretches(facts, group, view, known, found)
-
-
-def _stretch(claimed: Claimed, op: Op) -> _Stretch:
-    return _Stretch(claimed.start or (-1, 0), claimed.end, op)
+            _check_stretches(facts, key[0], view, known, perhaps.get(key, ()), found)
 
 
 def _check_stretches(
-    facts: Facts, group: str, view: View, known: list[_Stretch], found: Findings
+    facts: Facts,
+    group: str,
+    view: View,
+    known: Sequence[_Stretch],
+    perhaps: Sequence[_Stretch],
+    found: Findings,
 ) -> None:
     for one, other in pairwise(known):
         if other.start < one.end:
@@ -160,7 +167,9 @@ def _check_stretches(
                 _report_stretch(facts, "iov-overlap", group, view, (one, other), between, found)
         else:
             between = _first_between(view, one.end, other.start)
-            if between is not None:
+            if any(p.start < other.start and one.end < p.end for p in perhaps):
+                facts.unverifiable["input of a worker's transaction of unknown outcome"] += 1
+            elif between is not None:
                 _report_stretch(facts, "iov-gap", group, view, (one, other), between, found)
 
 

@@ -1,0 +1,120 @@
+"""From the events and records of a run to facts. Pure; `load` reads them from files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from .avro import read_entry
+from .errors import BrokenLogError
+from .facts import KAFKA, LOGTX, Facts
+from .history import History
+from .journal import Journal, Partition, read_journal
+from .logs import NO_VALUE, Record, View, view_kafka, view_logtx
+from .store import Head, Headers, RawRecord
+from .wire import TXCTL_HEADER, TXID_HEADER, Control, TxId, read_control, read_txid
+
+Logs = Iterable[tuple[Head, Iterable[RawRecord]]]
+
+
+class RunSettings(NamedTuple):
+    """What the checker wants to know of a run."""
+
+    system: str
+    topics: tuple[str, ...]
+    input: str
+    """The topic that workers process."""
+    bootstrap_servers: str
+
+
+def assemble(
+    settings: RunSettings, history: History, data: Logs, committed: Logs, journal: Logs
+) -> Facts:
+    """Read the logs of a run, and join them with its history.
+
+    Args:
+        settings: of the run.
+        history: of all processes.
+        data: every record of the data partitions.
+        committed: Kafka's system: what a read_committed consumer was given of them.
+        journal: every record of the journal.
+
+    Raises:
+        BrokenLogError: a log that was not dumped, or does not decode.
+    """
+    journals = {j.number: j for j in _journals(journal)} if settings.system == LOGTX else {}
+    if settings.system == LOGTX and not journals:
+        raise BrokenLogError("there is no journal: the run was not dumped")
+    views = dict(_views(history, data, committed, settings.system))
+    _check_complete(history, views, settings.topics)
+    return Facts(settings.system, history, views, journals, settings.input)
+
+
+def _journals(logs: Logs) -> Iterator[Journal]:
+    for head, records in logs:
+        entries = [(raw.offset, read_entry(raw.value or b"")) for raw in records]
+        journal = read_journal(head.partition, head.start, head.end, entries)
+        journal.end_before_data = head.end_before_data
+        yield journal
+
+
+def _views(
+    history: History, data: Logs, committed: Logs, system: str
+) -> Iterator[tuple[Partition, View]]:
+    given: dict[Partition, tuple[Head, dict[int, int]]] = {}
+    if system == KAFKA:
+        for head, raw in committed:
+            visible = {record.offset: record.value for record in _records(history, raw)}
+            given[head.topic, head.partition] = head, visible
+    for head, raw in data:
+        partition, records = (head.topic, head.partition), _records(history, raw)
+        if system == LOGTX:
+            yield partition, view_logtx(partition, head.start, head.end, records)
+            continue
+        if partition not in given:
+            raise BrokenLogError(f"{partition} was not read by a read_committed consumer")
+        stable, visible = given[partition]
+        view = view_kafka(partition, head.start, head.end, records, visible, stable.end)
+        yield partition, view
+
+
+def _records(history: History, raw: Iterable[RawRecord]) -> Iterator[Record]:
+    txids: dict[bytes, TxId] = {}
+    for offset, value, headers in raw:
+        txid, control = _headers(headers, txids)
+        if value is None:
+            yield Record(offset, NO_VALUE, None, txid, control)
+            continue
+        try:
+            body = json.loads(value)
+            number, op = history.number(body["v"]), body["t"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise BrokenLogError(
+                f"offset {offset}: not a value of the workload: {value!r}"
+            ) from error
+        yield Record(offset, number, op, txid, control)
+
+
+def _headers(headers: Headers, txids: dict[bytes, TxId]) -> tuple[TxId | None, Control | None]:
+    txid, control = None, None
+    for name, raw in headers:
+        if name == TXID_HEADER:
+            txid = txids.get(raw or b"") or txids.setdefault(raw or b"", read_txid(raw or b""))
+        elif name == TXCTL_HEADER:
+            control = read_control(raw or b"")
+    return txid, control
+
+
+def _check_complete(
+    history: History, views: Mapping[Partition, View], topics: Iterable[str]
+) -> None:
+    dumped = {topic for topic, _ in views}
+    for topic in topics:
+        if topic not in dumped:
+            raise BrokenLogError(f"topic {topic} was not dumped")
+    used = {segment.partition for reader in history.readers for segment in reader.segments}
+    used |= {append.partition for append in history.appends.values()}
+    if missing := sorted(used - views.keys()):
+        topic, number = missing[0]
+        raise BrokenLogError(f"{topic}[{number}] was used, and was not dumped")

@@ -1,0 +1,433 @@
+"""A run in memory, made by hand: logs, journal and history, as the checker gets them.
+
+Headers and journal records are encoded by logtx itself, so every test also proves that the
+checker's own parsers read what logtx writes. The order of delivery is kept by the world itself:
+a transaction is appended to it when its marker is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from logtx.integration.chaos.checker import Verdict, store
+from logtx.integration.chaos.checker.assemble import RunSettings, assemble
+from logtx.integration.chaos.checker.history import History
+from logtx.integration.chaos.checker.judge import judge
+from logtx.journal.control import BranchRange, Marker, encode_marker
+from logtx.journal.position import Place, Position
+from logtx.journal.record_codec import encode_entry
+from logtx.journal.records import (
+    Aborted,
+    AbortReason,
+    AddOffsets,
+    Begin,
+    Claim,
+    Committed,
+    DataPartition,
+    Entry,
+    JournalRecord,
+    OffsetStep,
+    Owner,
+    PartitionWrites,
+    PrepareAbort,
+    PrepareCommit,
+    ProducerRecord,
+)
+from logtx.journal.txid import TxId
+
+IN, OUT = "chaos", "chaos-out"
+GROUP = "workers"
+INCARNATION = 7
+Partition = tuple[str, int]
+
+
+@dataclass
+class Txn:
+    """An operation, and its transaction in the logs."""
+
+    world: World
+    process: str
+    name: str
+    txid: TxId
+    journal: int
+    offsets: dict[Partition, list[int]] = field(default_factory=lambda: defaultdict(list))
+    values: list[str] = field(default_factory=list)
+    sequence: int = -1
+
+    def append(
+        self,
+        number: int = 0,
+        topic: str = IN,
+        source: tuple[int, int] | None = None,
+        *,
+        ack: bool = True,
+        arrive: bool = True,
+        key: int | None = None,
+    ) -> str:
+        """Produce a value: the event, the record, the acknowledgement."""
+        world, partition = self.world, (topic, number)
+        value = world.append_event(self.process, self.name, partition, source, key)
+        self.values.append(value)
+        if arrive:
+            offset = world.record(partition, value, self.name, self.txid, source, key)
+            self.offsets[partition].append(offset)
+            if ack:
+                world.acked(self.process, partition, offset, value)
+        return value
+
+    def claim_input(self, number: int, start: int | None, end: int, topic: str = IN) -> None:
+        """Offsets that the commit is to consume, into the journal and the history."""
+        step = OffsetStep(
+            topic, number, None if start is None else Place(start, 0), Position.at(end)
+        )
+        record = AddOffsets(begin=self.txid.offset, group=GROUP, steps=(step,))
+        self.world.journal_append(self.journal, record)
+        self.world.claims[self.name].append([GROUP, topic, number, start, end])
+
+    def ask(self) -> Txn:
+        """The event `commit`."""
+        iov = self.world.claims.get(self.name, [])
+        self.world.say(self.process, "commit", op=self.name, **({"iov": iov} if iov else {}))
+        return self
+
+    def decide(self, *, commit: bool = True) -> Txn:
+        """The decision's record in the journal."""
+        record: JournalRecord
+        if commit:
+            writes = [
+                PartitionWrites(
+                    DataPartition(topic, number),
+                    (BranchRange(0, offsets[0], offsets[-1], len(offsets)),),
+                )
+                for (topic, number), offsets in self.offsets.items()
+            ]
+            record = PrepareCommit(begin=self.txid.offset, writes=tuple(writes), decided_ms=0)
+        else:
+            record = PrepareAbort(
+                begin=self.txid.offset, reason=AbortReason.REQUESTED, decided_ms=0
+            )
+        self.sequence = self.world.journal_append(self.journal, record)
+        return self
+
+    def mark(self, partition: Partition, *, commit: bool = True, hw: int = 0) -> int:
+        """A marker; the first one delivers."""
+        offsets = self.offsets[partition]
+        ranges = (BranchRange(0, offsets[0], offsets[-1], len(offsets)),) if commit else ()
+        marker = Marker(
+            committed=commit, commit_sequence=self.sequence, hw=hw, epoch=0, branches=ranges
+        )
+        headers = [("TxId", self.txid.to_bytes()), ("TxCtl", encode_marker(marker))]
+        return self.world.mark(partition, headers, self.name, offsets if commit else [])
+
+    def mark_all(self, *, commit: bool = True) -> Txn:
+        """Markers in all partitions, and the record that says so."""
+        for partition in list(self.offsets):
+            self.mark(partition, commit=commit)
+        begin = self.txid.offset
+        finished = Committed(begin=begin) if commit else Aborted(begin=begin)
+        self.world.journal_append(self.journal, finished)
+        return self
+
+    def end(self, outcome: str) -> Txn:
+        """The event `end`."""
+        told = {}
+        if outcome == "committed":
+            told = {"txid": self.txid.to_bytes().hex(), "commit_sequence": self.sequence}
+        self.world.say(self.process, "end", op=self.name, outcome=outcome, **told)
+        return self
+
+    def commit(self) -> Txn:
+        """All of it, as it should be."""
+        return self.ask().decide().mark_all().end("committed")
+
+    def abort(self) -> Txn:
+        """The same of an abort."""
+        return self.decide(commit=False).mark_all(commit=False).end("aborted")
+
+
+class World:
+    """Everything of one run. A tick passes between any two events."""
+
+    def __init__(self, system: str = "logtx", partitions: int = 2, journals: int = 1) -> None:
+        self.system = system
+        self.now = 0
+        self.events: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        self.logs: dict[Partition, list[store.RawRecord]] = {
+            (topic, number): [] for topic in (IN, OUT) for number in range(partitions)
+        }
+        self.order: dict[Partition, list[int]] = {partition: [] for partition in self.logs}
+        """As readers of committed records are to be given them."""
+        self.starts: dict[Partition, int] = dict.fromkeys(self.logs, 0)
+        self.stable: dict[Partition, int] = {}
+        """Kafka's last stable offset, where it is not the end."""
+        self.values: dict[tuple[Partition, int], tuple[str, str | None, TxId | None]] = {}
+        self.journals: list[list[bytes]] = [[] for _ in range(journals)]
+        self.epochs: dict[int, int] = {}
+        self.claims: dict[str, list[list[object]]] = defaultdict(list)
+        for number in range(journals):
+            self.own(number)
+        self._operations = 0
+        self._values = 0
+
+    # ---- history ---------------------------------------------------------------------------
+
+    def say(self, process: str, event: str, **fields: Any) -> dict[str, Any]:
+        """An event of a process."""
+        self.now += 10
+        said = {"at": self.now, "event": event, **fields}
+        self.events[process].append(said)
+        return said
+
+    def append_event(
+        self,
+        process: str,
+        op: str | None,
+        partition: Partition,
+        source: tuple[int, int] | None = None,
+        key: int | None = None,
+    ) -> str:
+        """The event `append` of the process' next value."""
+        self._values += 1
+        value = f"{process}:{self._values}"
+        topic, number = partition
+        more = {} if source is None else {"i": list(source)}
+        key = number if key is None else key
+        self.say(process, "append", op=op, topic=topic, partition=number, k=key, v=value, **more)
+        return value
+
+    def acked(self, process: str, partition: Partition, offset: int, value: str) -> None:
+        """The event `acked`."""
+        topic, number = partition
+        self.say(process, "acked", topic=topic, partition=number, offset=offset, v=value)
+
+    # ---- logs ------------------------------------------------------------------------------
+
+    def record(
+        self,
+        partition: Partition,
+        value: str,
+        op: str | None = None,
+        txid: TxId | None = None,
+        source: tuple[int, int] | None = None,
+        key: int | None = None,
+    ) -> int:
+        """A record of the log, of whatever origin; returns its offset."""
+        offset = len(self.logs[partition])
+        more = {} if source is None else {"i": list(source)}
+        key = partition[1] if key is None else key
+        body = json.dumps({"k": key, "v": value, "t": op, **more}).encode()
+        headers: store.Headers = []
+        if txid is not None and self.system == "logtx":
+            headers = [("TxId", txid.to_bytes())]
+        self.logs[partition].append(store.RawRecord(offset, body, headers))
+        self.values[partition, offset] = value, op, txid
+        return offset
+
+    def plain(self, process: str = "producer-0.0", number: int = 0, *, ack: bool = True) -> str:
+        """A plain record."""
+        partition = IN, number
+        value = self.append_event(process, None, partition)
+        offset = self.record(partition, value)
+        self.order[partition].append(offset)
+        if ack:
+            self.acked(process, partition, offset, value)
+        return value
+
+    def mark(
+        self, partition: Partition, headers: store.Headers, op: str, delivers: list[int]
+    ) -> int:
+        """A marker, or a control record of Kafka's, which no reader is given."""
+        offset = len(self.logs[partition])
+        self.logs[partition].append(store.RawRecord(offset, None, headers))
+        if not set(delivers) & set(self.order[partition]):
+            self.order[partition] += delivers
+        if self.system == "kafka":
+            self.order[partition].sort()
+        assert op
+        return offset
+
+    # ---- journal ---------------------------------------------------------------------------
+
+    def journal_append(
+        self, number: int, record: JournalRecord, *, epoch: int | None = None, shift: int = 0
+    ) -> int:
+        """A record of the current epoch, where it was decided for."""
+        journal = self.journals[number]
+        offset = len(journal)
+        entry = Entry(
+            self.epochs[number] if epoch is None else epoch, INCARNATION, record, offset + shift
+        )
+        journal.append(encode_entry(entry))
+        return offset
+
+    def own(self, number: int = 0) -> None:
+        """A new owner of a journal partition."""
+        journal, replaces = self.journals[number], self.epochs.get(number, -1)
+        record = Owner(replaces=replaces, address="a:1", process_nonce=1)
+        self.epochs[number] = len(journal)
+        journal.append(encode_entry(Entry(replaces, INCARNATION, record)))
+
+    def generation(self, producer_id: str, generation: int, number: int = 0) -> None:
+        """A producer is given a generation."""
+        self.journal_append(
+            number,
+            ProducerRecord(
+                producer_id=producer_id, generation=generation, session_nonce=1, owner="default"
+            ),
+        )
+
+    def claim(self, *numbers: int, journal: int = 0) -> None:
+        """A consumer is given input partitions."""
+        partitions = tuple((IN, number) for number in numbers)
+        self.journal_append(journal, Claim(group=GROUP, claimant=1, partitions=partitions))
+
+    def begin(
+        self,
+        process: str = "producer-0.0",
+        journal: int = 0,
+        producer_id: str | None = None,
+        generation: int = 0,
+    ) -> Txn:
+        """An operation, and its BEGIN."""
+        self._operations += 1
+        name = f"{process}/{self._operations}"
+        self.say(process, "begin", op=name)
+        record = Begin(
+            producer_id=producer_id or process,
+            generation=generation,
+            session_nonce=1,
+            request_id=1,
+            answered_below=0,
+            timeout_ms=1,
+            started_ms=0,
+        )
+        offset = self.journal_append(journal, record)
+        return Txn(self, process, name, TxId(journal, INCARNATION, offset), journal)
+
+    # ---- readers ---------------------------------------------------------------------------
+
+    def given(self, partition: Partition, isolation: str = "read_committed") -> list[int]:
+        """Offsets that a reader is to be given now, in order; none below the log's start."""
+        if isolation == "read_uncommitted":
+            found = [r.offset for r in self.logs[partition] if r.value is not None]
+        else:
+            found = list(self.order[partition])
+        return [offset for offset in found if offset >= self.starts[partition]]
+
+    def assign(
+        self,
+        process: str,
+        *partitions: Partition,
+        isolation: str = "read_committed",
+        group: str | None = None,
+    ) -> None:
+        """The event `assigned`; of all partitions if none is named."""
+        rows = [[topic, number, None] for topic, number in partitions or self.logs]
+        more = {} if group is None else {"group": group}
+        self.say(process, "assigned", isolation=isolation, partitions=rows, **more)
+
+    def poll(
+        self,
+        process: str,
+        partition: Partition,
+        offsets: list[int],
+        isolation: str = "read_committed",
+    ) -> dict[str, Any]:
+        """The event `poll`, of records as they lie there."""
+        return self.say(
+            process,
+            "poll",
+            isolation=isolation,
+            records=[self.row(partition, offset) for offset in offsets],
+        )
+
+    def row(self, partition: Partition, offset: int) -> list[Any]:
+        """A record as a poll has it."""
+        value, op, txid = self.values[partition, offset]
+        shown = txid.to_bytes().hex() if txid and self.system == "logtx" else None
+        return [*partition, offset, partition[1], value, op, shown, None]
+
+    def read(self, process: str, isolation: str = "read_committed") -> None:
+        """A process reads everything, from the beginning."""
+        self.assign(process, isolation=isolation)
+        for partition in self.logs:
+            if offsets := self.given(partition, isolation):
+                self.poll(process, partition, offsets, isolation)
+
+    def finals(self) -> World:
+        """The last reader of committed records."""
+        self.read("final-0.0")
+        return self
+
+    # ---- the checker -----------------------------------------------------------------------
+
+    def history(self) -> History:
+        """Indexed as from files."""
+        history = History()
+        for process, events in self.events.items():
+            history.add_process(process, list(enumerate(events, 1)))
+        return history
+
+    def judge(self) -> Verdict:
+        """The checker's verdict."""
+        settings = RunSettings(self.system, (IN, OUT), IN, "")
+        history = self.history()
+        committed = self.committed() if self.system == "kafka" else []
+        return judge(assemble(settings, history, self.data(), committed, self.journal_logs()))
+
+    def data(self) -> list[tuple[store.Head, list[store.RawRecord]]]:
+        """Dumped data partitions."""
+        found = []
+        for (topic, number), records in self.logs.items():
+            start = self.starts[topic, number]
+            head = store.Head(topic, number, start, len(records))
+            kept = [
+                r
+                for r in records[start:]
+                if self.system == "logtx" or r.value is not None
+            ]
+            found.append((head, kept))
+        return found
+
+    def committed(self) -> list[tuple[store.Head, list[store.RawRecord]]]:
+        """What a read_committed consumer of Kafka's was given."""
+        found = []
+        for (topic, number), records in self.logs.items():
+            end = self.stable.get((topic, number), len(records))
+            head = store.Head(topic, number, self.starts[topic, number], end)
+            found.append((head, [records[offset] for offset in self.given((topic, number))]))
+        return found
+
+    def journal_logs(self) -> list[tuple[store.Head, list[store.RawRecord]]]:
+        """The dumped journal."""
+        return [
+            (
+                store.Head("__transaction_control", number, 0, len(entries), len(entries)),
+                [store.RawRecord(offset, value, []) for offset, value in enumerate(entries)],
+            )
+            for number, entries in enumerate(self.journals)
+        ]
+
+    def save(self, run_dir: Path) -> None:
+        """Write it as a run's directory."""
+        told = {
+            "system": self.system,
+            "data_topic": IN,
+            "out_topic": OUT,
+            "bootstrap_servers": "localhost:1",
+        }
+        (run_dir / "chaos.json").write_text(json.dumps(told))
+        (run_dir / "history").mkdir()
+        for process, events in self.events.items():
+            text = "".join(json.dumps(event) + "\n" for event in events)
+            (run_dir / "history" / f"{process}.jsonl").write_text(text)
+        kinds = [(store.DATA, self.data()), (store.JOURNAL, self.journal_logs())]
+        if self.system == "kafka":
+            kinds = [(store.DATA, self.data()), (store.COMMITTED, self.committed())]
+        for kind, logs in kinds:
+            for head, records in logs:
+                store.write_log(run_dir / "logs", kind, head, records)
