@@ -56,7 +56,7 @@ class Txn:
     journal: int
     offsets: dict[Partition, list[int]] = field(default_factory=lambda: defaultdict(list))
     values: list[str] = field(default_factory=list)
-    sequence: int = -1
+    sequence: int = 0
 
     def append(
         self,
@@ -385,11 +385,7 @@ class World:
         for (topic, number), records in self.logs.items():
             start = self.starts[topic, number]
             head = store.Head(topic, number, start, len(records))
-            kept = [
-                r
-                for r in records[start:]
-                if self.system == "logtx" or r.value is not None
-            ]
+            kept = [r for r in records[start:] if self.system == "logtx" or r.value is not None]
             found.append((head, kept))
         return found
 

@@ -1,0 +1,288 @@
+"""The checker's files: run directories, torn and broken histories, cut logs, what it prints."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from logtx.integration.chaos.checker import BrokenHistoryError, BrokenLogError, check, store
+from logtx.integration.chaos.checker.avro import Kind, read_entry
+from logtx.integration.chaos.checker.facts import parse_txid
+from logtx.integration.chaos.checker.wire import Control, Range, read_control, read_txid
+from logtx.journal import record_codec
+from logtx.journal.control import BranchRange, DataControl, Marker, encode_data_control
+from logtx.journal.control import encode_marker as encode
+from logtx.journal.txid import TxId
+
+from .checker_world import IN, World
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "journal_v2.txt"
+
+
+@pytest.fixture
+def world() -> World:
+    """A short run without anomalies."""
+    world = World()
+    txn = world.begin()
+    txn.append(0)
+    txn.append(1)
+    txn.commit()
+    world.plain()
+    return world.finals()
+
+
+def lines_of(run_dir: Path, process: str) -> list[str]:
+    """A history file's lines."""
+    return (run_dir / "history" / f"{process}.jsonl").read_text().splitlines(keepends=True)
+
+
+def rewrite(run_dir: Path, process: str, lines: list[str]) -> None:
+    """Put others there."""
+    (run_dir / "history" / f"{process}.jsonl").write_text("".join(lines))
+
+
+@pytest.mark.parametrize("system", ["logtx", "kafka"])
+def test_a_run_directory(tmp_path: Path, system: str) -> None:
+    world = World(system)
+    txn = world.begin()
+    value = txn.append(0)
+    (txn.ask().decide().mark_all() if system == "logtx" else txn.ask().mark_all()).end("committed")
+    world.plain(number=1)
+    world.finals().save(tmp_path)
+    verdict = check(tmp_path)
+    assert verdict.ok
+    assert verdict.stats["deliveries"] == 2
+    assert verdict.system == system
+    assert value
+
+
+def test_what_is_found_is_printed_and_told_as_json(tmp_path: Path) -> None:
+    world = World()
+    lost = world.plain()
+    world.plain()
+    world.assign("final-0.0")
+    world.poll("final-0.0", (IN, 0), [1])
+    world.save(tmp_path)
+    verdict = check(tmp_path)
+    out = io.StringIO()
+    verdict.print(Console(file=out, width=100))
+    for said in ("lost-write", lost, "producer-0.0.jsonl:1", "chaos[0]@0", "1 anomalies"):
+        assert said in out.getvalue(), said
+    told = json.loads(json.dumps(verdict.as_json()))
+    assert told["ok"] is False
+    assert told["counts"] == {"lost-write": 1}
+    assert told["anomalies"][0]["evidence"][0]["where"] == "producer-0.0.jsonl:1"
+
+
+def test_of_many_of_one_kind_some_are_kept_and_all_are_counted() -> None:
+    world = World()
+    for _ in range(50):
+        txn = world.begin()
+        txn.append(0)
+        txn.abort()
+    world.assign("consumer-0.0", (IN, 0))
+    world.poll("consumer-0.0", (IN, 0), list(range(0, 100, 2)))
+    verdict = world.finals().judge()
+    assert verdict.counts == {"g1a": 50}
+    assert len(verdict.anomalies) == 20
+
+
+# ---- history ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cut", [1, 20, 2])
+def test_a_torn_last_line_is_left_out(tmp_path: Path, world: World, cut: int) -> None:
+    world.say("consumer-0.0", "error", error="killed in the midst of this")
+    world.save(tmp_path)
+    lines = lines_of(tmp_path, "consumer-0.0")
+    rewrite(tmp_path, "consumer-0.0", [*lines[:-1], lines[-1][: -1 - cut]])
+    verdict = check(tmp_path)
+    assert verdict.ok
+    assert verdict.stats["torn last lines"] == 1
+
+
+def test_a_file_without_a_line_is_of_a_process_that_did_nothing(
+    tmp_path: Path, world: World
+) -> None:
+    world.save(tmp_path)
+    rewrite(tmp_path, "worker-0.0", [])
+    assert check(tmp_path).ok
+
+
+def test_a_line_broken_in_the_middle(tmp_path: Path, world: World) -> None:
+    world.save(tmp_path)
+    lines = lines_of(tmp_path, "producer-0.0")
+    rewrite(tmp_path, "producer-0.0", [lines[0], lines[1][:30] + "\n", *lines[2:]])
+    with pytest.raises(BrokenHistoryError, match=r"producer-0\.0\.jsonl:2 is broken"):
+        check(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        ({"event": "jump"}, "unknown event"),
+        ({"event": "append", "op": "producer-0.0/1"}, "KeyError 'v'"),
+        ({"event": "end", "op": "producer-9.0/1", "outcome": "committed"}, "did not begin here"),
+        ({"event": "end", "op": "producer-0.0/1", "outcome": "perhaps"}, "outcome 'perhaps'"),
+        ({"event": "begin", "op": "producer-0.0/1"}, "begins twice"),
+        ({"event": "acked", "v": "x", "offset": 1}, "was not appended here"),
+        ({"event": "poll", "isolation": "read_some", "records": []}, "isolation 'read_some'"),
+        ({"event": "poll", "isolation": "read_committed", "records": [[1, 2]]}, "ValueError"),
+    ],
+)
+def test_an_event_that_nobody_writes(
+    tmp_path: Path, world: World, event: dict[str, object], said: str
+) -> None:
+    world.save(tmp_path)
+    lines = lines_of(tmp_path, "producer-0.0")
+    rewrite(tmp_path, "producer-0.0", [*lines, json.dumps({"at": 1, **event}) + "\n"])
+    with pytest.raises(
+        BrokenHistoryError, match=rf"producer-0\.0\.jsonl:{len(lines) + 1}"
+    ) as error:
+        check(tmp_path)
+    assert said in str(error.value)
+
+
+def test_a_value_appended_twice(tmp_path: Path, world: World) -> None:
+    world.save(tmp_path)
+    lines = lines_of(tmp_path, "producer-0.0")
+    rewrite(tmp_path, "producer-0.0", [*lines[:2], lines[1], *lines[2:]])
+    with pytest.raises(BrokenHistoryError, match="appended twice"):
+        check(tmp_path)
+
+
+def test_an_unknown_role(tmp_path: Path, world: World) -> None:
+    world.save(tmp_path)
+    rewrite(tmp_path, "bystander-0.0", [])
+    with pytest.raises(BrokenHistoryError, match="bystander-0.0: no such role"):
+        check(tmp_path)
+
+
+@pytest.mark.parametrize("missing", ["chaos.json", "history"])
+def test_a_directory_of_no_run(tmp_path: Path, world: World, missing: str) -> None:
+    world.save(tmp_path)
+    (tmp_path / missing).rename(tmp_path / "elsewhere")
+    with pytest.raises(BrokenHistoryError):
+        check(tmp_path)
+
+
+# ---- logs ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", ["journal/0", "data/chaos-0", "data/chaos-out-1"])
+def test_a_log_that_was_not_dumped(tmp_path: Path, world: World, missing: str) -> None:
+    world.plain(number=0)
+    txn = world.begin()
+    txn.append(1, "chaos-out")
+    world.save(tmp_path)
+    (tmp_path / "logs" / f"{missing}.jsonl.gz").unlink()
+    with pytest.raises(BrokenLogError):
+        check(tmp_path)
+
+
+def test_a_dumped_log_that_is_cut(tmp_path: Path, world: World) -> None:
+    world.save(tmp_path)
+    path = tmp_path / "logs" / "data" / "chaos-0.jsonl.gz"
+    path.write_bytes(path.read_bytes()[:-12])
+    with pytest.raises(BrokenLogError, match="cut short"):
+        check(tmp_path)
+
+
+def test_bytes_survive_the_dump(tmp_path: Path) -> None:
+    records = [
+        store.RawRecord(0, bytes(range(256)), [("TxId", bytes(range(16))), ("e", None)]),
+        store.RawRecord(4, None, []),
+    ]
+    head = store.Head("a-b", 3, 0, 5)
+    store.write_log(tmp_path, store.DATA, head, records)
+    [(read_head, read)] = store.read_logs(tmp_path, store.DATA)
+    assert read_head == head
+    assert list(read) == records
+    with gzip.open(tmp_path / "data" / "a-b-3.jsonl.gz", "rt") as lines:
+        assert "TxId" in lines.read()
+
+
+# ---- the parsers, against what logtx writes --------------------------------------------------
+
+
+@pytest.mark.parametrize("raw", [line.split() for line in GOLDEN.read_text().splitlines() if line])
+def test_journal_records_are_read_as_logtx_reads_them(raw: list[str]) -> None:
+    entry, own = record_codec.decode_entry(bytes.fromhex(raw[1])), read_entry(bytes.fromhex(raw[1]))
+    assert own.kind == entry.record.type.value
+    assert (own.epoch, own.incarnation, own.predicted) == (
+        entry.epoch,
+        entry.incarnation,
+        entry.predicted,
+    )
+    scalars = {name: value for name, value in own.body.items() if not isinstance(value, list)}
+    for name, value in scalars.items():
+        assert getattr(entry.record, name) == value, name
+    if own.kind is Kind.ADD_OFFSETS:
+        assert [(s["topic"], s["o2"], s["o3"]) for s in own.body["steps"]] == [
+            (s.topic, s.to.o2, s.to.o3) for s in entry.record.steps
+        ]
+
+
+def test_a_journal_record_that_does_not_decode() -> None:
+    raw = bytes.fromhex(GOLDEN.read_text().splitlines()[2].split()[1])
+    for broken in (b"", raw[:-1], raw + b"\0", b"\3" + raw[1:], raw[:1] + b"\x63" + raw[2:]):
+        with pytest.raises(BrokenLogError):
+            read_entry(broken)
+
+
+def test_headers_are_read_as_logtx_writes_them() -> None:
+    txid = TxId(3, 2**47 + 5, 17042)
+    assert str(read_txid(txid.to_bytes())) == str(txid)
+    assert parse_txid(str(txid)) == parse_txid(txid.to_bytes().hex())
+    marker = Marker(
+        committed=True,
+        commit_sequence=300,
+        hw=299,
+        epoch=7,
+        partitions=(("a", 0), ("a", 300), ("b", 1)),
+        branches=(BranchRange(2**63 + 1, 5, 900, 3), BranchRange(0, 4, 4, 1)),
+    )
+    assert read_control(encode(marker)) == Control(
+        kind=1,
+        commit_sequence=300,
+        hw=299,
+        epoch=7,
+        partition_count=3,
+        partitions=(("a", 0), ("a", 300), ("b", 1)),
+        ranges=(Range(2**63 + 1, 5, 900, 3), Range(0, 4, 4, 1)),
+    )
+    data = read_control(encode_data_control(DataControl(branch=2**64 - 1, sequence=0)))
+    assert data == Control(kind=0, branch=2**64 - 1, sequence=0)
+    assert read_control(encode_data_control(DataControl())).sequence is None
+
+
+@pytest.mark.parametrize("raw", [b"", b"\2\x08\1", b"\1\x08", b"\1\x3a\x7f\1", b"\1\x0b"])
+def test_a_header_that_does_not_decode(raw: bytes) -> None:
+    with pytest.raises(BrokenLogError):
+        read_control(raw)
+    with pytest.raises(BrokenLogError):
+        read_txid(raw)
+
+
+# ---- size ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_large_run_is_judged_in_half_a_minute() -> None:
+    world = World(partitions=4)
+    for serial in range(50_000):
+        txn = world.begin(f"producer-{serial % 8}.0")
+        for number in range(4):
+            txn.append(number)
+        txn.commit()
+    for index in range(5):
+        world.read(f"consumer-{index}.0")
+    began_s = time.process_time()
+    assert world.finals().judge().ok
+    assert time.process_time() - began_s < 30
