@@ -160,7 +160,7 @@ def test_a_value_appended_twice(tmp_path: Path, world: World) -> None:
 def test_an_unknown_role(tmp_path: Path, world: World) -> None:
     world.save(tmp_path)
     rewrite(tmp_path, "bystander-0.0", [])
-    with pytest.raises(BrokenHistoryError, match="bystander-0.0: no such role"):
+    with pytest.raises(BrokenHistoryError, match=r"bystander-0\.0: no such role"):
         check(tmp_path)
 
 

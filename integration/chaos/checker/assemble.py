@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from sys import intern
 from typing import NamedTuple
 
 from .avro import read_entry
@@ -53,7 +54,7 @@ def assemble(
 
 def _journals(logs: Logs) -> Iterator[Journal]:
     for head, records in logs:
-        entries = [(raw.offset, read_entry(raw.value or b"")) for raw in records]
+        entries = ((raw.offset, read_entry(raw.value or b"")) for raw in records)
         journal = read_journal(head.partition, head.start, head.end, entries)
         journal.end_before_data = head.end_before_data
         yield journal
@@ -62,13 +63,14 @@ def _journals(logs: Logs) -> Iterator[Journal]:
 def _views(
     history: History, data: Logs, committed: Logs, system: str
 ) -> Iterator[tuple[Partition, View]]:
+    txids: dict[bytes, TxId] = {}
     given: dict[Partition, tuple[Head, dict[int, int]]] = {}
     if system == KAFKA:
         for head, raw in committed:
-            visible = {record.offset: record.value for record in _records(history, raw)}
+            visible = {record.offset: record.value for record in _records(history, raw, txids)}
             given[head.topic, head.partition] = head, visible
     for head, raw in data:
-        partition, records = (head.topic, head.partition), _records(history, raw)
+        partition, records = (head.topic, head.partition), _records(history, raw, txids)
         if system == LOGTX:
             yield partition, view_logtx(partition, head.start, head.end, records)
             continue
@@ -79,8 +81,9 @@ def _views(
         yield partition, view
 
 
-def _records(history: History, raw: Iterable[RawRecord]) -> Iterator[Record]:
-    txids: dict[bytes, TxId] = {}
+def _records(
+    history: History, raw: Iterable[RawRecord], txids: dict[bytes, TxId]
+) -> Iterator[Record]:
     for offset, value, headers in raw:
         txid, control = _headers(headers, txids)
         if value is None:
@@ -88,7 +91,7 @@ def _records(history: History, raw: Iterable[RawRecord]) -> Iterator[Record]:
             continue
         try:
             body = json.loads(value)
-            number, op = history.number(body["v"]), body["t"]
+            number, op = history.number(body["v"]), body["t"] and intern(body["t"])
         except (ValueError, KeyError, TypeError) as error:
             raise BrokenLogError(
                 f"offset {offset}: not a value of the workload: {value!r}"

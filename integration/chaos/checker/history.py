@@ -10,6 +10,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from sys import intern
 from typing import Any, Final, NamedTuple
 
 from .errors import BrokenHistoryError
@@ -227,7 +228,7 @@ class _Indexer:
     # ---- writers ---------------------------------------------------------------------------
 
     def _begin(self, event: Event, line: Line) -> None:
-        name = event["op"]
+        name = intern(event["op"])
         if name in self._history.ops:
             raise ValueError(f"operation {name!r} begins twice")
         self._history.ops[name] = Op(name, line)
@@ -341,7 +342,8 @@ class _Indexer:
                 or first.txid != txid
                 or first.commit_sequence != sequence
             ):
-                self._sight(known, offset, Sighting(numbered, txid, sequence, line))
+                told = txid and intern(txid)
+                self._sight(known, offset, Sighting(numbered, told, sequence, line))
             if serializable:
                 reader.stream.append(numbered)
                 reader.stream_lines.append(line.number)

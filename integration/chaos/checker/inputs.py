@@ -175,7 +175,7 @@ def _check_stretches(
 
 def _first_between(view: View, start: Place, end: Place) -> int | None:
     """The first record that is due at or behind `start` and before `end`."""
-    places = view.committed.places
+    places = view.places
     index = bisect_left(places, start)
     return view.committed.offsets[index] if index < len(places) and places[index] < end else None
 

@@ -7,7 +7,7 @@ until the next OWNER that counts. (docs/decisions/0005.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -96,7 +96,7 @@ class Journal:
 
 
 def read_journal(
-    number: int, start: int, end: int, entries: Sequence[tuple[int, Entry]]
+    number: int, start: int, end: int, entries: Iterable[tuple[int, Entry]]
 ) -> Journal:
     """Replay a journal partition.
 
@@ -107,7 +107,10 @@ def read_journal(
         entries: (offset, record), in order.
     """
     journal = Journal(number, start, end, end)
-    current = _epoch_at(start, entries)
+    current = -1
+    if start > 0:  # only then is everything held at once
+        entries = list(entries)
+        current = _epoch_at(start, entries)
     surprised = False
     for offset, entry in entries:
         owner = entry.kind is Kind.OWNER and entry.body["replaces"] == current
@@ -133,8 +136,6 @@ def read_journal(
 def _epoch_at(start: int, entries: Iterable[tuple[int, Entry]]) -> int:
     # Of a trimmed journal: the owner at its start either wrote on, or was replaced by somebody who
     # named it. Older epochs may be named too, by zombies, but none that is younger.
-    if start == 0:
-        return -1
     named = (
         entry.body["replaces"] if entry.kind is Kind.OWNER else entry.epoch for _, entry in entries
     )

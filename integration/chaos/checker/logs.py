@@ -7,7 +7,7 @@ what the marker states. For Kafka it is what a read_committed consumer of Kafka'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
@@ -64,15 +64,18 @@ class Order:
     """What a reader is to be given of a partition, in this order."""
 
     offsets: list[int] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)
-    """Beside each, where a consumer's position stands before it: (o2, o3)."""
     rank: dict[int, int] = field(default_factory=dict)
 
-    def add(self, offset: int, place: Place) -> None:
+    @classmethod
+    def of(cls, offsets: Iterable[int]) -> Order:
+        """This one."""
+        listed = list(offsets)
+        return cls(listed, {offset: rank for rank, offset in enumerate(listed)})
+
+    def add(self, offset: int) -> None:
         """The next one."""
         self.rank[offset] = len(self.offsets)
         self.offsets.append(offset)
-        self.places.append(place)
 
 
 @dataclass(slots=True)
@@ -86,10 +89,10 @@ class View:
     records: dict[int, Record] = field(default_factory=dict)
     committed: Order = field(default_factory=Order)
     """For read_committed."""
-    serializable: dict[int, Order] = field(default_factory=dict)
-    """By journal partition: a serializable reader is given the transactions of one."""
-    everything: Order = field(default_factory=Order)
-    """For read_uncommitted."""
+    places: list[Place] = field(default_factory=list)
+    """Beside each of these, where a consumer's position stands before it: (o2, o3)."""
+    others: dict[tuple[str, int], Order] = field(default_factory=dict)
+    """For other isolation levels, made when they are asked for."""
     standing: dict[int, Standing] = field(default_factory=dict)
     """Of the records that read_committed is not given."""
     first_markers: dict[TxId, Marker] = field(default_factory=dict)
@@ -99,9 +102,27 @@ class View:
 
     def order(self, isolation: str, journal: int = 0) -> Order:
         """That of an isolation level; if serializable, with the transactions of that journal."""
-        if isolation == "serializable":
-            return self.serializable.setdefault(journal, Order())
-        return self.committed if isolation == "read_committed" else self.everything
+        if isolation == "read_committed":
+            return self.committed
+        key = isolation, (journal if isolation == "serializable" else 0)
+        if key not in self.others:
+            given = self._of_journal(journal) if isolation == "serializable" else self._all()
+            self.others[key] = Order.of(given)
+        return self.others[key]
+
+    def deliver(self, offset: int, place: Place) -> None:
+        """The next one for read_committed."""
+        self.committed.add(offset)
+        self.places.append(place)
+
+    def _of_journal(self, journal: int) -> Iterator[int]:
+        for offset in self.committed.offsets:
+            txid = self.records[offset].txid
+            if txid is not None and txid.partition == journal:
+                yield offset
+
+    def _all(self) -> Iterator[int]:
+        return (offset for offset, record in self.records.items() if record.value != NO_VALUE)
 
 
 def view_logtx(partition: Partition, start: int, end: int, records: Iterable[Record]) -> View:
@@ -127,9 +148,8 @@ def view_logtx(partition: Partition, start: int, end: int, records: Iterable[Rec
                 view.first_markers[txid] = marker
                 _end(view, txid, marker, pending.pop(txid, []))
             continue
-        view.everything.add(offset, (offset, 0))
         if txid is None:
-            view.committed.add(offset, (offset, 0))
+            view.deliver(offset, (offset, 0))
         elif txid in view.first_markers:
             view.standing[offset] = Standing.LATE
         else:
@@ -161,10 +181,8 @@ def _end(view: View, txid: TxId, marker: Marker, records: Sequence[Record]) -> N
     stated_count = sum(stated.count for stated in ranges.values())
     if len(accepted) != stated_count:
         view.broken.append(Broken(txid, marker, stated_count, len(accepted)))
-    serializable = view.order("serializable", txid.partition)
     for index, record in enumerate(accepted):
-        view.committed.add(record.offset, (marker.offset, index))
-        serializable.add(record.offset, (marker.offset, index))
+        view.deliver(record.offset, (marker.offset, index))
 
 
 def _writer(record: Record) -> tuple[int, int | None]:
@@ -198,9 +216,8 @@ def view_kafka(
     for record in records:
         offset = record.offset
         view.records[offset] = record
-        view.everything.add(offset, (offset, 0))
         if offset in visible:
-            view.committed.add(offset, (offset, 0))
+            view.deliver(offset, (offset, 0))
         elif offset >= stable:
             view.standing[offset] = Standing.UNDECIDED
         else:
