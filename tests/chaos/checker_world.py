@@ -88,6 +88,18 @@ class Txn:
         self.world.journal_append(self.journal, record)
         self.world.claims[self.name].append([GROUP, topic, number, start, end])
 
+    def claim_places(
+        self, number: int, start: tuple[int, int] | None, end: tuple[int, int]
+    ) -> None:
+        """The same, by places (o2, o3)."""
+        to = Position(o1=end[0], o2=end[0], o3=end[1])
+        step = OffsetStep(IN, number, None if start is None else Place(*start), to)
+        record = AddOffsets(begin=self.txid.offset, group=GROUP, steps=(step,))
+        self.world.journal_append(self.journal, record)
+        self.world.claims[self.name].append(
+            [GROUP, IN, number, None if start is None else list(start), list(end)]
+        )
+
     def ask(self) -> Txn:
         """The event `commit`."""
         iov = self.world.claims.get(self.name, [])
@@ -127,6 +139,10 @@ class Txn:
         """Markers in all partitions, and the record that says so."""
         for partition in list(self.offsets):
             self.mark(partition, commit=commit)
+        return self.finish(commit=commit)
+
+    def finish(self, *, commit: bool = True) -> Txn:
+        """The record that says that all markers are written."""
         begin = self.txid.offset
         finished = Committed(begin=begin) if commit else Aborted(begin=begin)
         self.world.journal_append(self.journal, finished)
@@ -161,6 +177,8 @@ class World:
         }
         self.order: dict[Partition, list[int]] = {partition: [] for partition in self.logs}
         """As readers of committed records are to be given them."""
+        self.places: dict[Partition, dict[int, tuple[int, int]]] = {p: {} for p in self.logs}
+        """Of each delivered record, where a consumer's position stands behind it."""
         self.starts: dict[Partition, int] = dict.fromkeys(self.logs, 0)
         self.stable: dict[Partition, int] = {}
         """Kafka's last stable offset, where it is not the end."""
@@ -233,6 +251,7 @@ class World:
         value = self.append_event(process, None, partition)
         offset = self.record(partition, value)
         self.order[partition].append(offset)
+        self.places[partition][offset] = offset + 1, 0
         if ack:
             self.acked(process, partition, offset, value)
         return value
@@ -245,6 +264,10 @@ class World:
         self.logs[partition].append(store.RawRecord(offset, None, headers))
         if not set(delivers) & set(self.order[partition]):
             self.order[partition] += delivers
+            for index, delivered in enumerate(delivers, 1):
+                last = index == len(delivers)
+                place = (offset + 1, 0) if last else (offset, index)
+                self.places[partition][delivered] = place
         if self.system == "kafka":
             self.order[partition].sort()
         assert op

@@ -345,6 +345,16 @@ def test_what_was_written_after_something_that_is_there_can_not_be_trimmed() -> 
     assert set(verdict.counts) == {"torn-transaction"}
 
 
+def test_a_marker_written_again_whose_first_was_trimmed() -> None:
+    world = World()
+    one = two_partitions(world).abort()
+    two_partitions(world).commit()
+    one.mark(P0, commit=False)
+    world.starts[P0] = 2
+    verdict = fine(world.finals())
+    assert verdict.unverifiable["marker before which another may have been trimmed"] == 1
+
+
 def test_output_of_input_that_was_trimmed() -> None:
     world = World()
     world.plain()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
+from sys import intern
 from typing import Any, Final, NamedTuple
 
 from .errors import BrokenLogError
@@ -65,7 +66,7 @@ def _text(raw: bytes, at: int) -> tuple[str, int]:
     length, at = _long(raw, at)
     if length < 0 or at + length > len(raw):
         raise ValueError("a text that is cut short")
-    return raw[at : at + length].decode(), at + length
+    return intern(raw[at : at + length].decode()), at + length
 
 
 def _flag(raw: bytes, at: int) -> tuple[bool, int]:

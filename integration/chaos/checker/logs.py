@@ -110,6 +110,10 @@ class View:
             self.others[key] = Order.of(given)
         return self.others[key]
 
+    def is_first(self, marker: Marker) -> bool:
+        """Whether one of `first_markers` surely is: no earlier one can have been trimmed."""
+        return self.start == 0 or any(r.last >= self.start for r in marker.control.ranges)
+
     def deliver(self, offset: int, place: Place) -> None:
         """The next one for read_committed."""
         self.committed.add(offset)

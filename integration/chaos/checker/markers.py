@@ -53,6 +53,9 @@ def _wrong(partition: Partition, fate: Fate | None, control: Control) -> str:
 def _check_order(facts: Facts, view: View, found: Findings) -> None:
     last: dict[tuple[int, int], Marker] = {}
     for txid, marker in view.first_markers.items():
+        if not view.is_first(marker):
+            facts.unverifiable["marker before which another may have been trimmed"] += 1
+            continue
         before = last.get(txid.journal)
         if before is not None and before.control.commit_sequence > marker.control.commit_sequence:
             found.add(
@@ -83,7 +86,7 @@ def _check_watermarks(facts: Facts, view: View, found: Findings) -> None:
 
 
 def _in_order(view: View) -> list[tuple[TxId, Marker, bool]]:
-    both = [(txid, marker, True) for txid, marker in view.first_markers.items()]
+    both = [(t, marker, view.is_first(marker)) for t, marker in view.first_markers.items()]
     both += [(txid, marker, False) for txid, marker in view.later_markers]
     return sorted(both, key=lambda item: item[1].offset)
 

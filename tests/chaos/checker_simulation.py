@@ -1,0 +1,202 @@
+"""Correct runs, drawn from a seed: a small simulated log with everything that may happen to it.
+
+Interleaved transactions of two journals, markers late but in their lanes' order and written again,
+records that come behind their marker, coordinators replaced, processes that die, readers that
+restart and go on from an earlier place, a worker that processes each input once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from random import Random
+
+from .checker_world import IN, OUT, Partition, Txn, World
+
+PARTITIONS, JOURNALS = 3, 2
+
+
+@dataclass
+class Reader:
+    """A consumer on its way through every partition."""
+
+    name: str
+    isolation: str
+    incarnation: int = 0
+    places: dict[Partition, int] = field(default_factory=lambda: defaultdict(int))
+    committed: dict[Partition, int] = field(default_factory=dict)
+
+    @property
+    def process(self) -> str:
+        """The process that it is now."""
+        return f"{self.name}.{self.incarnation}"
+
+
+class Simulation:
+    """One run."""
+
+    def __init__(self, seed: int, steps: int = 60) -> None:
+        self.random = Random(seed)
+        self.world = World(partitions=PARTITIONS, journals=JOURNALS)
+        self.open: list[Txn] = []
+        self.decided: list[tuple[Txn, bool]] = []
+        """In the order of decisions, and whether they commit."""
+        self.lanes: dict[tuple[int, Partition], deque[tuple[Txn, bool]]] = defaultdict(deque)
+        self.marked: list[tuple[Txn, Partition, bool]] = []
+        self.processed: dict[int, int] = defaultdict(int)
+        """By input partition, how many inputs are processed."""
+        self.input_at: dict[int, tuple[int, int] | None] = defaultdict(lambda: None)
+        self.readers = [
+            Reader("consumer-0", "read_committed"),
+            Reader("consumer-1", "read_uncommitted"),
+        ]
+        for reader in self.readers:
+            self.world.assign(reader.process, isolation=reader.isolation)
+        for _ in range(steps):
+            self._step()
+        self._finish()
+
+    # ---- one thing at a time ---------------------------------------------------------------
+
+    def _step(self) -> None:
+        steps = (
+            (self._begin, 6),
+            (self._append, 10),
+            (self._end, 6),
+            (self._mark, 8),
+            (self._mark_again, 1),
+            (self._late, 1),
+            (self._plain, 3),
+            (self._read, 6),
+            (self._restart, 1),
+            (self._process, 3),
+            (self._own, 1),
+        )
+        self.random.choices([s for s, _ in steps], [weight for _, weight in steps])[0]()
+
+    def _begin(self) -> None:
+        process = f"producer-{self.random.randrange(3)}.0"
+        self.open.append(self.world.begin(process, self.random.randrange(JOURNALS)))
+
+    def _append(self) -> None:
+        if self.open:
+            txn = self.random.choice(self.open)
+            txn.append(self.random.randrange(PARTITIONS), ack=self.random.random() < 0.9)
+
+    def _end(self) -> None:
+        if self.open:
+            txn = self.open.pop(self.random.randrange(len(self.open)))
+            commit = self.random.random() < 0.75
+            if commit or self.random.random() < 0.3:
+                txn.ask()
+            self._decide(txn, commit=commit)
+
+    def _decide(self, txn: Txn, *, commit: bool) -> None:
+        txn.decide(commit=commit)
+        self.decided.append((txn, commit))
+        for partition in txn.offsets:
+            self.lanes[txn.journal, partition].append((txn, commit))
+        told = self.random.random()
+        if told < 0.7:
+            txn.end("committed" if commit else "aborted")
+        elif told < 0.85:
+            txn.end("unknown")
+
+    def _mark(self) -> None:
+        if lanes := [lane for lane, waiting in self.lanes.items() if waiting]:
+            self._mark_next(self.random.choice(lanes))
+
+    def _mark_next(self, lane: tuple[int, Partition]) -> None:
+        txn, commit = self.lanes[lane].popleft()
+        txn.mark(lane[1], commit=commit)
+        self.marked.append((txn, lane[1], commit))
+
+    def _mark_again(self) -> None:
+        if self.marked:
+            txn, partition, commit = self.random.choice(self.marked)
+            txn.mark(partition, commit=commit)
+
+    def _late(self) -> None:
+        if aborted := [m for m in self.marked if not m[2]]:
+            txn, partition, _ = self.random.choice(aborted)
+            value = self.world.append_event(txn.process, txn.name, partition)
+            self.world.record(partition, value, txn.name, txn.txid)
+
+    def _plain(self) -> None:
+        ack = self.random.random() < 0.9
+        self.world.plain("producer-0.0", self.random.randrange(PARTITIONS), ack=ack)
+
+    def _own(self) -> None:
+        self.world.own(self.random.randrange(JOURNALS))
+
+    # ---- readers ---------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        reader = self.random.choice(self.readers)
+        partition = self.random.choice(list(self.world.logs))
+        due = self.world.given(partition, reader.isolation)[reader.places[partition] :]
+        if due:
+            now = due[: self.random.randint(1, 4)]
+            self.world.poll(reader.process, partition, now, reader.isolation)
+            reader.places[partition] += len(now)
+            if self.random.random() < 0.5:
+                reader.committed[partition] = reader.places[partition]
+
+    def _restart(self) -> None:
+        reader = self.random.choice(self.readers)
+        reader.incarnation += 1
+        reader.places = defaultdict(int, reader.committed)
+        self.world.assign(reader.process, isolation=reader.isolation)
+
+    # ---- a worker --------------------------------------------------------------------------
+
+    def _process(self) -> None:
+        world, number = self.world, self.random.randrange(PARTITIONS)
+        order = world.order[IN, number]
+        due = order[self.processed[number] :][: self.random.randint(1, 4)]
+        if not due:
+            return
+        txn = world.begin("worker-0.0")
+        for offset in due:
+            output = self.random.randrange(PARTITIONS)
+            txn.append(output, OUT, (number, offset))
+        if self.random.random() < 0.2:
+            self._decide(txn, commit=False)
+            return
+        start, end = self.input_at[number], self._place_behind((IN, number), due[-1])
+        txn.claim_places(number, start, end)
+        txn.ask()
+        self._decide(txn, commit=True)
+        self.processed[number] += len(due)
+        self.input_at[number] = end
+
+    def _place_behind(self, partition: Partition, offset: int) -> tuple[int, int]:
+        return self.world.places[partition][offset]
+
+    # ---- the end ---------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        for lane, waiting in list(self.lanes.items()):
+            while waiting:
+                self._mark_next(lane)
+        for number in range(PARTITIONS):
+            while self.processed[number] < len(self.world.order[IN, number]):
+                self._process()
+        for lane, waiting in list(self.lanes.items()):
+            while waiting:
+                self._mark_next(lane)
+        for txn, commit in self.decided:
+            txn.finish(commit=commit)
+        self.world.finals()
+        self.read_serially("final-1.0", 1)
+
+    def read_serially(self, process: str, journal: int) -> None:
+        """A serializable reader; `default` hashes to journal 1 of 2."""
+        self.world.assign(process, isolation="serializable")
+        for txn, commit in self.decided:
+            if not commit or txn.journal != journal:
+                continue
+            for partition, offsets in txn.offsets.items():
+                due = [o for o in offsets if o >= self.world.starts[partition]]
+                if due:
+                    self.world.poll(process, partition, due, "serializable")
