@@ -45,7 +45,9 @@ class _Span(NamedTuple):
 
 Spans = dict[Hashable, dict[Node, _Span]]
 LOOKED_AT: Final = 200
-"""Of a component so many transactions are looked at for the shortest cycle."""
+"""Of a component so many transactions are compared with each other for the shortest cycle."""
+STARTS: Final = 20
+"""And from so many it is searched along the edges."""
 
 
 def check_cycles(facts: Facts, found: Findings) -> None:
@@ -147,7 +149,7 @@ def _cyclic(graph: Graph) -> Iterator[list[Node]]:
 def _shortest_cycle(graph: Graph, component: list[Node]) -> list[Node]:
     inside = set(component)
     best: list[Node] = []
-    for start in component[:LOOKED_AT]:
+    for start in component[:STARTS]:
         cycle = _cycle_through(graph, start, inside)
         if cycle and (not best or len(cycle) < len(best)):
             best = cycle

@@ -99,21 +99,20 @@ def _check_gaps(
     found: Findings,
 ) -> None:
     number = view.partition[1]
-    ranks = [rank for offset, rank in view.committed.rank.items() if offset in made]
-    last = max(ranks, default=-1)
-    for rank, offset in enumerate(view.committed.offsets):
+    after: int | None = None
+    """The next input that was processed."""
+    for offset in reversed(view.committed.offsets):
         if offset in made:
-            continue
-        if (number, offset) in perhaps:
+            after = offset
+        elif (number, offset) in perhaps:
             facts.unverifiable["input of a worker's transaction of unknown outcome"] += 1
-        elif rank < last:
-            after = next(r for r in range(rank + 1, last + 1) if view.committed.offsets[r] in made)
+        elif after is not None:
             found.add(
                 "iov-gap",
                 f"input {at(view.partition, offset)} was never processed, and what comes behind it"
                 " was",
                 lies(facts, view.partition, offset),
-                lies(facts, view.partition, view.committed.offsets[after]),
+                lies(facts, view.partition, after),
             )
         else:
             found.add(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from .facts import Facts
-from .findings import Evidence, Findings, at, delivered, lies
+from .findings import KEPT, Evidence, Findings, at, delivered, lies
 from .history import Segment
 from .journal import Partition
 from .logs import Order, Standing, View
@@ -25,7 +25,7 @@ def check_polls(facts: Facts, found: Findings) -> None:
             if not reader.final:  # what these miss is told by operation
                 skipped |= _check_skips(facts, segment, found)
     _check_groups(facts, skipped, found)
-    for segment, one, other in reversed_pairs:
+    for segment, one, other in reversed_pairs[:KEPT]:
         _check_others(facts, segment, one, other, found)
     _check_trimmed(facts, found)
 

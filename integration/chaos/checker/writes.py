@@ -96,14 +96,14 @@ def check_duplicates(facts: Facts, found: Findings) -> None:
 def check_whole(facts: Facts, found: Findings) -> None:
     """Find torn-transaction in the logs themselves."""
     for op_name, txids in facts.txids.items():
-        if len(txids) > 1:
-            op = facts.history.ops.get(op_name)
+        op = facts.history.ops.get(op_name)
+        if op is not None and len(txids) > 1:
             found.add(
                 "torn-transaction",
                 f"{op_name} is one transaction, and its records carry two TxIds:"
                 f" {txids[0]} and {txids[1]}",
-                *((ended(op),) if op is not None else ()),
-                *_with_txids(facts, op_name),
+                ended(op),
+                *_with_txids(facts, op),
             )
     for view in facts.views.values():
         for txid, marker, stated, present in view.broken:
@@ -119,13 +119,16 @@ def check_whole(facts: Facts, found: Findings) -> None:
         _check_markers_agree(facts, found)
 
 
-def _with_txids(facts: Facts, op_name: str) -> Iterator[Evidence]:
+def _with_txids(facts: Facts, op: Op) -> Iterator[Evidence]:
     shown = set()
-    for view in facts.views.values():
-        for offset, record in view.records.items():
-            if record.op == op_name and record.txid not in shown:
-                shown.add(record.txid)
-                yield lies(facts, view.partition, offset)
+    for append in op.appends:
+        place = facts.where.get(append.value)
+        if place is None:
+            continue
+        txid = facts.views[place[0]].records[place[1]].txid
+        if txid not in shown:
+            shown.add(txid)
+            yield lies(facts, *place)
 
 
 def _check_visible(facts: Facts, found: Findings) -> None:
