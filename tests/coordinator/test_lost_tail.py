@@ -49,8 +49,9 @@ def commit_and_read(cluster: Cluster) -> TxId:
 
     def is_read() -> bool:
         end = cluster.log.end_offset(JOURNAL_TOPIC, HOME)
-        living = [n for n in cluster.nodes if n.alive]
-        return all(n.runtimes[HOME].shard.next_offset == end for n in living)
+        shards = [n.runtimes[HOME].shard for n in cluster.nodes if n.alive]
+        # Finished too: the record that says so would be the owner's next.
+        return all(s.next_offset == end and not len(s.transactions) for s in shards)
 
     until(is_read)
     return began.txid
