@@ -1,0 +1,477 @@
+"""`python -m tests.golden.generate NAME`: keep what today's code writes, as a new set.
+
+A coordinator's tenures are driven through a fixed script, without I/O, clock or chance: what they
+append is the journal, and what their effects ask for goes into data partitions through the real
+codecs, as producers and the marker writer put it there. All that may lie in a log is in it: every
+type of journal record, a snapshot in chunks and a torn one, void records of every kind, several
+epochs, transactions in every state, claims; in the data partitions branches, sequences, duplicates,
+late records and markers, malformed headers, and a transaction that is large enough to spill.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from unittest.mock import patch
+
+from logtx.coordinator import commands as c
+from logtx.coordinator import snapshot as snapshots
+from logtx.coordinator.decision import TopicFacts, WriteMarkers, WriteOffsets
+from logtx.coordinator.offsets_log import OffsetsKey, encode_key, encode_value
+from logtx.journal.control import (
+    OWN_BRANCH,
+    TXCTL_HEADER,
+    TXID_HEADER,
+    BranchRange,
+    DataControl,
+    Marker,
+    PartitionList,
+    TopicPartition,
+    encode_data_control,
+    encode_marker,
+)
+from logtx.journal.fate import NO_EPOCH
+from logtx.journal.position import Place, Position
+from logtx.journal.record_codec import encode_entry
+from logtx.journal.records import AbortReason, Committed, Entry, OffsetStep, Owner
+from logtx.journal.state import State
+from logtx.journal.txid import TxId
+
+from ..consumer.records import FakeRecord
+from ..coordinator.harness import (
+    INCARNATION,
+    PARTITION,
+    Coordinator,
+    Emitted,
+    Event,
+    Journal,
+    step,
+)
+from .files import EXPECTED, HERE, GoldenLogs, write
+from .show import text
+
+A0, A1, B0, B1, B2, B3 = ("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2), ("b", 3)
+GONE = ("gone", 0)
+"""Of a topic that is deleted before it takes its marker."""
+GONE_FACTS = TopicFacts(topic_id="id-gone", partition_count=1, record_max_bytes=1_000_000)
+LARGE = 5_000
+"""Records of the large transaction."""
+CHUNK_BYTES = 300
+"""A row or two of a snapshot: several chunks."""
+Headers = list[tuple[str, bytes | None]]
+
+
+class World:
+    """Coordinators one after the other, and the log that they and producers write."""
+
+    def __init__(self) -> None:
+        """A first owner serves."""
+        self.journal = Journal()
+        self.data: dict[TopicPartition, list[FakeRecord]] = {}
+        self.offsets: list[tuple[bytes, bytes | None]] = []
+        self.due: deque[Emitted] = deque()
+        """Markers that may be written, in order."""
+        self._references = 0
+        self._requests: dict[str, int] = {}
+        self._owners: dict[TxId, c.Session] = {}
+        self._written: dict[TxId, dict[TopicPartition, dict[int, tuple[int, int, int]]]] = {}
+        self.coordinator = self.take_over("host-1:7070")
+
+    def take_over(self, name: str) -> Coordinator:
+        """A coordinator that loads the journal, wins the next epoch and redoes what it finds."""
+        made = Coordinator(self.journal, name=name, listen=self._listen)
+        if self._references:
+            made.now = self.coordinator.now
+        self.coordinator = made
+        made.take_over()
+        made.shard.topics["gone"] = GONE_FACTS
+        return made
+
+    def _listen(self, coordinator: Coordinator, event: Event) -> None:
+        if coordinator is not self.coordinator or not isinstance(event, Emitted):
+            return
+        if isinstance(event.effect, WriteOffsets):
+            epoch = coordinator.shard.epoch
+            key = OffsetsKey(event.effect.group, PARTITION, INCARNATION, epoch)
+            self.offsets.append((encode_key(key), encode_value(event.effect.offsets)))
+        else:
+            self.due.append(event)
+
+    # ---- requests
+
+    def ask(self, command: c.Command) -> c.Reply:
+        """A request, its records durable, its answer."""
+        self.send(command)
+        self.coordinator.ack()
+        return self.coordinator.replies[self._references]
+
+    def send(self, command: c.Command) -> None:
+        """A request, whose records stay on their way."""
+        self._references += 1
+        self.coordinator.pass_time(5)
+        self.coordinator.submit(command, self._references)
+
+    def connect(self, name: str, nonce: int, generation: int | None = None) -> c.Session:
+        """A producer's session."""
+        reply = self.ask(c.Connect(producer_id=name, nonce=nonce, generation=generation))
+        assert isinstance(reply, c.Connected), reply
+        return c.Session(name, reply.generation, nonce)
+
+    def to_begin(
+        self, session: c.Session, *partitions: TopicPartition, timeout_ms: int = 60_000
+    ) -> c.Begin:
+        """The next BEGIN of a session."""
+        number = self._requests[session.producer_id] = (
+            self._requests.get(session.producer_id, 0) + 1
+        )
+        return c.Begin(
+            session=session,
+            request_id=number,
+            answered_below=number - 1,
+            timeout_ms=timeout_ms,
+            partitions=partitions,
+        )
+
+    def begin(
+        self, session: c.Session, *partitions: TopicPartition, timeout_ms: int = 60_000
+    ) -> TxId:
+        """A transaction."""
+        reply = self.ask(self.to_begin(session, *partitions, timeout_ms=timeout_ms))
+        assert isinstance(reply, c.Began), reply
+        self._owners[reply.txid] = session
+        self._written[reply.txid] = {}
+        return reply.txid
+
+    def register(self, txid: TxId, partition: TopicPartition) -> None:
+        """A partition joins a transaction, with the first offset written there."""
+        first = min(first for first, _, _ in self._written[txid][partition].values())
+        command = c.AddPartitions(
+            txid=txid,
+            partitions=(partition,),
+            session=self._owners[txid],
+            first_offsets={partition: first},
+        )
+        assert isinstance(self.ask(command), c.Done)
+
+    def send_offsets(self, txid: TxId, group: str, *steps: OffsetStep) -> None:
+        """Input offsets join a transaction."""
+        session = self._owners[txid]
+        reply = self.ask(c.AddOffsets(session=session, txid=txid, group=group, steps=steps))
+        assert isinstance(reply, c.Done), reply
+
+    def to_end(self, txid: TxId, action: c.Action) -> c.End:
+        """A request to commit or abort."""
+        writes = {
+            partition: tuple(BranchRange(b, *facts) for b, facts in sorted(branches.items()))
+            for partition, branches in self._written[txid].items()
+        }
+        return c.End(session=self._owners[txid], txid=txid, action=action, writes=writes)
+
+    def decide(self, txid: TxId, action: c.Action = c.Action.COMMIT) -> None:
+        """A decision; its markers are due."""
+        reply = self.ask(self.to_end(txid, action))
+        assert isinstance(reply, c.Outcome), reply
+
+    def commit(self, txid: TxId) -> None:
+        """Commit, and all that follows."""
+        self.decide(txid)
+        self.write_markers()
+        self.finish(txid)
+
+    def abort(self, txid: TxId) -> None:
+        """Abort, and all that follows."""
+        self.decide(txid, c.Action.ABORT)
+        self.write_markers()
+        self.finish(txid)
+
+    def finish(self, txid: TxId, *gone: TopicPartition) -> None:
+        """All markers of a transaction are acknowledged, or their partitions gone."""
+        self.coordinator.finish(txid.offset, gone)
+        self.coordinator.ack()
+
+    # ---- data partitions
+
+    def put(
+        self,
+        partition: TopicPartition,
+        value: bytes | None,
+        headers: Headers | None = None,
+        key: bytes | None = None,
+    ) -> int:
+        """A record; its offset."""
+        records = self.data.setdefault(partition, [])
+        records.append(FakeRecord(len(records), headers, value, key))
+        return len(records) - 1
+
+    def plain(self, partition: TopicPartition, *values: bytes) -> None:
+        """Records of no transaction."""
+        for value in values:
+            self.put(partition, value)
+
+    def write(
+        self,
+        txid: TxId,
+        partition: TopicPartition,
+        values: Iterable[bytes],
+        *,
+        branch: int = OWN_BRANCH,
+        sequences: Sequence[int] | None = None,
+        counts: bool = True,
+    ) -> None:
+        """A transaction's records: of a branch, numbered, and among those that the commit names.
+
+        Args:
+            txid: the transaction.
+            partition: where to.
+            values: theirs.
+            branch: whose they are.
+            sequences: number of each; one that comes twice is a duplicate.
+            counts: whether the commit states them.
+        """
+        offsets = []
+        for index, value in enumerate(values):
+            headers: Headers = [(TXID_HEADER, txid.to_bytes())]
+            if branch != OWN_BRANCH or sequences is not None:
+                sequence = None if sequences is None else sequences[index]
+                control = DataControl(branch=branch, sequence=sequence)
+                headers.append((TXCTL_HEADER, encode_data_control(control)))
+            offsets.append(self.put(partition, value, headers))
+        if counts:
+            count = len(offsets) if sequences is None else len(set(sequences))
+            branches = self._written[txid].setdefault(partition, {})
+            first, _, before = branches.get(branch, (offsets[0], 0, 0))
+            branches[branch] = first, offsets[-1], before + count
+
+    def write_markers(self, *left_out: TopicPartition) -> None:
+        """Write what is due, in order, except to some partitions."""
+        while self.due:
+            self.write_marker(self.due.popleft(), left_out)
+
+    def write_marker(self, event: Emitted, left_out: Sequence[TopicPartition] = ()) -> None:
+        """The markers of one decided transaction."""
+        assert isinstance(event.effect, WriteMarkers)
+        transaction = event.effect.transaction
+        assert transaction.commit_sequence is not None
+        listed = PartitionList.of(transaction.partitions)
+        for partition in transaction.partitions:
+            if partition in (*left_out, GONE):
+                continue
+            marker = Marker(
+                committed=transaction.state in (State.COMMITTING, State.COMMITTED),
+                commit_sequence=transaction.commit_sequence,
+                hw=event.hw,
+                epoch=self.coordinator.shard.epoch,
+                branches=tuple(transaction.branches.get(partition, ())),
+            )
+            control = encode_marker(marker, listed)
+            headers: Headers = [
+                (TXID_HEADER, transaction.txid.to_bytes()),
+                (TXCTL_HEADER, control),
+            ]
+            self.put(partition, None, headers)
+
+
+def values(name: str, count: int) -> list[bytes]:
+    """So many, all different."""
+    return [f"{name} {number}".encode() for number in range(count)]
+
+
+# ---- the script --------------------------------------------------------------------------------
+
+
+def _straight(w: World) -> tuple[c.Session, c.Session]:
+    """Sessions, a claim, input offsets, two transactions side by side; one is aborted."""
+    p, q = w.connect("p", nonce=1), w.connect("q", nonce=2**63 - 1)
+    w.plain(A0, *values("input", 6))
+    w.put(A0, b"keyed", [("trace", b"\x01"), ("empty", None)], key=b"k")
+    w.put(A0, None, key=b"k")
+    assert w.ask(c.BindGroup(group="g", transaction_group="default")) == c.Binding("default")
+    claimed = w.ask(c.ClaimOffsets(group="g", partitions=(A0, A1), claimant=11))
+    assert isinstance(claimed, c.Claimed)
+    first = w.begin(p, B0)
+    second = w.begin(q)
+    w.write(first, B0, values("first", 2))
+    w.write(second, B0, values("second", 3))
+    w.plain(B0, b"between")
+    w.write(first, B0, [b"first 2"])
+    w.write(first, B1, values("first b1", 2))
+    w.register(first, B1)
+    w.send_offsets(first, "g", step(A0, None, 4, claimed.number))
+    w.commit(first)
+    w.plain(B0, b"behind the first")
+    w.abort(second)
+    w.write(second, B0, [b"too late for an aborted one"], counts=False)
+    w.write(first, B1, [b"too late for a committed one"], counts=False)
+    return p, q
+
+
+def _branches(w: World, p: c.Session) -> None:
+    """Accepted branches, numbers, a duplicate, a stray, a record behind the decision."""
+    txid = w.begin(p)
+    w.write(txid, B1, [b"own 0"])
+    w.write(txid, B1, values("branch", 4), branch=7, sequences=(0, 1, 1, 2))
+    w.write(txid, B1, [b"own 1"])
+    w.write(txid, B1, values("stray", 2), branch=9, counts=False)
+    w.write(txid, B0, values("other branch", 2), branch=2**64 - 1)
+    w.decide(txid)
+    w.write(txid, B1, [b"behind the decision"], counts=False)
+    w.write_markers()
+    w.finish(txid)
+    w.put(B1, b"malformed", [(TXID_HEADER, b"short")])
+
+
+def _ends(w: World, p: c.Session, q: c.Session) -> None:
+    """Every way for a transaction to end that needs no reload, but by commit."""
+    expired = w.begin(p, timeout_ms=1_000)
+    w.write(expired, B0, [b"expired"])
+    w.register(expired, B0)
+    w.write(expired, B2, [b"nobody was told of this partition"], counts=False)
+    by_operator, by_retention = w.begin(p, B1), w.begin(p, B1)
+    w.ask(c.AbortTransaction(txid=by_operator))
+    w.ask(c.AbortTransaction(txid=by_retention, reason=AbortReason.RETENTION))
+    w.coordinator.pass_time(1_000)
+    w.coordinator.ack()
+    fenced = w.begin(q, B1)
+    newer = w.connect("q", nonce=3)
+    left = w.begin(newer, B1)
+    w.coordinator.detach("q", 3)
+    w.coordinator.pass_time(3_000)
+    w.coordinator.ack()
+    key = w.connect("&default&pay", nonce=4)
+    of_key = w.begin(key, B1)
+    w.ask(c.DeleteKey(name="&default&pay"))
+    w.connect("twice", nonce=5, generation=7)
+    doubled = w.begin(c.Session("twice", 7, 5), B1)
+    w.ask(c.Connect(producer_id="twice", nonce=6, generation=7))
+    w.write_markers()
+    for txid in (expired, by_operator, by_retention, fenced, left, of_key, doubled):
+        w.finish(txid)
+    gone = w.begin(p, GONE, B0)
+    w._written[gone][GONE] = {}
+    w.write(gone, B0, [b"half of it is gone"])
+    w.decide(gone)
+    w.write_markers()
+    w.finish(gone, GONE)
+
+
+def _large(w: World, p: c.Session) -> None:
+    """A large transaction, small ones in its midst, a marker that comes twice."""
+    large, small = w.begin(p, B2), w.begin(p, B2)
+    lines = values("large", LARGE)
+    w.write(large, B2, lines[: LARGE // 2])
+    w.write(small, B2, values("small", 2))
+    w.plain(B2, b"plain in its midst")
+    w.decide(small)
+    again = w.due[0]
+    w.write_markers()
+    w.finish(small)
+    w.write(large, B2, lines[LARGE // 2 :])
+    w.commit(large)
+    w.write_marker(again)
+
+
+def _snapshot(w: World, p: c.Session) -> TxId:
+    """A snapshot of several chunks, with a BEGIN between them."""
+    opened = w.begin(p, B0)
+    w.write(opened, B0, values("open over a snapshot", 2))
+    w.send_offsets(
+        opened,
+        "g",
+        OffsetStep(
+            *(*A0, Place(4)),
+            Position(o1=4, o2=6, o3=1, met={(0, INCARNATION): 9, (3, 1): 5}),
+        ),
+    )
+    with patch.object(snapshots, "CHUNK_BYTES", CHUNK_BYTES):
+        assert w.coordinator.tenure.snapshot(), "more than one chunk"
+        w.begin(p)
+        while w.coordinator.tenure.snapshot():
+            w.coordinator.ack()
+    w.coordinator.ack()
+    assert w.coordinator.tenure.snapshotted is not None
+    return opened
+
+
+def _surprises(w: World, p: c.Session) -> None:
+    """Markers written again, a torn snapshot, and void records: behind a lost append, of a loser's
+    bid, of a zombie, behind what a stranger wrote, and those that fill a lost tail."""
+    again = w.begin(p)
+    w.write(again, B1, [b"marked twice"])
+    w.decide(again)
+    w.write_markers()
+    lost = w.begin(p)
+    w.send(w.to_end(lost, c.Action.ABORT))
+    w.send(w.to_begin(p))
+    w.send(w.to_begin(p))
+    w.coordinator.lose(landed=[1, 2])
+    w.write_markers()
+    former = w.coordinator
+    bid = Owner(replaces=NO_EPOCH, address="host-9:7070", process_nonce=9)
+    w.journal.append(Entry(NO_EPOCH, INCARNATION + 1, bid))
+    w.take_over("host-2:7070")
+    w.write_markers()
+    w.finish(again)
+    with patch.object(snapshots, "CHUNK_BYTES", CHUNK_BYTES):
+        assert w.coordinator.tenure.snapshot()
+    w.coordinator.ack()
+    former.submit(w.to_begin(p), "a zombie's")
+    former.ack()
+    w.send(w.to_begin(p))
+    w.coordinator.lose(landed=1)
+    for _ in range(3):
+        w.journal.append(Entry(NO_EPOCH, 0, Committed(begin=NO_EPOCH)))
+    w.take_over("[::1]:7070")
+
+
+def _unfinished(w: World, p: c.Session, opened: TxId) -> None:
+    """One transaction in every state that is not final, and one that can only be aborted."""
+    w.write(opened, B0, [b"and over three owners"])
+    w.commit(opened)
+    q = w.connect("q", nonce=8)
+    chained = [w.begin(p), w.begin(p)]
+    for number, txid in enumerate(chained):
+        w.send_offsets(txid, "g", step(A1, number or None, number + 1))
+    w.write(chained[0], B3, values("undecided", 2))
+    w.register(chained[0], B3)
+    doomed = w.begin(q, B3)
+    w.send_offsets(doomed, "g", OffsetStep(*A0, Place(6, 1), Position.at(8)))
+    aborting = w.begin(q, B3)
+    w.write(aborting, B3, [b"aborting"])
+    w.decide(aborting, c.Action.ABORT)
+    w.due.clear()
+    committing = w.begin(q)
+    w.write(committing, B0, [b"has its marker"])
+    w.write(committing, B3, [b"has none yet"])
+    w.decide(committing)
+    w.write_markers(B3)
+    w.send(c.ClaimOffsets(group="g", partitions=(A0,), claimant=12))
+    w.coordinator.ack(1)
+
+
+def generate() -> GoldenLogs:
+    """What today's code writes."""
+    w = World()
+    p, q = _straight(w)
+    _branches(w, p)
+    _ends(w, p, q)
+    _large(w, p)
+    opened = _snapshot(w, p)
+    _surprises(w, p)
+    _unfinished(w, p, opened)
+    journal = [encode_entry(entry) for entry in w.journal.entries]
+    return GoldenLogs(journal, dict(sorted(w.data.items())), w.offsets)
+
+
+def main() -> None:
+    """Keep a new set."""
+    [name] = sys.argv[1:]
+    logs = generate()
+    expected = text(logs)
+    write(logs, HERE / name, datetime.now(UTC).date().isoformat())
+    (HERE / name / EXPECTED).write_text(expected)
+
+
+if __name__ == "__main__":
+    main()
