@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ...journal.control import TXCTL_HEADER, TXID_HEADER, TopicPartition
 from ...journal.errors import UnknownTopicError
@@ -13,16 +13,26 @@ from ...journal.log import Log
 from ...journal.open import open_log
 from ...journal.reader import read_records
 from ...journal.state import State
-from .checks import FINDING_SCHEMA, Audit, Report
+from .checks import FINDING_SCHEMA, Audit, Report, Suspect
 from .iov_rows import committed_iovs
 from .jars import has_connector
 from .journal_scan import Journal
-from .sums import READ_TIMEOUT_S, Group, Span, sum_up, sums_by_connector, sums_by_python
+from .sums import (
+    READ_TIMEOUT_S,
+    TASK_OFFSETS,
+    Group,
+    Span,
+    sum_up,
+    sums_by_connector,
+    sums_by_python,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_FINISHED = (State.COMMITTED, State.ABORTED)
+TASKS_MIN: Final = 4
+"""Tasks in Python that are given work at a time, on however few cores."""
+_FINISHED: Final = (State.COMMITTED, State.ABORTED)
 
 
 def audit(
@@ -43,9 +53,11 @@ def audit(
     """
     kafka = {"bootstrap.servers": bootstrap_servers}
     by = sums_by_connector if has_connector(spark) else sums_by_python
+    # Of the driver's memory, a core's task at a time.
+    wave_offsets = TASK_OFFSETS * max(spark.sparkContext.defaultParallelism, TASKS_MIN)
     log = open_log(kafka)
     try:
-        return run_audit(log, topics, lambda spans: by(spark, kafka, spans))
+        return run_audit(log, topics, lambda spans: by(spark, kafka, spans), wave_offsets)
     finally:
         log.close()
 
@@ -59,13 +71,16 @@ def findings(spark: SparkSession, report: Report) -> DataFrame:
     return spark.createDataFrame(rows, FINDING_SCHEMA)
 
 
-def run_audit(log: Log, topics: Sequence[str] | None, sums: Any) -> Report:
+def run_audit(
+    log: Log, topics: Sequence[str] | None, sums: Any, wave_offsets: int = TASK_OFFSETS
+) -> Report:
     """The audit, in the order that `checks` needs.
 
     Args:
         log: the cluster's.
         topics: data topics; None: all that the journal names.
         sums: sums up ranges: {partition: span} → groups.
+        wave_offsets: of how many offsets sums are held at a time, or of one partition.
     """
     journal = Journal(log)
     journal.read_on()
@@ -78,18 +93,35 @@ def run_audit(log: Log, topics: Sequence[str] | None, sums: Any) -> Report:
         finished_before=finished,
         parts=journal.parts,
         starts=starts,
-        ends=ends,
         now_ms=round(time.time() * 1000),
     )
-    audited.feed(sums({key: (starts[key], ends[key]) for key in keys}))
+    for spans in waves({key: (starts[key], ends[key]) for key in keys}, wave_offsets):
+        audited.feed(sums(spans))
+        audited.check(spans)
     iovs = {
         group: {partition: position.place for partition, position in found.offsets.items()}
         for group, (_, found) in committed_iovs(log).items()
     }
-    report = audited.run(iovs)
-    for group in report.suspects:
-        audited.settle_suspect(group, _count(log, group, audited.range_of(group)))
+    report = audited.finish(iovs)
+    for suspect in report.suspects:
+        audited.settle(suspect, _count(log, suspect))
     return report
+
+
+def waves(
+    spans: Mapping[TopicPartition, Span], offsets: int
+) -> Iterator[dict[TopicPartition, Span]]:
+    """Partitions in portions of at most so many offsets, or one that has more."""
+    wave: dict[TopicPartition, Span] = {}
+    room = offsets
+    for key, (start, end) in spans.items():
+        if wave and end - start > room:
+            yield wave
+            wave, room = {}, offsets
+        wave[key] = start, end
+        room -= end - start
+    if wave:
+        yield wave
 
 
 def sums_here(log: Log) -> Any:
@@ -118,10 +150,11 @@ def _partitions(
     return keys
 
 
-def _count(log: Log, group: Group, within: tuple[int, int, int]) -> int:
-    first, last, _ = within
+def _count(log: Log, suspect: Suspect) -> int:
+    group, stated = suspect.group, suspect.stated
     found = 0
-    span = (max(first, log.start_offset(group.topic, group.partition)), last + 1)
+    start = log.start_offset(group.topic, group.partition)
+    span = max(stated.first_offset, start), stated.last_offset + 1
     records = read_records(log, group.topic, group.partition, *span, timeout_s=READ_TIMEOUT_S)
     with closing(records):
         for record in records:

@@ -9,12 +9,13 @@ of its markers below those ends.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
 from ...journal.control import (
+    BranchRange,
     DataControl,
     Marker,
     TopicPartition,
@@ -62,6 +63,14 @@ FINDING_SCHEMA: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A sum that holds more than its marker says of that branch."""
+
+    group: Group
+    stated: BranchRange
+
+
 @dataclass(slots=True)
 class Report:
     """What an audit found."""
@@ -73,8 +82,8 @@ class Report:
     markers: int = 0
     records: int = 0
     """Of transactions; plain ones have nothing to check."""
-    suspects: list[Group] = field(default_factory=list)
-    """Sums that hold more than their marker says: to be counted within its range."""
+    suspects: list[Suspect] = field(default_factory=list)
+    """To be counted within the ranges of their markers."""
 
     @property
     def clean(self) -> bool:
@@ -108,20 +117,30 @@ Key = tuple[str, int, bytes]
 
 @dataclass(slots=True)
 class Audit:
-    """One audit: feed the sums, then ask for the report."""
+    """One audit: `feed` it the sums of whole partitions, `check` these, and `finish`.
+
+    Of the data it holds what was fed since the last `check`.
+    """
 
     finished_before: Mapping[TxId, Seen]
     """What was finished in the journal before the data's ends were asked for."""
     parts: list[JournalPart]
     """The journal as it was read after."""
     starts: Mapping[TopicPartition, int]
-    ends: Mapping[TopicPartition, int]
     now_ms: int
     report: Report = field(default_factory=Report)
+    _seen: dict[TxId, Seen] = field(init=False)
+    _firsts: dict[int, int] = field(init=False)
     _markers: dict[Key, list[tuple[int, Marker]]] = field(default_factory=lambda: defaultdict(list))
     _data: dict[Key, list[tuple[DataControl, Group]]] = field(
         default_factory=lambda: defaultdict(list)
     )
+
+    def __post_init__(self) -> None:
+        """Look at the journal."""
+        self._seen = {s.txid: s for part in self.parts for s in part.transactions.values()}
+        self._firsts = {part.partition: part.first for part in self.parts}
+        self.report.transactions = len(self._seen)
 
     # --- data -----------------------------------------------------------------------------------
 
@@ -170,40 +189,35 @@ class Audit:
 
     # --- rules ----------------------------------------------------------------------------------
 
-    def run(self, iovs: Mapping[str, Mapping[TopicPartition, Place]]) -> Report:
-        """Check everything.
-
-        Args:
-            iovs: what `__transaction_offsets` says of each group.
-        """
-        seen = {s.txid: s for part in self.parts for s in part.transactions.values()}
-        firsts = {part.partition: part.first for part in self.parts}
-        self.report.transactions = len(seen)
+    def check(self, partitions: Collection[TopicPartition]) -> None:
+        """Check what was fed, which is all that these partitions hold, and forget it."""
         for key, markers in self._markers.items():
             markers.sort(key=lambda m: m[0])
             if len(markers) > 1:
                 self._duplicate(key, len(markers) - 1)
-            self._check_marker(key, *markers[0], seen, firsts)
+            self._check_marker(key, *markers[0])
         self._check_order()
-        self._check_finished()
-        self._check_data(seen, firsts)
-        self._check_open(seen)
+        self._check_finished(partitions)
+        self._check_data()
+        self._markers.clear()
+        self._data.clear()
+
+    def finish(self, iovs: Mapping[str, Mapping[TopicPartition, Place]]) -> Report:
+        """Check what the journal says of itself.
+
+        Args:
+            iovs: what `__transaction_offsets` says of each group.
+        """
+        self._check_open()
         self._check_steps(iovs)
         return self.report
 
-    def _check_marker(
-        self,
-        key: Key,
-        offset: int,
-        marker: Marker,
-        seen: Mapping[TxId, Seen],
-        firsts: Mapping[int, int],
-    ) -> None:
+    def _check_marker(self, key: Key, offset: int, marker: Marker) -> None:
         """Each marker has its decision in the journal, and says the same."""
         txid = TxId.from_bytes(key[2])
-        found = seen.get(txid)
+        found = self._seen.get(txid)
         if found is None:
-            if marker.commit_sequence < firsts.get(txid.partition, 0):
+            if marker.commit_sequence < self._firsts.get(txid.partition, 0):
                 self._find(
                     Severity.UNVERIFIABLE,
                     "marker_decision",
@@ -261,14 +275,15 @@ class Audit:
                     )
                 highest = max(highest, sequence)
 
-    def _check_finished(self) -> None:
+    def _check_finished(self, partitions: Collection[TopicPartition]) -> None:
         """What the journal calls finished has its marker in every partition of its own."""
+        fed = set(partitions)
         for txid, seen in self.finished_before.items():
             raw = txid.to_bytes()
-            for topic, partition in sorted(seen.partitions - set(seen.gone)):
+            for topic, partition in sorted((seen.partitions & fed) - set(seen.gone)):
                 key = topic, partition, raw
-                start = self.starts.get((topic, partition))
-                if start is None or key in self._markers:
+                start = self.starts[topic, partition]
+                if key in self._markers:
                     continue
                 if start > 0:
                     self._find(
@@ -285,17 +300,17 @@ class Audit:
                         f"{seen.state} in the journal, and there is no marker",
                     )
 
-    def _check_data(self, seen: Mapping[TxId, Seen], firsts: Mapping[int, int]) -> None:
+    def _check_data(self) -> None:
         for key, groups in self._data.items():
             txid = TxId.from_bytes(key[2])
-            found = seen.get(txid)
+            found = self._seen.get(txid)
             markers = self._markers.get(key)
             records = sum(g.records for _, g in groups)
             if markers:
                 if markers[0][1].committed:
                     self._check_counts(key, markers[0][1], groups)
                 continue
-            if found is None and txid.offset < firsts.get(txid.partition, 0):
+            if found is None and txid.offset < self._firsts.get(txid.partition, 0):
                 severity, text = Severity.UNVERIFIABLE, "the journal was trimmed above its BEGIN"
             elif found is None:
                 severity, text = Severity.VIOLATION, "no BEGIN in the journal"
@@ -328,7 +343,7 @@ class Audit:
             elif group.records < wanted.count:
                 self._too_few(key, wanted.first_offset, f"{wanted} stated, {group.records} there")
             else:
-                self.report.suspects.append(group)
+                self.report.suspects.append(Suspect(group, wanted))
         if late:
             self._find(
                 Severity.NOTICE, "late_records", key, "of branches that do not count", count=late
@@ -348,31 +363,22 @@ class Audit:
                 if marker.committed and stated.branch not in there:
                     self._too_few(key, stated.first_offset, f"{stated} stated, nothing there")
 
-    def settle_suspect(self, group: Group, within: int) -> None:
+    def settle(self, suspect: Suspect, within: int) -> None:
         """A suspect's records were counted within the range that its marker states."""
+        group, stated = suspect.group, suspect.stated
         key = group.topic, group.partition, group.raw_txid
-        wanted = self.range_of(group)
-        if within == wanted[2]:
+        if within == stated.count:
             extra = group.records - within
             self._find(Severity.NOTICE, "late_records", key, "outside of the range", count=extra)
-        elif within < wanted[2]:
-            self._too_few(key, wanted[0], f"{wanted[2]} stated, {within} there")
+        elif within < stated.count:
+            detail = f"{stated.count} stated, {within} there"
+            self._too_few(key, stated.first_offset, detail)
         else:
-            self._find(
-                Severity.VIOLATION, "record_counts", key, f"{wanted[2]} stated, {within} there"
-            )
+            detail = f"{stated.count} stated, {within} there"
+            self._find(Severity.VIOLATION, "record_counts", key, detail)
 
-    def range_of(self, group: Group) -> tuple[int, int, int]:
-        """(first offset, last offset, count) that the marker states of a suspect's branch."""
-        key = group.topic, group.partition, group.raw_txid
-        control = decode_control(group.ctl) if group.ctl else DataControl()
-        assert isinstance(control, DataControl)
-        branches = self._markers[key][0][1].branches
-        found = next(r for r in branches if r.branch == control.branch)
-        return found.first_offset, found.last_offset, found.count
-
-    def _check_open(self, seen: Mapping[TxId, Seen]) -> None:
-        for txid, transaction in seen.items():
+    def _check_open(self) -> None:
+        for txid, transaction in self._seen.items():
             late_ms = self.now_ms - transaction.started_ms - transaction.timeout_ms
             if transaction.state is State.OPEN and late_ms > 0:
                 self._find(

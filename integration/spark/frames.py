@@ -8,16 +8,20 @@ from typing import Any, Final
 import pyarrow as pa
 from confluent_kafka import Message
 
+from ...journal.collector import collector_paused
 from ...journal.control import TXCTL_HEADER, TXID_HEADER
 from ...journal.txid import TxId
 from .columns import HEADERS_TYPE
-from .reading import TAKE_RECORDS, Share
+from .reading import Share
 
 SCHEMA: Final = (
     "key binary, value binary, topic string, partition int, offset bigint, "
     "timestamp timestamp, timestampType int"
 )
 OUR_SCHEMA: Final = "txid string, commit_sequence bigint"
+BATCH_RECORDS: Final = 10_000
+BATCH_BYTES: Final = 16 * 1024 * 1024
+"""Rows of an Arrow batch at most, and bytes of their values: a share more, where it is the last."""
 _OURS: Final = (TXID_HEADER, TXCTL_HEADER)
 _MILLIS: Final = pa.timestamp("ms", tz="UTC")
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -44,6 +48,7 @@ class Batches:
         self._headers = headers
         self._records: list[Message] = []
         self._runs: list[tuple[str | None, int | None, int]] = []
+        self._bytes = 0
 
     def of(self, shares: Iterable[Share]) -> Iterator[pa.RecordBatch]:
         """Arrow batches of all records, in order."""
@@ -51,7 +56,8 @@ class Batches:
             txid = None if share.txid is None else str(TxId.from_bytes(share.txid))
             self._records += share.records
             self._runs.append((txid, share.commit_sequence, len(share.records)))
-            if len(self._records) >= TAKE_RECORDS:
+            self._bytes += sum(map(len, share.records))
+            if len(self._records) >= BATCH_RECORDS or self._bytes >= BATCH_BYTES:
                 yield self._batch()
         if self._records:
             yield self._batch()
@@ -59,9 +65,17 @@ class Batches:
     def _batch(self) -> pa.RecordBatch:
         records, self._records = self._records, []
         runs, self._runs = self._runs, []
-        size = len(records)
+        self._bytes = 0
+        with collector_paused():
+            columns = self._columns(records, runs)
+        return pa.RecordBatch.from_arrays([c for _, c in columns], [name for name, _ in columns])
+
+    def _columns(
+        self, records: list[Message], runs: list[tuple[str | None, int | None, int]]
+    ) -> list[tuple[str, Any]]:
         # Column by column, and each in one call of C: half of what a loop over records takes.
-        kinds, stamps_ms = zip(*map(_timestamp, records), strict=True)
+        size = len(records)
+        kinds, stamps_ms = _stamps(records)
         columns: list[tuple[str, Any]] = [
             ("key", pa.array(list(map(_key, records)), pa.binary())),
             ("value", pa.array(list(map(_value, records)), pa.binary())),
@@ -69,7 +83,7 @@ class Batches:
             ("partition", pa.repeat(pa.scalar(self._partition, pa.int32()), size)),
             ("offset", pa.array(list(map(_offset, records)), pa.int64())),
             ("timestamp", pa.array(stamps_ms, pa.int64()).cast(_MILLIS).cast(_TIMESTAMP)),
-            ("timestampType", _kinds(kinds)),
+            ("timestampType", kinds),
         ]
         if self._headers:
             columns.append(("headers", pa.array(list(map(_user_headers, records)), _HEADERS)))
@@ -77,14 +91,18 @@ class Batches:
             ("txid", _repeated([(txid, n) for txid, _, n in runs], pa.string())),
             ("commit_sequence", _repeated([(s, n) for _, s, n in runs], pa.int64())),
         ]
-        return pa.RecordBatch.from_arrays([c for _, c in columns], [name for name, _ in columns])
+        return columns
 
 
-def _kinds(kinds: Sequence[int]) -> Any:
-    # Kafka's connector counts from 0 (CreateTime), confluent-kafka from 1; -1: none.
-    if kinds.count(kinds[0]) == len(kinds):
-        return pa.repeat(pa.scalar(kinds[0] - 1, pa.int32()), len(kinds))
-    return pa.array([kind - 1 for kind in kinds], pa.int32())
+def _stamps(records: Sequence[Message]) -> tuple[Any, list[int]]:
+    """Kinds of the timestamps, and these."""
+    # Kafka's connector counts kinds from 0 (CreateTime), confluent-kafka from 1; -1: none.
+    kind = _timestamp(records[0])[0]
+    stamps_ms = [ms for of, ms in map(_timestamp, records) if of == kind]
+    if len(stamps_ms) == len(records):
+        return pa.repeat(pa.scalar(kind - 1, pa.int32()), len(records)), stamps_ms
+    stamps = list(map(_timestamp, records))
+    return pa.array([of - 1 for of, _ in stamps], pa.int32()), [ms for _, ms in stamps]
 
 
 def _repeated(runs: list[tuple[Any, int]], kind: Any) -> Any:

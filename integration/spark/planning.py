@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Self
 
 from ...coordinator.queries import CoordinatorQueries
@@ -129,7 +130,7 @@ class Planner:
     """Finds out where reading begins and ends."""
 
     def __init__(self, log: Log, options: SourceOptions) -> None:
-        """Ask this log; it stays its owner's."""
+        """Ask this log; it stays its owner's. Partitions are looked up once."""
         self._log = log
         self._options = options
 
@@ -139,12 +140,13 @@ class Planner:
         Raises:
             UnknownTopicError: there is no such topic.
         """
-        return {key: self._log.start_offset(*key) for key in self._partitions()}
+        return {key: self._log.start_offset(*key) for key in self._partitions}
 
     def latest(self) -> dict[TopicPartition, int]:
         """End of each partition."""
-        return {key: self._log.end_offset(*key) for key in self._partitions()}
+        return {key: self._log.end_offset(*key) for key in self._partitions}
 
+    @cached_property
     def _partitions(self) -> list[TopicPartition]:
         return [
             (topic, partition)
@@ -182,12 +184,12 @@ class Planner:
             return {k: spot.o2 for k, spot in from_offsets(json.loads(bound.places)).items()}
         if bound.iov is not None:
             found = self.iov(bound.iov)
-            return {k: found[k].o2 if k in found else 0 for k in self._partitions()}
+            return {k: found[k].o2 if k in found else 0 for k in self._partitions}
         return self._offsets(bound, "latest")
 
     def _offsets(self, bound: Bound, default: str) -> dict[TopicPartition, int]:
         if bound.timestamp_ms is not None:
-            return self._at_times(dict.fromkeys(self._partitions(), bound.timestamp_ms))
+            return self._at_times(dict.fromkeys(self._partitions, bound.timestamp_ms))
         if bound.timestamps is not None:
             times = parse_offsets("startingOffsetsByTimestamp", bound.timestamps)
             return self._at_times(self._complete(times, "timestamps"))
@@ -210,7 +212,7 @@ class Planner:
     def _complete(
         self, given: Mapping[TopicPartition, int], what: str
     ) -> Mapping[TopicPartition, int]:
-        partitions = set(self._partitions())
+        partitions = set(self._partitions)
         if set(given) != partitions:
             names = ", ".join(f"{t}[{p}]" for t, p in sorted(partitions ^ set(given)))
             raise ConfigError(f"{what} must name exactly the partitions that are read: see {names}")

@@ -27,9 +27,9 @@ from ...journal.open import open_log
 from ...journal.position import Position
 from .errors import DataLossError
 
-FETCH_RECORDS: Final = 4_000
-TAKE_RECORDS: Final = 10_000
-"""Records delivered at a time: rows of an Arrow batch."""
+FETCH_RECORDS: Final = 10_000
+TAKE_RECORDS: Final = 1_000
+"""Of a share at most: a transaction's records are read back from the disk so many at a time."""
 STALL_S: Final = 60.0
 """Longest wait for a record that is there."""
 _POLL_S: Final = 0.1
@@ -162,12 +162,12 @@ class RangeReader:
 
     def _fetch(self) -> bool:
         self._pending.enforce()
-        first = self._consumer.poll(_POLL_S)
-        if first is None:
-            return False
+        # Not more than there are: it waits for as many as it is asked for.
+        wanted = max(min(FETCH_RECORDS, self._part.end - self._buffer.next_offset), 1)
         with collector_paused():
-            batch = [first, *self._consumer.consume(FETCH_RECORDS, 0)]
-            records = batch
+            batch = records = self._consumer.consume(wanted, _POLL_S)
+            if not batch:
+                return False
             if any(map(_error_of, batch)):
                 records = [m for m in batch if m.error() is None]
                 self._events([m for m in batch if m.error() is not None])
@@ -219,10 +219,9 @@ class RangeReader:
                     yield Share(entry.txid, sequence, cast(Sequence[Message], records))
 
     def _plain(self, records: Sequence[Message]) -> Iterator[Share]:
-        for record in records:
-            error = record.error()
-            if error is not None:
-                raise MalformedHeaderError(error.str())
+        error = next(filter(None, map(_error_of, records)), None)
+        if error is not None:
+            raise MalformedHeaderError(error.str())
         if self._config.sequences is None:
             yield Share(None, None, records)
 

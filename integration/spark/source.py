@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ from .vector import Vector, from_offsets, moved, steps_between, to_offsets
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,12 @@ class StreamSource(DataSourceStreamReader):
         limit = self._options.records_per_trigger
         # A query that ends by itself asks once and then no more.
         if limit is not None and self._keeper.ask("to_the_end"):
+            _LOG.warning(
+                "event=limit_left_out maxRecordsPerTrigger=%d: with Trigger.AvailableNow Spark 4.0 "
+                "asks a Python source for its end once; to keep the limit, use the default "
+                "trigger, query.processAllAvailable() and query.stop()",
+                limit,
+            )
             limit = None
         return to_offsets(moved(place, self._planner().latest(), limit))
 

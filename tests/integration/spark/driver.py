@@ -25,6 +25,8 @@ from logtx.producer.transaction import Transaction
 from tests.integration.spark.conftest import make_session
 
 PADDED_BYTES = 16_384
+SLOW_AFTER_ROWS = 20
+"""What the slow task has passed on when it falls asleep: several of its writer's batches."""
 
 
 class CommitLostError(LogtxError):
@@ -109,18 +111,21 @@ def faulty(fault: str, config: dict[str, Any]) -> Callable[[Any], Any]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
+        first, given = context.partitionId() == 0, 0
         for batch in batches:
             if fault == "slow-task":
                 batch = padded(batch)  # noqa: PLW2901
             half = max(batch.num_rows // 2, 1)
             yield batch.slice(0, half)
-            if context.partitionId() == 0 and fault == "task-once" and not context.attemptNumber():
+            if first and fault == "task-once" and not context.attemptNumber():
                 raise RuntimeError("a task that fails once, after half of it")
-            if context.partitionId() == 0 and fault == "task-always":
+            if first and fault == "task-always":
                 raise RuntimeError("a task that fails for good, after half of it")
-            if context.partitionId() == 0 and fault == "slow-task" and not Path(marker).exists():
+            slow = first and fault == "slow-task" and given + half >= SLOW_AFTER_ROWS
+            if slow and not Path(marker).exists():
                 Path(marker).write_text(str(os.getpid()))
                 time.sleep(config.get("slow_s", 20))
+            given += batch.num_rows
             yield batch.slice(half)
 
     return through

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import logtx
-from logtx.integration.spark.auditing import run_audit, sums_here
+from logtx.integration.spark.auditing import run_audit, sums_here, waves
 from logtx.integration.spark.checks import Report
 from logtx.integration.testing import Cluster
 from logtx.journal.control import BranchRange, Marker, encode_marker
@@ -55,7 +55,13 @@ def finished(cluster: Cluster) -> bool:
 
 
 def audited(cluster: Cluster) -> Report:
-    return run_audit(cluster.log, None, sums_here(cluster.log))
+    report = run_audit(cluster.log, None, sums_here(cluster.log))
+    # However little is held at a time, it finds the same.
+    again = run_audit(cluster.log, None, sums_here(cluster.log), wave_offsets=1)
+    assert (again.counts, again.records, again.markers) == (
+        *(report.counts, report.records, report.markers),
+    )
+    return report
 
 
 def checks(report: Report) -> set[tuple[str, str]]:
@@ -69,6 +75,13 @@ def append(cluster: Cluster, topic: str, txid: TxId, marker: Marker | None, **fi
     producer = cluster.log.producer({})
     producer.produce(topic, None if marker else b"x", None, 0, headers=headers, **fields)
     assert producer.flush(10) == 0
+
+
+def test_portions_hold_no_more_than_they_may() -> None:
+    spans = {("t", p): span for p, span in enumerate([(0, 5), (4, 9), (0, 20), (3, 4), (0, 0)])}
+    portions = [[p for _, p in portion] for portion in waves(spans, 10)]
+    assert portions == [[0, 1], [2], [3, 4]]
+    assert list(waves({}, 10)) == []
 
 
 def test_a_clean_log(log_at_work: tuple[Cluster, str, list[TxId]]) -> None:

@@ -93,3 +93,13 @@ def test_batches_of_shares() -> None:
     assert {r["timestamp"] for r in rows} == {WHEN}
     assert [r["headers"] for r in rows] == [None, [{"key": "h", "value": b"x"}], None]
     assert {(r["topic"], r["partition"], r["key"]) for r in rows} == {("t", 2, b"k")}
+
+
+def test_large_values_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    shares = [Share(None, None, [message(n)]) for n in range(5)]
+    sizes = lambda: [b.num_rows for b in Batches("t", 2, headers=False).of(shares)]  # noqa: E731
+    assert sizes() == [5]
+    monkeypatch.setattr("logtx.integration.spark.frames.BATCH_BYTES", 2)
+    assert sizes() == [2, 2, 1]
+    monkeypatch.setattr("logtx.integration.spark.frames.BATCH_RECORDS", 1)
+    assert sizes() == [1] * 5

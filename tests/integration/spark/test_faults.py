@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -170,11 +171,16 @@ def test_the_coordinator_is_killed_within_a_micro_batch(
     drivers.check()
 
 
-def cluster_settings() -> dict[str, Any]:
-    """Executors of their own processes."""
+def spark_home() -> str:
+    """Where PySpark is installed."""
     import pyspark
 
-    os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+    return str(Path(pyspark.__file__).parent)
+
+
+def cluster_settings() -> dict[str, Any]:
+    """Executors of their own processes."""
+    os.environ["SPARK_HOME"] = spark_home()
     return {
         "master": "local-cluster[2,1,600]",
         "conf": {"spark__executor__memory": "512m", "spark__task__maxFailures": "4"},
@@ -214,7 +220,45 @@ def test_an_executor_is_lost(on_executors: Callable[..., Drivers]) -> None:
     drivers.check()
 
 
-def test_speculative_attempts(on_executors: Callable[..., Drivers]) -> None:
+@pytest.fixture
+def two_hosts(tmp_path: Path) -> Iterator[str]:
+    """URL of a Spark cluster whose workers go by two names of this machine: Spark runs no
+    speculative attempt on the host of the first one."""
+    home, port = spark_home(), free_port()
+    url = f"spark://127.0.0.1:{port}"
+    deploy = "org.apache.spark.deploy"
+    common = ["--webui-port", "0"]
+    master = [f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), *common]
+    commands = [master]
+    for host in ("127.0.0.1", "localhost"):
+        place = ["--host", host, "--cores", "1", "--memory", "600m", *common]
+        work = ["--work-dir", str(tmp_path / f"work-{host}")]
+        commands.append([f"{deploy}.worker.Worker", *place, *work, url])
+    environ = {**os.environ, "SPARK_HOME": home, "SPARK_DAEMON_MEMORY": "128m"}
+    environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOG_DIR": str(tmp_path)}
+    started = []
+    try:
+        for number, command in enumerate(commands):
+            log = (tmp_path / f"spark-{number}.log").open("wb")
+            line = [str(Path(home) / "bin" / "spark-class"), *command]
+            started.append(subprocess.Popen(line, stdout=log, stderr=log, env=environ))
+        said = tmp_path / "spark-0.log"
+        eventually(lambda: said.read_text().count("Registering worker") == 2, 120)
+        yield url
+    finally:
+        for process in reversed(started):
+            process.terminate()
+        for process in started:
+            process.wait(30)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_speculative_attempts(on_executors: Callable[..., Drivers], two_hosts: str) -> None:
     drivers = on_executors(
         spark__speculation="true",
         spark__speculation__interval="200ms",
@@ -225,6 +269,7 @@ def test_speculative_attempts(on_executors: Callable[..., Drivers]) -> None:
         spark__sql__execution__arrow__maxRecordsPerBatch="5",
         spark__buffer__size="64",
     )
+    drivers.config["master"] = two_hosts
     # It sleeps for longer than is waited for: only another attempt can end the job.
     assert drivers.run("slow-task", slow_s=RUN_S * 2) == 0, drivers.log(1)[-3000:]
     # The first attempt wrote a half, and slept while the second one won.
