@@ -95,7 +95,9 @@ class TransactionMetadataStore:
         self.open_count = 0
         """How many are in state OPEN."""
         self._unfinished: dict[int, Transaction] = {}
-        self._outcomes: OrderedDict[int, Outcome] = OrderedDict()
+        # BEGIN → (TxId's bytes, whether committed, commit sequence). Numbers and bytes only: the
+        # garbage collector leaves such tuples alone, and of so many objects it makes pauses.
+        self._outcomes: OrderedDict[int, tuple[bytes, bool, int | None]] = OrderedDict()
 
     def __iter__(self) -> Iterator[Transaction]:
         """Unfinished transactions in the order of their TxIds."""
@@ -125,7 +127,12 @@ class TransactionMetadataStore:
         """State of an unfinished or lately finished transaction, or None."""
         transaction = self._unfinished.get(begin)
         if transaction is None:
-            return self._outcomes.get(begin)
+            kept = self._outcomes.get(begin)
+            if kept is None:
+                return None
+            raw, committed, sequence = kept
+            state = State.COMMITTED if committed else State.ABORTED
+            return Outcome(TxId.from_bytes(raw), state, sequence)
         return Outcome(transaction.txid, transaction.state, transaction.commit_sequence)
 
     def require_open(self, txid: TxId) -> Transaction:
@@ -185,7 +192,11 @@ class TransactionMetadataStore:
         transaction.state = new
         if new.finished:
             del self._unfinished[begin]
-            self._outcomes[begin] = Outcome(transaction.txid, new, transaction.commit_sequence)
+            self._outcomes[begin] = (
+                transaction.txid.to_bytes(),
+                new is State.COMMITTED,
+                transaction.commit_sequence,
+            )
             if len(self._outcomes) > OUTCOMES_MAX:
                 self._outcomes.popitem(last=False)
         return transaction

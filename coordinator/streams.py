@@ -125,6 +125,27 @@ class _Stream:
         self.out.end()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Answering:
+    """Answers one request.
+
+    An object and not a closure, which would have to refer to itself: circles are left to the
+    garbage collector, and its pauses stall every client.
+    """
+
+    stream: _Stream
+    request_id: int
+    size: int
+    came_s: float
+    counters: Counters
+
+    def __call__(self, reply: c.Reply) -> None:
+        if isinstance(reply, c.Outcome) and reply.state is State.COMMITTING:
+            self.counters.commit_latency.observe(time.monotonic() - self.came_s)
+        self.stream.answers.discard(self)
+        self.stream.out.answer(encode_reply(self.request_id, reply), self.size)
+
+
 class _Replies:
     """The replies of one stream on their way out, and the room that its requests have."""
 
@@ -340,16 +361,9 @@ class Streams(pb_grpc.CoordinatorServicer):
         return stream
 
     async def _serve(self, stream: _Stream, request: pb.Request) -> None:
-        request_id, size = request.request_id, _size(request)
-        came_s = time.monotonic()
+        size, came_s = _size(request), time.monotonic()
         await stream.out.window.enter(size)
-
-        def answer(reply: c.Reply) -> None:
-            if isinstance(reply, c.Outcome) and reply.state is State.COMMITTING:
-                self._counters.commit_latency.observe(time.monotonic() - came_s)
-            stream.answers.discard(answer)
-            stream.out.answer(encode_reply(request_id, reply), size)
-
+        answer = _Answering(stream, request.request_id, size, came_s, self._counters)
         runtime = self._runtimes[stream.partition]
         try:
             command = decode_request(request, stream.session)
