@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
 from confluent_kafka import IsolationLevel, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import admin as kafka_admin
 
 from ...coordinator.admin_client import AdminQueries
 from ...journal.errors import LogtxError
@@ -17,6 +18,7 @@ from .settings import Settings
 from .workload.readers import consumer_readers
 
 _TIMEOUT_S: Final = 5.0
+_OFFSET_SPEC: Final[Any] = kafka_admin.OffsetSpec  # type: ignore[attr-defined]
 
 
 class Inspector(Protocol):
@@ -80,7 +82,7 @@ class LogtxInspector:
 
     def worked_off(self) -> dict[int, int] | None:
         """By the committed IOV."""
-        positions = self._positions()
+        positions = self._positions(range(self._settings.partitions))
         return None if positions is None else {p: at.o2 for p, at in positions.items()}
 
     def needed_from(self, topic: str, partition: int) -> int | None:
@@ -88,11 +90,12 @@ class LogtxInspector:
         least = self._readers.needed_from(topic, partition)
         if least is None or topic != self._settings.data_topic:
             return least
-        position = (self._positions() or {}).get(partition)
+        # Of this partition alone: an answer waits until no transaction holds its offset.
+        position = (self._positions([partition]) or {}).get(partition)
         return None if position is None else min(least, position.o1)
 
-    def _positions(self) -> dict[int, Position] | None:
-        keys = [(self._settings.data_topic, p) for p in range(self._settings.partitions)]
+    def _positions(self, partitions: Iterable[int]) -> dict[int, Position] | None:
+        keys = [(self._settings.data_topic, partition) for partition in partitions]
         try:
             found = self._queries.fetch_offsets(self._settings.workers_group, keys).offsets
         except LogtxError:
@@ -117,7 +120,9 @@ class KafkaInspector:
         self._log = log
         self._settings = settings
         self._readers = _Readers(log, settings)
-        self._admin: Any = AdminClient({"bootstrap.servers": log.bootstrap_servers, "log_level": 2})
+        self._admin: Any = kafka_admin.AdminClient(
+            {"bootstrap.servers": log.bootstrap_servers, "log_level": 2}
+        )
 
     def unfinished(self) -> int | None:
         """Offsets between the last stable one and the end."""
@@ -129,8 +134,9 @@ class KafkaInspector:
         return sum(max(0, end - low) for end, low in zip(ends, stable, strict=True))
 
     def _ends(self, isolation: Any) -> list[int]:
+        latest: Any = _OFFSET_SPEC.latest()
         asked = {
-            KafkaPartition(topic, number): OffsetSpec.latest()
+            KafkaPartition(topic, number): latest
             for topic in (self._settings.data_topic, self._settings.out_topic)
             for number in range(self._settings.partitions)
         }

@@ -131,7 +131,8 @@ class Nemesis:
                 done = self._hurt_broker(fault)
             else:
                 done = self._hurt_member(fault)
-            self.counts[fault.what] += done
+            if done:
+                self.counts[fault.what] += 1
         finally:
             with self._guard:
                 self._active.pop(lane, None)

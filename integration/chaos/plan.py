@@ -177,7 +177,7 @@ def plan_faults(
         counts: how many of each role there are; of a role that has none, nothing is hurt.
         mild: few and short ones, and no broker dies: for runs of seconds.
     """
-    faults = []
+    faults: list[Fault] = []
     for name, lane in (_MILD if mild else _LANES).items():
         # A lane of its own generator: what one lane draws does not move the others.
         faults += _draw(Random(f"{seed}/{name}"), lane, seconds, counts)

@@ -54,7 +54,7 @@ class _Link:
     name: str
     port: int
     upstream: tuple[str, int] | None
-    server: asyncio.Server | None = None
+    server: asyncio.AbstractServer | None = None
 
 
 class Proxies:
@@ -287,6 +287,12 @@ class _Side(asyncio.Protocol):
         """More was written here than the socket takes."""
         self._reads = True
 
+    @property
+    def open(self) -> asyncio.Transport | None:
+        """The transport, if it takes anything: connected, and not closing."""
+        found = self.transport
+        return None if found is None or found.is_closing() else found
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """asyncio's."""
         self.transport = cast(asyncio.Transport, transport)
@@ -300,8 +306,8 @@ class _Side(asyncio.Protocol):
         """asyncio's."""
         connection = self._connection
         other = connection.other(self)
-        if not (self._queue or connection.stalled or connection.delay_s) and other.transport:
-            other.transport.write(data)
+        if not (self._queue or connection.stalled or connection.delay_s) and other.open:
+            other.open.write(data)
             return
         self._queue.append((connection.loop.time() + connection.delay_s, data))
         self._queued_bytes += len(data)
@@ -320,7 +326,7 @@ class _Side(asyncio.Protocol):
     def flush(self) -> None:
         """Write on what is due."""
         connection = self._connection
-        other = connection.other(self).transport
+        other = connection.other(self).open
         if other is not None and not connection.stalled:
             now_s = connection.loop.time()
             while self._queue and self._queue[0][0] <= now_s:
@@ -331,7 +337,7 @@ class _Side(asyncio.Protocol):
 
     def hand_over(self) -> None:
         """It is closed: write on everything, unless it is stalled."""
-        other = self._connection.other(self).transport
+        other = self._connection.other(self).open
         while self._queue and other is not None and not self._connection.stalled:
             self._write_next(other)
         self.drop()
@@ -346,7 +352,7 @@ class _Side(asyncio.Protocol):
 
     def regulate(self) -> None:
         """Read, or leave it to TCP to tell the sender to wait."""
-        if self.transport is None or self.transport.is_closing():
+        if self.open is None:
             return
         reads = (
             not self._connection.stalled
@@ -355,7 +361,7 @@ class _Side(asyncio.Protocol):
         )
         if reads != self._reads:
             self._reads = reads
-            (self.transport.resume_reading if reads else self.transport.pause_reading)()
+            (self.open.resume_reading if reads else self.open.pause_reading)()
 
     def _due(self) -> None:
         self._timer = None

@@ -196,6 +196,9 @@ class _Run:
     def _load(self) -> None:
         for member in self._fleet.clients:
             member.start()
+        # On a busy machine Python alone takes seconds; nobody is hurt before it works.
+        if not await_until(self._all_began, READY_S, self._tick):
+            raise ChaosError(f"Not all processes began to work within {READY_S:.0f} s.")
         self._started_s = time.monotonic()
         self._phase = "load"
         self._nemesis.start()
@@ -209,6 +212,13 @@ class _Run:
             self._nemesis.stop()
         self._nemesis.healed()
 
+    def _all_began(self) -> bool:
+        histories = (
+            self._directory / HISTORY / f"{member.process_name}.jsonl"
+            for member in self._fleet.clients
+        )
+        return all(path.exists() and path.stat().st_size > 0 for path in histories)
+
     def _tick(self) -> None:
         self._fleet.watch()
         self._progress.read()
@@ -218,7 +228,7 @@ class _Run:
                 elapsed_s=time.monotonic() - self._started_s,
                 seconds=self._options.seconds,
                 outcomes=self._progress.outcomes,
-                faults=self._nemesis.counts,
+                faults={fault.value: n for fault, n in self._nemesis.counts.items()},
                 active=self._nemesis.active,
                 deaths=len(self._fleet.deaths),
             )

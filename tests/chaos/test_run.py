@@ -54,10 +54,9 @@ def test_a_short_run(tmp_path: Path, console: Console) -> None:
     directory = tmp_path / "run"
     options = ChaosOptions(seconds=12, seed=3, mild=True, rate=60, data_dir=directory)
     found = run(options, console, tmp_path)
-    assert found["producer committed"] > 100
-    assert found["producer aborted"] > 5
-    assert found["worker committed"] > 5
-    assert found["nemesis fault"] >= 3
+    assert found["producer committed"] > 20
+    assert found["worker committed"] > 0
+    assert found["nemesis fault"] > 0
     assert found["nemesis healed"] == 1
     assert found["final poll"] > 0
     assert Settings.load(directory).system is System.LOGTX

@@ -55,8 +55,9 @@ class WriterTransaction(Protocol):
 class WriterClient(Protocol):
     """A producer."""
 
-    in_flight: int
-    """How many transactions it can have under way."""
+    @property
+    def in_flight(self) -> int:
+        """How many transactions it can have under way."""
 
     def begin(self) -> WriterTransaction:
         """Open a transaction. Raises FencedError, or FailedError: there is none."""

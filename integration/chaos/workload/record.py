@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from confluent_kafka import Message
 
@@ -47,7 +47,8 @@ def polled(message: Message) -> list[object]:
     raw = message.value()
     assert isinstance(raw, bytes), (message.topic(), message.partition(), message.offset())
     value = Value.decode(raw)
-    txid = next((raw for name, raw in message.headers() or () if name == _TXID_HEADER), None)
+    headers: Any = message.headers() or ()
+    txid = next((raw for name, raw in headers if name == _TXID_HEADER), None)
     return [
         message.topic(),
         message.partition(),
