@@ -4,10 +4,10 @@ BIN := .venv/bin
 READY := .venv/.logtx-ready
 LOCKS := requirements.lock make/build.lock make/jdk.lock
 # Most tests wait for brokers: three files at a time, each with a Kafka of its own.
-SIDE_BY_SIDE := -n 3 --dist loadfile
+SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder --durations 12
 export PYTHON
 
-.PHONY: help demo chaos test test-all check search bench bench-failover bench-recovery bench-spill bench-spark simulate proto lock clean
+.PHONY: help demo chaos test test-all check search bench bench-full bench-failover bench-recovery bench-spill bench-spark simulate proto lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -39,8 +39,11 @@ check: $(READY) ## Lint, format check, types, import rules, generated files
 search: $(READY) ## Visit every state of small configurations of the cores (ARGS="--mutations")
 	@$(BIN)/python -m tests.search $(ARGS)
 
-bench: $(READY) ## Run the benchmarks, side by side with Kafka's own transactions (ARGS="--help")
+bench: $(READY) ## Run the main benchmarks beside Kafka's own transactions, 3 minutes (ARGS="--help")
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-full: $(READY) ## Run all benchmarks beside Kafka's own transactions (ARGS="--write-docs")
+	$(BIN)/python -m benchmarks --full $(ARGS)
 
 bench-failover: $(READY) ## Measure stalls when coordinators are killed, moved, paused (ARGS="--help")
 	$(BIN)/python -m benchmarks.failover $(ARGS)

@@ -14,16 +14,15 @@ from logtx.integration.kafka import LocalKafkaError
 from logtx.integration.kafka.jars import KAFKA_VERSION
 
 from . import document
-from .cluster import CoordinatorFailedError, cluster
+from .cluster import CoordinatorFailedError, started
 from .model import Context
 from .report import print_profiles, print_table, to_json
 from .runner import Result, run, steps
-from .scenarios import SCENARIOS
+from .scenarios import QUICK, SCENARIOS
 from .worker import SideFailedError
 
 ROUNDS: Final = 5
-QUICK_ROUNDS: Final = 3
-QUICK_SCALE: Final = 0.25
+QUICK_SCALE: Final = 0.5
 WIDTH: Final = 150
 """Columns of the tables, where there is no terminal to ask."""
 
@@ -47,13 +46,15 @@ def _measure(
             progress.update(task, description=what, advance=1 if begun else 0)
             begun = True
 
-        with cluster() as (servers, coordinator):
-            context = Context(bootstrap_servers=servers, scale=scale)
+        with started() as cluster:
+            context = Context(
+                bootstrap_servers=cluster.bootstrap_servers, scale=scale, pids=cluster.pids
+            )
             return [
                 run(
                     SCENARIOS[name],
                     context,
-                    coordinator,
+                    cluster.coordinator,
                     rounds=rounds,
                     profile=profile,
                     step=step,
@@ -66,14 +67,22 @@ def benchmarks(
     *,
     scenario: Annotated[
         list[str] | None,
-        typer.Option(help=f"One of {', '.join(SCENARIOS)}; may be repeated. [default: all]"),
+        typer.Option(
+            help=f"One of {', '.join(SCENARIOS)}; may be repeated. [default: {', '.join(QUICK)}]"
+        ),
     ] = None,
-    rounds: Annotated[
-        int | None, typer.Option(min=1, help=f"Rounds of each side. [default: {ROUNDS}]")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Few and short rounds: a look, not a measurement.")
+    full: Annotated[
+        bool, typer.Option("--full", help="All scenarios, in rounds of their whole length.")
     ] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each side.")] = ROUNDS,
+    scale: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            max=10,
+            help=f"Size of a round. [default: 1 with --full, else {QUICK_SCALE:g}]",
+        ),
+    ] = None,
     profile: Annotated[
         bool,
         typer.Option("--profile", help="Show where the CPU of logtx's sides goes, per thread."),
@@ -82,7 +91,8 @@ def benchmarks(
         bool,
         typer.Option(
             "--write-docs",
-            help="Write docs/benchmarks.json and .md, with profiles of what missed its target.",
+            help="Write what was measured into docs/benchmarks.json, .md and their pictures, with "
+            "profiles of what missed its target.",
         ),
     ] = False,
     render_docs: Annotated[
@@ -98,29 +108,29 @@ def benchmarks(
     if not console.is_terminal:
         console = Console(width=WIDTH)
     if render_docs:
-        document.write(json.loads(document.RESULTS.read_text(encoding="utf-8")))
+        document.render_again()
         return
     unknown = [name for name in scenario or () if name not in SCENARIOS]
     if unknown:
         raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(SCENARIOS)}")
-    if write_docs and (quick or scenario):
-        raise typer.BadParameter("--write-docs takes a whole run: without --quick and --scenario")
-    rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
-    scale = QUICK_SCALE if quick else 1.0
+    if write_docs and (rounds < ROUNDS or scale is not None):
+        raise typer.BadParameter(f"--write-docs takes {ROUNDS} rounds, and no --scale")
+    names = scenario or list(SCENARIOS if full else QUICK)
+    size = scale or (1.0 if full else QUICK_SCALE)
     wanted = True if profile else (None if write_docs else False)
     try:
-        found = _measure(scenario or list(SCENARIOS), rounds, scale, wanted, console)
+        found = _measure(names, rounds, size, wanted, console)
     except (LocalKafkaError, CoordinatorFailedError, SideFailedError) as error:
         console.print(str(error), style="red", markup=False)
         raise typer.Exit(1) from error
-    results = to_json(found, rounds=rounds, scale=scale, kafka=KAFKA_VERSION)
+    results = to_json(found, rounds=rounds, scale=size, kafka=KAFKA_VERSION)
     print_table(console, results)
     if profile:
         print_profiles(console, results)
     if json_path is not None:
         json_path.write_text(json.dumps(results, indent=1), encoding="utf-8")
     if write_docs:
-        document.write(results)
+        document.write(results, list(SCENARIOS))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -49,6 +50,11 @@ class CoordinatorProcess:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
         self._process = spawn(command, output=self._log, env=environment)
 
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._process.pid
+
     def await_ready(self) -> None:
         """Wait until it serves. Raises CoordinatorFailedError."""
         deadline_s = time.monotonic() + _START_TIMEOUT_S
@@ -83,6 +89,16 @@ class CoordinatorProcess:
                 self._process.wait()
 
 
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What runs."""
+
+    bootstrap_servers: str
+    coordinator: CoordinatorProcess
+    pids: dict[str, int]
+    """Processes by name; without the broker if it was there before."""
+
+
 @contextmanager
 def cluster(existing: str | None = None) -> Iterator[tuple[str, CoordinatorProcess]]:
     """The broker's address and a coordinator on it; both are stopped at the end.
@@ -90,18 +106,31 @@ def cluster(existing: str | None = None) -> Iterator[tuple[str, CoordinatorProce
     Args:
         existing: a broker to use instead of starting one.
     """
+    with started(existing) as found:
+        yield found.bootstrap_servers, found.coordinator
+
+
+@contextmanager
+def started(existing: str | None = None) -> Iterator[Cluster]:
+    """A broker and a coordinator on it; what was started is stopped at the end.
+
+    Args:
+        existing: a broker to use instead of starting one.
+    """
     with TemporaryDirectory(prefix="logtx-bench-") as name:
         directory = Path(name)
+        pids = {}
         kafka = None
         if existing is None:
             kafka = LocalKafka(directory / "kafka", heap_max_mib=HEAP_MIB, settings=BROKER_SETTINGS)
             kafka.start()
-            existing = kafka.bootstrap_servers
+            existing, pids["broker"] = kafka.bootstrap_servers, kafka.pid
         try:
             coordinator = CoordinatorProcess(directory, existing)
             try:
                 coordinator.await_ready()
-                yield existing, coordinator
+                pids["coordinator"] = coordinator.pid
+                yield Cluster(existing, coordinator, pids)
             finally:
                 coordinator.stop()
         finally:

@@ -1,17 +1,20 @@
 """`docs/benchmarks.md`, made of the JSON beside it.
 
-`make bench` measures all that stands beside Kafka's own transactions. Other benchmarks measure
-what Kafka has no equal of; each writes a chapter of its own, and leaves the rest as it is.
+`make bench` and `make bench-full` measure what stands beside Kafka's own transactions; each
+scenario is kept as it was measured last, with its date. Other benchmarks measure what Kafka has no
+equal of; each writes a chapter of its own, whose goals join the table, and leaves the rest as it
+is.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from .model import Json
-from .report import MET, ratio_text, spread, target_text
+from .report import MET, cells
 
 DOCS: Final = Path(__file__).resolve().parent.parent / "docs"
 RESULTS: Final = DOCS / "benchmarks.json"
@@ -19,38 +22,54 @@ DOCUMENT: Final = DOCS / "benchmarks.md"
 PLOT: Final = DOCS / "benchmarks.png"
 
 _HEAD: Final = """\
-<!-- Generated from benchmarks.json by `python -m benchmarks --write-docs`; do not edit. -->
+<!-- Generated from benchmarks.json by `python -m benchmarks --render-docs`; do not edit. -->
 
 # Benchmarks
 
-logtx beside Kafka's own transactions (confluent-kafka, on librdkafka), by `make bench`: one
-broker, one coordinator process, one run. Every side has a process of its own. The sides run in
-turn, a round each, {rounds} times, after some rounds that do not count; shown are medians, with
-the least and the most of the rounds, and the ratio of the medians. All records are acknowledged by
-all replicas (`acks=all`), by idempotent producers.
+logtx beside Kafka's own transactions (confluent-kafka, on librdkafka): one broker, one coordinator
+process, one run. Every side has a process of its own. The sides run in turn, a round each, there
+and back, after some rounds that do not count; shown are medians of the rounds, with the least and
+the most, and the ratio of the medians. Where several sides could count, the one with the best
+median does, and is named. All records are acknowledged by all replicas (`acks=all`), by idempotent
+producers.
 
-Measured {measured} on {cores} cores ({architecture}, {system}), shared by the broker, the
+`make bench ARGS=--write-docs` measures what has rounds of half the length below, in three minutes;
+`make bench-full ARGS=--write-docs` all of it. Failover, recovery, spill and Spark have targets of
+their own (`make help`); their goals stand at the table's end.
+
+Measured on {cores} cores ({architecture}, {system}), shared by the broker, the
 coordinator and the clients of both sides. {versions}.
 
 | scenario | unit | Kafka | logtx | ratio | target | |
 |---|---|---:|---:|---:|---:|---|
 """
-
-
 _PICTURE: Final = f"""
 ![The ratios]({PLOT.name})
 
 The ratios again, on a scale of powers: green met its target (the upright stroke), red missed it,
 blue had none; the thin line is between what the rounds lay. The dotted line is 1: as Kafka.
 """
+_GOAL: Final = "goal"
+_RATIO: Final = "ratio"
 
 
-def write(results: Json) -> None:
-    """Write the results, the picture and the document; chapters of other benchmarks stay."""
-    from .plot import draw  # whoever writes a chapter needs no picture
+def write(scenarios: Sequence[Json], order: Sequence[str]) -> None:
+    """Write results, pictures and the document; what was not measured now stays.
 
-    draw(results["scenarios"], PLOT)
-    _write({**results, "chapters": _read().get("chapters", {})})
+    Args:
+        scenarios: as `report.to_json` has them.
+        order: the names of all scenarios that there are; what is none of them any more goes.
+    """
+    from .plot import draw, draw_picture  # whoever writes a chapter needs no picture
+
+    results = _read()
+    known = {s["name"]: s for s in [*results["scenarios"], *scenarios]}
+    kept = [known[name] for name in order if name in known]
+    draw(kept, PLOT)
+    for scenario in scenarios:
+        if scenario["picture"] is not None:
+            draw_picture(scenario["picture"], _picture_path(scenario))
+    _write({**results, "scenarios": kept})
 
 
 def write_chapter(name: str, chapter: Json) -> None:
@@ -60,14 +79,23 @@ def write_chapter(name: str, chapter: Json) -> None:
         name: of the benchmark; the order of the names is that of the document.
         chapter: `title`, `measured` (a date), `machine` and `versions` (as `report` has them),
             `method` (paragraphs), and `tables`: each `columns`, of which all but the first are
-            numbers, and `rows` of texts.
+            numbers, and `rows` of texts. Where a column's heading begins with "goal", its texts
+            are "< 300, met" or the like, the column before has the figure, and the row joins the
+            table at the head of the document.
     """
     results = _read()
     chapters = {**results.get("chapters", {}), name: chapter}
     _write({**results, "chapters": dict(sorted(chapters.items()))})
 
 
+def render_again() -> None:
+    """Make the document of the JSON again."""
+    _write(_read())
+
+
 def _read() -> Json:
+    if not RESULTS.exists():
+        return {"scenarios": [], "chapters": {}}
     found: Json = json.loads(RESULTS.read_text(encoding="utf-8"))
     return found
 
@@ -78,35 +106,54 @@ def _write(results: Json) -> None:
     DOCUMENT.write_text(render(results), encoding="utf-8")
 
 
+def _picture_path(scenario: Json) -> Path:
+    return PLOT.with_name(f"{PLOT.stem}-{scenario['name']}.png")
+
+
 def render(results: Json) -> str:
     """The document."""
-    machine = results["machine"]
-    versions = ", ".join(f"{name} {v}" for name, v in results["versions"].items())
-    parts = [
-        _HEAD.format(
-            rounds=results["rounds"],
-            measured=results["measured"],
-            versions=versions,
-            cores=machine["cores"],
-            architecture=machine["architecture"],
-            system=machine["system"],
-        )
-    ]
+    chapters = results.get("chapters", {}).values()
+    newest = max([*results["scenarios"], *chapters], key=lambda found: found["measured"])
+    parts = [_HEAD.format(**newest["machine"], versions=_versions(newest))]
     for scenario in results["scenarios"]:
-        parts += [_row(line, scenario) for line in scenario["lines"]]
+        parts += [_row(line) for line in scenario["lines"]]
+    parts += [_joined(row) for chapter in chapters for row in headlines(chapter)]
     parts.append(_PICTURE)
     for scenario in results["scenarios"]:
-        parts.append(_section(scenario))
-    parts += map(_chapter, results.get("chapters", {}).values())
+        parts.append(_section(scenario, newest))
+    parts += map(_chapter, chapters)
     return "".join(parts)
 
 
+def _versions(found: Json) -> str:
+    return ", ".join(f"{name} {version}" for name, version in found["versions"].items())
+
+
+def headlines(chapter: Json) -> Iterator[tuple[str, ...]]:
+    """What a chapter's tables were to reach: title, unit, figure, ratio, goal, whether met."""
+    for table in chapter["tables"]:
+        columns = table["columns"]
+        for place, heading in enumerate(columns):
+            if not heading.startswith(_GOAL):
+                continue
+            for row in table["rows"]:
+                goal, _, met = row[place].rpartition(", ")
+                if not goal:
+                    continue
+                unit, figure = columns[place - 1], row[place - 1]
+                ratio = figure if unit == _RATIO else ""
+                figure = "" if ratio else figure
+                unit = "" if ratio else unit
+                yield f"{chapter['title']}: {row[0]}", unit, figure, ratio, goal, met
+
+
+def _joined(row: tuple[str, ...]) -> str:
+    title, unit, figure, ratio, goal, met = row
+    return f"| {title} | {unit} |  | {figure} | {ratio} | {goal} | {met} |\n"
+
+
 def _chapter(chapter: Json) -> str:
-    machine = chapter["machine"]
-    versions = ", ".join(f"{name} {v}" for name, v in chapter["versions"].items())
-    text = f"\n# {chapter['title']}\n\n{chapter['method']}\n\n"
-    text += f"Measured {chapter['measured']} on {machine['cores']} cores "
-    text += f"({machine['architecture']}, {machine['system']}). {versions}.\n"
+    text = f"\n# {chapter['title']}\n\n{chapter['method']}\n\n{_circumstances(chapter)}"
     for table in chapter["tables"]:
         numbers = "---:|" * (len(table["columns"]) - 1)
         text += f"\n| {' | '.join(table['columns'])} |\n|---|{numbers}\n"
@@ -114,22 +161,26 @@ def _chapter(chapter: Json) -> str:
     return text
 
 
-def _row(line: Json, scenario: Json) -> str:
-    cells = (
-        line["title"],
-        scenario["unit"],
-        spread(line["kafka"]),
-        spread(line["logtx"]),
-        ratio_text(line["ratio"]),
-        target_text(line["target"], scenario["better"]),
-        f"**{MET[False]}**" if line["met"] is False else MET[line["met"]],
-    )
-    return f"| {' | '.join(cells)} |\n"
+def _circumstances(found: Json) -> str:
+    machine = found["machine"]
+    text = f"Measured {found['measured']} on {machine['cores']} cores "
+    return text + f"({machine['architecture']}, {machine['system']}). {_versions(found)}.\n"
 
 
-def _section(scenario: Json) -> str:
+def _row(line: Json) -> str:
+    met = f"**{MET[False]}**" if line["met"] is False else MET[line["met"]]
+    return f"| {' | '.join([*cells(line), met])} |\n"
+
+
+def _section(scenario: Json, newest: Json) -> str:
     settings = "".join(f"- {text}\n" for text in scenario["settings"])
     text = f"\n## {scenario['title']}\n\n{scenario['method']}\n\n{settings}"
+    text += f"- measured {scenario['measured']}, {scenario['rounds']} rounds"
+    text += "" if scenario["scale"] == 1 else f" of {scenario['scale']:g} times the length"
+    same = scenario["versions"] == newest["versions"]
+    text += "\n" if same else f", with {_versions(scenario)}\n"
+    if scenario.get("picture") is not None:
+        text += f"\n![{scenario['title']}]({_picture_path(scenario).name})\n"
     missed = [line["title"] for line in scenario["lines"] if line["met"] is False]
     if missed:
         text += f"\nMissed: {'; '.join(missed)}. "

@@ -14,7 +14,9 @@ class Context:
 
     bootstrap_servers: str
     scale: float = 1.0
-    """Size of a round; 1 is the default run's."""
+    """Size of a round; 1 is the full run's."""
+    pids: Mapping[str, int] = field(default_factory=dict)
+    """Processes whose CPU time is noted with every round, by name: broker, coordinator."""
 
     def sized(self, full: float, least: float) -> float:
         """A duration or amount in this run's size, but no less than `least`."""
@@ -54,26 +56,58 @@ class Better(StrEnum):
     LOWER = "lower"
 
 
+Sides = str | tuple[str, ...]
+"""A side, or several of which the best counts, by the median of its rounds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One line of the result: two sides beside each other, and a ratio that was asked for."""
+    """One line of the result: two sides beside each other, and a figure that was asked for."""
 
     title: str
-    logtx: str
+    logtx: Sides
     """Side shown as logtx's."""
-    kafka: str | None = None
+    kafka: Sides | None = None
     """Side shown as Kafka's; None where Kafka has no equal of it."""
     baseline: str | None = None
-    """What logtx's is divided by, where that is not Kafka's."""
+    """What logtx's is divided by, where that is not Kafka's; without both there is no ratio."""
     target: float | None = None
     """The ratio asked for: at least it where higher is better, at most it where lower is."""
+    floor: float | None = None
+    """The same for logtx's figure itself, in the line's unit."""
+    note: str | None = None
+    """Which of the samples' notes is compared, instead of their values."""
+    unit: str | None = None
+    """Of that note."""
+    better: Better | None = None
+    """Which way that note is to be read, if not as the scenario's values."""
 
-    @property
-    def divisor(self) -> str:
-        """The side that logtx's is divided by."""
-        found = self.baseline or self.kafka
-        assert found is not None, self.title
-        return found
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A place on a curve."""
+
+    x: int | str
+    side: str
+    note: str | None = None
+    """Which of the samples' notes; None: their values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A line in a scenario's picture."""
+
+    label: str
+    points: Sequence[Point]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """What is drawn of a scenario: its curves over an axis."""
+
+    x: str
+    y: str
+    curves: Sequence[Curve]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +131,9 @@ class Scenario:
     finish: Callable[[Context], None]
     """Delete them."""
     warm_up_rounds: int = 1
+    quick: bool = False
+    """Whether it is part of the quick run."""
+    picture: Picture | None = None
 
 
 Json = dict[str, Any]

@@ -1,4 +1,4 @@
-"""The table's ratios as a picture."""
+"""The table's ratios as a picture, and each scenario's curves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLOURS: Final = {True: _MET, False: _MISSED, None: _NO_TARGET}
 _ROW_INCHES: Final = 0.27
 _PANELS: Final = (
     (Better.HIGHER, "rates: how many times Kafka's (or what the line says); more is better"),
-    (Better.LOWER, "latencies: how many times Kafka's (or what the line says); less is better"),
+    (Better.LOWER, "costs: how many times Kafka's (or what the line says); less is better"),
 )
 
 
@@ -29,7 +29,8 @@ def draw(scenarios: list[Json], path: Path) -> None:
     """
     panels = []
     for better, title in _PANELS:
-        lines = [x for s in scenarios if s["better"] == better.value for x in s["lines"]]
+        every = [line for scenario in scenarios for line in scenario["lines"]]
+        lines = [x for x in every if x["better"] == better.value and x["ratio"] is not None]
         if lines:
             panels.append((title, lines))
     if not panels:
@@ -40,6 +41,34 @@ def draw(scenarios: list[Json], path: Path) -> None:
     found = figure.subplots(len(panels), 1, height_ratios=heights, squeeze=False)
     for axes, (title, lines) in zip(found[:, 0], panels, strict=True):
         _panel(axes, title, lines)
+    figure.savefig(path)
+
+
+def draw_picture(picture: Json, path: Path) -> None:
+    """Write a PNG of a scenario's curves: medians, and between what the rounds lay.
+
+    Args:
+        picture: as `report.to_json` has it.
+        path: where to.
+    """
+    figure = Figure(figsize=(7, 4), dpi=110, layout="constrained")
+    axes = figure.subplots()
+    ticks = list(dict.fromkeys(x for curve in picture["curves"] for x in curve["x"]))
+    for curve in picture["curves"]:
+        # By place, not by value: amounts grow by factors, and percentiles are no numbers.
+        at = [ticks.index(x) for x in curve["x"]]
+        medians = [found["median"] for found in curve["values"]]
+        below = [found["median"] - found["least"] for found in curve["values"]]
+        above = [found["most"] - found["median"] for found in curve["values"]]
+        axes.errorbar(at, medians, yerr=[below, above], marker="o", capsize=3, label=curve["label"])
+    axes.set_xticks(range(len(ticks)), [x if isinstance(x, str) else f"{x:,}" for x in ticks])
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(picture["x"])
+    axes.set_ylabel(picture["y"])
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend(fontsize=8)
     figure.savefig(path)
 
 

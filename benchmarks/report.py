@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .model import Better, Json
+from .model import Better, Json, Picture, Scenario
 from .profiling import ThreadProfile
 from .runner import Line, Profile, Result
 from .stats import Spread
@@ -24,21 +24,17 @@ _LINES: Final = 8
 MET: Final[Mapping[bool | None, str]] = {True: "met", False: "missed", None: ""}
 
 
-def to_json(results: Sequence[Result], *, rounds: int, scale: float, kafka: str) -> Json:
-    """A run's results as plain data.
+def to_json(results: Sequence[Result], *, rounds: int, scale: float, kafka: str) -> list[Json]:
+    """A run's results as plain data, a scenario each.
 
     Args:
         results: of the scenarios that ran.
         rounds: of each side.
-        scale: size of a round; 1 = the default run's.
+        scale: size of a round; 1 = the full run's.
         kafka: the broker's version.
     """
-    return {
-        **circumstances(kafka),
-        "rounds": rounds,
-        "scale": scale,
-        "scenarios": [_scenario(result) for result in results],
-    }
+    run = {**circumstances(kafka), "rounds": rounds, "scale": scale}
+    return [{**_scenario(result), **run} for result in results]
 
 
 def circumstances(kafka: str) -> Json:
@@ -68,23 +64,52 @@ def _scenario(result: Result) -> Json:
         "method": scenario.method,
         "settings": list(scenario.settings),
         "sides": {
-            side: [{"value": s.value, **s.notes} for s in samples]
+            side: [
+                {name: _short(x) for name, x in {"value": s.value, **s.notes}.items()}
+                for s in samples
+            ]
             for side, samples in result.samples.items()
         },
-        "lines": [_line(line) for line in result.lines()],
+        "lines": [_line(line, scenario) for line in result.lines()],
+        "picture": None if scenario.picture is None else _picture(result, scenario.picture),
         "profiles": [_profile(profile) for profile in result.profiles],
     }
 
 
-def _line(line: Line) -> Json:
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _line(line: Line, scenario: Scenario) -> Json:
+    comparison = line.comparison
+    several = not isinstance(comparison.kafka, str | None)
     return {
-        "title": line.comparison.title,
+        "title": comparison.title,
+        "unit": comparison.unit or scenario.unit,
+        "better": line.better.value,
         "kafka": None if line.kafka is None else asdict(line.kafka),
+        "kafka_side": line.kafka_side if several else None,
         "logtx": asdict(line.logtx),
-        "ratio": asdict(line.ratio),
-        "target": line.comparison.target,
+        "logtx_side": None if isinstance(comparison.logtx, str) else line.logtx_side,
+        "ratio": None if line.ratio is None else asdict(line.ratio),
+        "target": comparison.target,
+        "floor": comparison.floor,
         "met": line.met,
     }
+
+
+def _picture(result: Result, picture: Picture) -> Json:
+    curves = []
+    for curve in picture.curves:
+        spreads = [Spread.of(result.values(p.side, p.note)) for p in curve.points]
+        curves.append(
+            {
+                "label": curve.label,
+                "x": [p.x for p in curve.points],
+                "values": [asdict(found) for found in spreads],
+            }
+        )
+    return {"x": picture.x, "y": picture.y, "curves": curves}
 
 
 def _profile(profile: Profile) -> Json:
@@ -131,8 +156,10 @@ def spread(values: Mapping[str, float] | None) -> str:
     return f"{number(shown.median)} ({number(shown.least)} to {number(shown.most)})"
 
 
-def ratio_text(values: Mapping[str, float]) -> str:
-    """A ratio with the rounds' least and most."""
+def ratio_text(values: Mapping[str, float] | None) -> str:
+    """A ratio with the rounds' least and most; nothing of nothing."""
+    if values is None:
+        return ""
     shown = Spread(**values)
     return f"{shown.median:.2f} ({shown.least:.2f} to {shown.most:.2f})"
 
@@ -141,35 +168,47 @@ def target_text(target: float | None, better: str) -> str:
     """What was asked for."""
     if target is None:
         return ""
-    return f"{'≥' if better == Better.HIGHER else '≤'} {target:g}"
+    return f"{'≥' if better == Better.HIGHER else '≤'} {target:,g}"
 
 
-def print_table(console: Console, results: Json) -> None:
+def cells(line: Json) -> tuple[str, ...]:
+    """A line of the table, but for whether its target was met."""
+    asked = target_text(line["target"], line["better"])
+    if line["floor"] is not None:
+        asked = f"{target_text(line['floor'], line['better'])} {line['unit']}"
+    return (
+        line["title"],
+        line["unit"],
+        _of(spread(line["kafka"]), line["kafka_side"]),
+        _of(spread(line["logtx"]), line["logtx_side"]),
+        ratio_text(line["ratio"]),
+        asked,
+    )
+
+
+def _of(text: str, side: str | None) -> str:
+    return text if side is None else f"{text}: {side}"
+
+
+def print_table(console: Console, scenarios: Sequence[Json]) -> None:
     """One line per comparison."""
-    table = Table(title=f"Medians of {results['rounds']} interleaved rounds (least to most)")
+    rounds = scenarios[0]["rounds"]
+    table = Table(title=f"Medians of {rounds} interleaved rounds (least to most)")
     for heading in ("scenario", "unit"):
         table.add_column(heading)
     for heading in ("Kafka", "logtx", "ratio", "target", ""):
         table.add_column(heading, justify="right")
     styles = {True: "green", False: "red", None: ""}
-    for scenario in results["scenarios"]:
+    for scenario in scenarios:
         for line in scenario["lines"]:
-            table.add_row(
-                line["title"],
-                scenario["unit"],
-                spread(line["kafka"]),
-                spread(line["logtx"]),
-                ratio_text(line["ratio"]),
-                target_text(line["target"], scenario["better"]),
-                Text(MET[line["met"]], style=styles[line["met"]]),
-            )
+            table.add_row(*cells(line), Text(MET[line["met"]], style=styles[line["met"]]))
         table.add_section()
     console.print(table)
 
 
-def print_profiles(console: Console, results: Json) -> None:
+def print_profiles(console: Console, scenarios: Sequence[Json]) -> None:
     """Per profiled side and process: threads, and the lines and functions that use their CPU."""
-    for scenario in results["scenarios"]:
+    for scenario in scenarios:
         for profile in scenario["profiles"]:
             for process, threads in profile["processes"].items():
                 for thread in threads:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from statistics import median
 
 from .cluster import CoordinatorProcess
-from .model import Better, Comparison, Context, Sample, Scenario
+from .model import Better, Comparison, Context, Sample, Scenario, Sides
 from .profiling import ThreadProfile
 from .stats import Spread, ratio
 from .worker import Worker
@@ -21,11 +22,16 @@ class Line:
     """A comparison's outcome."""
 
     comparison: Comparison
+    better: Better
     kafka: Spread | None
     logtx: Spread
-    ratio: Spread
+    ratio: Spread | None
+    """None where nothing stands beside it."""
     met: bool | None
     """None where nothing was asked for."""
+    kafka_side: str | None
+    logtx_side: str
+    """Which of several sides it is, if there are several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,20 +57,42 @@ class Result:
         """The comparisons."""
         return [self._line(c) for c in self.scenario.comparisons]
 
-    def values(self, side: str) -> list[float]:
-        """A side's rounds."""
-        return [s.value for s in self.samples[side]]
+    def values(self, side: str, note: str | None = None) -> list[float]:
+        """A side's rounds: their values, or a note of theirs."""
+        samples = self.samples[side]
+        return [s.value if note is None else s.notes[note] for s in samples]
 
     def _line(self, comparison: Comparison) -> Line:
-        found = ratio(self.values(comparison.logtx), self.values(comparison.divisor))
-        kafka = comparison.kafka
+        note, better = comparison.note, comparison.better or self.scenario.better
+        logtx_side = self._best(comparison.logtx, note, better)
+        logtx = self.values(logtx_side, note)
+        kafka_side = kafka = None
+        if comparison.kafka is not None:
+            kafka_side = self._best(comparison.kafka, note, better)
+            kafka = self.values(kafka_side, note)
+        beside = kafka if comparison.baseline is None else self.values(comparison.baseline, note)
+        found = None if beside is None else ratio(logtx, beside)
+        shown = Spread.of(logtx)
+        met = [
+            None if found is None else is_met(found.median, comparison.target, better),
+            is_met(shown.median, comparison.floor, better),
+        ]
         return Line(
             comparison=comparison,
-            kafka=None if kafka is None else Spread.of(self.values(kafka)),
-            logtx=Spread.of(self.values(comparison.logtx)),
+            better=better,
+            kafka=None if kafka is None else Spread.of(kafka),
+            logtx=shown,
             ratio=found,
-            met=is_met(found.median, comparison.target, self.scenario.better),
+            met=False if False in met else (True if True in met else None),
+            kafka_side=kafka_side,
+            logtx_side=logtx_side,
         )
+
+    def _best(self, sides: Sides, note: str | None, better: Better) -> str:
+        if isinstance(sides, str):
+            return sides
+        choose = max if better is Better.HIGHER else min
+        return choose(sides, key=lambda side: median(self.values(side, note)))
 
 
 def is_met(found: float, target: float | None, better: Better) -> bool | None:
@@ -114,7 +142,9 @@ def run(
             samples: dict[str, list[Sample]] = {name: [] for name in workers}
             for number in range(-scenario.warm_up_rounds, rounds):
                 shown = "warm-up" if number < 0 else f"round {number + 1}"
-                for name, worker in workers.items():
+                # There and back, so that what a side leaves behind meets not always the same one.
+                order = list(workers.items())[:: -1 if number % 2 else 1]
+                for name, worker in order:
                     step(f"{scenario.name}: {shown}, {name}")
                     sample = worker.measure()
                     if number >= 0:
@@ -129,7 +159,7 @@ def run(
 
 def _to_profile(result: Result, wanted: bool | None) -> Iterable[str]:
     lines = result.lines() if wanted is not False else []
-    return dict.fromkeys(line.comparison.logtx for line in lines if wanted or line.met is False)
+    return dict.fromkeys(line.logtx_side for line in lines if wanted or line.met is False)
 
 
 def _profile(side: str, worker: Worker, coordinator: CoordinatorProcess) -> Profile:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
-import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Final, Self
 
+from .cpu import CpuTimes
 from .model import Context, Sample, Side
 from .profiling import Sampler, ThreadProfile
 
@@ -22,11 +22,13 @@ class SideFailedError(Exception):
     """A side raised an error; the message is its stack."""
 
 
-def _measure(side: Side) -> Sample:
-    """Run one round; notes the CPU time of the client's process with it."""
-    before_s = time.process_time()
+def _measure(side: Side, cpu: CpuTimes) -> Sample:
+    """Run one round; notes the CPU time of all processes with it."""
+    before = cpu.now()
     sample = side.measure()
-    return Sample(sample.value, {**sample.notes, "CPU s": time.process_time() - before_s})
+    notes = cpu.since(before, sample.notes.get("transactions"))
+    # What a side noted by itself, about a part of its round, stays.
+    return Sample(sample.value, {**notes, **sample.notes})
 
 
 def _serve(connection: Connection, make: Callable[[Context], Side], context: Context) -> None:
@@ -34,10 +36,11 @@ def _serve(connection: Connection, make: Callable[[Context], Side], context: Con
     try:
         side = make(context)
         side.open()
+        cpu = CpuTimes(context.pids)
         connection.send(("ready", None))
         while (request := connection.recv()) is not None:
             if request == "measure":
-                connection.send(("sample", _measure(side)))
+                connection.send(("sample", _measure(side, cpu)))
             else:
                 with Sampler() as sampler:
                     sample = side.measure()

@@ -33,8 +33,8 @@ _LOAD_COLUMNS: Final = (
     "read s",
     "and decoded s",
     "and replayed s (worst)",
-    "CPU s",
     "goal s",
+    "CPU s",
     "`logtx coordinator` s",
 )
 _STALL_COLUMNS: Final = ("taking a snapshot", "times", "median ms", "worst ms", "goal ms")
@@ -58,8 +58,8 @@ def _load_row(loads: Loads, goal_s: float) -> list[str]:
         number(median(loads.read_s)),
         number(median(loads.decoded_s)),
         f"{number(median(loads.loaded_s))} ({number(max(loads.loaded_s))})",
-        number(median(loads.cpu_s)),
         f"≤ {goal_s:g}, {met}",
+        number(median(loads.cpu_s)),
         number(loads.process_s),
     ]
 

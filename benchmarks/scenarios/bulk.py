@@ -1,8 +1,9 @@
-"""Transactions of 10,000 records, and the plain idempotent producer beside them."""
+"""Transactions of many records, and the plain idempotent producer beside them."""
 
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any, Final
 
 import confluent_kafka
@@ -19,31 +20,43 @@ from ..clients import (
     make_topic,
     shown,
 )
-from ..model import Better, Comparison, Context, Sample, Scenario
+from ..model import Better, Comparison, Context, Curve, Picture, Point, Sample, Scenario
 
 RECORDS: Final = 10_000
-"""In a transaction."""
+"""In a transaction, where nothing else is said."""
+SIZES: Final[dict[int, str]] = {100: "100 B", 1_000: "1 KB", 10_000: "10 KB"}
+COUNTS: Final = (10, 100, 1_000)
+"""Records in a transaction, beside `RECORDS`."""
 PARTITIONS: Final = 4
 SECONDS: Final = 1.0
 POLL_EVERY: Final = 1_000
-WARM_UP_ROUNDS: Final = 2
+WARM_UP_ROUNDS: Final = 1
+KINDS: Final = ("kafka", "logtx", "idempotent")
 _ROOM_S: Final = 0.01
 
 
-def _topic(side: str, size: int) -> str:
-    return f"bench-bulk-{side}-{size}"
+def _topic(kind: str, size: int) -> str:
+    return f"bench-bulk-{kind}-{size}"
 
 
 class _Bulk:
-    """Transactions of 10,000 records, one after another, for a fixed time."""
+    """Transactions of so many records of one size, one after another, for a fixed time."""
 
-    size = 0
-    side = ""
+    kind = ""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, size: int, records: int) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            context: of the run.
+            size: of a record, bytes.
+            records: in a transaction.
+        """
         self.context = context
-        self.value = b"x" * self.size
-        self.topic = _topic(self.side, self.size)
+        self.size, self.records = size, records
+        self.value = b"x" * size
+        self.topic = _topic(self.kind, size)
+        self.name = f"bench-bulk-{self.kind}-{size}x{records}"
 
     def measure(self) -> Sample:
         """Run one round."""
@@ -54,7 +67,7 @@ class _Bulk:
         while clock() < until:
             self.transaction()
             transactions += 1
-        rate = transactions * RECORDS / (clock() - started)
+        rate = transactions * self.records / (clock() - started)
         notes = {"transactions": float(transactions), "MB/s": rate * self.size / 1e6}
         return Sample(rate, notes)
 
@@ -62,10 +75,10 @@ class _Bulk:
         raise NotImplementedError
 
 
-class _Plain(_Bulk):
-    """confluent-kafka's idempotent producer: 10,000 records and a flush."""
+class Plain(_Bulk):
+    """confluent-kafka's idempotent producer: as many records and a flush."""
 
-    side = "idempotent"
+    kind = "idempotent"
     producer: confluent_kafka.Producer
 
     def open(self) -> None:
@@ -82,10 +95,10 @@ class _Plain(_Bulk):
             raise TimeoutError("records were not acknowledged")
 
     def send(self) -> None:
-        """Write 10,000 records."""
+        """Write them."""
         produce, poll = self.producer.produce, self.producer.poll
         topic, value = self.topic, self.value
-        for number in range(RECORDS):
+        for number in range(self.records):
             while True:
                 try:
                     produce(topic, value)
@@ -96,121 +109,83 @@ class _Plain(_Bulk):
                 poll(0)
 
 
-class _Kafka(_Plain):
+class Kafka(Plain):
     """Kafka's transactions."""
 
-    side = "kafka"
+    kind = "kafka"
 
     def open(self) -> None:
         """Connect."""
-        name = f"bench-{type(self).__name__}"
-        self.producer = kafka_producer(self.context.bootstrap_servers, name)
+        self.producer = kafka_producer(self.context.bootstrap_servers, self.name)
 
     def transaction(self) -> None:
-        """begin, 10,000 records, commit."""
+        """begin, the records, commit."""
         self.producer.begin_transaction()
         self.send()
         self.producer.commit_transaction(CONNECT_TIMEOUT_S)
 
 
-class _Logtx(_Bulk):
+class Logtx(_Bulk):
     """logtx's transactions."""
 
-    side = "logtx"
+    kind = "logtx"
     producer: logtx.Producer
 
     def open(self) -> None:
         """Connect."""
-        name = f"bench-{type(self).__name__}"
-        self.producer = logtx_producer(self.context.bootstrap_servers, name)
+        self.producer = logtx_producer(self.context.bootstrap_servers, self.name)
 
     def close(self) -> None:
         """Disconnect."""
         self.producer.close()
 
     def transaction(self) -> None:
-        """begin, 10,000 records, commit. The producer makes room and polls by itself."""
+        """begin, the records, commit. The producer makes room and polls by itself."""
         transaction = self.producer.begin_transaction()
         produce, topic, value = transaction.produce, self.topic, self.value
-        for _ in range(RECORDS):
+        for _ in range(self.records):
             produce(topic, value)
         transaction.commit(CONNECT_TIMEOUT_S)
 
 
-class Kafka100(_Kafka):
-    """100 bytes."""
-
-    size = 100
-
-
-class Kafka1000(_Kafka):
-    """1,000 bytes."""
-
-    size = 1_000
+_MAKE: Final[dict[str, Any]] = {"kafka": Kafka, "logtx": Logtx, "idempotent": Plain}
+_SETTINGS: Final = (
+    shown(PRODUCER),
+    f"{PARTITIONS} partitions, no keys, no headers of the user",
+    f"confluent-kafka's sides poll every {POLL_EVERY:,} records, no delivery callbacks",
+)
 
 
-class Plain100(_Plain):
-    """100 bytes."""
-
-    size = 100
-
-
-class Plain1000(_Plain):
-    """1,000 bytes."""
-
-    size = 1_000
+def _prepare(context: Context, size: int) -> None:
+    for kind in KINDS:
+        make_topic(context.bootstrap_servers, _topic(kind, size), PARTITIONS, BULK_TOPIC)
 
 
-class Logtx100(_Logtx):
-    """100 bytes."""
-
-    size = 100
+def _finish(context: Context, size: int) -> None:
+    delete_topics(context.bootstrap_servers, [_topic(kind, size) for kind in KINDS])
 
 
-class Logtx1000(_Logtx):
-    """1,000 bytes."""
-
-    size = 1_000
-
-
-class _Topics:
-    """Topics of one record size."""
-
-    def __init__(self, size: int) -> None:
-        self.names = [_topic(side, size) for side in ("kafka", "logtx", "idempotent")]
-
-    def prepare(self, context: Context) -> None:
-        """Create them."""
-        for name in self.names:
-            make_topic(context.bootstrap_servers, name, PARTITIONS, BULK_TOPIC)
-
-    def finish(self, context: Context) -> None:
-        """Delete them."""
-        delete_topics(context.bootstrap_servers, self.names)
-
-
-def _scenario(size: int, label: str, target: float, sides: dict[str, Any]) -> Scenario:
-    topics = _Topics(size)
+def _large(size: int, target: float) -> Scenario:
+    label = SIZES[size]
     return Scenario(
         name=f"bulk-{size}",
-        title=f"Bulk transactions of 10,000 records of {label}",
+        title=f"Bulk transactions of {RECORDS:,} records of {label}",
         unit="records/s",
         better=Better.HIGHER,
         method=(
-            f"One producer, transactions of 10,000 records of {label} one after another (begin, "
-            "produce, commit), for 1 s a round, partitions chosen by librdkafka. The plain "
-            "idempotent producer writes and flushes as many. Measured: records committed, over "
-            "the time from the first begin to the last acknowledged commit."
+            f"One producer, transactions of {RECORDS:,} records of {label} one after another "
+            "(begin, produce, commit), for some seconds a round, partitions chosen by librdkafka. "
+            "The plain idempotent producer writes and flushes as many. Measured: records "
+            "committed, over the time from the first begin to the last acknowledged commit."
         ),
-        settings=(
-            shown(PRODUCER),
-            f"{PARTITIONS} partitions, no keys, no headers of the user",
-            f"confluent-kafka's sides poll every {POLL_EVERY:,} records, no delivery callbacks",
-        ),
-        sides=sides,
+        settings=_SETTINGS,
+        sides={kind: partial(make, size=size, records=RECORDS) for kind, make in _MAKE.items()},
         comparisons=(
             Comparison(
-                title=f"10,000 records of {label}", kafka="kafka", logtx="logtx", target=target
+                title=f"{RECORDS:,} records of {label}",
+                kafka="kafka",
+                logtx="logtx",
+                target=target,
             ),
             Comparison(
                 title=f"the same beside the plain idempotent producer, {label}",
@@ -218,15 +193,64 @@ def _scenario(size: int, label: str, target: float, sides: dict[str, Any]) -> Sc
                 logtx="logtx",
             ),
         ),
-        prepare=topics.prepare,
-        finish=topics.finish,
+        prepare=partial(_prepare, size=size),
+        finish=partial(_finish, size=size),
         warm_up_rounds=WARM_UP_ROUNDS,
+        quick=True,
     )
 
 
-BULK_1KB: Final = _scenario(
-    1_000, "1 KB", 0.9, {"kafka": Kafka1000, "logtx": Logtx1000, "idempotent": Plain1000}
-)
-BULK_100B: Final = _scenario(
-    100, "100 B", 0.7, {"kafka": Kafka100, "logtx": Logtx100, "idempotent": Plain100}
-)
+def _by_count(size: int) -> Scenario:
+    label = SIZES[size]
+    return Scenario(
+        name=f"bulk-sizes-{size}",
+        title=f"Bulk transactions of {label} a record, by their size",
+        unit="records/s",
+        better=Better.HIGHER,
+        method=(
+            f"The same in transactions of {', '.join(f'{n:,}' for n in COUNTS)} records of {label} "
+            "one after another. The plain idempotent producer flushes behind as many."
+        ),
+        settings=_SETTINGS,
+        sides={
+            f"{kind}-{count}": partial(make, size=size, records=count)
+            for count in COUNTS
+            for kind, make in _MAKE.items()
+        },
+        comparisons=tuple(
+            line
+            for count in COUNTS
+            for line in (
+                Comparison(
+                    title=f"{count:,} records of {label}",
+                    kafka=f"kafka-{count}",
+                    logtx=f"logtx-{count}",
+                ),
+                Comparison(
+                    title=f"the same beside the plain idempotent producer, {count:,} of {label}",
+                    kafka=f"idempotent-{count}",
+                    logtx=f"logtx-{count}",
+                ),
+            )
+        ),
+        prepare=partial(_prepare, size=size),
+        finish=partial(_finish, size=size),
+        warm_up_rounds=WARM_UP_ROUNDS,
+        picture=Picture(
+            x=f"records of {label} in a transaction",
+            y="records/s",
+            curves=[
+                Curve(title, [Point(count, f"{kind}-{count}") for count in COUNTS])
+                for kind, title in (
+                    ("kafka", "Kafka's transactions"),
+                    ("logtx", "logtx"),
+                    ("idempotent", "plain idempotent producer"),
+                )
+            ],
+        ),
+    )
+
+
+BULK_1KB: Final = _large(1_000, 1.0)
+BULK_100B: Final = _large(100, 0.9)
+BULK_SIZES: Final = tuple(_by_count(size) for size in SIZES)

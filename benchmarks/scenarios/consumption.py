@@ -166,7 +166,7 @@ def _finish(context: Context, size: int) -> None:
     delete_topics(context.bootstrap_servers, [_topic(kind, size) for kind in ("kafka", "logtx")])
 
 
-def _scenario(size: int, label: str) -> Scenario:
+def _scenario(size: int, label: str, *, quick: bool = False) -> Scenario:
     return Scenario(
         name=f"consumption-{size}",
         title=f"Committed consumption, records of {label}",
@@ -191,19 +191,20 @@ def _scenario(size: int, label: str) -> Scenario:
                 title=f"read_committed, {label}, both read values and headers",
                 kafka="kafka",
                 logtx="logtx",
-                target=0.9,
+                target=0.95,
             ),
             Comparison(
                 title=f"read_committed, {label}, neither reads them",
                 kafka="kafka-neither",
                 logtx="logtx-neither",
-                target=0.45,
+                target=0.5,
             ),
         ),
         prepare=partial(_prepare, size=size),
         finish=partial(_finish, size=size),
+        quick=quick,
     )
 
 
-CONSUMPTION_100B: Final = _scenario(100, "100 B")
+CONSUMPTION_100B: Final = _scenario(100, "100 B", quick=True)
 CONSUMPTION_1KB: Final = _scenario(1_000, "1 KB")

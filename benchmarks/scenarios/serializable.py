@@ -82,63 +82,57 @@ def _total(context: Context, records: int) -> int:
     return _transactions(context, records) * records
 
 
-def prepare(context: Context) -> None:
-    """Write transactions of each size, their records in turn to all partitions."""
-    servers = context.bootstrap_servers
-    for records in TRANSACTIONS:
-        name = _name(records)
-        make_topic(servers, name, PARTITIONS)
-        flying: deque[Future[Any]] = deque()
-        group = {"transaction.group": name}
-        with logtx_producer(servers, f"{name}-fill", group) as producer:
-            for _ in range(_transactions(context, records)):
-                transaction = producer.begin_transaction()
-                for number in range(records):
-                    transaction.produce(name, VALUE, partition=number % PARTITIONS)
-                flying.append(transaction.commit_async())
-                if len(flying) >= IN_FLIGHT:
-                    flying.popleft().result(CONNECT_TIMEOUT_S)
-            while flying:
+def _prepare(context: Context, records: int) -> None:
+    """Write transactions, their records in turn to all partitions."""
+    servers, name = context.bootstrap_servers, _name(records)
+    make_topic(servers, name, PARTITIONS)
+    flying: deque[Future[Any]] = deque()
+    with logtx_producer(servers, f"{name}-fill", {"transaction.group": name}) as producer:
+        for _ in range(_transactions(context, records)):
+            transaction = producer.begin_transaction()
+            for number in range(records):
+                transaction.produce(name, VALUE, partition=number % PARTITIONS)
+            flying.append(transaction.commit_async())
+            if len(flying) >= IN_FLIGHT:
                 flying.popleft().result(CONNECT_TIMEOUT_S)
+        while flying:
+            flying.popleft().result(CONNECT_TIMEOUT_S)
 
 
-def finish(context: Context) -> None:
-    """Delete the topics."""
-    delete_topics(context.bootstrap_servers, [_name(records) for records in TRANSACTIONS])
+def _finish(context: Context, records: int) -> None:
+    delete_topics(context.bootstrap_servers, [_name(records)])
 
 
-_BACKLOGS: Final = " and one of ".join(
-    f"{count:,} transactions of {records} records" for records, count in TRANSACTIONS.items()
-)
+def _scenario(records: int, *, quick: bool = False) -> Scenario:
+    return Scenario(
+        name=f"serializable-{records}",
+        title=f"isolation.level=serializable, transactions of {records} records",
+        unit="records/s",
+        better=Better.HIGHER,
+        method=(
+            f"A new consumer a round reads a backlog of {TRANSACTIONS[records]:,} transactions of "
+            f"{records} records of {len(VALUE)} bytes, in turn in {PARTITIONS} partitions, as in "
+            "committed consumption: in the order of the decisions (serializable), and partition by "
+            "partition (read_committed). Kafka has no equal of it. Measured: records, over the "
+            "time from the first record's delivery to the last's."
+        ),
+        settings=(shown({k: v for k, v in CONSUMER.items() if k != "isolation.level"}),),
+        sides={side.isolation: partial(side, records=records) for side in _SIDES},
+        comparisons=(
+            Comparison(
+                title=f"serializable, {records} records in {PARTITIONS} partitions; "
+                "ratio: to logtx's read_committed",
+                logtx=Serializable.isolation,
+                baseline=ReadCommitted.isolation,
+                target=0.5,
+            ),
+        ),
+        prepare=partial(_prepare, records=records),
+        finish=partial(_finish, records=records),
+        quick=quick,
+    )
 
-SERIALIZABLE: Final = Scenario(
-    name="serializable",
-    title="isolation.level=serializable",
-    unit="records/s",
-    better=Better.HIGHER,
-    method=(
-        f"A new consumer a round reads a backlog of {_BACKLOGS}, of 100 bytes, each transaction's "
-        f"records in turn in {PARTITIONS} partitions, as in committed consumption: in the order of "
-        "the decisions (serializable), and partition by partition (read_committed). Kafka has no "
-        "equal of it. Measured: records, over the time from the first record's delivery to the "
-        "last's."
-    ),
-    settings=(shown({k: v for k, v in CONSUMER.items() if k != "isolation.level"}),),
-    sides={
-        f"{side.isolation}-{records}": partial(side, records=records)
-        for records in TRANSACTIONS
-        for side in (ReadCommitted, Serializable)
-    },
-    comparisons=tuple(
-        Comparison(
-            title=f"serializable, {records} records in {PARTITIONS} partitions; "
-            "ratio: to logtx's read_committed",
-            logtx=f"serializable-{records}",
-            baseline=f"read_committed-{records}",
-            target=0.5,
-        )
-        for records in TRANSACTIONS
-    ),
-    prepare=prepare,
-    finish=finish,
-)
+
+_SIDES: Final = (ReadCommitted, Serializable)
+SERIALIZABLE_99: Final = _scenario(99, quick=True)
+SERIALIZABLE_9: Final = _scenario(9)

@@ -2,172 +2,100 @@
 
 from __future__ import annotations
 
-import time
-from collections import deque
-from concurrent.futures import Future
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
-import confluent_kafka
+from ..clients import PRODUCER, shown
+from ..model import Better, Comparison, Curve, Picture, Point, Scenario
+from .fleet import PERCENTILES, VALUE, Fleet, finish, prepare
 
-import logtx
-
-from ..clients import (
-    CONNECT_TIMEOUT_S,
-    PRODUCER,
-    delete_topics,
-    kafka_producer,
-    logtx_producer,
-    make_topic,
-    shown,
-)
-from ..model import Better, Comparison, Context, Sample, Scenario
-from ..stats import percentile
-
-TOPICS: Final = {"kafka": "bench-small-kafka", "logtx": "bench-small-logtx"}
-VALUE: Final = b"x" * 100
 SECONDS: Final = 1.0
-WARM_UP_ROUNDS: Final = 4
+WARM_UP_ROUNDS: Final = 3
 """A new broker is three times as fast after some seconds of small transactions."""
-IN_FLIGHT: Final = 64
+IN_FLIGHT: Final = (1, 8, 64, 256, 1_000)
+"""Transactions of one producer."""
+PRODUCERS: Final = (1, 8, 64, 128)
+"""As the target names them: Kafka's best is looked for among these."""
+PROCESSES: Final = (1, 2)
+"""That they are spread over."""
+BEST_IN_FLIGHT: Final = (64, 256)
 
-
-def _sample(latencies_s: list[float], seconds: float, *, in_ms: bool) -> Sample:
-    p50_ms = percentile(latencies_s, 50) * 1e3
-    rate = len(latencies_s) / seconds
-    notes = {
-        "transactions": float(len(latencies_s)),
-        "transactions/s": rate,
-        "p50 ms": p50_ms,
-        "p99 ms": percentile(latencies_s, 99) * 1e3,
-    }
-    return Sample(p50_ms if in_ms else rate, notes)
-
-
-class _OneAfterAnother:
-    """begin, two records, commit; the same calls on both sides."""
-
-    in_ms = True
-    topic = ""
-
-    def __init__(self, context: Context) -> None:
-        self.context = context
-        self.producer: Any = None
-
-    def measure(self) -> Sample:
-        """Run one round."""
-        producer, topic, clock = self.producer, self.topic, time.perf_counter
-        latencies: list[float] = []
-        started = clock()
-        until = started + self.context.sized(SECONDS, 0.2)
-        while (began := clock()) < until:
-            producer.begin_transaction()
-            producer.produce(topic, VALUE, partition=0)
-            producer.produce(topic, VALUE, partition=1)
-            producer.commit_transaction(CONNECT_TIMEOUT_S)
-            latencies.append(clock() - began)
-        return _sample(latencies, clock() - started, in_ms=self.in_ms)
-
-
-class KafkaSequential(_OneAfterAnother):
-    """Kafka's transactions."""
-
-    topic = TOPICS["kafka"]
-    producer: confluent_kafka.Producer
-
-    def open(self) -> None:
-        """Connect."""
-        servers = self.context.bootstrap_servers
-        self.producer = kafka_producer(servers, f"bench-{type(self).__name__}")
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class KafkaRate(KafkaSequential):
-    """The same, as a rate."""
-
-    in_ms = False
-
-
-class LogtxSequential(_OneAfterAnother):
-    """logtx's, one after another."""
-
-    topic = TOPICS["logtx"]
-    producer: logtx.Producer
-
-    def open(self) -> None:
-        """Connect."""
-        servers = self.context.bootstrap_servers
-        self.producer = logtx_producer(servers, f"bench-{type(self).__name__}")
-
-    def close(self) -> None:
-        """Disconnect."""
-        self.producer.close()
-
-
-class LogtxPipelined(LogtxSequential):
-    """logtx's, 64 in flight."""
-
-    def measure(self) -> Sample:
-        """Run one round: a new transaction begins when the oldest is decided."""
-        producer, topic, clock = self.producer, self.topic, time.perf_counter
-        flying: deque[tuple[float, Future[Any]]] = deque()
-        latencies: list[float] = []
-
-        def land() -> None:
-            began, future = flying.popleft()
-            future.result(CONNECT_TIMEOUT_S)
-            latencies.append(clock() - began)
-
-        started = clock()
-        until = started + self.context.sized(SECONDS, 0.2)
-        while (began := clock()) < until:
-            transaction = producer.begin_transaction()
-            transaction.produce(topic, VALUE, partition=0)
-            transaction.produce(topic, VALUE, partition=1)
-            flying.append((began, transaction.commit_async()))
-            if len(flying) >= IN_FLIGHT:
-                land()
-        while flying:
-            land()
-        return _sample(latencies, clock() - started, in_ms=False)
-
-
-def prepare(context: Context) -> None:
-    """Create a topic of two partitions for each side."""
-    for topic in TOPICS.values():
-        make_topic(context.bootstrap_servers, topic, 2)
-
-
-def finish(context: Context) -> None:
-    """Delete them."""
-    delete_topics(context.bootstrap_servers, list(TOPICS.values()))
-
-
-_SETTINGS: Final = (shown(PRODUCER), "values of 100 bytes, no keys, one broker, one producer")
+_SETTINGS: Final = (shown(PRODUCER), f"values of {len(VALUE)} bytes, no keys, one broker")
+_fleet = partial(Fleet, seconds=SECONDS)
+_KAFKA: Final = tuple("kafka" if n == 1 else f"kafka-{n}" for n in PRODUCERS)
+_ONE: Final = tuple(f"logtx-{n}" for n in BEST_IN_FLIGHT)
 
 PIPELINED: Final = Scenario(
     name="pipelined",
-    title="Small transactions, 64 in flight",
+    title="Small transactions, many in flight",
     unit="transactions/s",
     better=Better.HIGHER,
     method=(
-        "One producer, transactions of 2 records in 2 partitions, for 1 s a round. Kafka's run "
-        "one after another, for a producer of Kafka has one at a time. Of logtx's 64 are in "
-        "flight: the next begins when the oldest is decided. Measured: transactions decided, "
-        "over the time from the first begin to the last acknowledged commit."
+        "Transactions of 2 records in 2 partitions, for some seconds a round. A producer of Kafka "
+        "has one transaction at a time, so its transactions run one after another, by "
+        f"{', '.join(map(str, PRODUCERS))} producers, which are threads of one process: its best "
+        "is that of the number with the best median. Of logtx one producer has 64 or 256 in "
+        "flight: the next begins when the oldest is decided; two such producers of 64 in processes "
+        "of their own show what the coordinator takes. Measured: transactions decided, over the "
+        "time from the first begin to the last acknowledged commit. CPU is that of all processes: "
+        "broker, coordinator, and the side's own."
     ),
     settings=_SETTINGS,
-    sides={"kafka": KafkaRate, "logtx": LogtxPipelined},
+    sides={
+        **{
+            name: partial(_fleet, kind="kafka", producers=n)
+            for name, n in zip(_KAFKA, PRODUCERS, strict=True)
+        },
+        **{f"logtx-{n}": partial(_fleet, kind="logtx", in_flight=n) for n in BEST_IN_FLIGHT},
+        "logtx-two": partial(_fleet, kind="logtx", producers=2, processes=2, in_flight=64),
+    },
     comparisons=(
         Comparison(
-            title="2 records in 2 partitions, 64 in flight", kafka="kafka", logtx="logtx", target=5
+            title="2 records in 2 partitions, 64 in flight, beside one producer of Kafka",
+            kafka="kafka",
+            logtx="logtx-64",
+            target=5,
+        ),
+        Comparison(
+            title="one producer, 64 or 256 in flight, beside one producer of Kafka",
+            kafka="kafka",
+            logtx=_ONE,
+            target=25,
+        ),
+        Comparison(
+            title="one producer, 64 or 256 in flight, beside Kafka's best number of producers",
+            kafka=_KAFKA,
+            logtx=_ONE,
+            target=4,
+        ),
+        Comparison(
+            title="coordinator: most small transactions, clients and broker beside it",
+            logtx=(*_ONE, "logtx-two"),
+            floor=8_000,
+        ),
+        Comparison(
+            title="coordinator's CPU per 1,000 transactions, 64 in flight",
+            logtx="logtx-64",
+            note="coordinator CPU s per 1,000",
+            unit="s",
+            better=Better.LOWER,
+        ),
+        Comparison(
+            title="all processes' CPU per 1,000 transactions, 64 in flight",
+            kafka="kafka",
+            logtx="logtx-64",
+            note="all CPU s per 1,000",
+            unit="s",
+            better=Better.LOWER,
         ),
     ),
     prepare=prepare,
     finish=finish,
     warm_up_rounds=WARM_UP_ROUNDS,
+    quick=True,
 )
+
+_PERCENTILE_NOTES: Final = tuple(f"p{p:g} ms" for p in PERCENTILES)
 
 SEQUENTIAL: Final = Scenario(
     name="sequential",
@@ -175,21 +103,129 @@ SEQUENTIAL: Final = Scenario(
     unit="ms",
     better=Better.LOWER,
     method=(
-        "One producer, transactions of 2 records in 2 partitions, one after another for 1 s a "
-        "round, by the same calls on both sides. Measured: p50 of the time from begin to the "
-        "acknowledged commit."
+        "One producer, transactions of 2 records in 2 partitions, one after another for some "
+        "seconds a round, by the same calls on both sides. Measured: the time from begin to the "
+        "acknowledged commit, p50 and p99 of each round."
     ),
     settings=_SETTINGS,
-    sides={"kafka": KafkaSequential, "logtx": LogtxSequential},
+    sides={
+        kind: partial(_fleet, kind=kind, seconds=2 * SECONDS, in_ms=True)
+        for kind in ("kafka", "logtx")
+    },
     comparisons=(
         Comparison(
             title="2 records in 2 partitions, one after another, p50",
             kafka="kafka",
             logtx="logtx",
-            target=1,
+            target=0.9,
+        ),
+        Comparison(
+            title="2 records in 2 partitions, one after another, p99",
+            kafka="kafka",
+            logtx="logtx",
+            note="p99 ms",
+            target=0.5,
         ),
     ),
     prepare=prepare,
     finish=finish,
     warm_up_rounds=WARM_UP_ROUNDS,
+    quick=True,
+    picture=Picture(
+        x="of the transactions",
+        y="begin to acknowledged commit, ms",
+        curves=[
+            Curve(label, [Point(n.removesuffix(" ms"), kind, n) for n in _PERCENTILE_NOTES])
+            for kind, label in (("kafka", "Kafka"), ("logtx", "logtx"))
+        ],
+    ),
+)
+
+IN_FLIGHT_SCENARIO: Final = Scenario(
+    name="in-flight",
+    title="Small transactions by how many are in flight",
+    unit="transactions/s",
+    better=Better.HIGHER,
+    method=(
+        "One producer, transactions of 2 records in 2 partitions, for 1 s a round. Of logtx's "
+        f"{', '.join(f'{n:,}' for n in IN_FLIGHT)} are in flight. Measured as above."
+    ),
+    settings=_SETTINGS,
+    sides={
+        "kafka": partial(_fleet, kind="kafka"),
+        **{f"logtx-{n}": partial(_fleet, kind="logtx", in_flight=n) for n in IN_FLIGHT},
+    },
+    comparisons=tuple(
+        Comparison(title=f"one producer, {n:,} in flight", kafka="kafka", logtx=f"logtx-{n}")
+        for n in IN_FLIGHT
+    ),
+    prepare=prepare,
+    finish=finish,
+    warm_up_rounds=2,
+    picture=Picture(
+        x="transactions in flight, of one producer",
+        y="transactions/s",
+        curves=[
+            Curve("logtx", [Point(n, f"logtx-{n}") for n in IN_FLIGHT]),
+            Curve("Kafka, which has one", [Point(n, "kafka") for n in IN_FLIGHT]),
+        ],
+    ),
+)
+
+
+def _spread(kind: str, producers: int, processes: int) -> str:
+    return f"{kind}-{producers}" + (f"-in-{processes}" if processes > 1 else "")
+
+
+def _spreads(kind: str, producers: int) -> tuple[str, ...]:
+    return tuple(_spread(kind, producers, p) for p in PROCESSES if producers % p == 0)
+
+
+_BY_PRODUCERS: Final = [
+    (kind, n, p) for n in PRODUCERS for p in PROCESSES if n % p == 0 for kind in ("kafka", "logtx")
+]
+_WHERE: Final = {1: "in one process", 2: "in two processes"}
+
+BY_PRODUCERS: Final = Scenario(
+    name="producers",
+    title="Small transactions by number of producers",
+    unit="transactions/s",
+    better=Better.HIGHER,
+    method=(
+        "Producers in threads of one process, or spread over two (one for each core), each with "
+        "transactions of 2 records in 2 partitions one after another, by the same calls on both "
+        "sides, for 1 s a round after 2 transactions each that are not counted. The table has the "
+        "better of the two for each side; the picture both. Several of logtx's connect anew for "
+        "each round, for idle ones ping their coordinator. Measured: transactions committed by "
+        "all, over the time from the first begin to the last acknowledged commit."
+    ),
+    settings=_SETTINGS,
+    sides={
+        _spread(kind, n, p): partial(
+            _fleet, kind=kind, producers=n, processes=p, anew=kind == "logtx" and n > 1
+        )
+        for kind, n, p in _BY_PRODUCERS
+    },
+    comparisons=tuple(
+        Comparison(
+            title=f"{n} producer{'s' if n > 1 else ''}, each one after another",
+            kafka=_spreads("kafka", n),
+            logtx=_spreads("logtx", n),
+        )
+        for n in PRODUCERS
+    ),
+    prepare=prepare,
+    finish=finish,
+    picture=Picture(
+        x="producers",
+        y="transactions/s",
+        curves=[
+            Curve(
+                f"{label}, {_WHERE[p]}",
+                [Point(n, _spread(kind, n, p)) for n in PRODUCERS if n % p == 0],
+            )
+            for kind, label in (("kafka", "Kafka"), ("logtx", "logtx"))
+            for p in PROCESSES
+        ],
+    ),
 )

@@ -32,7 +32,7 @@ RECORDS: Final = 100
 TRANSACTIONS: Final = 2_000
 """In the backlog: more than a round gets through."""
 SECONDS: Final = 1.0
-WARM_UP_ROUNDS: Final = 2
+WARM_UP_ROUNDS: Final = 1
 IN_FLIGHT: Final = 8
 VALUE: Final = b"x" * 100
 KAFKA_TUNED: Final = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 10}
@@ -259,4 +259,5 @@ TRANSFORM: Final = Scenario(
     prepare=prepare,
     finish=finish,
     warm_up_rounds=WARM_UP_ROUNDS,
+    quick=True,
 )

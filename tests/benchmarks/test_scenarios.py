@@ -2,126 +2,133 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from logtx.benchmarks import document
-from logtx.benchmarks.cluster import cluster
-from logtx.benchmarks.model import Context, Json
-from logtx.benchmarks.report import circumstances, to_json
-from logtx.benchmarks.runner import run, steps
-from logtx.benchmarks.scenarios import SCENARIOS
+from logtx.benchmarks.cluster import Cluster, started
+from logtx.benchmarks.model import Comparison, Context, Scenario
+from logtx.benchmarks.report import to_json
+from logtx.benchmarks.runner import Result, run, steps
+from logtx.benchmarks.scenarios import QUICK, SCENARIOS, growth
 from logtx.integration.pytest_plugin import ExistingKafka
+
+SCALE = 0.001
+FEW: dict[str, tuple[str, ...]] = {
+    "pipelined": ("kafka-8", "logtx-64", "logtx-two"),
+    "sequential": ("kafka", "logtx"),
+    "producers": ("kafka-8-in-2", "logtx-8"),
+    "bulk-100": ("kafka", "logtx", "idempotent"),
+    "bulk-sizes-1000": ("kafka-10", "logtx-10"),
+    "consumption-100": ("kafka", "logtx"),
+    "serializable-9": ("read_committed", "serializable"),
+    "latency": ("kafka", "logtx", "logtx-beside-open"),
+    "transform": ("kafka", "logtx", "logtx-pipelined"),
+    "open": ("open-10",),
+    "open-consumption": ("open-10",),
+    "partitions": ("kafka-64", "logtx-64"),
+}
+"""One of each kind, and the sides that differ by more than a number."""
+
+
+def few(scenario: Scenario, kept: Sequence[str]) -> Scenario:
+    """A scenario with some of its sides, and the comparisons that are left of it."""
+
+    def of(sides: str | tuple[str, ...] | None) -> str | tuple[str, ...] | None:
+        if sides is None or isinstance(sides, str):
+            return sides
+        return tuple(side for side in sides if side in kept)
+
+    def left(comparison: Comparison) -> bool:
+        named = (comparison.logtx, comparison.kafka, comparison.baseline)
+        return all(n in kept if isinstance(n, str) else n is None or n for n in named)
+
+    narrowed = (
+        replace(each, logtx=of(each.logtx), kafka=of(each.kafka)) for each in scenario.comparisons
+    )
+    return replace(
+        scenario,
+        sides={name: scenario.sides[name] for name in kept},
+        comparisons=tuple(each for each in narrowed if left(each)),
+        picture=None,
+        # Without warm-up it takes half as long.
+        warm_up_rounds=0,
+    )
+
+
+@pytest.fixture
+def cluster(logtx_kafka: ExistingKafka) -> Iterator[Cluster]:
+    """A coordinator of its own, on the session's broker."""
+    with started(logtx_kafka.bootstrap_servers) as found:
+        yield found
+
+
+def run_all(
+    cluster: Cluster, scenarios: Sequence[Scenario], told: list[str], profiled: str = ""
+) -> list[Result]:
+    servers, pids = cluster.bootstrap_servers, cluster.pids
+    context = Context(bootstrap_servers=servers, scale=SCALE, pids=pids)
+    return [
+        run(
+            *(scenario, context, cluster.coordinator),
+            rounds=1,
+            profile=scenario.name == profiled,
+            step=told.append,
+        )
+        for scenario in scenarios
+    ]
 
 
 @pytest.mark.kafka
-@pytest.mark.timeout(300)
-def test_every_scenario_runs(logtx_kafka: ExistingKafka) -> None:
-    # Without warm-up it takes half as long.
-    scenarios = [replace(s, warm_up_rounds=0) for s in SCENARIOS.values()]
+@pytest.mark.timeout(400)
+def test_every_kind_of_scenario_runs(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "OPEN", growth.OPEN[:1])
+    scenarios = [few(SCENARIOS[name], sides) for name, sides in FEW.items()]
     told: list[str] = []
-    results = []
-    with cluster(logtx_kafka.bootstrap_servers) as (servers, coordinator):
-        context = Context(bootstrap_servers=servers, scale=0.001)
-        for scenario in scenarios:
-            # A look at where the time goes, for one of them.
-            profile = scenario.name == "pipelined"
-            results.append(
-                run(scenario, context, coordinator, rounds=1, profile=profile, step=told.append)
-            )
+    # A look at where the time goes, for one of them.
+    results = run_all(cluster, scenarios, told, profiled="sequential")
     assert len(told) == sum(steps(scenario, 1) for scenario in scenarios)
     for result in results:
-        assert all(sample.value > 0 for side in result.samples.values() for sample in side)
+        for samples in result.samples.values():
+            assert all(sample.value > 0 for sample in samples)
+            assert all(sample.notes["coordinator CPU s"] >= 0 for sample in samples)
     (profiled,) = (p for result in results for p in result.profiles)
     assert profiled.client
     assert profiled.coordinator
-    found = to_json(results, rounds=1, scale=0.001, kafka="test")
-    text = document.render(found)
+    text = document.render({"scenarios": to_json(results, rounds=1, scale=SCALE, kafka="test")})
     assert all(scenario.title in text for scenario in scenarios)
 
 
-def test_the_document_names_every_line_and_what_was_missed() -> None:
-    spread = {"median": 1.0, "least": 0.5, "most": 2.0}
-    line: Json = {
-        "title": "a line",
-        "kafka": spread,
-        "logtx": spread,
-        "ratio": spread,
-        "target": 5,
-        "met": False,
-    }
-    thread: Json = {
-        "name": "MainThread",
-        "native": False,
-        "share": 0.5,
-        "lines": [["a.py:1 f", 0.25]],
-        "functions": [],
-    }
-    text = document.render(
-        {
-            "measured": "2026-01-01",
-            "rounds": 5,
-            "machine": {"cores": 2, "architecture": "x86_64", "system": "Linux"},
-            "versions": {"Kafka": "4.1.0"},
-            "scenarios": [
-                {
-                    "title": "A scenario",
-                    "unit": "ms",
-                    "better": "higher",
-                    "method": "How.",
-                    "settings": ["acks=all"],
-                    "lines": [line],
-                    "profiles": [
-                        {"side": "logtx", "value": 1.0, "processes": {"client": [thread]}}
-                    ],
-                }
-            ],
-        }
-    )
-    assert (
-        "| a line | ms | 1 (0.5 to 2) | 1 (0.5 to 2) | 1.00 (0.50 to 2.00) | ≥ 5 | **missed** |\n"
-    ) in text
-    assert "Missed: a line." in text
-    assert "| MainThread | 50% | 25% `a.py:1 f` |" in text
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_runs_with_all_its_sides(cluster: Cluster, name: str) -> None:
+    (result,) = run_all(cluster, [replace(SCENARIOS[name], warm_up_rounds=0)], [])
+    (shown,) = to_json([result], rounds=1, scale=SCALE, kafka="test")
+    assert len(shown["lines"]) == len(SCENARIOS[name].comparisons)
+    assert (shown["picture"] is None) == (SCENARIOS[name].picture is None)
 
 
-def test_chapters_of_other_benchmarks_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document, "RESULTS", tmp_path / "benchmarks.json")
-    monkeypatch.setattr(document, "DOCUMENT", tmp_path / "benchmarks.md")
-    monkeypatch.setattr(document, "PLOT", tmp_path / "benchmarks.png")
-    scenarios = to_json([], rounds=1, scale=1.0, kafka="test")
-    document.RESULTS.write_text(json.dumps(scenarios))
-    tables = [{"columns": ["what", "ms"], "rows": [["kill -9", "240"]]}]
-    for name in ("recovery", "failover"):
-        chapter = {"title": name.title(), "method": "How.", "tables": tables}
-        document.write_chapter(name, {**circumstances("test"), **chapter})
-    spread = {"median": 1.0, "least": 0.5, "most": 2.0}
-    line: Json = {
-        "title": "a line",
-        "kafka": None,
-        "logtx": spread,
-        "ratio": spread,
-        "target": 0.5,
-        "met": True,
-    }
-    measured: Json = {
-        "title": "A scenario",
-        "unit": "records/s",
-        "better": "higher",
-        "method": "How.",
-        "settings": [],
-        "lines": [line],
-        "profiles": [],
-    }
-    document.write({**scenarios, "rounds": 7, "scenarios": [measured]})
-    assert document.PLOT.read_bytes().startswith(b"\x89PNG")
-    found = json.loads(document.RESULTS.read_text())
-    assert list(found["chapters"]) == ["failover", "recovery"]
-    assert found["rounds"] == 7
-    text = document.DOCUMENT.read_text()
-    # Kafka has no equal of it.
-    assert "| a line | records/s |  | 1 (0.5 to 2) | 1.00 (0.50 to 2.00) | ≥ 0.5 | met |" in text
-    assert text.index("# Failover") < text.index("| kill -9 | 240 |") < text.index("# Recovery")
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario_compares_and_draws_what_it_measures(name: str) -> None:
+    scenario = SCENARIOS[name]
+    for each in scenario.comparisons:
+        for sides in (each.logtx, each.kafka, each.baseline):
+            named = (sides,) if isinstance(sides, str) else sides or ()
+            assert set(named) <= scenario.sides.keys()
+        if each.target is not None:
+            assert each.kafka or each.baseline, "a ratio is to something"
+        assert (each.note is None) <= (each.unit is None), "a unit is of a note"
+    if scenario.picture is not None:
+        for curve in scenario.picture.curves:
+            assert {point.side for point in curve.points} <= scenario.sides.keys()
+
+
+def test_all_figures_that_the_quick_run_is_asked_for_have_a_target() -> None:
+    assert 5 < len(QUICK) < len(SCENARIOS)
+    for name in QUICK:
+        asked = SCENARIOS[name].comparisons
+        assert any(c.target is not None or c.floor is not None for c in asked), name
