@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
 
 import pytest
 from confluent_kafka import Producer
@@ -21,6 +23,33 @@ from logtx.journal.memory_log import MemoryLog
 
 MakeTopic = Callable[..., str]
 Append = Callable[..., list[int]]
+
+LONGEST: Final = (
+    "simulation/test_simulation.py",
+    "simulation/test_mutations.py",
+    "integration/test_demo_runs.py",
+    "benchmarks/test_scenarios.py",
+    "test_groups_kafka.py",
+    "integration/test_demo_faults.py",
+    "chaos/test_run.py",
+    "chaos/test_mutations.py",
+    "integration/spark/test_faults.py",
+    "integration/spark/test_sink.py",
+    "integration/spark/test_source.py",
+    "integration/test_demo_spark.py",
+    "search/test_search.py",
+    "test_failover_kafka.py",
+    "integration/test_cluster.py",
+    "integration/test_cli_up.py",
+)
+"""Files that take longest: begun last, one of them alone would keep everybody waiting."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, the others in their order."""
+    here = Path(__file__).parent
+    places = {here / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 @pytest.fixture(scope="session")

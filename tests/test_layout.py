@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from .conftest import LONGEST
+
 ROOT = Path(__file__).resolve().parent.parent
 
 PURE_MODULES = [
@@ -82,3 +84,8 @@ def test_imports_are_found_in_functions_too() -> None:
         "def f():\n    from time import sleep\n    import os.path, grpc.aio\nfrom . import uuid\n"
     )
     assert set(imported_packages(source)) == {"time", "os", "grpc"}
+
+
+@pytest.mark.parametrize("name", LONGEST)
+def test_a_file_that_is_begun_first_is_there(name: str) -> None:
+    assert (ROOT / "tests" / name).is_file()
