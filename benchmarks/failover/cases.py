@@ -90,7 +90,8 @@ class Bench:
     def joined(self, times: int, in_flight: int) -> Outcome:
         """(b) A second coordinator joins the first, and gets one of the two journal partitions.
 
-        A client commits in each, so that one of them stalls; the journal has two partitions.
+        A client commits in each, so that one of them stalls; the journal has two partitions, and
+        the clients have `in_flight` transactions in all.
         """
         outcome = Outcome(f"a coordinator joins{_shown(in_flight)}", 200, in_flight)
         groups = tuple(_name_in(partition, 2) for partition in range(2))
@@ -159,7 +160,8 @@ class Bench:
         self._step(f"{outcome.title}: {coordinators} coordinators start")
         options = ("--journal-partitions", str(self._journal_partitions))
         with Fleet(self._log, self._directory, coordinators, *options) as fleet:
-            committers = [self._committer(group, outcome.in_flight) for group in groups]
+            each = max(1, outcome.in_flight // len(groups))
+            committers = [self._committer(group, each) for group in groups]
             with ExitStack() as running:
                 for committer in committers:
                     running.enter_context(committer)
