@@ -79,7 +79,11 @@ def up(
         Path | None,
         typer.Option(help="Directory for records and logs. \\[default: ~/.local/share/logtx]"),
     ] = None,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the broker.")] = 9092,
+    brokers: Annotated[
+        int,
+        typer.Option(min=1, help="How many, at ports that follow each other. Of 3 any may die."),
+    ] = 1,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the (first) broker.")] = 9092,
     coordinator_port: Annotated[
         int, typer.Option(min=1, max=65535, help="Port of the (first) coordinator.")
     ] = 9095,
@@ -95,10 +99,13 @@ def up(
         bool, typer.Option("--no-coordinator", help="Start Kafka only.")
     ] = False,
 ) -> None:
-    """Run a local Kafka and a coordinator, or several, until Ctrl-C.
+    """Run a local Kafka and a coordinator, or several of each, until Ctrl-C.
 
     The first start downloads Apache Kafka (44 MB, verified by hash); it needs Java 17 or later.
     Records are kept in the data directory and are there again at the next start.
+
+    With 3 brokers each partition has 3 replicas. A broker that dies (try `kill -9`) is reported,
+    and started again after 10 s; the others go on meanwhile.
 
     Examples:
 
@@ -106,27 +113,39 @@ def up(
     logtx up
     logtx up --topic orders:6 --topic payments:6
     logtx up --coordinators 3
+    logtx up --brokers 3 --data-dir /tmp/three
     logtx up --data-dir /tmp/try --port 19092 --coordinator-port 19095
     ```
     """
     from .cli_up import UpOptions, parse_topic, run_up
 
-    if coordinator_port + coordinators - 1 > _PORT_MAX:
+    broker_ports = _ports(port, brokers, "--port")
+    coordinator_ports = _ports(
+        coordinator_port, 0 if no_coordinator else coordinators, "--coordinator-port"
+    )
+    if both := sorted(set(broker_ports) & set(coordinator_ports)):
         raise typer.BadParameter(
-            f"{coordinators} ports from {coordinator_port} on go beyond {_PORT_MAX}",
+            f"port {both[0]} is that of a broker, too: brokers take {port} to {broker_ports[-1]}",
             param_hint="--coordinator-port",
         )
     run_up(
         UpOptions(
             data_dir=data_dir or data_home(),
+            brokers=brokers,
             port=port,
-            coordinator_ports=tuple(
-                coordinator_port + number for number in range(0 if no_coordinator else coordinators)
-            ),
+            coordinator_ports=tuple(coordinator_ports),
             topics=tuple(parse_topic(text) for text in topic or ()),
         ),
         console=Console(),
     )
+
+
+def _ports(first: int, count: int, option: str) -> range:
+    if first + count - 1 > _PORT_MAX:
+        raise typer.BadParameter(
+            f"{count} ports from {first} on go beyond {_PORT_MAX}", param_hint=option
+        )
+    return range(first, first + count)
 
 
 @app.command()
@@ -254,11 +273,13 @@ def demo(
         ),
     ] = False,
     spark: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--spark", help="Book by a streaming query of Spark, whose driver is killed twice."
+            "--spark/--no-spark",
+            help="Book by a streaming query of Spark alone, whose driver is killed twice; or by "
+            "workers alone. \\[default: by one after the other]",
         ),
-    ] = False,
+    ] = None,
     keep: Annotated[
         bool,
         typer.Option("--keep", help="Leave it running until Ctrl-C, to look around."),
@@ -282,28 +303,26 @@ def demo(
     With several coordinators, what a killed one did goes on at the others. With --chaos processes
     are also paused with SIGSTOP until others have replaced them, and woken as zombies.
 
-    With --spark a streaming query of Spark books them, and a Spark job recovers, audits and exports
-    what it left behind; the exported files are held to the flights'. Needs `logtx[demo,spark]`.
+    Then, on another Kafka, a streaming query of Spark books the same flights, and a Spark job
+    recovers, audits and exports what it left behind; the exported files are held to the flights'.
+    It needs `logtx[demo,spark]` and Java, and is left out where these are missing, with several
+    coordinators, and with --chaos.
 
-    Cancelled flights count: the ledger books flights as scheduled. 20,000 flights take 20 seconds
-    and are enough for every check; with fewer there are fewer kills.
+    Cancelled flights count: the ledger books flights as scheduled. 20,000 flights are enough for
+    every check; with fewer there are fewer kills.
 
     Examples:
 
     ```
     logtx demo
     logtx demo --flights 20000
-    logtx demo --flights 20000 --keep
+    logtx demo --flights 20000 --no-spark --keep
     logtx demo --flights 20000 --coordinators 3 --chaos
     logtx demo --flights 20000 --spark
     ```
     """
-    from .demo import DemoOptions
+    from .demo import DemoOptions, run_demo
 
-    if spark:
-        from .demo import run_spark_demo as run
-    else:
-        from .demo import run_demo as run
     options = DemoOptions(
         flights=flights,
         coordinators=coordinators,
@@ -313,7 +332,7 @@ def demo(
         data_dir=data_dir,
         bootstrap_servers=bootstrap_servers,
     )
-    raise typer.Exit(run(options))
+    raise typer.Exit(run_demo(options))
 
 
 def _on_sigterm(_signal: int, _frame: FrameType | None) -> None:

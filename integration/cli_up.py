@@ -1,4 +1,4 @@
-"""`logtx up`: a broker and coordinators, together until Ctrl-C."""
+"""`logtx up`: brokers and coordinators, together until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 import typer
 from rich.console import Console
 
-from .kafka.broker import LocalKafka
 from .kafka.child import last_lines, spawn
-from .kafka.datadir import HOST, check_port
-from .kafka.errors import BrokerStartError, DataDirError, LocalKafkaError
+from .kafka.cluster import LocalCluster
+from .kafka.errors import DataDirError, LocalKafkaError
+from .kafka.keeper import RESTART_AFTER_S, Keeper
+from .kafka.ports import HOST, check_port
 from .kafka.topics import create_topic
 
 _READY: Final = b"coordinator ready on "
@@ -37,10 +39,12 @@ class UpOptions:
 
     data_dir: Path
     port: int
+    """Of the first broker; the others' follow it."""
     coordinator_ports: tuple[int, ...]
     """One of each coordinator; there may be none."""
     topics: tuple[tuple[str, int], ...]
     """Name and partition count of each topic to create."""
+    brokers: int = 1
 
 
 def parse_topic(text: str) -> tuple[str, int]:
@@ -54,13 +58,14 @@ def parse_topic(text: str) -> tuple[str, int]:
 
 
 def run_up(options: UpOptions, *, console: Console) -> None:
-    """Run until KeyboardInterrupt, then stop the coordinators and the broker, in this order.
+    """Run until KeyboardInterrupt, then stop the coordinators and the brokers, in this order.
 
-    Raises a LocalKafkaError if anything cannot be started, or dies; then all are stopped.
+    Raises a LocalKafkaError if anything cannot be started, or dies; then all are stopped. One of
+    several brokers may die: it is reported, and started again.
     """
     for port in options.coordinator_ports:
         check_port(port)  # before the seconds that Kafka takes
-    kafka = LocalKafka(options.data_dir / "kafka", port=options.port)
+    kafka = LocalCluster(options.data_dir / "kafka", brokers=options.brokers, port=options.port)
     with console.status("Starting Kafka …"):
         kafka.start()
     children: list[_Coordinator] = []
@@ -74,16 +79,23 @@ def run_up(options: UpOptions, *, console: Console) -> None:
         with console.status("Starting coordinators …"):
             for child in children:
                 child.await_ready()
-        _print_ready(console, options, kafka.bootstrap_servers)
-        _watch(kafka, children)
+        _print_ready(console, options, kafka)
+        _watch(Keeper(kafka, lambda line: _say(console, line)), children)
     except KeyboardInterrupt:
         console.print("Stopping.")
     finally:
         _stop(kafka, children)
 
 
-def _print_ready(console: Console, options: UpOptions, bootstrap_servers: str) -> None:
-    console.print(f"[green]Kafka is ready.[/green] bootstrap.servers = {bootstrap_servers}")
+def _print_ready(console: Console, options: UpOptions, kafka: LocalCluster) -> None:
+    servers = kafka.bootstrap_servers
+    console.print(f"[green]Kafka is ready.[/green] bootstrap.servers = {servers}", soft_wrap=True)
+    if len(kafka.brokers) > 1:
+        processes = ", ".join(f"{broker.id} (process {broker.pid})" for broker in kafka.brokers)
+        console.print(
+            f"Brokers {processes}: one that dies is started again after {RESTART_AFTER_S:g} s.",
+            soft_wrap=True,
+        )
     if options.coordinator_ports:
         addresses = ", ".join(f"{HOST}:{port}" for port in options.coordinator_ports)
         who = (
@@ -96,7 +108,7 @@ def _print_ready(console: Console, options: UpOptions, bootstrap_servers: str) -
             "Clients find coordinators by themselves; they need the bootstrap address only:\n"
         )
         console.print(
-            f'    logtx.Producer({{"bootstrap.servers": "{bootstrap_servers}", '
+            f'    logtx.Producer({{"bootstrap.servers": "{servers}", '
             '"transactional.id": "worker-1"})\n',
             markup=False,
             highlight=False,
@@ -107,18 +119,19 @@ def _print_ready(console: Console, options: UpOptions, bootstrap_servers: str) -
     console.print(f"Records and logs are in {options.data_dir}. Ctrl-C stops it.", soft_wrap=True)
 
 
-def _watch(kafka: LocalKafka, children: Sequence[_Coordinator]) -> None:
+def _watch(keeper: Keeper, children: Sequence[_Coordinator]) -> None:
     while True:
         time.sleep(_POLL_S)
         for child in children:
             child.check()
-        if not kafka.is_running:
-            raise BrokerStartError(
-                f"Kafka ended by itself; its log is {kafka.log_path}.", kafka.log_tail()
-            )
+        keeper.look()
 
 
-def _stop(kafka: LocalKafka, children: Sequence[_Coordinator]) -> None:
+def _say(console: Console, line: str) -> None:
+    console.print(f"{datetime.now():%H:%M:%S} {line}", markup=False, soft_wrap=True)
+
+
+def _stop(kafka: LocalCluster, children: Sequence[_Coordinator]) -> None:
     try:
         for child in children:
             child.ask_to_stop()

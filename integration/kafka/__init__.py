@@ -17,8 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .broker import LocalKafka
-    from .cluster import LocalCluster
+    from .cluster import LocalCluster, LocalKafka
     from .errors import LocalKafkaError
     from .node import Broker
     from .topics import create_topic
@@ -28,7 +27,7 @@ __all__ = ["Broker", "LocalCluster", "LocalKafka", "LocalKafkaError", "create_to
 _HOMES = {
     "Broker": ".node",
     "LocalCluster": ".cluster",
-    "LocalKafka": ".broker",
+    "LocalKafka": ".cluster",
     "LocalKafkaError": ".errors",
     "create_topic": ".topics",
 }

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Mapping
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ClusterMetadata
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._metadata import ClusterMetadata
 from confluent_kafka.cimpl import NewTopic
 
 from .errors import TopicError
 from .ports import accepts
 
-_CONNECT_TIMEOUT_S: Final = 0.5
 _METADATA_TIMEOUT_S: Final = 5.0
 _POLL_S: Final = 0.02
 
@@ -28,21 +27,6 @@ def _admin(bootstrap_servers: str) -> AdminClient:
             "reconnect.backoff.max.ms": 200,
         }
     )
-
-
-def answers(bootstrap_servers: str, cluster_id: str) -> bool:
-    """Whether the broker of this cluster answers a metadata request there."""
-    host, _, port = bootstrap_servers.rpartition(":")
-    try:
-        # A refused connection costs 0.1 ms, a client 10 ms and a thread.
-        socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S).close()
-    except OSError:
-        return False
-    try:
-        metadata = _admin(bootstrap_servers).list_topics(timeout=_METADATA_TIMEOUT_S)
-    except KafkaException:
-        return False
-    return bool(metadata.brokers) and metadata.cluster_id == cluster_id
 
 
 def live_brokers(server: str, cluster_id: str) -> frozenset[int]:

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-from logtx.integration.kafka import LocalKafka, broker, create_topic
-from logtx.integration.kafka.datadir import HOST
+from logtx.integration.kafka import LocalKafka, create_topic
 from logtx.integration.kafka.errors import (
     BrokerNotRunningError,
     BrokerStartError,
@@ -23,26 +22,9 @@ from logtx.integration.kafka.errors import (
     PortInUseError,
     TopicError,
 )
+from logtx.integration.kafka.ports import HOST
 
-FAKE_JAVA = """#!/bin/sh
-case "$*" in
-*StorageTool*) {format} ;;
-*) {run} ;;
-esac
-"""
-
-
-def fake_java(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, format: str = "exit 0", run: str = "exit 0"
-) -> None:
-    """Put a `java` on the PATH that runs these shell commands instead of Kafka."""
-    program = tmp_path / "jdk" / "bin" / "java"
-    program.parent.mkdir(parents=True)
-    program.write_text(FAKE_JAVA.format(format=format, run=run))
-    program.chmod(0o755)
-    (tmp_path / "jdk" / "release").write_text('JAVA_VERSION="17"\n')
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
-    monkeypatch.setattr(broker, "ensure_jars", list)
+from .fake_java import fake_java
 
 
 def test_missing_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,23 +93,14 @@ def test_demo_gets_its_options_and_gives_its_status(monkeypatch: pytest.MonkeyPa
     fake_module(monkeypatch, "logtx.integration.demo", run_demo=run_demo, DemoOptions=DemoOptions)
     assert run_main(monkeypatch, "demo", "--flights", "5", "--keep", "--data-dir", "d") == 7
     assert run_main(monkeypatch, "demo", "--coordinators", "2", "--chaos") == 7
+    assert run_main(monkeypatch, "demo", "--spark") == 7
+    assert run_main(monkeypatch, "demo", "--no-spark") == 7
     assert seen == [
         DemoOptions(flights=5, keep=True, data_dir=Path("d")),
         DemoOptions(coordinators=2, chaos=True),
+        DemoOptions(spark=True),
+        DemoOptions(spark=False),
     ]
-
-
-def test_the_spark_demo_gets_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[DemoOptions] = []
-
-    def run_spark_demo(options: DemoOptions) -> int:
-        seen.append(options)
-        return 7
-
-    given = {"run_spark_demo": run_spark_demo, "DemoOptions": DemoOptions}
-    fake_module(monkeypatch, "logtx.integration.demo", **given)
-    assert run_main(monkeypatch, "demo", "--spark", "--flights", "5") == 7
-    assert seen == [DemoOptions(flights=5, spark=True)]
 
 
 def test_up_gets_a_port_for_each_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +116,23 @@ def test_up_gets_a_port_for_each_coordinator(monkeypatch: pytest.MonkeyPatch) ->
     assert run_main(monkeypatch, "up", "--no-coordinator") == 0
     assert [o.coordinator_ports for o in seen] == [(9095,), (65533, 65534, 65535), ()]
     assert run_main(monkeypatch, "up", "--coordinators", "3", "--coordinator-port", "65534") == 2
+
+
+def test_up_gets_a_port_for_each_broker(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[UpOptions] = []
+    monkeypatch.setattr(
+        "logtx.integration.cli_up.run_up", lambda options, **_console: seen.append(options)
+    )
+    assert run_main(monkeypatch, "up") == 0
+    assert run_main(monkeypatch, "up", "--brokers", "3") == 0
+    assert run_main(monkeypatch, "up", "--brokers", "4", "--no-coordinator") == 0
+    assert [(o.brokers, o.port) for o in seen] == [(1, 9092), (3, 9092), (4, 9092)]
+    assert run_main(monkeypatch, "up", "--brokers", "4") == 2
+    assert "port 9095 is that of a broker, too" in capsys.readouterr().err
+    assert run_main(monkeypatch, "up", "--brokers", "3", "--port", "65534") == 2
+    assert run_main(monkeypatch, "up", "--brokers", "0") == 2
 
 
 def test_coordinator_passes_on_only_what_was_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import typer
+from confluent_kafka.admin import AdminClient
 from rich.console import Console
 
+import logtx
 from logtx.integration import cli_up
 from logtx.integration.cli_up import CoordinatorDiedError, UpOptions, parse_topic, run_up
 from logtx.integration.kafka.child import spawn
-from logtx.integration.kafka.datadir import pick_ports
 from logtx.integration.kafka.errors import BrokerStartError, PortInUseError
+from logtx.integration.kafka.ports import is_free, pick_ports
 
 READY = "echo coordinator ready on 127.0.0.1:1;"
 
 
 class FakeKafka:
-    """Runs for so many checks, and notes what was done to it."""
+    """One broker that runs for so many checks; notes what was done to it."""
 
+    id = 1
     log_path = Path("server.log")
     bootstrap_servers = "127.0.0.1:9"
 
     def __init__(self, events: list[str], checks: int) -> None:
         self._events = events
         self._checks = checks
+        self.brokers = [self]
 
     def start(self) -> None:
         self._events.append("start")
@@ -71,7 +77,7 @@ def up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: list[str]) -> Up
 
         monkeypatch.setattr(cli_up, "spawn", start)
         monkeypatch.setattr(
-            cli_up, "LocalKafka", lambda *_args, **_options: FakeKafka(events, checks)
+            cli_up, "LocalCluster", lambda *_args, **_options: FakeKafka(events, checks)
         )
         options = UpOptions(
             data_dir=tmp_path,
@@ -173,21 +179,39 @@ def test_bad_topics_are_refused(text: str) -> None:
         parse_topic(text)
 
 
-@pytest.mark.kafka
-def test_the_whole_command_until_ctrl_c(tmp_path: Path) -> None:
-    (port,) = pick_ports(1)
-    arguments = ["up", "--no-coordinator", "--port", str(port), "--data-dir", str(tmp_path)]
+@contextmanager
+def running_up(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], Callable[[str], str]]]:
+    """The command, and a way to read what it says up to a pattern."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "logtx", *arguments, "--topic", "orders:3"],
+        [sys.executable, "-m", "logtx", "up", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
     assert process.stdout is not None
-    try:
+    output = process.stdout
+
+    def read_to(pattern: str) -> str:
         shown = ""
-        while "Ctrl-C stops it" not in shown and (line := process.stdout.readline()):
+        while not re.search(pattern, shown):
+            line = output.readline()
+            assert line, f"ended without {pattern!r}: {shown}"
             shown += line
+        return shown
+
+    try:
+        yield process, read_to
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.kafka
+def test_the_whole_command_until_ctrl_c(tmp_path: Path) -> None:
+    (port,) = pick_ports(1)
+    arguments = ["--no-coordinator", "--port", str(port), "--data-dir", str(tmp_path)]
+    with running_up(*arguments, "--topic", "orders:3") as (process, read_to):
+        shown = read_to("Ctrl-C stops it")
         assert f"bootstrap.servers = 127.0.0.1:{port}" in shown
         assert "Topic orders has 3 partitions." in shown
         started = time.monotonic()
@@ -196,6 +220,42 @@ def test_the_whole_command_until_ctrl_c(tmp_path: Path) -> None:
         assert process.returncode == 0, rest
         assert time.monotonic() - started < 20
         assert (tmp_path / "kafka" / "data" / ".kafka_cleanshutdown").exists()
-    finally:
-        process.kill()
-        process.wait()
+
+
+@pytest.mark.kafka
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_one_of_three_brokers_is_killed_and_comes_back(tmp_path: Path) -> None:
+    first, coordinator_port = three_ports(), pick_ports(1)[0]
+    ports = ["--port", str(first), "--coordinator-port", str(coordinator_port)]
+    arguments = ["--brokers", "3", *ports, "--data-dir", str(tmp_path), "--topic", "orders"]
+    with running_up(*arguments) as (process, read_to):
+        shown = read_to("Ctrl-C stops it")
+        servers = ",".join(f"127.0.0.1:{first + number}" for number in range(3))
+        assert f"bootstrap.servers = {servers}" in shown
+        pids = re.findall(r"\d \(process (\d+)\)", shown)
+        assert len(pids) == 3
+        topics = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=10).topics
+        assert {len(topics[name].partitions[0].replicas) for name in topics} == {3}
+        assert "__transaction_control" in topics
+
+        os.kill(int(pids[1]), signal.SIGKILL)
+        assert re.search("Broker 2 was killed .SIGKILL.", read_to("started again in"))
+        producer = logtx.Producer({"bootstrap.servers": servers, "transactional.id": "worker"})
+        with producer, producer.begin_transaction(timeout=60) as txn:
+            txn.produce("orders", b"x")
+        assert "Broker 2 is back, as process" in read_to("is back")
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=60)[0]
+        assert process.returncode == 0, rest
+
+    with running_up("--no-coordinator", "--data-dir", str(tmp_path)) as (process, read_to):
+        assert "the records of 3 brokers, not of 1" in read_to("choose another data directory")
+
+
+def three_ports() -> int:
+    """The first of three ports that follow each other and are free."""
+    while True:
+        (first,) = pick_ports(1)
+        if is_free(first + 1) and is_free(first + 2):
+            return first
