@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar, cast
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     Consumer,
     ConsumerGroupTopicPartitions,
     KafkaError,
@@ -374,7 +375,12 @@ class KafkaLog:
 
         def ask(left_s: float) -> int:
             future = self._admin().list_offsets({key: spec}, request_timeout=left_s)[key]
-            return int(asking.result(future).offset)
+            offset = int(asking.result(future).offset)
+            if offset == OFFSET_INVALID:
+                # What librdkafka reports, as a success, of a partition whose leader broke the
+                # connection or was replaced before it answered.
+                raise KafkaException(KafkaError(KafkaError._TRANSPORT, "the leader did not answer"))
+            return offset
 
         return self._ask_leader(topic, partition, asking, ask)
 

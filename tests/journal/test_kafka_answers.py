@@ -1,0 +1,51 @@
+"""Answers of the admin client that are none."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_INVALID
+
+from logtx.journal.errors import BrokerError
+from logtx.journal.kafka_log import KafkaLog
+
+
+class Admin:
+    """Answers `list_offsets` with these offsets, one after the other, then with the last."""
+
+    def __init__(self, *offsets: int) -> None:
+        self.offsets = list(offsets)
+        self.asked = 0
+
+    def list_offsets(self, asked: dict[Any, Any], **_: Any) -> dict[Any, Future[Any]]:
+        """As the admin client's."""
+        self.asked += 1
+        offset = self.offsets.pop(0) if len(self.offsets) > 1 else self.offsets[0]
+        future: Future[Any] = Future()
+        future.set_result(SimpleNamespace(offset=offset))
+        return dict.fromkeys(asked, future)
+
+
+def log_with(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> KafkaLog:
+    log = KafkaLog({"bootstrap.servers": "127.0.0.1:1"})
+    monkeypatch.setattr(log, "_admin", lambda: admin)
+    return log
+
+
+def test_an_offset_that_was_never_told_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen in a chaos run: the leader of a journal partition was killed, librdkafka gave -1001 as
+    a success, and the coordinators took the journal for truncated."""
+    admin = Admin(OFFSET_INVALID, OFFSET_INVALID, 17)
+    log = log_with(admin, monkeypatch)
+    assert log.end_offset("journal", 3) == 17
+    assert admin.asked == 3
+    assert log.start_offset("journal", 3) == 17
+
+
+def test_an_offset_that_is_never_told_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = log_with(Admin(OFFSET_INVALID), monkeypatch)
+    with pytest.raises(BrokerError, match="did not answer"):
+        log.end_offset("journal", 3, timeout_s=0.2)
