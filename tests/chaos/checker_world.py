@@ -262,7 +262,7 @@ class World:
         """A marker, or a control record of Kafka's, which no reader is given."""
         offset = len(self.logs[partition])
         self.logs[partition].append(store.RawRecord(offset, None, headers))
-        if not set(delivers) & set(self.order[partition]):
+        if not any(delivered in self.places[partition] for delivered in delivers):
             self.order[partition] += delivers
             for index, delivered in enumerate(delivers, 1):
                 last = index == len(delivers)

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from . import store
 from .errors import DumpError
@@ -134,11 +134,23 @@ class _Dumper:
                 for message in consumer.consume(BATCH, SLICE_S):
                     error = message.error()
                     if error is None:
-                        headers = list(message.headers() or ())
-                        records.append(RawRecord(message.offset(), message.value(), headers))
+                        records.append(_record(message))
                     elif error.code() == KafkaError._PARTITION_EOF:
-                        return records, message.offset()
+                        return records, _offset(message)
                     elif not error.retriable():
                         raise DumpError(f"{topic}[{number}] can't be read: {error}")
         finally:
             consumer.unassign()
+
+
+def _record(message: Message) -> RawRecord:
+    headers: store.Headers = []
+    for name, value in message.headers() or ():
+        headers.append((str(name), value.encode() if isinstance(value, str) else value))
+    return RawRecord(_offset(message), message.value(), headers)
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None, "librdkafka gives each record and each end an offset"
+    return offset

@@ -182,7 +182,7 @@ def _end(view: View, txid: TxId, marker: Marker, records: Sequence[Record]) -> N
     if any(stated.first < view.start for stated in ranges.values()):
         view.standing.update((record.offset, Standing.TORN) for record in accepted)
         return
-    stated_count = sum(stated.count for stated in ranges.values())
+    stated_count = sum(stated.records for stated in ranges.values())
     if len(accepted) != stated_count:
         view.broken.append(Broken(txid, marker, stated_count, len(accepted)))
     for index, record in enumerate(accepted):

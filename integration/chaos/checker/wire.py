@@ -42,7 +42,7 @@ class Range(NamedTuple):
     branch: int
     first: int
     last: int
-    count: int
+    records: int
 
 
 class Control(NamedTuple):
