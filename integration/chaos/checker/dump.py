@@ -145,8 +145,9 @@ class _Dumper:
 
 def _record(message: Message) -> RawRecord:
     headers: store.Headers = []
-    for name, value in message.headers() or ():
-        headers.append((str(name), value.encode() if isinstance(value, str) else value))
+    for header in message.headers() or ():
+        value = header[1]
+        headers.append((str(header[0]), value.encode() if isinstance(value, str) else value))
     return RawRecord(_offset(message), message.value(), headers)
 
 
