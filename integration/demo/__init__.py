@@ -11,7 +11,8 @@ the file. `docs/demo.md` says what is shown and how it is counted.
     monkey       decides whom to kill or pause, by what the journal shows
     deeds        say what counts of that
 
-`spark/` does the same by a streaming query of Spark, whose driver is killed.
+`spark/` does the same by a streaming query of Spark, whose driver is killed, and `whole` runs one
+after the other.
 
 `run_demo` is loaded on first use: the worker and auditor processes import this package too.
 """
@@ -23,16 +24,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .options import DemoOptions
-    from .spark.supervisor import run_spark_demo
-    from .supervisor import run_demo
+    from .whole import run_demo
 
-__all__ = ["DemoOptions", "run_demo", "run_spark_demo"]
+__all__ = ["DemoOptions", "run_demo"]
 
-_HOMES = {
-    "DemoOptions": ".options",
-    "run_demo": ".supervisor",
-    "run_spark_demo": ".spark.supervisor",
-}
+_HOMES = {"DemoOptions": ".options", "run_demo": ".whole"}
 
 
 def __getattr__(name: str) -> object:

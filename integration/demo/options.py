@@ -25,8 +25,8 @@ class DemoOptions:
     """That share the journal; None for 1, or 3 if there is chaos."""
     chaos: bool = False
     """Pause processes too, replace them, and wake them."""
-    spark: bool = False
-    """Book by a streaming query of Spark, instead of workers."""
+    spark: bool | None = None
+    """Book by a streaming query of Spark, instead of workers; None for one after the other."""
     keep: bool = False
     """Leave Kafka and the coordinators running until Ctrl-C."""
     data_dir: Path | None = None
@@ -38,6 +38,11 @@ class DemoOptions:
     def flight_count(self) -> int:
         """Flights to be booked."""
         return min(self.flights or TOTAL_FLIGHTS, TOTAL_FLIGHTS)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether Spark's part follows the workers': that has one coordinator, and no chaos."""
+        return self.spark is None and not self.chaos and self.coordinator_count == 1
 
     @property
     def coordinator_count(self) -> int:

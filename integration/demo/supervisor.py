@@ -54,8 +54,8 @@ _STATUS_EVERY_S: Final = 0.25
 _END_TIMEOUT_S: Final = 30.0
 
 
-def run_demo(options: DemoOptions) -> int:
-    """Run the demo; the exit status: 0 for the verdict TRUE, 1 for FALSE.
+def run_worker_demo(options: DemoOptions) -> int:
+    """Run the workers' part; the exit status: 0 for the verdict TRUE, 1 for FALSE.
 
     Raises:
         DemoError, LocalKafkaError: it can't start; the message says why.

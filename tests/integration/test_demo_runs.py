@@ -31,7 +31,9 @@ FLIGHTS = 20_000
 
 
 def demo_command(directory: Path, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "logtx", "demo", "--data-dir", str(directory), *arguments]
+    """Without Spark's part, which `test_demo_spark.py` runs."""
+    given = ["demo", "--no-spark", "--data-dir", str(directory), *arguments]
+    return [sys.executable, "-m", "logtx", *given]
 
 
 def processes_of(directory: Path) -> list[str]:
@@ -132,7 +134,7 @@ def test_a_run_that_stalls_is_false_and_says_what_is_missing(
     monkeypatch.setattr("logtx.integration.demo.supervisor.STALL_S", 4.0)
     # Nobody consumes partition 3.
     monkeypatch.setattr("logtx.integration.demo.fleet.ASSIGNMENT", ("0", "1", "2"))
-    assert run_demo(DemoOptions(flights=400, data_dir=tmp_path)) == 1
+    assert run_demo(DemoOptions(flights=400, spark=False, data_dir=tmp_path)) == 1
     shown = capsys.readouterr().out
     assert "No progress for 4 s, with 400 of 400 flights published" in shown
     assert re.search(r"✗ \d+ ledger entries are missing", shown)

@@ -21,7 +21,7 @@ import pytest
 from rich.console import Console
 
 from logtx.integration import spark
-from logtx.integration.demo import DemoOptions
+from logtx.integration.demo import DemoOptions, run_demo
 from logtx.integration.demo.errors import DemoError
 from logtx.integration.demo.flights import decode_entry, encode_flight, read_flights
 from logtx.integration.demo.ledger import Entry, LedgerFindings, entries_of
@@ -30,11 +30,11 @@ from logtx.integration.demo.spark.display import SparkSnapshot, print_outcome
 from logtx.integration.demo.spark.inspector import Inspection, read_export
 from logtx.integration.demo.spark.killer import KILLS_MAX, DriverKiller, kills_for
 from logtx.integration.demo.spark.processes import SparkChild
-from logtx.integration.demo.spark.supervisor import _check_spark, run_spark_demo
+from logtx.integration.demo.spark.supervisor import check_spark, run_spark_demo
 from logtx.integration.demo.spark.verdict import SparkOutcome, reasons_against
 from logtx.integration.demo.verdict import Tally
 from logtx.integration.kafka.errors import LocalKafkaError
-from logtx.integration.spark.errors import PySparkMissingError
+from logtx.integration.spark.errors import JavaMissingError, PySparkMissingError, SparkError
 
 GROUP = "ledger-of-default"
 
@@ -212,8 +212,81 @@ def test_without_the_connector_it_goes_on(
 
     monkeypatch.setitem(vars(spark), "connector_jars", jars)
     monkeypatch.setattr("logtx.integration.spark.session.check_java", lambda: None)
-    _check_spark(Console())
+    check_spark(Console())
     assert capsys.readouterr().out == "The audit reads through Python: the jars can't be had\n"
+
+
+# ---- after the workers' part -----------------------------------------------------------------
+
+
+class Parts:
+    """Which parts were run, with stand-ins for both."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[tuple[str, DemoOptions]] = []
+        self.status = {"workers": 0, "spark": 0}
+        self.missing: SparkError | None = None
+        spark_part = "logtx.integration.demo.spark.supervisor"
+        workers = self.part("workers")
+        monkeypatch.setattr("logtx.integration.demo.supervisor.run_worker_demo", workers)
+        monkeypatch.setattr(f"{spark_part}.run_spark_demo", self.part("spark"))
+        monkeypatch.setattr(f"{spark_part}.check_spark", self.check)
+
+    def part(self, name: str) -> Callable[[DemoOptions], int]:
+        def run(options: DemoOptions) -> int:
+            self.seen.append((name, options))
+            return self.status[name]
+
+        return run
+
+    def check(self, _console: Console) -> None:
+        if self.missing is not None:
+            raise self.missing
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> Parts:
+    return Parts(monkeypatch)
+
+
+def test_spark_follows_the_workers(parts: Parts) -> None:
+    assert run_demo(DemoOptions(flights=9, keep=True, data_dir=Path("d"))) == 0
+    assert parts.seen == [
+        ("workers", DemoOptions(flights=9, data_dir=Path("d/workers"))),
+        ("spark", DemoOptions(flights=9, keep=True, data_dir=Path("d/spark"))),
+    ]
+    parts.status["spark"] = 1
+    assert run_demo(DemoOptions()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "ran"),
+    [
+        (DemoOptions(spark=True), "spark"),
+        (DemoOptions(spark=False), "workers"),
+        (DemoOptions(chaos=True), "workers"),
+        (DemoOptions(coordinators=2), "workers"),
+    ],
+)
+def test_one_part_alone(parts: Parts, options: DemoOptions, ran: str) -> None:
+    parts.missing = JavaMissingError("not asked for")
+    assert run_demo(options) == 0
+    assert parts.seen == [(ran, options)]
+
+
+def test_a_verdict_of_false_is_the_last(parts: Parts) -> None:
+    parts.status["workers"] = 1
+    assert run_demo(DemoOptions()) == 1
+    assert [name for name, _ in parts.seen] == ["workers"]
+
+
+def test_where_spark_cannot_run_the_rest_does(
+    parts: Parts, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts.missing = JavaMissingError("Spark needs Java 17.")
+    assert run_demo(DemoOptions(keep=True)) == 0
+    assert parts.seen == [("workers", DemoOptions(keep=True))]
+    assert capsys.readouterr().out == "Spark's part is left out: Spark needs Java 17.\n"
 
 
 # ---- what it is made of ----------------------------------------------------------------------

@@ -66,7 +66,7 @@ def run_spark_demo(options: DemoOptions) -> int:
     console = Console()
     options.check()
     flights_file()  # what is missing is said before the seconds that all takes
-    _check_spark(console)
+    check_spark(console)
     with ExitStack() as stack:
         directory = stack.enter_context(directory_of(options.data_dir)).resolve()
         with console.status("Starting Kafka …"):
@@ -88,7 +88,7 @@ def run_spark_demo(options: DemoOptions) -> int:
         return 1 if reasons else 0
 
 
-def _check_spark(console: Console) -> None:
+def check_spark(console: Console) -> None:
     """Raise SparkError where Spark can't run; get its Kafka connector, which may take a while."""
     connector_jars = spark.connector_jars  # says so where PySpark is missing
     from ...spark.session import check_java
