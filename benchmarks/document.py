@@ -46,8 +46,8 @@ coordinator and the clients of both sides. {versions}.
 _PICTURE: Final = f"""
 ![The ratios]({PLOT.name})
 
-The ratios again, on a scale of powers: green met its target (the upright stroke), red missed it,
-blue had none; the thin line is between what the rounds lay. The dotted line is 1: as Kafka.
+The ratios that have a target, on a scale of powers: green met it (the upright stroke), red missed
+it; the thin line is between what the rounds lay. The dotted line is 1: as Kafka.
 """
 _GOAL: Final = "goal"
 _RATIO: Final = "ratio"

@@ -7,12 +7,11 @@ from typing import Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from .model import Better, Json
 
-_MET, _MISSED, _NO_TARGET, _TARGET = "#2e7d4f", "#b3261e", "#1f5fa8", "#222222"
-_COLOURS: Final = {True: _MET, False: _MISSED, None: _NO_TARGET}
+_MET, _MISSED, _TARGET = "#2e7d4f", "#b3261e", "#222222"
 _ROW_INCHES: Final = 0.27
 _PANELS: Final = (
     (Better.HIGHER, "rates: how many times Kafka's (or what the line says); more is better"),
@@ -21,7 +20,7 @@ _PANELS: Final = (
 
 
 def draw(scenarios: list[Json], path: Path) -> None:
-    """Write a PNG: a bar per line of the table, its rounds' spread, and its target.
+    """Write a PNG: a bar per line of the table that has a target, and its rounds' spread.
 
     Args:
         scenarios: as `report.to_json` has them.
@@ -30,7 +29,8 @@ def draw(scenarios: list[Json], path: Path) -> None:
     panels = []
     for better, title in _PANELS:
         every = [line for scenario in scenarios for line in scenario["lines"]]
-        lines = [x for x in every if x["better"] == better.value and x["ratio"] is not None]
+        asked = [x for x in every if x["target"] is not None and x["ratio"] is not None]
+        lines = [x for x in asked if x["better"] == better.value]
         if lines:
             panels.append((title, lines))
     if not panels:
@@ -63,6 +63,7 @@ def draw_picture(picture: Json, path: Path) -> None:
         axes.errorbar(at, medians, yerr=[below, above], marker="o", capsize=3, label=curve["label"])
     axes.set_xticks(range(len(ticks)), [x if isinstance(x, str) else f"{x:,}" for x in ticks])
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(picture["x"])
@@ -77,11 +78,10 @@ def _panel(axes: Axes, title: str, lines: list[Json]) -> None:
     for row, line in enumerate(lines):
         ratio, target = line["ratio"], line["target"]
         median = ratio["median"]
-        axes.barh(row, median, height=0.6, color=_COLOURS[line["met"]], alpha=0.8)
+        axes.barh(row, median, height=0.6, color=_MET if line["met"] else _MISSED, alpha=0.8)
         axes.plot([ratio["least"], ratio["most"]], [row, row], color=_TARGET, lw=1)
-        if target is not None:
-            axes.plot([target, target], [row - 0.42, row + 0.42], color=_TARGET, lw=2)
-        end = max(ratio["most"], median, target or 0)
+        axes.plot([target, target], [row - 0.42, row + 0.42], color=_TARGET, lw=2)
+        end = max(ratio["most"], median, target)
         most = max(most, end)
         axes.text(end * 1.04, row, f"{median:.2f}", va="center", fontsize=8)
     axes.axvline(1, color=_TARGET, lw=0.8, ls=":")

@@ -10,7 +10,7 @@ from ..model import Better, Comparison, Curve, Picture, Point, Scenario
 from .fleet import PERCENTILES, VALUE, Fleet, finish, prepare
 
 SECONDS: Final = 1.0
-WARM_UP_ROUNDS: Final = 3
+WARM_UP_ROUNDS: Final = 2
 """A new broker is three times as fast after some seconds of small transactions."""
 IN_FLIGHT: Final = (1, 8, 64, 256, 1_000)
 """Transactions of one producer."""
@@ -22,7 +22,8 @@ BEST_IN_FLIGHT: Final = (64, 256)
 
 _SETTINGS: Final = (shown(PRODUCER), f"values of {len(VALUE)} bytes, no keys, one broker")
 _fleet = partial(Fleet, seconds=SECONDS)
-_KAFKA: Final = tuple("kafka" if n == 1 else f"kafka-{n}" for n in PRODUCERS)
+_KAFKA_THREADS: Final = tuple("kafka" if n == 1 else f"kafka-{n}" for n in PRODUCERS)
+_KAFKA: Final = (*_KAFKA_THREADS, "kafka-64-in-2")
 _ONE: Final = tuple(f"logtx-{n}" for n in BEST_IN_FLIGHT)
 
 PIPELINED: Final = Scenario(
@@ -33,8 +34,8 @@ PIPELINED: Final = Scenario(
     method=(
         "Transactions of 2 records in 2 partitions, for some seconds a round. A producer of Kafka "
         "has one transaction at a time, so its transactions run one after another, by "
-        f"{', '.join(map(str, PRODUCERS))} producers, which are threads of one process: its best "
-        "is that of the number with the best median. Of logtx one producer has 64 or 256 in "
+        f"{', '.join(map(str, PRODUCERS))} producers in threads of one process, and 64 spread over "
+        "two: its best is the one with the best median. Of logtx one producer has 64 or 256 in "
         "flight: the next begins when the oldest is decided; two such producers of 64 in processes "
         "of their own show what the coordinator takes. Measured: transactions decided, over the "
         "time from the first begin to the last acknowledged commit. CPU is that of all processes: "
@@ -44,8 +45,9 @@ PIPELINED: Final = Scenario(
     sides={
         **{
             name: partial(_fleet, kind="kafka", producers=n)
-            for name, n in zip(_KAFKA, PRODUCERS, strict=True)
+            for name, n in zip(_KAFKA_THREADS, PRODUCERS, strict=True)
         },
+        "kafka-64-in-2": partial(_fleet, kind="kafka", producers=64, processes=2),
         **{f"logtx-{n}": partial(_fleet, kind="logtx", in_flight=n) for n in BEST_IN_FLIGHT},
         "logtx-two": partial(_fleet, kind="logtx", producers=2, processes=2, in_flight=64),
     },
@@ -129,7 +131,7 @@ SEQUENTIAL: Final = Scenario(
     ),
     prepare=prepare,
     finish=finish,
-    warm_up_rounds=WARM_UP_ROUNDS,
+    warm_up_rounds=1,
     quick=True,
     picture=Picture(
         x="of the transactions",

@@ -92,7 +92,8 @@ def test_a_line_without_kafka_a_figure_of_its_own_and_the_best_side() -> None:
 
 def test_what_was_not_measured_now_stays(docs: Path) -> None:
     order = ["a", "b", "c"]
-    document.write([scenario("c", line("of c")), scenario("a", line("old"))], order)
+    asked = line("of c", target=0.5, met=True)
+    document.write([scenario("c", asked), scenario("a", line("old"))], order)
     tables = [{"columns": ["what", "ms"], "rows": [["kill -9", "240"]]}]
     for name in ("recovery", "failover"):
         chapter = {"title": name.title(), "method": "How.", "tables": tables}
