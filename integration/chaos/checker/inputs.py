@@ -99,6 +99,7 @@ def _check_gaps(
     found: Findings,
 ) -> None:
     number = view.partition[1]
+    missing: list[tuple[int, int | None]] = []
     after: int | None = None
     """The next input that was processed."""
     for offset in reversed(view.committed.offsets):
@@ -106,20 +107,16 @@ def _check_gaps(
             after = offset
         elif (number, offset) in perhaps:
             facts.unverifiable["input of a worker's transaction of unknown outcome"] += 1
-        elif after is not None:
-            found.add(
-                "iov-gap",
-                f"input {at(view.partition, offset)} was never processed, and what comes behind it"
-                " was",
-                lies(facts, view.partition, offset),
-                lies(facts, view.partition, after),
-            )
         else:
-            found.add(
-                "unseen",
-                f"input {at(view.partition, offset)} was never processed",
-                lies(facts, view.partition, offset),
-            )
+            missing.append((offset, after))
+    for offset, behind in reversed(missing):
+        sentence = f"input {at(view.partition, offset)} was never processed"
+        evidence = lies(facts, view.partition, offset)
+        if behind is None:
+            found.add("unseen", sentence, evidence)
+        else:
+            sentence += ", and what comes behind it was"
+            found.add("iov-gap", sentence, evidence, lies(facts, view.partition, behind))
 
 
 # ---- claims of the history ---------------------------------------------------------------------
