@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar, cast
 
 from confluent_kafka import (
@@ -104,6 +104,8 @@ _UNSUPPORTED: Final = frozenset({KafkaError.UNSUPPORTED_VERSION, KafkaError._UNS
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _PAUSE_S: Final = 0.05
+_METADATA_S: Final = 2.0
+"""Longest wait for who leads a partition, before its leader is asked again."""
 _URL_SAFE: Final = str.maketrans("+/", "-_")
 _MOCK_CLUSTER: Final = "mockCluster"
 """What the cluster id of librdkafka's mock begins with."""
@@ -387,8 +389,16 @@ class KafkaLog:
     def _ask_leader(
         self, topic: str, partition: int, asking: _Asking, ask: Callable[[float], _T]
     ) -> _T:
+        def ask_who_leads_now(left_s: float) -> _T:
+            if asking.repeated:
+                # librdkafka would ask the leader of the last epoch that it heard of for minutes:
+                # what it remembers is not renewed by the refusal.
+                with suppress(KafkaException):
+                    self._admin().list_topics(topic, timeout=min(left_s, _METADATA_S))
+            return ask(asking.left_s)
+
         try:
-            return asking.until_done(ask)
+            return asking.until_done(ask_who_leads_now)
         except KafkaException as exception:
             error: KafkaError = exception.args[0]
             if error.code() == KafkaError._NOENT:

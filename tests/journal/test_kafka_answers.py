@@ -19,6 +19,7 @@ class Admin:
     def __init__(self, *offsets: int) -> None:
         self.offsets = list(offsets)
         self.asked = 0
+        self.refreshed: list[str | None] = []
 
     def list_offsets(self, asked: dict[Any, Any], **_: Any) -> dict[Any, Future[Any]]:
         """As the admin client's."""
@@ -27,6 +28,11 @@ class Admin:
         future: Future[Any] = Future()
         future.set_result(SimpleNamespace(offset=offset))
         return dict.fromkeys(asked, future)
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> None:
+        """As the admin client's, which remembers from it who leads."""
+        del timeout
+        self.refreshed.append(topic)
 
 
 def log_with(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> KafkaLog:
@@ -42,6 +48,8 @@ def test_an_offset_that_was_never_told_is_asked_for_again(monkeypatch: pytest.Mo
     log = log_with(admin, monkeypatch)
     assert log.end_offset("journal", 3) == 17
     assert admin.asked == 3
+    # Or librdkafka goes on asking the leader that it knows, for minutes: FENCED_LEADER_EPOCH.
+    assert admin.refreshed == ["journal", "journal"]
     assert log.start_offset("journal", 3) == 17
 
 
