@@ -39,8 +39,9 @@ acknowledged is looked up in the journal, and all records are read by a consumer
 none delivered twice, none of a transaction that was not committed; nothing was aborted.
 
 For joins the journal has two partitions and a client commits in each, half of the transactions in
-flight each: the one whose partition moves is measured. A stopped process is noticed by pings alone: half a second, on both sides. A
-coordinator that is alone must be started again first; most of that is Python's start."""
+flight each: the one whose partition moves is measured. A stopped process is noticed by pings alone:
+half a second, on both sides. A coordinator that is alone must be started again first; most of that
+is Python's start."""
 
 
 def _measure(
