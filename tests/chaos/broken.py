@@ -119,7 +119,7 @@ BROKEN: Final[Mapping[str, Broken]] = {
     "told_too_early": Broken(told_too_early, frozenset({"committed-but-aborted", "lost-write"})),
     "markers_not_redone": Broken(markers_not_redone, frozenset({"lost-write", "unseen"})),
     "duplicates_believed": Broken(duplicates_believed, frozenset({"duplicate"})),
-    "unknown_is_aborted": Broken(unknown_is_aborted, frozenset({"committed-but-aborted"})),
+    "unknown_is_aborted": Broken(unknown_is_aborted, frozenset({"aborted-but-committed"})),
     "order_of_markers": Broken(order_of_markers, frozenset({"order-differs", "torn-transaction"})),
 }
 
