@@ -33,9 +33,10 @@ the most, and the ratio of the medians. Where several sides could count, the one
 median does, and is named. All records are acknowledged by all replicas (`acks=all`), by idempotent
 producers.
 
-`make bench ARGS=--write-docs` measures what has rounds of half the length below, in three minutes;
-`make bench-full ARGS=--write-docs` all of it. Failover, recovery, spill and Spark have targets of
-their own (`make help`); their goals stand at the table's end.
+`make bench ARGS=--write-docs` measures the main scenarios in less than three minutes, in rounds of
+half the length that is given below; `make bench-full ARGS=--write-docs` measures all, in less than
+25. Failover, recovery, spill and Spark are measured by commands of their own (`make help`); their
+goals stand at the table's end.
 
 Measured on {cores} cores ({architecture}, {system}), shared by the broker, the
 coordinator and the clients of both sides. {versions}.
