@@ -13,7 +13,7 @@ from .cpu import CpuTimes
 from .model import Context, Sample, Side
 from .profiling import Sampler, ThreadProfile
 
-_START_TIMEOUT_S: Final = 60.0
+_START_TIMEOUT_S: Final = 120.0
 _ROUND_TIMEOUT_S: Final = 180.0
 _JOIN_TIMEOUT_S: Final = 30.0
 
