@@ -483,6 +483,15 @@ def test_nonmonotonic_poll_of_plain_records() -> None:
     only(world.finals(), "nonmonotonic-poll")
 
 
+def test_records_out_of_order_are_not_skipped_too() -> None:
+    world = World()
+    for _ in range(4):
+        world.plain()
+    world.assign("consumer-0.0", P0, group="g")
+    world.poll("consumer-0.0", P0, [0, 3, 1])  # and 2 may be the next
+    only(world.finals(), "nonmonotonic-poll", "order-differs")
+
+
 def test_skipped_poll_within_an_assignment() -> None:
     world = World()
     for _ in range(4):
