@@ -22,7 +22,6 @@ from typing import Any, Final, TypeVar, cast
 from confluent_kafka import (
     OFFSET_INVALID,
     Consumer,
-    ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
     Producer,
@@ -104,8 +103,12 @@ _UNSUPPORTED: Final = frozenset({KafkaError.UNSUPPORTED_VERSION, KafkaError._UNS
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _PAUSE_S: Final = 0.05
+_NO_TIME_S: Final = 0.005
+"""librdkafka refuses a time-out of 0."""
 _METADATA_S: Final = 2.0
 """Longest wait for who leads a partition, before its leader is asked again."""
+_CONTROLLER_S: Final = 1.0
+"""First wait for the controller, before another may be named; doubled each time."""
 _URL_SAFE: Final = str.maketrans("+/", "-_")
 _MOCK_CLUSTER: Final = "mockCluster"
 """What the cluster id of librdkafka's mock begins with."""
@@ -143,8 +146,8 @@ class _Asking:
 
     @property
     def left_s(self) -> float:
-        """Seconds left, at least a few milliseconds, for librdkafka refuses a time-out of 0."""
-        return max(self._until_s - time.monotonic(), 0.005)
+        """Seconds left, at least a few milliseconds."""
+        return max(self._until_s - time.monotonic(), _NO_TIME_S)
 
     def until_done(self, ask: Callable[[float], _T], repeat_on: frozenset[int] = _PASSING) -> _T:
         """The result of `ask(seconds left)`; Kafka's errors come out as `KafkaException`."""
@@ -180,6 +183,67 @@ def _raise_partition_error(partition: TopicPartition) -> None:
         raise KafkaException(partition.error)
 
 
+def _same_commit(one: TopicPartition, other: TopicPartition) -> bool:
+    return (one.topic, one.partition, one.offset, one.metadata or "") == (
+        other.topic,
+        other.partition,
+        other.offset,
+        other.metadata or "",
+    )
+
+
+class _Committer:
+    """Commits a group's offsets by a consumer that never joins it; one commit at a time."""
+
+    def __init__(self, make: Callable[[Mapping[str, Any]], LogConsumer], group: str) -> None:
+        self._lock = threading.Lock()
+        self._answers: list[tuple[KafkaError | None, list[TopicPartition]]] = []
+        self._closed = False
+        self._consumer = make(
+            {
+                "group.id": group,
+                "enable.auto.commit": False,
+                "on_commit": lambda error, places: self._answers.append((error, places)),
+                **_NEVER_POLLED,
+            }
+        )
+
+    def commit(self, place: TopicPartition, asking: _Asking) -> None:
+        """Commit one place. Raises KafkaException, BrokerError."""
+        if not self._lock.acquire(timeout=asking.left_s):
+            raise BrokerError(f"{asking.asked}: Kafka did not answer those who asked before")
+        try:
+            if self._closed:
+                raise BrokerError(f"{asking.asked}: the log was closed")
+            self._answers.clear()
+            # Not the blocking form, which has no bound.
+            self._consumer.commit(offsets=[place], asynchronous=True)
+            while not self._is_answered(place):
+                if asking.left_s <= _NO_TIME_S:
+                    raise BrokerError(f"{asking.asked}: no answer in time")
+                self._consumer.poll(min(asking.left_s, _PAUSE_S))
+        finally:
+            self._lock.release()
+
+    def _is_answered(self, place: TopicPartition) -> bool:
+        """Whether the answer is there; others are of earlier commits, which were given up."""
+        for error, places in self._answers:
+            for told in places or ():
+                if _same_commit(told, place):
+                    if error is not None:
+                        raise KafkaException(error)
+                    _raise_partition_error(told)
+                    return True
+        self._answers.clear()
+        return False
+
+    def close(self) -> None:
+        """Close the consumer, after the commit at hand."""
+        with self._lock:
+            self._closed = True
+            self._consumer.close()
+
+
 class KafkaLog:
     """`Log` of a Kafka-compatible cluster; safe from any thread.
 
@@ -195,6 +259,7 @@ class KafkaLog:
         self._admin_client: AdminClient | None = None
         self._group_readers: dict[str, tuple[LogConsumer, threading.Lock]] = {}
         """Each with a lock that is held while it is asked: it can't be closed meanwhile."""
+        self._group_committers: dict[str, _Committer] = {}
         self._is_mock: bool | None = None
 
     def producer(self, config: Mapping[str, Any]) -> LogProducer:
@@ -238,16 +303,44 @@ class KafkaLog:
         )
 
     def _describe(self, topic: str, left_s: float, asking: _Asking) -> Any:
-        futures = self._admin().describe_topics(TopicCollection([topic]), request_timeout=left_s)
-        return asking.result(futures[topic])
+        def ask(wait_s: float) -> Future[Any]:
+            topics = TopicCollection([topic])
+            return self._admin().describe_topics(topics, request_timeout=wait_s)[topic]
+
+        return self._ask_controller(left_s, asking, ask)
+
+    def _ask_controller(
+        self, left_s: float, asking: _Asking, ask: Callable[[float], Future[_T]]
+    ) -> _T:
+        """What the controller answers to `ask(seconds)`, whichever broker that is by then.
+
+        KRaft brokers name any broker that they take for alive as the controller. If it is dead,
+        librdkafka waits for it to come back: its not answering is no reason to ask who is it now.
+        """
+        until_s, wait_s = time.monotonic() + left_s, _CONTROLLER_S
+        while True:
+            now_s = time.monotonic()
+            try:
+                return asking.result(ask(max(min(until_s - now_s, wait_s), 0.005)))
+            except KafkaException as exception:
+                is_late = exception.args[0].code() == KafkaError._TIMED_OUT
+                if not is_late or now_s + wait_s >= until_s:
+                    raise
+            asking.repeated = True
+            wait_s *= 2
+            with suppress(KafkaException):
+                self._admin().list_topics(timeout=min(asking.left_s, _METADATA_S))
 
     def _topic_settings(
         self, topic: str, left_s: float, asking: _Asking
     ) -> Mapping[str, str] | None:
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        futures = self._admin().describe_configs([resource], request_timeout=left_s)
+
+        def ask(wait_s: float) -> Future[Any]:
+            return self._admin().describe_configs([resource], request_timeout=wait_s)[resource]
+
         try:
-            entries = asking.result(futures[resource])
+            entries = self._ask_controller(left_s, asking, ask)
         except KafkaException as exception:
             if exception.args[0].code() in _UNSUPPORTED:
                 return None
@@ -284,12 +377,12 @@ class KafkaLog:
             replication_factor=replication_factor,
             config=dict(settings or {}),
         )
+
+        def ask(wait_s: float) -> Future[None]:
+            return self._admin().create_topics([new], request_timeout=wait_s)[topic]
+
         try:
-            asking.until_done(
-                lambda left: asking.result(
-                    self._admin().create_topics([new], request_timeout=left)[topic]
-                )
-            )
+            asking.until_done(lambda left: self._ask_controller(left, asking, ask))
             created = True
         except KafkaException as exception:
             if exception.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
@@ -321,11 +414,11 @@ class KafkaLog:
         """
         asking = _Asking(f"delete topic {topic!r}", timeout_s)
         self._refuse_mock(asking)
-        asking.answer(
-            lambda left: asking.result(
-                self._admin().delete_topics([topic], request_timeout=left)[topic]
-            )
-        )
+
+        def ask(wait_s: float) -> Future[None]:
+            return self._admin().delete_topics([topic], request_timeout=wait_s)[topic]
+
+        asking.answer(lambda left: self._ask_controller(left, asking, ask))
         while True:
             try:
                 self._describe(topic, asking.left_s, asking)
@@ -483,29 +576,35 @@ class KafkaLog:
     ) -> None:
         """Commit an offset for a group without members; the last write wins.
 
+        By a consumer that never joins, as `group_offset`: the admin client's own request crashes
+        the process when the group's coordinator breaks the connection (confluentinc/librdkafka
+        #5397: an assertion on ``eonce->refcnt``).
+
         Raises:
             UnknownTopicError: no such topic or partition.
             BrokerError: the group has members, no answer, or refused.
         """
         asking = _Asking(f"commit of group {group!r}", timeout_s)
         place = TopicPartition(topic, partition, value.offset, metadata=value.metadata)
-        request = ConsumerGroupTopicPartitions(group, [place])
-
-        def ask(left_s: float) -> None:
-            futures = self._admin().alter_consumer_group_offsets([request], request_timeout=left_s)
-            _raise_partition_error(asking.result(futures[group]).topic_partitions[0])
-
-        asking.answer(ask)
+        with self._lock:
+            if group not in self._group_committers:
+                self._group_committers[group] = _Committer(self.consumer, group)
+            committer = self._group_committers[group]
+        asking.answer(lambda _left_s: committer.commit(place, asking))
 
     def close(self) -> None:
         """Let the admin client go; another question makes a new one."""
         with self._lock:
             self._admin_client = None
             readers = list(self._group_readers.values())
+            committers = list(self._group_committers.values())
             self._group_readers.clear()
+            self._group_committers.clear()
         for reader, asked in readers:
             with asked:
                 reader.close()
+        for committer in committers:
+            committer.close()
 
     def _settings(self, config: Mapping[str, Any]) -> dict[str, Any]:
         return {

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
 from logtx.journal.errors import BrokerError
 from logtx.journal.kafka_log import KafkaLog
@@ -35,7 +35,7 @@ class Admin:
         self.refreshed.append(topic)
 
 
-def log_with(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> KafkaLog:
+def log_with(admin: Any, monkeypatch: pytest.MonkeyPatch) -> KafkaLog:
     log = KafkaLog({"bootstrap.servers": "127.0.0.1:1"})
     monkeypatch.setattr(log, "_admin", lambda: admin)
     return log
@@ -57,3 +57,54 @@ def test_an_offset_that_is_never_told_is_no_answer(monkeypatch: pytest.MonkeyPat
     log = log_with(Admin(OFFSET_INVALID), monkeypatch)
     with pytest.raises(BrokerError, match="did not answer"):
         log.end_offset("journal", 3, timeout_s=0.2)
+
+
+class DeadController:
+    """Waits for a controller that is gone, until it is asked for its metadata again."""
+
+    def __init__(self, *, refreshes: int) -> None:
+        self.refreshes_left = refreshes
+        self.waited_s: list[float] = []
+
+    def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Future[Any]]:
+        """As the admin client's, without the wait."""
+        assert topics.topic_names == ["journal"]
+        self.waited_s.append(request_timeout)
+        future: Future[Any] = Future()
+        if self.refreshes_left > 0:
+            error = KafkaError(KafkaError._TIMED_OUT, "Timed out waiting for controller")
+            future.set_exception(KafkaException(error))
+        else:
+            partitions = [SimpleNamespace(replicas=[1, 2, 3])] * 8
+            future.set_result(SimpleNamespace(partitions=partitions, topic_id="id"))
+        return {"journal": future}
+
+    def describe_configs(self, resources: list[Any], **_: Any) -> dict[Any, Future[Any]]:
+        """As the admin client's: no settings."""
+        future: Future[Any] = Future()
+        future.set_result({})
+        return dict.fromkeys(resources, future)
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> None:
+        """As the admin client's, which learns from it who the controller is."""
+        del topic, timeout
+        self.refreshes_left -= 1
+
+
+def test_a_controller_that_died_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen on three brokers: one was killed, and a new client found no journal for 30 s."""
+    admin = DeadController(refreshes=2)
+    log = log_with(admin, monkeypatch)
+    monkeypatch.setattr(log, "_is_mock", False)
+    assert log.topic_info("journal").partition_count == 8
+    assert admin.waited_s == [1.0, 2.0, 4.0]
+
+
+def test_a_controller_that_never_comes_back_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = DeadController(refreshes=1_000_000)
+    log = log_with(admin, monkeypatch)
+    monkeypatch.setattr(log, "_is_mock", False)
+    with pytest.raises(BrokerError, match="Timed out waiting for controller"):
+        log.topic_info("journal", timeout_s=3)
+    assert len(admin.waited_s) == 3
+    assert admin.waited_s[2] <= 3
