@@ -53,6 +53,14 @@ PURE_MODULES = [
     "consumer/buffer.py",
     "consumer/ranges.py",
     "consumer/whole.py",
+    *(
+        f"integration/chaos/checker/{name}.py"
+        for name in (
+            *("assemble", "avro", "cycles", "facts", "fencing", "finals", "findings", "history"),
+            *("inputs", "journal", "judge", "logs", "markers", "polls", "reads", "serial"),
+            *("wire", "writes"),
+        )
+    ),
     "integration/spark/checks.py",
     "integration/spark/options.py",
     "integration/spark/steps.py",
