@@ -49,7 +49,7 @@ def run(options: ChaosOptions, console: Console, directory: Path) -> Counter[str
     return events(directory / "run")
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_a_short_run(tmp_path: Path, console: Console) -> None:
     directory = tmp_path / "run"
     options = ChaosOptions(seconds=12, seed=3, mild=True, rate=60, data_dir=directory)
