@@ -302,6 +302,20 @@ def test_torn_transaction_with_a_gap_in_one_partition() -> None:
     assert "chaos[0]@1" in shown(only(world.finals(), "torn-transaction"), "torn-transaction")
 
 
+def test_torn_transaction_at_its_beginning() -> None:
+    world = World()
+    world.plain()
+    two_partitions(world).commit()
+    txn = world.begin()
+    txn.append(0)
+    txn.append(0)
+    txn.commit()
+    world.assign("consumer-0.0", P0)
+    order = world.order[P0]
+    world.poll("consumer-0.0", P0, [order[0], order[-1]])
+    only(world.finals(), "torn-transaction")
+
+
 def test_torn_transaction_by_its_markers() -> None:
     world = World()
     txn = two_partitions(world).ask().decide()
@@ -521,6 +535,16 @@ def test_skipped_poll_of_a_group_between_its_members() -> None:
         world.assign(member, P0, group="g")
         world.poll(member, P0, [offset])
     assert "group g" in shown(only(world.finals(), "skipped-poll"), "skipped-poll")
+
+
+def test_skipped_poll_between_two_incarnations() -> None:
+    world = World()
+    for _ in range(3):
+        world.plain()
+    for incarnation, offset in (("consumer-0.0", 0), ("consumer-0.1", 2)):
+        world.assign(incarnation, P0)
+        world.poll(incarnation, P0, [offset])
+    assert "consumer-0 was never" in shown(only(world.finals(), "skipped-poll"), "skipped-poll")
 
 
 def test_skipped_poll_of_one_of_two_last_readers() -> None:

@@ -104,7 +104,7 @@ def _check_skips(facts: Facts, segment: Segment, found: Findings) -> set[tuple[P
             delivered(facts, segment, after),
         )
         who = segment.reader.process
-        if _part_given(facts, segment, offset, before, after):
+        if _part_given(facts, segment, (offset, order.offsets[gap[-1]]), (before, after)):
             sentence = f"{who} was given a part of a transaction, without {where}"
             found.add("torn-transaction", sentence, *evidence)
         else:
@@ -123,29 +123,35 @@ def _gaps(first: int, last: int, given: set[int]) -> Iterator[range]:
             start = None
 
 
-def _part_given(facts: Facts, segment: Segment, offset: int, before: int, after: int) -> bool:
+def _part_given(
+    facts: Facts, segment: Segment, ends: tuple[int, int], around: tuple[int, int]
+) -> bool:
+    """Whether what is missing begins or ends in the midst of a transaction."""
     if segment.reader.isolation == "read_uncommitted":
         return False
-    op = facts.op_of(facts.views[segment.partition].records[offset].value)
-    neighbours = (facts.op_of(segment.values[index]) for index in (before, after))
-    return op is not None and any(other is op for other in neighbours)
+    records = facts.views[segment.partition].records
+    missing = [facts.op_of(records[offset].value) for offset in ends]
+    given = [facts.op_of(segment.values[index]) for index in around]
+    return any(op is not None and op is other for op, other in zip(missing, given, strict=True))
 
 
 def _check_groups(
     facts: Facts, skipped: set[tuple[Partition, int]], unordered: set[int], found: Findings
 ) -> None:
-    """A group's members together, whoever had the partition: its positions lost nothing.
+    """Those who went on from each other's positions, together: these lost nothing.
 
-    Where one was given records out of order, nobody knows what it would have been given next.
+    They are the members of a group, and the incarnations of a process without one. Where one was
+    given records out of order, nobody knows what it would have been given next.
     """
     groups: dict[tuple[str, str, Partition], list[Segment]] = {}
     for reader in facts.history.readers:
-        if reader.group is None or reader.role != "consumer":
+        if reader.role != "consumer":
             continue
+        together = f"group {reader.group}" if reader.group else reader.process.rpartition(".")[0]
         for segment in reader.segments:
-            key = reader.group, reader.isolation, segment.partition
+            key = together, reader.isolation, segment.partition
             groups.setdefault(key, []).append(segment)
-    for (group, _, partition), segments in groups.items():
+    for (together, _, partition), segments in groups.items():
         if any(id(segment) in unordered for segment in segments):
             continue
         order = facts.order(segments[0].reader, partition)
@@ -162,7 +168,7 @@ def _check_groups(
                 continue
             found.add(
                 "skipped-poll",
-                f"group {group} was never given {at(partition, offset)} and {len(gap) - 1} more",
+                f"{together} was never given {at(partition, offset)} and {len(gap) - 1} more",
                 delivered(facts, *last[gap[0] - 1]),
                 lies(facts, partition, offset),
                 delivered(facts, *last[gap[-1] + 1]),
