@@ -557,6 +557,19 @@ def test_skipped_poll_of_one_of_two_last_readers() -> None:
     only(world, "skipped-poll")
 
 
+def test_skipped_poll_of_a_serializable_reader_alone() -> None:
+    world = World()
+    for _ in range(3):
+        two_partitions(world).commit()
+    world.finals()
+    world.assign("final-1.0", isolation="serializable")
+    for partition in (P0, P1):
+        world.poll("final-1.0", partition, world.order[partition][:1], "serializable")
+    for partition in (P0, P1):
+        world.poll("final-1.0", partition, world.order[partition][2:], "serializable")
+    only(world, "skipped-poll")
+
+
 def test_order_differs_in_what_was_trimmed_since() -> None:
     world = World()
     for _ in range(4):

@@ -132,7 +132,8 @@ def early_read(simulation: Simulation) -> set[str]:
 
 def lost_transaction(simulation: Simulation) -> set[str]:
     txn = pick(simulation, committed(simulation))
-    left_out(simulation, "final-0.0", set(txn.values))
+    for reader in ("final-0.0", "final-1.0"):
+        left_out(simulation, reader, set(txn.values))
     return {"lost-write", "unseen"}
 
 

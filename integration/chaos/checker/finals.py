@@ -45,10 +45,11 @@ def check_finals(facts: Facts, found: Findings) -> None:
             levels.setdefault(level, []).append(reader)
     if ("read_committed", 0) not in levels and facts.history.appends:
         found.add("unseen", "no last reader of committed records read anything")
-    for level, readers in levels.items():
-        seen = _see(facts, *level, readers)
-        for op, values in _expected(facts, *level):
-            _check_op(facts, op, values, seen, found)
+    levels_seen = [_see(facts, *level, readers) for level, readers in levels.items()]
+    by_anybody = {value for seen in levels_seen for values in seen.by_reader for value in values}
+    for seen in levels_seen:
+        for op, values in _expected(facts, seen.isolation, seen.journal):
+            _check_op(facts, op, values, seen, by_anybody, found)
 
 
 def _see(facts: Facts, isolation: str, journal: int, readers: list[Reader]) -> _Seen:
@@ -113,8 +114,14 @@ def _missing(facts: Facts, appends: Iterable[Append], known: Iterable[int]) -> I
             yield append.value
 
 
-def _check_op(facts: Facts, op: Op | None, values: list[int], seen: _Seen, found: Findings) -> None:
-    by_anybody = set().union(*(v.intersection(values) for v in seen.by_reader))
+def _check_op(
+    facts: Facts,
+    op: Op | None,
+    values: list[int],
+    seen: _Seen,
+    by_anybody: set[int],
+    found: Findings,
+) -> None:
     for index, reader in enumerate(seen.readers):
         given = seen.by_reader[index]
         missing = [value for value in values if value not in given]
@@ -133,7 +140,7 @@ def _check_op(facts: Facts, op: Op | None, values: list[int], seen: _Seen, found
         elif len(tail) == len(missing):
             sentence = f"{who} ended before {name_of(facts, value)}, which is committed"
             found.add("unseen", sentence, *evidence)
-        elif by_anybody or not _told(facts, op, value):
+        elif value in by_anybody or not _told(facts, op, value):
             sentence = f"{who} was never given {name_of(facts, value)}, which is committed"
             found.add("skipped-poll", sentence, *evidence)
         else:
