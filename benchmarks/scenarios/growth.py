@@ -32,7 +32,11 @@ OPEN: Final = (10, 100, 1_000, 10_000)
 """Transactions that stay open meanwhile; a producer may have 10,000."""
 OPEN_TIMEOUT_S: Final = 300.0
 IN_FLIGHT: Final = 64
-SETTLE_S: Final = 0.3
+WARM_UP_S: Final = 0.3
+CALM_S: Final = 0.2
+CALM_CPU_S: Final = 0.04
+"""A coordinator that uses less in `CALM_S` is at rest."""
+SETTLE_MAX_S: Final = 20.0
 OPEN_TOPIC: Final = "bench-open"
 WIDTHS: Final = (1, 4, 16, 64)
 """Partitions of a transaction, with a record in each."""
@@ -94,13 +98,24 @@ class BesideOpen:
         self._other.close()
 
     def measure(self) -> Sample:
-        """Run one round."""
+        """Run one round, between two that leave the coordinator much to do."""
+        self._settle()
         opened = hold_open(self._other, OPEN_TOPIC, self._count)
         try:
-            pipelined(self._producer, OPEN_TOPIC, SETTLE_S, IN_FLIGHT)
+            self._settle()
+            pipelined(self._producer, OPEN_TOPIC, WARM_UP_S, IN_FLIGHT)
             return self._round()
         finally:
             abort_all(opened)
+
+    def _settle(self) -> None:
+        """Wait until the coordinator is at rest, or for so long that it never is."""
+        until_s = time.monotonic() + SETTLE_MAX_S
+        while time.monotonic() < until_s:
+            before = self._cpu.now()
+            time.sleep(CALM_S)
+            if self._cpu.since(before, None)["coordinator CPU s"] < CALM_CPU_S:
+                return
 
     def _round(self) -> Sample:
         seconds = self._context.sized(SECONDS, 0.2)
