@@ -38,6 +38,13 @@ _HEADER: Final = (
 one, nor of what stands beside it."""
 
 
+_BULK: Final = {
+    "kafka.max.poll.records": "5000",
+    "kafka.max.partition.fetch.bytes": str(8 * 1024 * 1024),
+}
+"""At Kafka's defaults, 500 and 1 MiB, the connector is made for small pieces."""
+
+
 class Group(NamedTuple):
     """What a partition holds of one TxId with one TxCtl: a branch's records, or equal markers."""
 
@@ -161,6 +168,7 @@ def records_by_connector(
         end.setdefault(topic, {})[str(partition)] = last
     assigned = {topic: [int(p) for p in places] for topic, places in begin.items()}
     frame = spark.read.format("kafka").options(
+        **_BULK,
         **{f"kafka.{name}": value for name, value in kafka.items()},
         assign=json.dumps(assigned),
         startingOffsets=json.dumps(begin),
