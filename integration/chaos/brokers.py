@@ -14,6 +14,8 @@ from .proxy import Proxies
 from .settings import DATA_TOPIC, OUT_TOPIC, PARTITIONS
 
 HEAP_MAX_MIB: Final = 256
+START_TIMEOUT_S: Final = 240.0
+"""On a machine with much else to do; 10 s are usual."""
 _TOPIC_SETTINGS: Final = {
     # Small, so that trimming deletes files.
     "segment.bytes": str(1024 * 1024),
@@ -36,6 +38,7 @@ def brokers(directory: Path, proxies: Proxies, count: int) -> Iterator[LocalClus
         brokers=count,
         advertised_client_ports=ports,
         heap_max_mib=HEAP_MAX_MIB,
+        start_timeout_s=START_TIMEOUT_S,
         settings={"group.min.session.timeout.ms": "6000"},
     )
     try:
