@@ -12,7 +12,7 @@ Rows come in the log's order within a partition, not in the order of markers.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -34,8 +34,10 @@ from .vector import Spot, Vector, to_offsets
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ACCEPTED_MAX: Final = 1_000_000
-"""Accepted branches, a row each on every executor: about 200 bytes. With more, Python reads."""
+_ACCEPTED: Final = (
+    "topic string, partition int, raw_txid binary, ctl binary, first bigint, last bigint, "
+    "txid string, commit_sequence bigint"
+)
 
 
 def read(
@@ -171,7 +173,7 @@ class _Volume:
         sure = {k for k in keys if self._start[k].o3 == 0}
         sums = sums_by_connector(self._spark, self._options.read.kafka, self._spans(sure))
         found = sort_out(sums, self._start)
-        settled = sure - found.unsettled if len(found.accepted) <= ACCEPTED_MAX else set()
+        settled = sure - found.unsettled
         frames: list[DataFrame] = []
         if settled:
             frames.append(self._delivered(settled, found.accepted))
@@ -190,7 +192,7 @@ class _Volume:
         from pyspark.sql import functions as f
 
         wanted = [a for a in accepted if (a.topic, a.partition) in keys]
-        ranges = f.broadcast(self._spark.createDataFrame(_table(wanted)))
+        ranges = f.broadcast(self._spark.createDataFrame(wanted, _ACCEPTED))
         places = ["topic", "partition", "raw_txid", "ctl"]
         # Left, so that one pass serves the plain records too, which match nothing.
         records = records_by_connector(
@@ -228,19 +230,6 @@ class _Volume:
                 "endingPlaces": json.dumps(to_offsets(end)),
             },
         )
-
-
-def _table(accepted: Sequence[Accepted]) -> Any:
-    """For Spark: an Arrow table goes to the JVM as it is, a list row by row."""
-    import pyarrow as pa
-
-    kinds = [pa.string(), pa.int32(), pa.binary(), pa.binary(), pa.int64(), pa.int64(), pa.string()]
-    kinds.append(pa.int64())
-    columns = zip(*accepted, strict=True) if accepted else [()] * len(kinds)
-    return pa.table(
-        [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)],
-        names=Accepted._fields,
-    )
 
 
 _BOUNDS: Final = ("starting", "ending")
