@@ -295,7 +295,7 @@ class LocalKafka(LocalCluster):
         *,
         port: int = 0,
         heap_max_mib: int = 256,
-        start_timeout_s: float = 60,
+        start_timeout_s: float = 120,
         stop_timeout_s: float = 20,
         settings: Mapping[str, str] | None = None,
     ) -> None:

@@ -22,7 +22,7 @@ from .java import Java
 from .ports import HOST, accepts, check_port
 from .topics import live_brokers
 
-_FORMAT_TIMEOUT_S: Final = 60
+_FORMAT_TIMEOUT_S: Final = 120
 _KILL_TIMEOUT_S: Final = 10
 _POLL_S: Final = 0.05
 _LOG_LINES: Final = 8
