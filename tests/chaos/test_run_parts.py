@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from logtx.integration.chaos import drain
+from logtx.integration.chaos.checker.avro import Entry, Kind
+from logtx.integration.chaos.checker.journal import read_journal
 from logtx.integration.chaos.errors import ChaosError
 from logtx.integration.chaos.options import ChaosOptions, System
 from logtx.integration.chaos.run import _directory_of
@@ -185,3 +187,25 @@ def test_the_end_waits_until_workers_are_behind_the_last_records() -> None:
     inspector.places = [{0: 11, 1: 20}]
     with pytest.raises(ChaosError, match=r"behind in \{1: 20\}"):
         drain.await_worked_off(inspector, {0: 10, 1: 20}, lambda: None)
+
+
+# ---- seen in runs, and fixed in the checker ----------------------------------------------------
+
+
+def test_a_trimmed_journal_may_begin_with_an_owner() -> None:
+    producer = {
+        "producer_id": "p",
+        "generation": 0,
+        "session_nonce": 1,
+        "owner": "default",
+        "voided": False,
+        "connected_ms": 0,
+    }
+    entries = [
+        (2, Entry(Kind.OWNER, 1, 77, -1, {"replaces": 1})),
+        (3, Entry(Kind.PRODUCER, 2, 77, 3, producer)),
+        (4, Entry(Kind.PRODUCER, 2, 77, 3, producer)),  # predicted elsewhere: a zombie's
+    ]
+    journal = read_journal(7, 2, 5, entries)
+    assert journal.incarnation == 77
+    assert journal.void == 1

@@ -114,7 +114,8 @@ def read_journal(
     surprised = False
     for offset, entry in entries:
         owner = entry.kind is Kind.OWNER and entry.body["replaces"] == current
-        if owner and (current < 0 or entry.incarnation == journal.incarnation):
+        # The incarnation is not known yet where a trimmed journal begins with an OWNER.
+        if owner and (current < 0 or journal.incarnation in (None, entry.incarnation)):
             journal.incarnation = entry.incarnation
             current, surprised = offset, False
             continue
