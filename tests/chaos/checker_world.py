@@ -184,6 +184,7 @@ class World:
         """Kafka's last stable offset, where it is not the end."""
         self.values: dict[tuple[Partition, int], tuple[str, str | None, TxId | None]] = {}
         self.journals: list[list[bytes]] = [[] for _ in range(journals)]
+        self.journal_starts: list[int] = [0] * journals
         self.epochs: dict[int, int] = {}
         self.claims: dict[str, list[list[object]]] = defaultdict(list)
         for number in range(journals):
@@ -423,13 +424,13 @@ class World:
 
     def journal_logs(self) -> list[tuple[store.Head, list[store.RawRecord]]]:
         """The dumped journal."""
-        return [
-            (
-                store.Head("__transaction_control", number, 0, len(entries), len(entries)),
-                [store.RawRecord(offset, value, []) for offset, value in enumerate(entries)],
-            )
-            for number, entries in enumerate(self.journals)
-        ]
+        found = []
+        for number, entries in enumerate(self.journals):
+            start, end = self.journal_starts[number], len(entries)
+            head = store.Head("__transaction_control", number, start, end, end)
+            records = [store.RawRecord(offset, entries[offset], []) for offset in range(start, end)]
+            found.append((head, records))
+        return found
 
     def save(self, run_dir: Path) -> None:
         """Write it as a run's directory."""

@@ -385,6 +385,34 @@ def test_a_worker_of_unknown_outcome_whose_output_was_trimmed() -> None:
     assert verdict.unverifiable[reason] == 2  # by its output, and by its claim
 
 
+def test_a_trimmed_journal_that_begins_with_an_owner() -> None:
+    world = World()
+    world.own()
+    world.own()
+    world.journal_starts[0] = 1
+    two_partitions(world).commit()
+    world.own()
+    two_partitions(world).commit()
+    verdict = fine(world.finals())
+    assert verdict.stats["committed by the log"] == 2
+
+
+@pytest.mark.parametrize("start", range(1, 9))
+@pytest.mark.parametrize("outcome", ["committed", "unknown"])
+def test_a_journal_that_was_trimmed_anywhere(start: int, outcome: str) -> None:
+    world = World()
+    for end in (1, 2):
+        world.plain()
+        txn = world.begin("worker-0.0")
+        txn.append(0, OUT, source=(0, end - 1))
+        txn.claim_input(0, end - 1 or None, end)
+        txn.ask().decide().mark_all().end(outcome)
+    world.own()
+    world.journal_starts[0] = start
+    verdict = fine(world.finals())
+    assert verdict.stats["committed by the log"] == 2
+
+
 # ---- Kafka's system --------------------------------------------------------------------------
 
 

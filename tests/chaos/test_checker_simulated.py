@@ -44,6 +44,9 @@ def test_a_correct_run_that_was_trimmed_has_no_anomaly(seed: int) -> None:
     for partition, records in world.logs.items():
         if random.random() < 0.6:
             world.starts[partition] = random.randint(0, len(records))
+    for number, entries in enumerate(world.journals):
+        if random.random() < 0.6:
+            world.journal_starts[number] = random.randint(0, len(entries) - 1)
     torn = torn_by_trimming(simulation)
     world.order = {p: [o for o in order if o not in torn[p]] for p, order in world.order.items()}
     for txn, _ in simulation.decided:

@@ -141,11 +141,17 @@ class Facts:
         if journal is None:
             return Truth.UNKNOWN
         fate = journal.fate(txid)
-        if fate is None:
-            return Truth.UNKNOWN if txid.begin < journal.start else Truth.UNDECIDED
-        if fate.decided is None:
-            return Truth.UNDECIDED
-        return Truth.COMMITTED if fate.committed else Truth.ABORTED
+        if fate is not None and fate.decided is not None:
+            return Truth.COMMITTED if fate.committed else Truth.ABORTED
+        return self._by_markers(txid) if txid.begin < journal.start else Truth.UNDECIDED
+
+    def _by_markers(self, txid: TxId) -> Truth:
+        """Of a transaction whose decision was trimmed from the journal."""
+        for view in self.views.values():
+            marker = view.first_markers.get(txid)
+            if marker is not None:
+                return Truth.COMMITTED if marker.control.committed else Truth.ABORTED
+        return Truth.UNKNOWN
 
     def _kafka_truths(self) -> dict[str, Truth]:
         truths: dict[str, Truth] = {}

@@ -211,7 +211,9 @@ def _place(place: Place) -> str:
 def _check_steps(journal: Journal, found: Findings) -> None:
     committed: dict[tuple[str, Partition], tuple[Place, Evidence]] = {}
     for fate in journal.decisions:
-        if not fate.committed:
+        if fate.committed and fate.txid.begin < journal.start:
+            committed.clear()  # of its steps some may have been trimmed
+        if not fate.committed or fate.txid.begin < journal.start:
             continue
         for key, step in fate.steps.items():
             assert fate.decided is not None

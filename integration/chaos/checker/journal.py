@@ -110,7 +110,7 @@ def read_journal(
     current = -1
     if start > 0:  # only then is everything held at once
         entries = list(entries)
-        current = _epoch_at(start, entries)
+        current, journal.incarnation = _owner_at(start, entries)
     surprised = False
     for offset, entry in entries:
         owner = entry.kind is Kind.OWNER and entry.body["replaces"] == current
@@ -119,8 +119,6 @@ def read_journal(
             journal.incarnation = entry.incarnation
             current, surprised = offset, False
             continue
-        if journal.incarnation is None and start > 0:
-            journal.incarnation = entry.incarnation
         surprised = (
             surprised
             or entry.epoch != current
@@ -134,13 +132,18 @@ def read_journal(
     return journal
 
 
-def _epoch_at(start: int, entries: Iterable[tuple[int, Entry]]) -> int:
-    # Of a trimmed journal: the owner at its start either wrote on, or was replaced by somebody who
-    # named it. Older epochs may be named too, by zombies, but none that is younger.
-    named = (
-        entry.body["replaces"] if entry.kind is Kind.OWNER else entry.epoch for _, entry in entries
-    )
-    return max((epoch for epoch in named if epoch < start), default=-1)
+def _owner_at(start: int, entries: Iterable[tuple[int, Entry]]) -> tuple[int, int | None]:
+    """Epoch and incarnation at the start of a journal that was trimmed.
+
+    Its owner there either wrote on, or was replaced by somebody who named it. Older epochs may be
+    named too, by zombies, but none that is younger.
+    """
+    epoch, incarnation = -1, None
+    for _, entry in entries:
+        named = entry.body["replaces"] if entry.kind is Kind.OWNER else entry.epoch
+        if epoch < named < start:
+            epoch, incarnation = named, entry.incarnation
+    return epoch, incarnation
 
 
 def _apply(journal: Journal, offset: int, entry: Entry) -> None:
