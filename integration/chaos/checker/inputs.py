@@ -78,7 +78,8 @@ def _report_overlap(
 
 def _check_source(facts: Facts, source: tuple[int, int], append: Append, found: Findings) -> None:
     partition = facts.input_topic, source[0]
-    standing = facts.views[partition].standing.get(source[1])
+    view = facts.views.get(partition)
+    standing = None if view is None else view.standing.get(source[1])
     if standing in (None, Standing.TORN):
         return
     assert append.op is not None
