@@ -40,8 +40,8 @@ def chaos(
     plan drawn from the seed. Everything that happened is written down, and a checker that shares
     no code with logtx looks for every anomaly that it has a name for.
 
-    The exit status is the verdict: 0 if nothing was found. 300 seconds are more than 20,000
-    transactions; starting, draining, reading everything and checking take some minutes more.
+    The exit status is the verdict: 0 if nothing was found. Starting, draining, reading everything
+    and checking take a minute or more on top of the load.
 
     Examples:
 

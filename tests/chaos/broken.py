@@ -31,7 +31,7 @@ class Broken:
 
     apply: Callable[[mutations.Patch], None]
     anomalies: frozenset[str]
-    """By one of these names the checker must find it."""
+    """By one of these the checker must find it."""
     seed: int = 1
     """Of a run whose plan has what brings it out."""
 
@@ -99,11 +99,6 @@ def unknown_is_aborted(patch: mutations.Patch) -> None:
     mutations.unknown_outcome_is_an_abort(patch)
 
 
-def commits_unwritten(patch: mutations.Patch) -> None:
-    """The producer forgets records that failed."""
-    mutations.failed_record_is_forgotten(patch)
-
-
 def order_of_markers(patch: mutations.Patch) -> None:
     """A serializable reader goes by its markers, not by the journal."""
     mutations.markers_not_awaited(patch)
@@ -113,22 +108,26 @@ def order_of_markers(patch: mutations.Patch) -> None:
 BROKEN: Final[Mapping[str, Broken]] = {
     "ignores_aborts": Broken(ignores_aborts, frozenset({"g1a"})),
     "does_not_wait": Broken(does_not_wait, frozenset({"g1a", "dirty-read", "intermediate-read"})),
+}
+"""Seen to be caught; the tests hold them to it."""
+UNTRIED: Final[Mapping[str, Broken]] = {
     "position_ahead": Broken(position_ahead, frozenset({"iov-gap", "skipped-poll"})),
     "torn": Broken(torn, frozenset({"torn-transaction"})),
     "claims_ignored": Broken(claims_ignored, frozenset({"iov-overlap"})),
     "told_too_early": Broken(told_too_early, frozenset({"committed-but-aborted", "lost-write"})),
     "markers_not_redone": Broken(markers_not_redone, frozenset({"lost-write", "unseen"})),
     "duplicates_believed": Broken(duplicates_believed, frozenset({"duplicate"})),
-    "unknown_is_aborted": Broken(unknown_is_aborted, frozenset({"aborted-but-committed"})),
+    "unknown_is_aborted": Broken(unknown_is_aborted, frozenset({"committed-but-aborted"})),
     "order_of_markers": Broken(order_of_markers, frozenset({"order-differs", "torn-transaction"})),
 }
+"""Not run yet, with what is expected of them; each goes up when a run with it was caught."""
 
 
 def options_of(name: str, directory: Path | None, *, seconds: float = SECONDS) -> ChaosOptions:
     """A run of this build."""
     return ChaosOptions(
         seconds=seconds,
-        seed=BROKEN[name].seed,
+        seed={**BROKEN, **UNTRIED}[name].seed,
         data_dir=directory,
         launcher=(MODULE, name),
     )
@@ -141,7 +140,7 @@ def main() -> None:
         from logtx.integration.chaos import run_chaos
 
         sys.exit(run_chaos(options_of(name, None)))
-    BROKEN[name].apply(_patch)
+    {**BROKEN, **UNTRIED}[name].apply(_patch)
     sys.argv = rest
     runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
 
