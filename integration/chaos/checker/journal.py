@@ -138,7 +138,8 @@ def _owner_at(start: int, entries: Iterable[tuple[int, Entry]]) -> tuple[int, in
     Its owner there either wrote on, or was replaced by somebody who named it. Older epochs may be
     named too, by zombies, but none that is younger.
     """
-    epoch, incarnation = -1, None
+    epoch = -1
+    incarnation: int | None = None
     for _, entry in entries:
         named = entry.body["replaces"] if entry.kind is Kind.OWNER else entry.epoch
         if epoch < named < start:
