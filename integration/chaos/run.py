@@ -253,6 +253,8 @@ class _Run:
         self.problems += [str(death) for death in self._fleet.deaths if not self._expected(death)]
 
     def _stop_producers(self) -> None:
+        # One that was started again a moment ago would die of SIGTERM while Python starts.
+        await_until(self._all_began, READY_S, self._tick)
         self._stop(self._fleet.producers, PRODUCERS_S)
 
     def _drain(self) -> None:

@@ -19,18 +19,15 @@ SCALE = 0.001
 FEW: dict[str, tuple[str, ...]] = {
     "pipelined": ("kafka-8", "logtx-64", "logtx-two"),
     "sequential": ("kafka", "logtx"),
-    "producers": ("kafka-8-in-2", "logtx-8"),
     "bulk-100": ("kafka", "logtx", "idempotent"),
-    "bulk-sizes-1000": ("kafka-10", "logtx-10"),
     "consumption-100": ("kafka", "logtx"),
     "serializable-9": ("read_committed", "serializable"),
     "latency": ("kafka", "logtx", "logtx-beside-open"),
     "transform": ("kafka", "logtx", "logtx-pipelined"),
     "open": ("open-10",),
-    "open-consumption": ("open-10",),
     "partitions": ("kafka-64", "logtx-64"),
 }
-"""One of each kind, and the sides that differ by more than a number."""
+"""The kinds, and the sides that differ by more than a number; the slow test has all."""
 
 
 def few(scenario: Scenario, kept: Sequence[str]) -> Scenario:

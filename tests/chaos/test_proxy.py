@@ -147,7 +147,8 @@ def test_a_delay_keeps_the_order(proxies: Proxies, connect: Callable[[], socket.
     proxies.hurt("fault", Rule(delay_s=0.1, link="echo"))
     started_s = time.monotonic()
     assert exchange(client, b"slow") == b"slow"
-    assert time.monotonic() - started_s >= 0.2  # there and back
+    # There and back; the loop's timers may be a tick early.
+    assert time.monotonic() - started_s >= 0.19
     client.sendall(b"first ")
     time.sleep(0.02)
     proxies.heal("fault")  # what is on its way comes before what is sent now

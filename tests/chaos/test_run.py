@@ -52,7 +52,7 @@ def run(options: ChaosOptions, console: Console, directory: Path) -> Counter[str
 @pytest.mark.timeout(300)
 def test_a_short_run(tmp_path: Path, console: Console) -> None:
     directory = tmp_path / "run"
-    options = ChaosOptions(seconds=12, seed=3, mild=True, rate=60, data_dir=directory)
+    options = ChaosOptions(seconds=8, seed=3, mild=True, rate=60, data_dir=directory)
     found = run(options, console, tmp_path)
     assert found["producer committed"] > 20
     assert found["worker committed"] > 0

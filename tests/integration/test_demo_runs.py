@@ -89,6 +89,7 @@ def test_20_000_flights_survive_all_kills(tmp_path: Path) -> None:
 
 
 @pytest.mark.kafka
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_three_coordinators_survive_kills_and_zombies(tmp_path: Path) -> None:
     """TRAPS 24, the producer's side, and former owners that come back."""
@@ -128,6 +129,7 @@ def test_a_run_cut_short_leaves_no_process(number: signal.Signals, tmp_path: Pat
 
 
 @pytest.mark.kafka
+@pytest.mark.slow
 def test_a_run_that_stalls_is_false_and_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -107,6 +107,7 @@ def test_the_example_of_the_docs_runs_in_memory(pytester: pytest.Pytester) -> No
 
 
 @pytest.mark.kafka
+@pytest.mark.slow
 def test_the_example_of_the_docs_runs_on_a_kafka_with_coordinator_processes(
     pytester: pytest.Pytester,
 ) -> None:

@@ -62,6 +62,7 @@ def test_what_sums_cannot_settle(group: Group) -> None:
 
 
 @pytest.mark.kafka
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_both_readers_give_the_same_rows(spark: Any, logtx_cluster: Cluster) -> None:
     cluster, chance = logtx_cluster, random.Random(6)
