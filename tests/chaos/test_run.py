@@ -1,4 +1,4 @@
-"""Whole runs: a short one in every test run, a longer one in `make test-all`."""
+"""Whole runs: a short one and a longer one, in `make test-all`."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ def run(options: ChaosOptions, console: Console, directory: Path) -> Counter[str
     return events(directory / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_short_run(tmp_path: Path, console: Console) -> None:
     directory = tmp_path / "run"
