@@ -31,7 +31,6 @@ LONGEST: Final = (
     "benchmarks/test_scenarios.py",
     "test_groups_kafka.py",
     "integration/test_demo_faults.py",
-    "chaos/test_run.py",
     "chaos/test_mutations.py",
     "integration/spark/test_faults.py",
     "integration/spark/test_sink.py",
