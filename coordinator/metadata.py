@@ -95,9 +95,9 @@ class TransactionMetadataStore:
         self.open_count = 0
         """How many are in state OPEN."""
         self._unfinished: dict[int, Transaction] = {}
-        # BEGIN → (TxId's bytes, whether committed, commit sequence). Numbers and bytes only: the
-        # garbage collector leaves such tuples alone, and of so many objects it makes pauses.
-        self._outcomes: OrderedDict[int, tuple[bytes, bool, int | None]] = OrderedDict()
+        # BEGIN → (partition, incarnation, whether committed, commit sequence). Numbers only:
+        # the garbage collector leaves such tuples alone, and of so many objects it makes pauses.
+        self._outcomes: OrderedDict[int, tuple[int, int, bool, int | None]] = OrderedDict()
 
     def __iter__(self) -> Iterator[Transaction]:
         """Unfinished transactions in the order of their TxIds."""
@@ -130,9 +130,9 @@ class TransactionMetadataStore:
             kept = self._outcomes.get(begin)
             if kept is None:
                 return None
-            raw, committed, sequence = kept
+            partition, incarnation, committed, sequence = kept
             state = State.COMMITTED if committed else State.ABORTED
-            return Outcome(TxId.from_bytes(raw), state, sequence)
+            return Outcome(TxId(partition, incarnation, begin), state, sequence)
         return Outcome(transaction.txid, transaction.state, transaction.commit_sequence)
 
     def require_open(self, txid: TxId) -> Transaction:
@@ -192,11 +192,9 @@ class TransactionMetadataStore:
         transaction.state = new
         if new.finished:
             del self._unfinished[begin]
-            self._outcomes[begin] = (
-                transaction.txid.to_bytes(),
-                new is State.COMMITTED,
-                transaction.commit_sequence,
-            )
+            txid, committed = transaction.txid, new is State.COMMITTED
+            sequence = transaction.commit_sequence
+            self._outcomes[begin] = (txid.partition, txid.incarnation, committed, sequence)
             if len(self._outcomes) > OUTCOMES_MAX:
                 self._outcomes.popitem(last=False)
         return transaction
