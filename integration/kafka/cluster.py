@@ -29,6 +29,8 @@ from .topics import lagging_partitions
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.1
+_STRAGGLER_S: Final = 5.0
+"""For a broker that was allowed to go to close its log files, once the majority has ended."""
 
 
 class LocalCluster:
@@ -163,16 +165,20 @@ class LocalCluster:
     def stop(self) -> None:
         """Orderly stop of all: SIGTERM, a bounded wait, then SIGKILL. Nothing to do if stopped.
 
-        Without a majority it is SIGKILL at once: a broker that can't hand its leadership over
-        would wait for minutes.
+        A broker asks the controllers' majority whether it may go, and waits for minutes if there
+        is none: so those that haven't asked when the majority ends are killed soon after, and
+        without one from the outset it is SIGKILL at once.
         """
         if self.has_majority:
             for broker in self.brokers:
                 broker.ask_to_stop()
             deadline = time.monotonic() + self._stop_timeout_s
+            while self.has_majority and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+            deadline = min(deadline, time.monotonic() + _STRAGGLER_S)
             for broker in self.brokers:
                 if not broker.await_end(deadline):
-                    _log.warning("kafka_stop_timeout broker=%d", broker.id)
+                    _log.warning("kafka_killed_at_stop broker=%d", broker.id)
         self.kill()
 
     def kill(self) -> None:

@@ -222,10 +222,14 @@ def test_one_of_three_is_killed_and_comes_back(three: LocalCluster) -> None:
     three.await_in_sync()
     assert offsets_of(producer) == [5]
     three.stop()
-    assert all(
-        (three.data_dir / f"broker-{n}" / "data" / ".kafka_cleanshutdown").exists()
-        for n in (1, 2, 3)
-    )
+    assert not any(broker.is_running for broker in three.brokers)
+    # The third may find no majority left to ask whether it may go, and is killed.
+    orderly = [
+        broker.id
+        for broker in three.brokers
+        if (three.data_dir / f"broker-{broker.id}" / "data" / ".kafka_cleanshutdown").exists()
+    ]
+    assert len(orderly) >= 2
 
 
 @pytest.mark.kafka
