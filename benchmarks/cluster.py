@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from logtx.coordinator.ready import says_ready
 from logtx.integration.kafka import LocalKafka
 from logtx.integration.kafka.child import last_lines, spawn
 
@@ -25,7 +26,6 @@ BROKER_SETTINGS: Final = {
     "log.retention.check.interval.ms": "5000",
     "log.initial.task.delay.ms": "1000",
 }
-_READY: Final = "coordinator ready on"
 _START_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 15.0
 _PROFILE_TIMEOUT_S: Final = 10.0
@@ -58,7 +58,7 @@ class CoordinatorProcess:
     def await_ready(self) -> None:
         """Wait until it serves. Raises CoordinatorFailedError."""
         deadline_s = time.monotonic() + _START_TIMEOUT_S
-        while _READY not in self._log.read_text(errors="replace"):
+        while not says_ready(self._log):
             if self._process.poll() is not None or time.monotonic() > deadline_s:
                 raise CoordinatorFailedError("\n".join(last_lines(self._log, 12)))
             time.sleep(_POLL_S)

@@ -31,6 +31,7 @@ from .metrics import CoordinatorCollector, MetricsServer, Reader
 from .offsets_log import OffsetsWriter
 from .own_topics import prepare_topics
 from .ownership import Ownership
+from .ready import READY
 from .retention import RetentionConfig, RetentionGuard
 from .runtime import TICK_S, PartitionRuntime, Serving
 from .shard import Shard
@@ -308,7 +309,7 @@ async def serve(
 def _announce(coordinator: Coordinator, unserved: Mapping[int, LogtxError]) -> None:
     for error in unserved.values():
         print(f"error: {error}", file=sys.stderr, flush=True)
-    print(f"coordinator ready on {coordinator.address}", flush=True)
+    print(f"{READY}{coordinator.address}", flush=True)
 
 
 def run(config: CoordinatorConfig) -> None:

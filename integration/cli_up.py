@@ -15,6 +15,7 @@ from typing import Final
 import typer
 from rich.console import Console
 
+from ..coordinator.ready import says_ready
 from .kafka.child import last_lines, spawn
 from .kafka.cluster import LocalCluster
 from .kafka.errors import DataDirError, LocalKafkaError
@@ -22,7 +23,6 @@ from .kafka.keeper import RESTART_AFTER_S, Keeper
 from .kafka.ports import HOST, check_port
 from .kafka.topics import create_topic
 
-_READY: Final = b"coordinator ready on "
 _START_TIMEOUT_S: Final = 30
 _STOP_TIMEOUT_S: Final = 10
 _POLL_S: Final = 0.1
@@ -162,10 +162,8 @@ class _Coordinator:
         deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline:
             self.check()
-            with self._log.open("rb") as log:
-                log.seek(self._start)
-                if _READY in log.read():
-                    return
+            if says_ready(self._log, from_byte=self._start):
+                return
             time.sleep(_POLL_S)
         raise CoordinatorDiedError(
             f"The coordinator was not ready within {_START_TIMEOUT_S} s; its log is {self._log}.",

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from logtx.coordinator.checkpoint import Checkpoint
+from logtx.coordinator.ready import says_ready
 from logtx.integration.kafka.child import last_lines, spawn
 from logtx.journal.log import Log
 from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC
 
-_READY: Final = b"coordinator ready on"
 _START_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 15.0
 _POLL_S: Final = 0.02
@@ -53,11 +53,7 @@ class CoordinatorProcess:
     def await_ready(self) -> None:
         """Wait until it says that it is. Raises CoordinatorFailedError."""
         deadline_s = time.monotonic() + _START_TIMEOUT_S
-        while True:
-            with self.output.open("rb") as output:
-                output.seek(self._read_from)
-                if _READY in output.read():
-                    return
+        while not says_ready(self.output, from_byte=self._read_from):
             if not self.is_running or time.monotonic() > deadline_s:
                 lines = last_lines(self.output, 12, from_byte=self._read_from)
                 raise CoordinatorFailedError(f"{self.address} did not start:\n" + "\n".join(lines))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ...coordinator.ready import says_ready
 from ..demo.processes import Child
 from ..kafka.ports import HOST, pick_ports
 from .errors import ChaosError
@@ -26,7 +27,6 @@ JOURNAL_PARTITIONS: Final = 8
 SNAPSHOT_INTERVAL_RECORDS: Final = 3_000
 OUTCOME_RETENTION_MS: Final = 60_000
 """So the journal is trimmed while the run goes on; longer than anybody sleeps."""
-_READY: Final = b"coordinator ready on "
 _STOP_TIMEOUT_S: Final = 15.0
 _WORKLOAD: Final = "logtx.integration.chaos.workload"
 _LOG_LINES: Final = 3
@@ -152,8 +152,7 @@ class ChaosCoordinator(Child):
         launcher: Sequence[str] = (),
     ) -> None:
         name = f"coordinator-{number}"
-        self._path = directory / LOGS / f"{name}.log"
-        super().__init__(name, self._path, ())
+        super().__init__(name, directory / LOGS / f"{name}.log", ())
         self._bootstrap_servers = bootstrap_servers
         self._proxies = proxies
         self._launcher = launcher
@@ -171,9 +170,7 @@ class ChaosCoordinator(Child):
     def is_ready(self) -> bool:
         """Whether it serves, or stands by. Raises ProcessDiedError if it died."""
         self.check()
-        with self._path.open("rb") as log:
-            log.seek(self._log_start)
-            return _READY in log.read()
+        return says_ready(self._log, from_byte=self._log_start)
 
     def _command(self) -> list[str]:
         return [

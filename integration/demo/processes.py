@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from ...coordinator.ready import says_ready
 from ..kafka.child import last_lines, spawn
 from ..kafka.ports import HOST, pick_ports
 from .errors import ProcessDiedError
 
 JOURNAL_PARTITIONS: Final = 8
 """If the journal is created by the demo's coordinators."""
-COORDINATOR_READY: Final = b"coordinator ready on "
 COORDINATOR_START_TIMEOUT_S: Final = 30.0
 _STOP_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.02
@@ -152,9 +152,7 @@ class CoordinatorChild(Child):
     def is_ready(self) -> bool:
         """Whether it serves. Raises ProcessDiedError if it died or takes too long."""
         if not self._ready:
-            with self._log.open("rb") as log:
-                log.seek(self._log_start)
-                self._ready = COORDINATOR_READY in log.read()
+            self._ready = says_ready(self._log, from_byte=self._log_start)
         if not self._ready:
             self.check()
             if time.monotonic() - self._started_s > COORDINATOR_START_TIMEOUT_S:
