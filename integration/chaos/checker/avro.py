@@ -15,6 +15,7 @@ from sys import intern
 from typing import Any, Final, NamedTuple
 
 from .errors import BrokenLogError
+from .wire import varint
 
 VERSION: Final = 2
 
@@ -50,16 +51,8 @@ class Entry(NamedTuple):
 
 
 def _long(raw: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = raw[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number of more than 64 bits")
+    value, at = varint(raw, at)
+    return (value >> 1) ^ -(value & 1), at
 
 
 def _text(raw: bytes, at: int) -> tuple[str, int]:

@@ -130,7 +130,7 @@ def _partitions(raw: bytes) -> Iterator[tuple[str, int]]:
         elif field == 2:
             packed, at = _sub(value), 0
             while at < len(packed):
-                number, at = _varint(packed, at)
+                number, at = varint(packed, at)
                 numbers.append(number)
     return ((topic, number) for number in numbers)
 
@@ -144,16 +144,16 @@ def _sub(value: int | bytes) -> bytes:
 def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:
     at = 0
     while at < len(raw):
-        tag, at = _varint(raw, at)
+        tag, at = varint(raw, at)
         value: int | bytes
         match tag & 7:
             case 0:  # a number
-                value, at = _varint(raw, at)
+                value, at = varint(raw, at)
             case 1:  # eight bytes
                 (value,) = struct.unpack_from("<Q", raw, at)
                 at += 8
             case 2:  # bytes behind their length
-                length, at = _varint(raw, at)
+                length, at = varint(raw, at)
                 if at + length > len(raw):
                     raise ValueError("a message that is cut short")
                 value, at = raw[at : at + length], at + length
@@ -165,7 +165,16 @@ def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:
         yield tag >> 3, value
 
 
-def _varint(raw: bytes, at: int) -> tuple[int, int]:
+def varint(raw: bytes, at: int) -> tuple[int, int]:
+    """Read a number of seven bits a byte, the lowest first, as protobuf and Avro have it.
+
+    Returns:
+        The number, and where what follows it begins.
+
+    Raises:
+        IndexError: it is cut short.
+        ValueError: it has more than 64 bits.
+    """
     value = shift = 0
     while True:
         byte = raw[at]
