@@ -16,7 +16,7 @@ from logtx.integration.kafka.jars import KAFKA_VERSION
 from . import document
 from .cluster import CoordinatorFailedError, started
 from .model import Context
-from .report import print_profiles, print_table, to_json
+from .report import print_comparisons, print_profiles, to_json
 from .runner import Result, run, steps
 from .scenarios import QUICK, SCENARIOS
 from .worker import SideFailedError
@@ -124,7 +124,7 @@ def benchmarks(
         console.print(str(error), style="red", markup=False)
         raise typer.Exit(1) from error
     results = to_json(found, rounds=rounds, scale=size, kafka=KAFKA_VERSION)
-    print_table(console, results)
+    print_comparisons(console, results)
     if profile:
         print_profiles(console, results)
     if json_path is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -190,7 +190,7 @@ def _of(text: str, side: str | None) -> str:
     return text if side is None else f"{text}: {side}"
 
 
-def print_table(console: Console, scenarios: Sequence[Json]) -> None:
+def print_comparisons(console: Console, scenarios: Sequence[Json]) -> None:
     """One line per comparison."""
     rounds = scenarios[0]["rounds"]
     table = Table(title=f"Medians of {rounds} interleaved rounds (least to most)")
@@ -203,6 +203,19 @@ def print_table(console: Console, scenarios: Sequence[Json]) -> None:
         for line in scenario["lines"]:
             table.add_row(*cells(line), Text(MET[line["met"]], style=styles[line["met"]]))
         table.add_section()
+    console.print(table)
+
+
+def print_table(
+    console: Console,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    title: str | None = None,
+) -> None:
+    """Print a table of a document's chapter, without the chapter's bold."""
+    table = Table(*columns, title=title)
+    for row in rows:
+        table.add_row(*(text.replace("**", "") for text in row))
     console.print(table)
 
 

@@ -12,7 +12,6 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from logtx.integration.kafka import LocalKafka, LocalKafkaError
 from logtx.integration.kafka.jars import KAFKA_VERSION
@@ -20,7 +19,7 @@ from logtx.journal.kafka_log import KafkaLog
 
 from .. import document
 from ..model import Json
-from ..report import circumstances, number
+from ..report import circumstances, number, print_table
 from .cases import Bench, Outcome
 from .fleet import CoordinatorFailedError
 
@@ -131,12 +130,11 @@ def failover(
     except (LocalKafkaError, CoordinatorFailedError) as error:
         console.print(str(error), style="red", markup=False)
         raise typer.Exit(1) from error
-    table = Table(*_COLUMNS, title="Stalls: longest time between two acknowledged commits")
     for outcome in outcomes:
-        table.add_row(*(text.replace("**", "") for text in _row(outcome)))
         shown = " ".join(f"{ms:,.0f}" for ms in sorted(outcome.stalls_ms))
         console.print(f"{outcome.title}: {shown}", style="dim", highlight=False)
-    console.print(table)
+    title = "Stalls: longest time between two acknowledged commits"
+    print_table(console, _COLUMNS, map(_row, outcomes), title=title)
     if not all(o.truth is not None and o.truth.holds for o in outcomes):
         console.print("an acknowledged commit is not what was delivered", style="red")
         raise typer.Exit(1)

@@ -10,7 +10,6 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from logtx.integration.kafka import LocalKafka, LocalKafkaError
 from logtx.integration.kafka.jars import KAFKA_VERSION
@@ -19,7 +18,7 @@ from logtx.journal.kafka_log import KafkaLog
 from .. import document
 from ..failover.fleet import CoordinatorFailedError
 from ..model import Json
-from ..report import circumstances, number
+from ..report import circumstances, number, print_table
 from .history import OPEN, PRODUCERS, RECORDS, History
 from .measure import Bench, Loads, Stall
 
@@ -88,13 +87,6 @@ def _chapter(loads: Sequence[list[str]], stalls: Sequence[list[str]], history: s
     }
 
 
-def _show(console: Console, columns: Sequence[str], rows: Sequence[list[str]]) -> None:
-    table = Table(*columns)
-    for row in rows:
-        table.add_row(*(text.replace("**", "") for text in row))
-    console.print(table)
-
-
 def recovery(
     *,
     records: Annotated[int, typer.Option(min=10_000, help="Of the journal.")] = RECORDS,
@@ -122,8 +114,8 @@ def recovery(
         raise typer.Exit(1) from error
     loads = [_load_row(*pair) for pair in zip((cold, behind), GOALS_S, strict=True)]
     stalls = _stall_rows(stall)
-    _show(console, _LOAD_COLUMNS, loads)
-    _show(console, _STALL_COLUMNS, stalls)
+    print_table(console, _LOAD_COLUMNS, loads)
+    print_table(console, _STALL_COLUMNS, stalls)
     if write_docs:
         method = _METHOD.format(
             records=f"{cold.records:,}", producers=f"{producers:,}", open=f"{OPEN:,}"

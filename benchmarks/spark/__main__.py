@@ -12,7 +12,6 @@ from typing import Annotated, Final
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from logtx.integration.kafka import LocalKafkaError
 from logtx.integration.kafka.jars import KAFKA_VERSION
@@ -21,7 +20,7 @@ from logtx.journal.errors import LogtxError
 from .. import document
 from ..cluster import CoordinatorFailedError, cluster
 from ..model import Json
-from ..report import circumstances, number
+from ..report import circumstances, number, print_table
 from .measure import (
     BATCH_RECORDS,
     BATCHES,
@@ -185,10 +184,7 @@ def spark(
         console.print(str(error), style="red", markup=False)
         raise typer.Exit(1) from error
     for columns, rows in tables:
-        table = Table(*columns)
-        for row in rows:
-            table.add_row(*(text.replace("**", "") for text in row))
-        console.print(table)
+        print_table(console, columns, rows)
     if write_docs:
         document.write_chapter("spark", _chapter(tables, rounds))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from logtx.integration.kafka import LocalKafkaError
 from logtx.integration.kafka.jars import KAFKA_VERSION
@@ -21,7 +20,7 @@ from logtx.journal.errors import LogtxError
 from .. import document
 from ..cluster import CoordinatorFailedError, cluster
 from ..model import Json
-from ..report import circumstances, number, ratio_text, spread
+from ..report import circumstances, number, print_table, ratio_text, spread
 from ..stats import Spread, ratio
 from .measure import (
     GB,
@@ -168,13 +167,6 @@ def _chapter(large_rows: list[list[str]], ratio_rows: list[list[str]], method: s
     }
 
 
-def _show(console: Console, columns: Sequence[str], rows: Sequence[list[str]]) -> None:
-    table = Table(*columns)
-    for row in rows:
-        table.add_row(*(text.replace("**", "") for text in row))
-    console.print(table)
-
-
 def spill(
     *,
     gigabytes: Annotated[float, typer.Option(min=0.2, help="Of the large transaction.")] = 5.0,
@@ -196,14 +188,14 @@ def spill(
                 bench = Bench(servers, directory)
                 large = _large(bench, progress, gigabytes)
                 large_rows = _large_rows(large)
-                _show(progress.console, _LARGE_COLUMNS, large_rows)
+                print_table(progress.console, _LARGE_COLUMNS, large_rows)
                 if plot is not None:
                     draw(large, RSS_GOAL_BYTES, plot)
                 ratio_rows = list(map(_ratio_row, _ratios(bench, progress, megabytes, rounds)))
     except _FAILURES as error:
         console.print(str(error), style="red", markup=False)
         raise typer.Exit(1) from error
-    _show(console, _RATIO_COLUMNS, ratio_rows)
+    print_table(console, _RATIO_COLUMNS, ratio_rows)
     if write_docs:
         draw(large, RSS_GOAL_BYTES, PLOT)
         method = _METHOD.format(gigabytes=gigabytes, megabytes=megabytes, rounds=rounds)
