@@ -25,6 +25,7 @@ MakeTopic = Callable[..., str]
 Append = Callable[..., list[int]]
 
 LONGEST: Final = (
+    "chaos/test_run.py",
     "simulation/test_simulation.py",
     "simulation/test_mutations.py",
     "integration/test_demo_runs.py",
