@@ -321,15 +321,14 @@ class KafkaLog:
         while True:
             now_s = time.monotonic()
             try:
-                return asking.result(ask(max(min(until_s - now_s, wait_s), 0.005)))
+                return asking.result(ask(max(min(until_s - now_s, wait_s), _NO_TIME_S)))
             except KafkaException as exception:
                 is_late = exception.args[0].code() == KafkaError._TIMED_OUT
                 if not is_late or now_s + wait_s >= until_s:
                     raise
             asking.repeated = True
             wait_s *= 2
-            with suppress(KafkaException):
-                self._admin().list_topics(timeout=min(asking.left_s, _METADATA_S))
+            self._renew_metadata(asking.left_s)
 
     def _topic_settings(
         self, topic: str, left_s: float, asking: _Asking
@@ -486,8 +485,7 @@ class KafkaLog:
             if asking.repeated:
                 # librdkafka would ask the leader of the last epoch that it heard of for minutes:
                 # what it remembers is not renewed by the refusal.
-                with suppress(KafkaException):
-                    self._admin().list_topics(topic, timeout=min(left_s, _METADATA_S))
+                self._renew_metadata(left_s, topic)
             return ask(asking.left_s)
 
         try:
@@ -619,6 +617,11 @@ class KafkaLog:
             if self._admin_client is None:
                 self._admin_client = AdminClient(self._settings(_NEVER_POLLED))
             return self._admin_client
+
+    def _renew_metadata(self, left_s: float, topic: str | None = None) -> None:
+        """Have librdkafka learn who leads now, of one topic or all; no harm if it does not."""
+        with suppress(KafkaException):
+            self._admin().list_topics(topic, timeout=min(left_s, _METADATA_S))
 
     def _mock(self, asking: _Asking) -> bool:
         if self._is_mock is None:
