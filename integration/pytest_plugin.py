@@ -88,11 +88,15 @@ def logtx_kafka(
     if existing:
         yield ExistingKafka(bootstrap_servers=existing)
         return
-    from .kafka import LocalCluster, LocalKafka, LocalKafkaError
+    from .kafka import QUICK_TO_START, LocalCluster, LocalKafka, LocalKafkaError
 
     brokers = request.config.getoption("--logtx-brokers")
     data_dir = tmp_path_factory.mktemp("logtx-kafka")
-    kafka = LocalKafka(data_dir) if brokers == 1 else LocalCluster(data_dir, brokers=brokers)
+    kafka = (
+        LocalKafka(data_dir, java_options=QUICK_TO_START)
+        if brokers == 1
+        else LocalCluster(data_dir, brokers=brokers, java_options=QUICK_TO_START)
+    )
     try:
         kafka.start()
     except LocalKafkaError as error:

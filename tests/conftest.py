@@ -15,7 +15,7 @@ from typing import Final
 import pytest
 from confluent_kafka import Producer
 
-from logtx.integration.kafka import LocalKafka
+from logtx.integration.kafka import QUICK_TO_START, LocalKafka
 from logtx.integration.testing import Cluster
 from logtx.journal.kafka_log import KafkaLog
 from logtx.journal.log import Log
@@ -68,7 +68,7 @@ def _logtx_session_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator
     Its coordinator is a process, which nothing that a test breaks on purpose in this one reaches,
     and has a Kafka where no other test's coordinators take their share of the journal.
     """
-    with LocalKafka(tmp_path_factory.mktemp("kafka")) as kafka:
+    with LocalKafka(tmp_path_factory.mktemp("kafka"), java_options=QUICK_TO_START) as kafka:
         directory = tmp_path_factory.mktemp("coordinators")
         cluster = Cluster.on_kafka(
             kafka.bootstrap_servers, coordinators=1, directory=directory, delete_topics=False
@@ -114,7 +114,7 @@ def own_log(
     if transport != "kafka":
         yield request.getfixturevalue("log")
         return
-    with LocalKafka(tmp_path_factory.mktemp("kafka")) as kafka:
+    with LocalKafka(tmp_path_factory.mktemp("kafka"), java_options=QUICK_TO_START) as kafka:
         opened = KafkaLog({"bootstrap.servers": kafka.bootstrap_servers})
         yield opened
         opened.close()

@@ -14,7 +14,7 @@ from logtx.benchmarks.failover.committer import PARTITIONS, Committer
 from logtx.benchmarks.failover.fleet import CoordinatorProcess, Fleet
 from logtx.benchmarks.failover.truth import find_truth
 from logtx.coordinator.client import CoordinatorQueries, State
-from logtx.integration.kafka import LocalKafka
+from logtx.integration.kafka import QUICK_TO_START, LocalKafka
 from logtx.journal.errors import TransactionAbortedError, UnknownOutcomeError
 from logtx.journal.fate import EpochFilter
 from logtx.journal.kafka_log import KafkaLog
@@ -29,7 +29,7 @@ COORDINATORS: Final = 3
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaLog]:
     """A broker of its own: coordinators of other tests would take their share of the journal."""
-    with LocalKafka(tmp_path_factory.mktemp("kafka")) as kafka:
+    with LocalKafka(tmp_path_factory.mktemp("kafka"), java_options=QUICK_TO_START) as kafka:
         opened = KafkaLog({"bootstrap.servers": kafka.bootstrap_servers})
         yield opened
         opened.close()

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from ..kafka.cluster import LocalCluster
+from ..kafka.cluster import QUICK_TO_START, LocalCluster
 from ..kafka.ports import HOST
 from ..kafka.topics import create_topic
 from .proxy import Proxies
@@ -38,6 +38,7 @@ def brokers(directory: Path, proxies: Proxies, count: int) -> Iterator[LocalClus
         brokers=count,
         advertised_client_ports=ports,
         heap_max_mib=HEAP_MAX_MIB,
+        java_options=QUICK_TO_START,
         start_timeout_s=START_TIMEOUT_S,
         settings={"group.min.session.timeout.ms": "6000"},
     )

@@ -17,18 +17,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .cluster import LocalCluster, LocalKafka
+    from .cluster import QUICK_TO_START, LocalCluster, LocalKafka
     from .errors import LocalKafkaError
     from .node import Broker
     from .topics import create_topic
 
-__all__ = ["Broker", "LocalCluster", "LocalKafka", "LocalKafkaError", "create_topic"]
+__all__ = [
+    "QUICK_TO_START",
+    "Broker",
+    "LocalCluster",
+    "LocalKafka",
+    "LocalKafkaError",
+    "create_topic",
+]
 
 _HOMES = {
     "Broker": ".node",
     "LocalCluster": ".cluster",
     "LocalKafka": ".cluster",
     "LocalKafkaError": ".errors",
+    "QUICK_TO_START": ".cluster",
     "create_topic": ".topics",
 }
 

@@ -28,6 +28,9 @@ from .topics import lagging_partitions
 
 _log = logging.getLogger(__name__)
 
+QUICK_TO_START: Final = ("-XX:TieredStopAtLevel=1",)
+"""Java options with which a broker costs 40 % less CPU in its first minutes, and more under full
+load later: the code is compiled once, lightly. For brokers that live for minutes, or are killed."""
 _POLL_S: Final = 0.1
 _STRAGGLER_S: Final = 5.0
 """For a broker that was allowed to go to close its log files, once the majority has ended."""
@@ -56,6 +59,7 @@ class LocalCluster:
         port: int = 0,
         advertised_client_ports: Mapping[int, int] | None = None,
         heap_max_mib: int = 256,
+        java_options: Sequence[str] = (),
         start_timeout_s: float = 120,
         stop_timeout_s: float = 20,
         settings: Mapping[str, str] | None = None,
@@ -71,6 +75,7 @@ class LocalCluster:
                 of a proxy before `Broker.client_port`. Brokers do not go through it, nor does
                 anything here, so that it may be started later.
             heap_max_mib: of each broker's Java.
+            java_options: added to its command line, such as `QUICK_TO_START`.
             start_timeout_s: for all to be ready.
             stop_timeout_s: for an orderly stop, before SIGKILL.
             settings: added to (and win over) every broker's configuration.
@@ -89,6 +94,7 @@ class LocalCluster:
         self._port = port
         self._advertised = dict(advertised_client_ports or {})
         self._heap_max_mib = heap_max_mib
+        self._java_options = tuple(java_options)
         self._start_timeout_s = start_timeout_s
         self._settings = dict(settings or {})
         self._stop_timeout_s = stop_timeout_s
@@ -237,6 +243,7 @@ class LocalCluster:
                 java=java,
                 jars=jars,
                 heap_max_mib=self._heap_max_mib,
+                java_options=self._java_options,
                 cluster_id=state.cluster_id,
                 ports=ports,
                 properties=self._properties(broker_id, state),
@@ -301,6 +308,7 @@ class LocalKafka(LocalCluster):
         *,
         port: int = 0,
         heap_max_mib: int = 256,
+        java_options: Sequence[str] = (),
         start_timeout_s: float = 120,
         stop_timeout_s: float = 20,
         settings: Mapping[str, str] | None = None,
@@ -310,6 +318,7 @@ class LocalKafka(LocalCluster):
             brokers=1,
             port=port,
             heap_max_mib=heap_max_mib,
+            java_options=java_options,
             start_timeout_s=start_timeout_s,
             stop_timeout_s=stop_timeout_s,
             settings=settings,

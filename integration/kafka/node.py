@@ -35,6 +35,7 @@ class Setup:
     java: Java
     jars: Sequence[Path]
     heap_max_mib: int
+    java_options: Sequence[str]
     cluster_id: str
     ports: Ports
     properties: Mapping[str, str]
@@ -237,6 +238,7 @@ class Broker:
             "-Xms32M",  # otherwise it starts with all of the maximum, and keeps it
             "-XX:+UseSerialGC",  # few threads: others work on this machine
             "-Djava.awt.headless=true",
+            *setup.java_options,
             *options,
             f"-Dlog4j2.configurationFile={self._dir.log4j}",
             "-cp",

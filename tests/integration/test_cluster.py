@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from logtx.integration.kafka import LocalCluster, LocalKafka, create_topic
+from logtx.integration.kafka import QUICK_TO_START, LocalCluster, LocalKafka, create_topic
 from logtx.integration.kafka.cluster import settle_ports
 from logtx.integration.kafka.directory import ClusterDir, Ports, State
 from logtx.integration.kafka.errors import (
@@ -160,7 +160,7 @@ def test_a_taken_port_is_noticed_before_anything_starts(
 
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[LocalCluster]:
-    kafka = LocalCluster(tmp_path / "kafka")
+    kafka = LocalCluster(tmp_path / "kafka", java_options=QUICK_TO_START)
     kafka.start()
     yield kafka
     kafka.kill()
