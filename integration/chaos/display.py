@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
+
+from ..live import LiveDisplay
 
 _LINE_EVERY_S: Final = 5.0
 _REFRESH_PER_S: Final = 4
@@ -50,44 +49,18 @@ class Snapshot:
         return " · ".join(f"{name}: {text}" for name, text in self.rows)
 
 
-class Display:
-    """Shows snapshots. A context manager."""
+class Display(LiveDisplay):
+    """Shows snapshots: a table, or a line as well when another phase begins."""
 
     def __init__(self, console: Console) -> None:
         """Nothing is shown yet."""
-        self._console = console
-        self._next_line_s = 0.0
+        super().__init__(console, refresh_per_s=_REFRESH_PER_S, line_every_s=_LINE_EVERY_S)
         self._phase = ""
-        self._live = (
-            Live(console=console, refresh_per_second=_REFRESH_PER_S, transient=True)
-            if console.is_terminal
-            else None
-        )
 
     def show(self, snapshot: Snapshot) -> None:
         """Show how far it is; cheap, call it often."""
-        if self._live is not None:
-            table = Table(show_header=False, title="logtx chaos", title_justify="left")
-            for name, text in snapshot.rows:
-                table.add_row(name, text)
-            self._live.update(table)
-        elif time.monotonic() >= self._next_line_s or snapshot.phase != self._phase:
-            self._next_line_s = time.monotonic() + _LINE_EVERY_S
-            self._console.print(snapshot.line, highlight=False, markup=False, soft_wrap=True)
+        table = Table(show_header=False, title="logtx chaos", title_justify="left")
+        for name, text in snapshot.rows:
+            table.add_row(name, text)
+        self._show(table, snapshot.line, at_once=snapshot.phase != self._phase)
         self._phase = snapshot.phase
-
-    def __enter__(self) -> Self:
-        """Begin."""
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Take it away."""
-        if self._live is not None:
-            self._live.stop()

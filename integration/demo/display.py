@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from ..live import LiveDisplay
 from .flights import CANCELLED_RULE
 from .plan import Fault
 from .verdict import Outcome, Sharing
@@ -105,8 +103,8 @@ class Shown(Protocol):
         """What else there is to say."""
 
 
-class LiveProgress:
-    """Shows snapshots: bars on a terminal, a line now and then elsewhere. A context manager."""
+class LiveProgress(LiveDisplay):
+    """Shows snapshots: bars with a line below, or a line with the bars in words."""
 
     def __init__(self, console: Console, totals: Mapping[str, int]) -> None:
         """Nothing is shown yet.
@@ -115,8 +113,6 @@ class LiveProgress:
             console: where.
             totals: bars, and what each comes to in the end.
         """
-        self._console = console
-        self._next_line_s = 0.0
         self._text = Text()
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -128,42 +124,20 @@ class LiveProgress:
         self._tasks = {
             name: self._progress.add_task(name, total=total) for name, total in totals.items()
         }
-        self._live: Live | None = None
-        if console.is_terminal:
-            self._live = Live(
-                Group(self._progress, self._text),
-                console=console,
-                refresh_per_second=_REFRESH_PER_S,
-                transient=True,
-            )
+        self._picture = Group(self._progress, self._text)
+        super().__init__(
+            console,
+            refresh_per_s=_REFRESH_PER_S,
+            line_every_s=_LINE_EVERY_S,
+            picture=self._picture,
+        )
 
     def show(self, snapshot: Shown) -> None:
         """Show how far it is; cheap, call it often."""
-        if self._live is not None:
-            for name, completed in snapshot.bars.items():
-                self._progress.update(self._tasks[name], completed=completed)
-            self._text.plain = snapshot.line
-        elif time.monotonic() >= self._next_line_s:
-            self._next_line_s = time.monotonic() + _LINE_EVERY_S
-            self._console.print(
-                f"{snapshot.sentence} · {snapshot.line}", highlight=False, soft_wrap=True
-            )
-
-    def __enter__(self) -> Self:
-        """Begin."""
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Take the bars away."""
-        if self._live is not None:
-            self._live.stop()
+        for name, completed in snapshot.bars.items():
+            self._progress.update(self._tasks[name], completed=completed)
+        self._text.plain = snapshot.line
+        self._show(self._picture, f"{snapshot.sentence} · {snapshot.line}")
 
 
 def print_outcome(console: Console, outcome: Outcome, reasons: Sequence[str]) -> None:
