@@ -46,11 +46,6 @@ class Claims:
         self._groups: dict[str, dict[TopicPartition, Held]] = {}
         """In the order of their numbers."""
 
-    def latest(self, group: str, partition: TopicPartition) -> int | None:
-        """Number of a partition's latest claim."""
-        held = self._groups.get(group, {}).get(partition)
-        return None if held is None else held.number
-
     def decide(self, command: ClaimOffsets) -> int | None:
         """The number of the claim if this is a retry of the latest, else None: it needs a record.
 

@@ -11,7 +11,6 @@ Source: seed 001, "Failure cases" (time-outs: the producer retries with the same
 
 from __future__ import annotations
 
-import logging
 import queue
 import random
 import threading
@@ -83,7 +82,6 @@ __all__ = [
     "TransactionInfo",
 ]
 
-_LOG = logging.getLogger(__name__)
 
 REFUSED_PAUSE_MIN_S: Final = 0.02
 REFUSED_PAUSE_MAX_S: Final = 0.5

@@ -392,8 +392,6 @@ class MetricsServer:
             )
         except (OSError, OverflowError) as error:
             raise ConfigError(f"can't serve metrics at {listen}: {error}") from error
-        self.address = f"{host}:{self._server.server_port}"
-        """host:port."""
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="metrics", daemon=True
         )

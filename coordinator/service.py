@@ -40,8 +40,6 @@ from .streams import SERVER_OPTIONS, STREAMS_AND_CALLS_MAX, StreamLimits, Stream
 from .topics import TopicRegistry
 from .vital import Failures, vital
 
-_LOG = logging.getLogger(__name__)
-
 STOP_GRACE_S: Final = 1.0
 READERS: Final = 2
 """Journal partitions read at one time."""
@@ -245,11 +243,6 @@ class Coordinator:
         self._reading.shutdown(wait=False, cancel_futures=True)
         self._loading.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._log.close)
-
-    @property
-    def metrics_address(self) -> str | None:
-        """host:port of `/metrics`, where it is served."""
-        return None if self._metrics is None else self._metrics.address
 
     def _serve_metrics(self, listen: str, services: Services) -> MetricsServer:
         reader = Reader(self._runtimes, self._streams, services.markers, self._counters)
