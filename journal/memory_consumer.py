@@ -105,7 +105,7 @@ class MemoryConsumer:
             self._member = Member(
                 f"{self._client_id}-{next(_serial):06d}", topics, self._poll_interval_max_s, now
             )
-            self._log.group(self._group).join(self._member, now)
+            self._log.group(self._group).join(self._member)
             self._log.changed.notify_all()
 
     def unsubscribe(self) -> None:
@@ -115,7 +115,7 @@ class MemoryConsumer:
             return
         self._revoke("revoke")
         with self._log.changed:
-            self._log.group(self._group).leave(self._member, time.monotonic())
+            self._log.group(self._group).leave(self._member)
             self._log.changed.notify_all()
         self._member = None
 

@@ -46,28 +46,26 @@ class Group:
     generation: int = 0
     awaited: set[str] = field(default_factory=set)
     """Members that have not come to the barrier of the rebalance under way."""
-    rebalance_began_s: float = 0.0
 
-    def join(self, member: Member, now_s: float) -> None:
+    def join(self, member: Member) -> None:
         """Add a member, which starts a rebalance."""
         self.members[member.id] = member
-        self.begin_rebalance(now_s)
+        self.begin_rebalance()
 
-    def leave(self, member: Member, now_s: float) -> None:
+    def leave(self, member: Member) -> None:
         """Remove a member; the rest share its partitions anew."""
         if self.members.pop(member.id, None) is not None:
-            self.begin_rebalance(now_s)
+            self.begin_rebalance()
 
-    def expel(self, member: Member, now_s: float) -> None:
+    def expel(self, member: Member) -> None:
         """Go on without a member that has not been heard of."""
         member.expelled = True
-        self.leave(member, now_s)
+        self.leave(member)
 
-    def begin_rebalance(self, now_s: float) -> None:
+    def begin_rebalance(self) -> None:
         """Call every member to the barrier."""
         self.generation += 1
         self.awaited = set(self.members)
-        self.rebalance_began_s = now_s
         for member in self.members.values():
             member.granted = None
 
@@ -75,7 +73,7 @@ class Group:
         """Expel the members that have not polled for longer than they promised."""
         for member in list(self.members.values()):
             if now_s - member.last_poll_s > member.poll_interval_max_s:
-                self.expel(member, now_s)
+                self.expel(member)
 
     def arrive(self, member: Member, topics: Mapping[str, int]) -> None:
         """A member stands at the barrier with nothing assigned; the last one opens it.
@@ -105,8 +103,8 @@ class Group:
                 first += size
         return shares
 
-    def topics_changed(self, topics: Iterable[str], now_s: float) -> None:
+    def topics_changed(self, topics: Iterable[str]) -> None:
         """Rebalance if a topic that came or went is subscribed to."""
         names = list(topics)
         if any(m.wants(t) for m in self.members.values() for t in names):
-            self.begin_rebalance(now_s)
+            self.begin_rebalance()

@@ -84,11 +84,7 @@ class MemoryTopic:
     def __init__(self, partitions: int, settings: Mapping[str, str]) -> None:
         self.id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         self.partitions = [MemoryPartition() for _ in range(partitions)]
-        self.alter({**_DEFAULT_SETTINGS, **settings})
-
-    def alter(self, settings: Mapping[str, str]) -> None:
-        """Put settings into effect."""
-        self.settings = dict(settings)
+        self.settings = {**_DEFAULT_SETTINGS, **settings}
         self.compacted = "compact" in self.settings["cleanup.policy"]
         self.append_time = self.settings["message.timestamp.type"] == "LogAppendTime"
         self.max_bytes = int(self.settings["max.message.bytes"])
@@ -323,12 +319,6 @@ class MemoryLog:
                     self.submit(pending)
             self.changed.notify_all()
 
-    def alter_topic(self, topic: str, settings: Mapping[str, str]) -> None:
-        """For tests: change settings of a topic."""
-        with self.changed:
-            found = self._topic(topic)
-            found.alter({**found.settings, **settings})
-
     def add_partitions(self, topic: str, count: int) -> None:
         """For tests: let a topic have so many."""
         with self.changed:
@@ -340,7 +330,7 @@ class MemoryLog:
         """For tests: let a member's session expire, as after a long SIGSTOP."""
         with self.changed:
             found = self.group(group)
-            found.expel(found.members[member_id], time.monotonic())
+            found.expel(found.members[member_id])
             self.changed.notify_all()
 
     # ---- for the clients; all but `wait_available` are called under the lock
@@ -468,5 +458,5 @@ class MemoryLog:
 
     def _topics_changed(self, topic: str) -> None:
         for group in self._groups.values():
-            group.topics_changed([topic], time.monotonic())
+            group.topics_changed([topic])
         self.changed.notify_all()
