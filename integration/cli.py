@@ -262,7 +262,7 @@ def demo(
         int | None,
         typer.Option(
             min=1,
-            max=8,
+            max=8,  # as many as the journal has partitions: each is to get one
             help="How many coordinators share the journal. \\[default: 1, or 3 with --chaos]",
         ),
     ] = None,

@@ -7,7 +7,6 @@ Everything goes into the history before it is done.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import Counter
@@ -27,7 +26,6 @@ from .proxy import Proxies, Rule
 from .recorder import Recorder
 from .trimmer import Trimmer
 
-_LOG = logging.getLogger(__name__)
 _IN_SYNC_SLICE_S: Final = 5.0
 _ZOMBIE_S: Final = 5.0
 """How long a woken zombie that nobody fences (it holds a key, and goes for another) lives on."""

@@ -100,11 +100,6 @@ class Proxies:
         """End a rule; nothing to do if there is none of this key."""
         self._call(self._set_rule(key, None))
 
-    @property
-    def connections(self) -> int:
-        """How many are open."""
-        return len(self._connections)
-
     def close(self) -> None:
         """Close everything. May be repeated."""
         if self._thread.is_alive():

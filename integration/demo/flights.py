@@ -27,8 +27,6 @@ import fastavro
 from .errors import DemoError
 
 TOTAL_FLIGHTS: Final = 336_776
-CANCELLED_FLIGHTS: Final = 8_255
-NO_TAIL_NUMBER_FLIGHTS: Final = 2_512
 CANCELLED_RULE: Final = "cancelled flights count: the ledger books flights as scheduled"
 
 Flight: TypeAlias = dict[str, Any]

@@ -61,12 +61,6 @@ class LedgerFindings:
     torn: int
     """Transactions that were delivered without some of their partitions."""
 
-    @property
-    def exact(self) -> bool:
-        """The set of entries is the file's, each once, and every transaction balances."""
-        faults = (self.missing, self.doubled, self.foreign, self.unbalanced, self.split, self.torn)
-        return not any(faults)
-
 
 class LedgerAudit:
     """Holds a ledger to the flights of the file. Takes whole transactions, in any order."""

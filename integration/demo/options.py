@@ -11,8 +11,6 @@ from .flights import TOTAL_FLIGHTS
 from .plan import CHAOS_FLIGHTS_MIN
 
 CHAOS_COORDINATORS: Final = 3
-COORDINATORS_MAX: Final = 8
-"""As many as the journal has partitions: each is to get one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

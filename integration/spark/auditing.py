@@ -20,9 +20,7 @@ from .journal_scan import Journal
 from .sums import (
     READ_TIMEOUT_S,
     TASK_OFFSETS,
-    Group,
     Span,
-    sum_up,
     sums_by_connector,
     sums_by_python,
 )
@@ -122,16 +120,6 @@ def waves(
         room -= end - start
     if wave:
         yield wave
-
-
-def sums_here(log: Log) -> Any:
-    """Sums without Spark, for small logs."""
-
-    def sums(spans: Mapping[TopicPartition, Span]) -> Iterator[Group]:
-        for key, span in spans.items():
-            yield from sum_up(log, key, span)
-
-    return sums
 
 
 def _partitions(

@@ -219,12 +219,12 @@ def test_either_end_closes_the_other(
 ) -> None:
     client = connect()
     assert exchange(client, b"a") == b"a"
-    assert proxies.connections == 1
+    assert len(proxies._connections) == 1
     client.close()
     deadline_s = time.monotonic() + TIMEOUT_S
-    while proxies.connections and time.monotonic() < deadline_s:
+    while proxies._connections and time.monotonic() < deadline_s:
         time.sleep(0.01)
-    assert proxies.connections == 0
+    assert not proxies._connections
 
 
 def test_the_ports_of_a_process_are_known(connect: Callable[[], socket.socket]) -> None:

@@ -208,4 +208,4 @@ def test_a_trimmed_journal_may_begin_with_an_owner() -> None:
     ]
     journal = read_journal(7, 2, 5, entries)
     assert journal.incarnation == 77
-    assert journal.void == 1
+    assert [g.offset for g in journal.generations["p"]] == [3]

@@ -86,8 +86,6 @@ class Journal:
     """In commit-sequence order."""
     generations: dict[str, list[Generation]] = field(default_factory=dict)
     claims: list[Claimed] = field(default_factory=list)
-    void: int = 0
-    """Records that count for nobody."""
 
     def fate(self, txid: TxId) -> Fate | None:
         """Of a transaction of this journal partition; None where it never began."""
@@ -125,9 +123,7 @@ def read_journal(
             or entry.predicted != offset
             or entry.incarnation != journal.incarnation
         )
-        if surprised:
-            journal.void += 1
-        else:
+        if not surprised:
             _apply(journal, offset, entry)
     return journal
 

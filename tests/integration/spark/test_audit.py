@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 import logtx
-from logtx.integration.spark.auditing import run_audit, sums_here, waves
+from logtx.integration.spark.auditing import run_audit, waves
 from logtx.integration.spark.checks import Report
+from logtx.integration.spark.sums import Group, Span, sum_up
 from logtx.integration.testing import Cluster
-from logtx.journal.control import BranchRange, Marker, encode_marker
+from logtx.journal.control import BranchRange, Marker, TopicPartition, encode_marker
 from logtx.journal.errors import UnknownTopicError
+from logtx.journal.log import Log
 from logtx.journal.position import Position
 from logtx.journal.records import OffsetStep
 from logtx.journal.txid import TxId
@@ -52,6 +54,16 @@ def finished(cluster: Cluster) -> bool:
     journal = Journal(cluster.log)
     journal.read_on()
     return all(str(s.state) in ("committed", "aborted") for s in journal)
+
+
+def sums_here(log: Log) -> Callable[[Mapping[TopicPartition, Span]], Iterator[Group]]:
+    """Sums without Spark."""
+
+    def sums(spans: Mapping[TopicPartition, Span]) -> Iterator[Group]:
+        for key, span in spans.items():
+            yield from sum_up(log, key, span)
+
+    return sums
 
 
 def audited(cluster: Cluster) -> Report:
