@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from ..journal.control import Marker
 from ..journal.errors import ConsumerError
@@ -80,6 +81,15 @@ class EndedTransaction:
         """Records to deliver, once they are there: those stated."""
         self.taken = 0
         self.error: ConsumerError | None = None
+
+
+class Share(NamedTuple):
+    """What was taken of an entry at a time."""
+
+    entry: Run | EndedTransaction
+    start: int
+    """Records of the entry that were taken before."""
+    records: Sequence[Record]
 
 
 @dataclass(frozen=True, slots=True)

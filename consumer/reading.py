@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import groupby
 from typing import Any, Final, cast
@@ -104,6 +104,19 @@ class Assigned:
         """What ``torn.reset`` means here, as `PartitionBuffer` wants it."""
         began_at = self.origin.o1 if self.began is Began.AT_START else 0
         return {"skip": 2**63, "error": 0}.get(torn_reset or "", began_at)
+
+
+def _runs(batch: list[Message]) -> Iterator[tuple[int, list[Message]]]:
+    """Records of one partition in a row, with its number."""
+    numbers = list(map(_partition_of, batch))
+    if numbers.count(numbers[0]) == len(numbers):  # usual, and half the work
+        yield numbers[0], batch
+        return
+    start = 0
+    for number, alike in groupby(numbers):
+        stop = start + len(list(alike))
+        yield number, batch[start:stop]
+        start = stop
 
 
 def malformed_event(record: Record, error: MalformedHeaderError) -> Record:
@@ -296,17 +309,17 @@ class Reading:
         # A partition's records come in a row: they are told apart in C, without a look at each.
         if not batch:
             return
-        by_topic: Iterable[tuple[Any, Iterable[Message]]]
+        by_topic: Iterable[tuple[Any, list[Message]]]
         if len(self._topics) == 1:
             by_topic = [(next(iter(self._topics)), batch)]
         else:
-            by_topic = groupby(batch, _topic_of)
+            by_topic = ((topic, list(records)) for topic, records in groupby(batch, _topic_of))
         for topic, records in by_topic:
-            for number, run in groupby(records, _partition_of):
+            for number, run in _runs(records):
                 # A leftover of a former assignment could still be on its way.
                 assigned = self.assigned.get((topic, number))
                 if assigned is not None:
-                    self._feed(assigned, list(run))
+                    self._feed(assigned, run)
 
     def _feed(self, assigned: Assigned, batch: Sequence[Message]) -> None:
         buffer = assigned.buffer
@@ -407,7 +420,10 @@ class Reading:
             records = assigned.buffer.take(room)
             self.counters.delivered_records += len(records)
             assigned.unsent = assigned.unsent or bool(records)
-            taken += records
+            if taken:
+                taken += records
+            else:
+                taken = cast(list[Any], records)
             if assigned.buffer.ready:
                 self._active.append(assigned)
                 continue
