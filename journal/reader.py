@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import time
 import zlib
+from bisect import bisect_left
 from collections.abc import Generator, Iterable
 from contextlib import closing
-from typing import Final
+from typing import Any, Final, cast
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
@@ -29,6 +30,9 @@ _LOGGER = logging.getLogger(__name__)
 _BATCH: Final = 1000
 _POLL_S: Final = 0.1
 _TRIMMED_RETRIES: Final = 3
+# Unbound, they are called in C.
+_error_of: Any = Message.error
+_offset_of: Any = Message.offset
 _CONSUMER_CONFIG: Final = {
     "group.id": "logtx-reader",  # librdkafka insists on one; nothing is committed or joined
     "auto.offset.reset": "error",  # any other silently jumps over trimmed records
@@ -65,6 +69,23 @@ def read_records(
     timeout_s: float,
     batch: int = _BATCH,
 ) -> Generator[Message, None, None]:
+    """`read_batches`, one record at a time."""
+    batches = read_batches(log, topic, partition, start, end, timeout_s=timeout_s, batch=batch)
+    with closing(batches):
+        for records in batches:
+            yield from records
+
+
+def read_batches(
+    log: Log,
+    topic: str,
+    partition: int,
+    start: int,
+    end: int,
+    *,
+    timeout_s: float,
+    batch: int = _BATCH,
+) -> Generator[list[Message], None, None]:
     """Read the records with offsets in [start, end), in order, without a consumer group.
 
     Offsets that hold no record (compacted away, or Kafka's own control records) are passed over.
@@ -76,7 +97,7 @@ def read_records(
         start: first offset.
         end: offset to stop before; what is not there yet is waited for.
         timeout_s: longest wait in seconds without any progress.
-        batch: records taken from librdkafka at a time.
+        batch: records taken from librdkafka at a time; never none are given.
 
     Raises:
         RecordsTrimmedError: `start` lies below the log's start, or came to while reading.
@@ -92,32 +113,30 @@ def read_records(
         problem = "no records came"
         place, checked = start, False
         while place < end:
-            place_before = place
             messages = _poll_batch(consumer, batch)
             if not messages and not checked:
                 # librdkafka says nothing of a partition that does not exist; this raises.
                 log.end_offset(topic, partition, timeout_s=timeout_s)
                 checked = True
-            for message in messages:
-                offset = message.offset()
-                error = message.error()
-                if error is not None:
-                    if error.code() == KafkaError._AUTO_OFFSET_RESET:
-                        raise _out_of_range(log, topic, partition, place, timeout_s)
-                    if error.code() != KafkaError._PARTITION_EOF:
-                        problem = error.str()
-                    elif offset is not None and offset >= end:
-                        return  # the last offsets of the range hold no records
-                    continue
-                assert offset is not None
-                if offset >= end:
-                    return
-                place = offset + 1
-                yield message
-            if place > place_before:
+            events = [m for m in messages if m.error()] if any(map(_error_of, messages)) else []
+            records = [m for m in messages if not m.error()] if events else messages
+            if records:
+                place = _offset_of(records[-1]) + 1
+                if place > end:
+                    records = records[: bisect_left(records, end, key=_offset_of)]
+                if records:
+                    yield records
                 # The time that our caller takes over the records is not the log's.
                 deadline_s = time.monotonic() + timeout_s
-            elif time.monotonic() > deadline_s:
+            for event in events:
+                error = cast(KafkaError, event.error())
+                if error.code() == KafkaError._AUTO_OFFSET_RESET:
+                    raise _out_of_range(log, topic, partition, place, timeout_s)
+                if error.code() != KafkaError._PARTITION_EOF:
+                    problem = error.str()
+                elif _offset_of(event) >= end:
+                    return  # the last offsets of the range hold no records
+            if time.monotonic() > deadline_s:
                 raise BrokerError(
                     f"reading {topic}-{partition} stood at {place} of {end} "
                     f"for {timeout_s} s: {problem}"
