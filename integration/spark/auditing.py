@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ...journal.control import TXCTL_HEADER, TXID_HEADER, TopicPartition
@@ -15,15 +16,8 @@ from ...journal.reader import read_records
 from ...journal.state import State
 from .checks import FINDING_SCHEMA, Audit, Report, Suspect
 from .iov_rows import committed_iovs
-from .jars import has_connector
 from .journal_scan import Journal
-from .sums import (
-    READ_TIMEOUT_S,
-    TASK_OFFSETS,
-    Span,
-    sums_by_connector,
-    sums_by_python,
-)
+from .sums import READ_TIMEOUT_S, TASK_OFFSETS, Span, sum_on_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,12 +44,11 @@ def audit(
         JournalError, BrokerError: the logs can't be read.
     """
     kafka = {"bootstrap.servers": bootstrap_servers}
-    by = sums_by_connector if has_connector(spark) else sums_by_python
     # Of the driver's memory, a core's task at a time.
     wave_offsets = TASK_OFFSETS * max(spark.sparkContext.defaultParallelism, TASKS_MIN)
     log = open_log(kafka)
     try:
-        return run_audit(log, topics, lambda spans: by(spark, kafka, spans), wave_offsets)
+        return run_audit(log, topics, partial(sum_on_executors, spark, kafka), wave_offsets)
     finally:
         log.close()
 

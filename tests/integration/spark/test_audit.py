@@ -177,12 +177,7 @@ def test_an_unknown_topic(log_at_work: tuple[Cluster, str, list[TxId]]) -> None:
 @pytest.mark.kafka
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("connector", [True, False])
-def test_in_spark(
-    spark: Any, logtx_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, connector: bool
-) -> None:
-    if not connector:
-        monkeypatch.setattr("logtx.integration.spark.auditing.has_connector", lambda _: False)
+def test_in_spark(spark: Any, logtx_cluster: Cluster) -> None:
     topic = logtx_cluster.topic(2)
     producer = logtx_cluster.producer()
     for n in range(20):
