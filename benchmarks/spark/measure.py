@@ -223,6 +223,7 @@ class Bench:
                 rates[side].append(records / (time.perf_counter() - started_s))
         self._log.delete_topic(topic)
         pairs = (
+            ("batch source, beside the plain JVM connector", "kafka", "logtx", 0.6),
             ("batch source in volume, beside the plain JVM connector", "kafka", "volume", 0.6),
             ("pure-Python source, beside a bare Python source", "bare", "logtx", 0.8),
         )
