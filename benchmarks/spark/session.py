@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 import psutil
 
+import logtx
 from logtx.integration.spark.session import close_keeper, start_session
 
 from .bare import Bare
@@ -32,6 +33,7 @@ def session_at(directory: Path) -> Iterator[Any]:
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.jars": ",".join(logtx.spark.connector_jars()),
         "spark.local.dir": str(directory / "local"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.shuffle.partitions": "4",

@@ -45,7 +45,7 @@ def _can_spark() -> bool:
 
     console = Console()
     try:
-        check_spark(console)
+        check_spark()
     except SparkError as error:
         console.print(f"Spark's part is left out: {error}", highlight=False, soft_wrap=True)
         return False

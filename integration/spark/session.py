@@ -13,11 +13,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
-from ..kafka.errors import JavaNotFoundError, LocalKafkaError
+from ..kafka.errors import JavaNotFoundError
 from ..kafka.java import JAVA_VERSION_MIN, find_java
 from .datasource import registered
 from .errors import JavaMissingError
-from .jars import connector_jars
 from .keeper import Keeper
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def register(spark: SparkSession) -> None:
 def start_session(
     master: str, driver_memory: str, settings: Mapping[str, str] = MappingProxyType({})
 ) -> SparkSession:
-    """A session for the commands: registered, with Spark's Kafka connector where that can be had.
+    """A session for the commands: registered.
 
     Args:
         master: Spark's.
@@ -66,10 +65,6 @@ def start_session(
     )
     for name, value in settings.items():
         builder = builder.config(name, value)
-    try:
-        builder = builder.config("spark.jars", ",".join(connector_jars()))
-    except LocalKafkaError as error:
-        _LOG.warning("event=connector_missing error=%s", error)
     session = builder.getOrCreate()
     register(session)
     return session

@@ -30,10 +30,9 @@ from logtx.integration.demo.spark.display import SparkSnapshot, print_outcome
 from logtx.integration.demo.spark.inspector import Inspection, read_export
 from logtx.integration.demo.spark.killer import KILLS_MAX, DriverKiller, kills_for
 from logtx.integration.demo.spark.processes import SparkChild
-from logtx.integration.demo.spark.supervisor import check_spark, run_spark_demo
+from logtx.integration.demo.spark.supervisor import run_spark_demo
 from logtx.integration.demo.spark.verdict import SparkOutcome, reasons_against
 from logtx.integration.demo.verdict import Tally
-from logtx.integration.kafka.errors import LocalKafkaError
 from logtx.integration.spark.errors import JavaMissingError, PySparkMissingError, SparkError
 
 GROUP = "ledger-of-default"
@@ -198,22 +197,10 @@ def test_spark_with_chaos_is_refused() -> None:
 
 
 def test_a_missing_pyspark_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(vars(spark), "connector_jars", raising=False)
+    monkeypatch.delitem(vars(spark), "register", raising=False)
     monkeypatch.setattr(spark, "find_spec", lambda _name: None)
     with pytest.raises(PySparkMissingError, match=r"pip install 'logtx\[spark\]'"):
         run_spark_demo(DemoOptions(spark=True))
-
-
-def test_without_the_connector_it_goes_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def jars() -> list[str]:
-        raise LocalKafkaError("the jars can't be had\nfor a reason")
-
-    monkeypatch.setitem(vars(spark), "connector_jars", jars)
-    monkeypatch.setattr("logtx.integration.spark.session.check_java", lambda: None)
-    check_spark(Console())
-    assert capsys.readouterr().out == "The audit reads through Python: the jars can't be had\n"
 
 
 # ---- after the workers' part -----------------------------------------------------------------
@@ -239,7 +226,7 @@ class Parts:
 
         return run
 
-    def check(self, _console: Console) -> None:
+    def check(self) -> None:
         if self.missing is not None:
             raise self.missing
 

@@ -18,7 +18,6 @@ from ....journal.errors import LogtxError
 from ....journal.log import Log
 from ....journal.open import open_log
 from ... import spark
-from ...kafka.errors import LocalKafkaError
 from ..afterwards import keep, print_logs
 from ..cluster import (
     PARTITIONS,
@@ -66,7 +65,7 @@ def run_spark_demo(options: DemoOptions) -> int:
     console = Console()
     options.check()
     flights_file()  # what is missing is said before the seconds that all takes
-    check_spark(console)
+    check_spark()
     with ExitStack() as stack:
         directory = stack.enter_context(directory_of(options.data_dir)).resolve()
         with console.status("Starting Kafka …"):
@@ -88,18 +87,12 @@ def run_spark_demo(options: DemoOptions) -> int:
         return 1 if reasons else 0
 
 
-def check_spark(console: Console) -> None:
-    """Raise SparkError where Spark can't run; get its Kafka connector, which may take a while."""
-    connector_jars = spark.connector_jars  # says so where PySpark is missing
+def check_spark() -> None:
+    """Raise SparkError where Spark can't run."""
+    spark.register  # noqa: B018 - says so where PySpark is missing
     from ...spark.session import check_java
 
     check_java()
-    try:
-        with console.status("Getting Spark's Kafka connector …"):
-            connector_jars()
-    except LocalKafkaError as error:
-        sentence = str(error).splitlines()[0]
-        console.print(f"The audit reads through Python: {sentence}", style="dim", soft_wrap=True)
 
 
 class SparkDemo:
