@@ -214,7 +214,7 @@ class Candidate:
             if now_s > ask_s:
                 # Of a lost tail nothing would ever come.
                 ask_s = now_s + LATE_S
-                if await self._services.journal_end(self._partition) < end:
+                if await self._services.journal_end(self._partition, end) < end:
                     raise lost_tail(self._partition, end)
             if now_s > deadline_s:
                 raise BrokerError(
@@ -355,7 +355,7 @@ class Candidate:
             if replica.shard.epoch != request.epoch:
                 return "it has had another owner since"
         else:
-            end = await self._services.journal_end(self._partition)
+            end = await self._services.journal_end(self._partition, known)
             if end < known:
                 raise lost_tail(self._partition, known)
             await self._reach(following, end)

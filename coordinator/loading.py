@@ -9,6 +9,7 @@ Source: seed 001, "Transaction coordinator"; seed 000, "TC Startup".
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import closing
 from typing import Final
@@ -25,8 +26,14 @@ from ..journal.reader import (
 from .decision import ShardConfig
 from .replica import Replica, missing
 
+_LOG = logging.getLogger(__name__)
+
 TRIMMED_RETRIES: Final = 3
 """The owner may trim between our question for the start and the read; it does so seldom."""
+CONFIRM_S: Final = 5.0
+"""How long a journal must be told to end below what is known of it before its tail is lost. A
+leader that was woken hears of its successor within a second, on a busy machine within two."""
+CONFIRM_PAUSE_S: Final = 0.2
 
 
 def load(
@@ -74,10 +81,10 @@ def _load(
     committed = log.group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, partition)
     snapshot = committed.offset if committed is not None else 0
     first = log.start_offset(JOURNAL_TOPIC, partition)
-    end = log.end_offset(JOURNAL_TOPIC, partition)
-    lost = max(acknowledged_end, snapshot + 1 if snapshot else 0)
-    if end < lost:
-        raise lost_tail(partition, lost)
+    known_end = max(acknowledged_end, snapshot + 1 if snapshot else 0)
+    end = journal_end(log, partition, known_end)
+    if end < known_end:
+        raise lost_tail(partition, known_end)
     if snapshot and snapshot >= first:
         replica = Replica(partition, config, snapshot, certain=True)
         read(log, replica, end, deadline_s)
@@ -93,6 +100,35 @@ def _load(
         )
     replica.certain = True
     return replica
+
+
+def journal_end(log: Log, partition: int, known_end: int) -> int:
+    """Offset that the next record of a journal partition will get; blocks.
+
+    A partition's leader that was paused for seconds, and replaced, tells the end that it knew until
+    it hears of its successor. So one answer proves no loss: it is asked again for `CONFIRM_S`.
+
+    Args:
+        log: that the journal lies in.
+        partition: of the journal.
+        known_end: everything below was acknowledged, or read.
+
+    Returns:
+        The end; below `known_end` if that was the answer to the last.
+
+    Raises:
+        UnknownTopicError: no such partition.
+        BrokerError: no answer, or refused.
+    """
+    until_s = time.monotonic() + CONFIRM_S
+    while True:
+        end = log.end_offset(JOURNAL_TOPIC, partition)
+        if end >= known_end or time.monotonic() >= until_s:
+            return end
+        _LOG.warning(
+            "journal_ends_below partition=%d end=%d known_end=%d", partition, end, known_end
+        )
+        time.sleep(CONFIRM_PAUSE_S)
 
 
 def lost_tail(partition: int, lost: int) -> JournalTruncatedError:

@@ -27,6 +27,7 @@ from .appender import Appender
 from .counters import Counters
 from .decision import Effect, TopicFacts, WriteMarkers, WriteOffsets
 from .housekeeping import HousekeepingConfig
+from .loading import journal_end
 from .markers import MarkerWriter
 from .members import Members
 from .offsets_log import OffsetsKey, OffsetsWriter
@@ -83,15 +84,11 @@ class Services:
     close_sessions: Callable[[int, LogtxError], None]
     """Called with a journal partition whose sessions must all connect again."""
 
-    async def journal_end(self, partition: int) -> int:
-        """Offset that the next record of a journal partition will get, asked of its leader.
-
-        Raises:
-            UnknownTopicError: no such partition.
-            BrokerError: no answer, or refused.
-        """
-        end_offset = self.log.end_offset
-        return await self.questions.ask(f"end-{partition}", end_offset, JOURNAL_TOPIC, partition)
+    async def journal_end(self, partition: int, known_end: int = 0) -> int:
+        """As `loading.journal_end`, off the event loop."""
+        return await self.questions.ask(
+            f"end-{partition}", journal_end, self.log, partition, known_end
+        )
 
 
 class LogShell:
@@ -148,7 +145,8 @@ class LogShell:
 
     async def _ask_end(self) -> None:
         try:
-            end = await self._services.journal_end(self._partition)
+            known_end = self.tenure.acknowledged_end
+            end = await self._services.journal_end(self._partition, known_end)
         except (LogtxError, KafkaException) as error:
             # Untold, this question and each that comes behind it would wait for ever.
             self.tenure.end_told(None, str(error))

@@ -115,6 +115,28 @@ async def test_a_question_for_the_end_that_fails_is_told_and_the_next_is_asked(
         assert isinstance(await driver.ask(c.GetOutcome(txid=txid)), c.Outcome)
 
 
+@on_loop
+async def test_a_leader_that_slept_and_tells_its_old_end_is_asked_again(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logtx.coordinator.loading.CONFIRM_S", TIMEOUT_S)
+    async with running(log) as driver:
+        session = await driver.connect()
+        txid = await driver.begun(session)
+        old, end_offset = [1, 1, 0], log.end_offset
+
+        def told(topic: str, partition: int, *, timeout_s: float = 10) -> int:
+            if topic == JOURNAL_TOPIC and old:
+                return old.pop()
+            return end_offset(topic, partition, timeout_s=timeout_s)
+
+        monkeypatch.setattr(log, "end_offset", told)
+        assert isinstance(await driver.ask(c.GetOutcome(txid=txid)), c.Outcome)
+        assert not old
+        assert driver.runtime.status is Serving.SERVING
+        assert driver.runtime.failure is None
+
+
 @pytest.mark.parametrize(
     ("method", "error"), [("consumer", KAFKA), ("start_offset", UNKNOWN)], ids=["consumer", "start"]
 )
