@@ -19,7 +19,7 @@ def chaos(
     ] = System.LOGTX,
     rate: Annotated[
         float, typer.Option(min=1, help="Transactions a second, of all producers together.")
-    ] = 120,
+    ] = 200,
     mild: Annotated[
         bool, typer.Option("--mild", help="Few and short faults: for a run of seconds.")
     ] = False,

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Final
 
 from ...journal.errors import BrokerError, LogtxError
@@ -22,6 +23,7 @@ from .brokers import link_of
 from .errors import ChaosError
 from .fleet import Fleet, Member
 from .plan import Fault, Role, What
+from .progress import has_ended_one
 from .proxy import Proxies, Rule
 from .recorder import Recorder
 from .trimmer import Trimmer
@@ -29,6 +31,9 @@ from .trimmer import Trimmer
 _IN_SYNC_SLICE_S: Final = 5.0
 _ZOMBIE_S: Final = 5.0
 """How long a woken zombie that nobody fences (it holds a key, and goes for another) lives on."""
+_CONNECTED_S: Final = 10.0
+"""How long a process that is to be replaced has to end its first transaction; else it is spared."""
+_LOOK_S: Final = 0.2
 _JOIN_S: Final = 150.0
 _LANES: Final = {Role.BROKER: "broker", Role.COORDINATOR: "coordinator", Role.TOPIC: "trim"}
 
@@ -46,6 +51,7 @@ class Nemesis:
         proxies: Proxies,
         trimmer: Trimmer,
         recorder: Recorder,
+        history: Path,
     ) -> None:
         """Nothing is done before `start`."""
         self._seconds = seconds
@@ -54,6 +60,7 @@ class Nemesis:
         self._proxies = proxies
         self._trimmer = trimmer
         self._recorder = recorder
+        self._history = history
         self._lanes: dict[str, list[Fault]] = {}
         for fault in plan:
             self._lanes.setdefault(_LANES.get(fault.role, "client"), []).append(fault)
@@ -196,6 +203,8 @@ class Nemesis:
         target = member.process_name
         if not member.child.is_running:
             return False
+        if fault.what is What.REPLACE and not self._is_connected(target):
+            return False
         if fault.what not in (What.CUT, What.STALL, What.DELAY):
             self._PROCESS_FAULTS[fault.what](self, fault, member, target)
         elif fault.role is Role.COORDINATOR:
@@ -203,6 +212,14 @@ class Nemesis:
         else:
             self._hurt_link(fault, target, _rule(fault, pid=member.child.pid))
         return True
+
+    def _is_connected(self, target: str) -> bool:
+        # Who slept before would connect when it wakes, and rightly fence its successor.
+        until_s = time.monotonic() + _CONNECTED_S
+        while not (connected := has_ended_one(self._history, target)):
+            if time.monotonic() > until_s or self._stopping.wait(_LOOK_S):
+                break
+        return connected
 
     def _kill(self, fault: Fault, member: Member, target: str) -> None:
         self._tell("kill", target)

@@ -31,7 +31,7 @@ class ChaosOptions:
     seed: int = 1
     """What the faults are drawn from."""
     system: System = System.LOGTX
-    rate: float = 120
+    rate: float = 200
     """Transactions per second that the producers are to begin, all together."""
     data_dir: Path | None = None
     """Run directory; None for a temporary one, kept where anomalies are found."""

@@ -12,6 +12,12 @@ _MARKS: Final = {name: f'"outcome":"{name}"'.encode() for name in _OUTCOMES}
 _READ_MAX_BYTES: Final = 4 * 1024 * 1024
 
 
+def has_ended_one(history: Path, process: str) -> bool:
+    """Whether a process incarnation was told the outcome of a transaction; so it is connected."""
+    path = history / f"{process}.jsonl"
+    return path.exists() and _END in path.read_bytes()
+
+
 class Progress:
     """Counts the outcomes in the files of producers and workers as they grow."""
 

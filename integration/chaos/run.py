@@ -179,6 +179,7 @@ class _Run:
             proxies=proxies,
             trimmer=Trimmer(log, self._inspector, settings),
             recorder=stack.enter_context(Recorder(directory / HISTORY, "nemesis-0.0")),
+            history=directory / HISTORY,
         )
 
     def _start_coordinators(self) -> None:
