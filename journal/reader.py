@@ -8,7 +8,8 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Generator, Iterable
 from contextlib import closing
-from typing import Any, Final, cast
+from operator import methodcaller
+from typing import Final, cast
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
@@ -30,9 +31,8 @@ _LOGGER = logging.getLogger(__name__)
 _BATCH: Final = 1000
 _POLL_S: Final = 0.1
 _TRIMMED_RETRIES: Final = 3
-# Unbound, they are called in C.
-_error_of: Any = Message.error
-_offset_of: Any = Message.offset
+_error_of: Final = methodcaller("error")
+_offset_of: Final = methodcaller("offset")
 _CONSUMER_CONFIG: Final = {
     "group.id": "logtx-reader",  # librdkafka insists on one; nothing is committed or joined
     "auto.offset.reset": "error",  # any other silently jumps over trimmed records
