@@ -6,6 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from .recorder import history_of
+
 _OUTCOMES: Final = ("committed", "aborted", "unknown")
 _END: Final = b'"event":"end"'
 _MARKS: Final = {name: f'"outcome":"{name}"'.encode() for name in _OUTCOMES}
@@ -14,7 +16,7 @@ _READ_MAX_BYTES: Final = 4 * 1024 * 1024
 
 def has_ended_one(history: Path, process: str) -> bool:
     """Whether a process incarnation was told the outcome of a transaction; so it is connected."""
-    path = history / f"{process}.jsonl"
+    path = history_of(history, process)
     return path.exists() and _END in path.read_bytes()
 
 

@@ -17,6 +17,11 @@ from typing import Any, Final, Self
 _ENCODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
+def history_of(directory: Path, process: str) -> Path:
+    """The file of a process incarnation, `<role>-<number>.<incarnation>`, in a run's history."""
+    return directory / f"{process}.jsonl"
+
+
 class Recorder:
     """Appends events to `<directory>/<process>.jsonl`. Safe from any thread."""
 
@@ -33,7 +38,7 @@ class Recorder:
         self.process = process
         self._lock = threading.Lock()
         self._file: int | None = os.open(
-            directory / f"{process}.jsonl",
+            history_of(directory, process),
             os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND,
             0o644,
         )

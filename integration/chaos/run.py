@@ -47,7 +47,7 @@ from .options import ChaosOptions, System
 from .plan import plan_faults
 from .progress import Progress
 from .proxy import Proxies
-from .recorder import Recorder
+from .recorder import Recorder, history_of
 from .settings import FENCED_STATUS, HISTORY, KEYED_PRODUCERS, REBALANCES, Settings
 from .trimmer import Trimmer
 from .workload.readers import final_readers
@@ -215,7 +215,7 @@ class _Run:
 
     def _all_began(self) -> bool:
         histories = (
-            self._directory / HISTORY / f"{member.process_name}.jsonl"
+            history_of(self._directory / HISTORY, member.process_name)
             for member in self._fleet.clients
         )
         return all(path.exists() and path.stat().st_size > 0 for path in histories)
