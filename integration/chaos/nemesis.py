@@ -11,7 +11,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Final
 
 from ...journal.errors import BrokerError, LogtxError
@@ -23,7 +22,7 @@ from .brokers import link_of
 from .errors import ChaosError
 from .fleet import Fleet, Member
 from .plan import Fault, Role, What
-from .progress import has_ended_one
+from .progress import Progress
 from .proxy import Proxies, Rule
 from .recorder import Recorder
 from .trimmer import Trimmer
@@ -51,16 +50,19 @@ class Nemesis:
         proxies: Proxies,
         trimmer: Trimmer,
         recorder: Recorder,
-        history: Path,
+        progress: Progress,
     ) -> None:
-        """Nothing is done before `start`."""
+        """Nothing is done before `start`.
+
+        `progress` is read on by whoever made it.
+        """
         self._seconds = seconds
         self._cluster = cluster
         self._fleet = fleet
         self._proxies = proxies
         self._trimmer = trimmer
         self._recorder = recorder
-        self._history = history
+        self._progress = progress
         self._lanes: dict[str, list[Fault]] = {}
         for fault in plan:
             self._lanes.setdefault(_LANES.get(fault.role, "client"), []).append(fault)
@@ -216,10 +218,10 @@ class Nemesis:
     def _is_connected(self, target: str) -> bool:
         # Who slept before would connect when it wakes, and rightly fence its successor.
         until_s = time.monotonic() + _CONNECTED_S
-        while not (connected := has_ended_one(self._history, target)):
+        while target not in self._progress.connected:
             if time.monotonic() > until_s or self._stopping.wait(_LOOK_S):
-                break
-        return connected
+                return False
+        return True
 
     def _kill(self, fault: Fault, member: Member, target: str) -> None:
         self._tell("kill", target)

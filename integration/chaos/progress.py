@@ -6,18 +6,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from .recorder import history_of
-
 _OUTCOMES: Final = ("committed", "aborted", "unknown")
 _END: Final = b'"event":"end"'
 _MARKS: Final = {name: f'"outcome":"{name}"'.encode() for name in _OUTCOMES}
 _READ_MAX_BYTES: Final = 4 * 1024 * 1024
-
-
-def has_ended_one(history: Path, process: str) -> bool:
-    """Whether a process incarnation was told the outcome of a transaction; so it is connected."""
-    path = history_of(history, process)
-    return path.exists() and _END in path.read_bytes()
 
 
 class Progress:
@@ -28,6 +20,8 @@ class Progress:
         self._history = history
         self._places: dict[Path, int] = {}
         self.outcomes: Counter[str] = Counter()
+        self.connected: set[str] = set()
+        """Process incarnations that were told the outcome of a transaction."""
 
     def read(self) -> None:
         """Read on."""
@@ -45,6 +39,7 @@ class Progress:
         for line in whole.splitlines():
             if _END in line:
                 self.outcomes.update(name for name, mark in _MARKS.items() if mark in line)
+                self.connected.add(path.stem)
 
     @property
     def transactions(self) -> int:

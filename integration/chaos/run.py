@@ -179,7 +179,7 @@ class _Run:
             proxies=proxies,
             trimmer=Trimmer(log, self._inspector, settings),
             recorder=stack.enter_context(Recorder(directory / HISTORY, "nemesis-0.0")),
-            history=directory / HISTORY,
+            progress=self._progress,
         )
 
     def _start_coordinators(self) -> None:

@@ -97,6 +97,21 @@ def test_progress_counts_outcomes_as_files_grow(tmp_path: Path) -> None:
     assert progress.transactions == 5
 
 
+def test_progress_knows_who_was_told_an_outcome(tmp_path: Path) -> None:
+    progress = Progress(tmp_path)
+    with Recorder(tmp_path, "producer-0.0") as one, Recorder(tmp_path, "producer-0.1") as other:
+        one.write("begin", op="1")
+        progress.read()
+        assert progress.connected == set()
+        one.write("end", op="1", outcome="unknown")
+        other.write("begin", op="1")
+        progress.read()
+        assert progress.connected == {"producer-0.0"}
+        other.write("end", op="1", outcome="committed")
+        progress.read()
+    assert progress.connected == {"producer-0.0", "producer-0.1"}
+
+
 def test_progress_waits_for_the_rest_of_a_line(tmp_path: Path) -> None:
     progress, path = Progress(tmp_path), tmp_path / "producer-0.0.jsonl"
     line = b'{"at":1,"event":"end","op":"1","outcome":"committed"}\n'
