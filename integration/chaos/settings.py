@@ -21,7 +21,7 @@ WORKERS_GROUP: Final = "chaos-workers"
 """Consumer group of the workers, and their transaction group."""
 READERS_GROUP: Final = "chaos-readers"
 KEYED_PRODUCERS: Final = 2
-"""Of the producers, the last: with two, keys change hands."""
+"""Of the producers, the last, and half of them at most: with two, keys change hands."""
 TRANSACTION_KEYS: Final = ("chaos-key-0", "chaos-key-1")
 """Change hands between processes all the time."""
 REBALANCES: Final = ("eager", "cooperative", "consumer")

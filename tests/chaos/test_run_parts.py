@@ -1,10 +1,11 @@
-"""The parts of a run that need no cluster: pacing, records, settings, trimming, draining."""
+"""The parts of a run that need no cluster: pacing, records, settings, Kafka's writers, the end."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from logtx.integration.chaos import drain
 from logtx.integration.chaos.checker.avro import Entry, Kind
@@ -14,6 +15,9 @@ from logtx.integration.chaos.options import ChaosOptions, System
 from logtx.integration.chaos.run import _directory_of
 from logtx.integration.chaos.settings import Settings
 from logtx.integration.chaos.trimmer import LEAST_RECORDS, Trim, Trimmer
+from logtx.integration.chaos.workload import kafka_writer
+from logtx.integration.chaos.workload.clients import BrokenError, Ended, FencedError
+from logtx.integration.chaos.workload.kafka_writer import KafkaWriter
 from logtx.integration.chaos.workload.pacer import CATCH_UP, Pacer
 from logtx.integration.chaos.workload.readers import (
     consumer_readers,
@@ -105,6 +109,95 @@ def test_a_run_directory_is_for_one_run(tmp_path: Path) -> None:
     (directory / "history" / "producer-0.0.jsonl").touch()
     with pytest.raises(ChaosError, match="another run"):
         _directory_of(options)
+
+
+# ---- Kafka's own transactions ------------------------------------------------------------------
+
+FATAL = KafkaError(KafkaError.INVALID_TXN_STATE, "in no state for it", True)
+FENCED = KafkaError(KafkaError._FENCED, "by a newer one", True)
+REFUSED = KafkaError(KafkaError.INVALID_TXN_STATE, "a record failed", False, False, True)
+AGAIN = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, "not yet", False, True)
+
+
+class ProducerThatFails:
+    """In place of confluent_kafka's: each call raises what it was told to, once."""
+
+    def __init__(self, _config: object) -> None:
+        self.errors: dict[str, list[KafkaError]] = {}
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> object:
+        def call(*_: object) -> None:
+            self.calls.append(name)
+            if errors := self.errors.get(name):
+                raise KafkaException(errors.pop(0))
+
+        return call
+
+
+def kafka_writer_with(
+    monkeypatch: pytest.MonkeyPatch, **errors: list[KafkaError]
+) -> tuple[KafkaWriter, ProducerThatFails]:
+    monkeypatch.setattr(kafka_writer, "Producer", ProducerThatFails)
+    monkeypatch.setattr(kafka_writer, "_PAUSE_S", 0.0)
+    writer = KafkaWriter(settings(system=System.KAFKA), "name")
+    producer = writer.producer
+    assert isinstance(producer, ProducerThatFails)
+    producer.errors.update(errors)
+    return writer, producer
+
+
+def ended_by(writer: KafkaWriter, how: str) -> Ended:
+    told: list[Ended] = []
+    getattr(writer.begin(), how)(told.append)
+    (ended,) = told
+    return ended
+
+
+@pytest.mark.parametrize(
+    ("how", "errors", "outcome", "then"),
+    [
+        ("commit", {}, "committed", None),
+        ("commit", {"commit_transaction": [AGAIN, AGAIN]}, "committed", None),
+        # It may have arrived: only a refusal says that it is not committed.
+        ("commit", {"commit_transaction": [FATAL]}, "unknown", BrokenError),
+        ("commit", {"commit_transaction": [FENCED]}, "unknown", FencedError),
+        ("commit", {"commit_transaction": [REFUSED]}, "aborted", None),
+        (
+            "commit",
+            {"commit_transaction": [REFUSED], "abort_transaction": [FATAL]},
+            "unknown",
+            BrokenError,
+        ),
+        # Who was never asked to commit it must not.
+        ("abort", {}, "aborted", None),
+        ("abort", {"abort_transaction": [FATAL]}, "aborted", BrokenError),
+        ("abort", {"abort_transaction": [FENCED]}, "aborted", FencedError),
+    ],
+)
+def test_what_an_end_by_kafka_tells(
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    errors: dict[str, list[KafkaError]],
+    outcome: str,
+    then: type[Exception] | None,
+) -> None:
+    writer, _ = kafka_writer_with(monkeypatch, **{name: [*each] for name, each in errors.items()})
+    assert ended_by(writer, how).outcome == outcome
+    if then is None:
+        writer.begin()
+    else:
+        with pytest.raises(then):
+            writer.begin()
+
+
+def test_a_writer_of_kafkas_that_failed_for_good_can_be_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writer, producer = kafka_writer_with(monkeypatch, flush=[FATAL])
+    writer.close()
+    # Each record is told that it failed, from within `poll`.
+    assert producer.calls[-2:] == ["purge", "poll"]
 
 
 # ---- trimming, draining ------------------------------------------------------------------------

@@ -37,6 +37,10 @@ class FailedError(Exception):
     """Of a commit: it was refused, and an abort will be taken."""
 
 
+class BrokenError(Exception):
+    """The client can't be used any more, though nobody has taken its name: open another."""
+
+
 class WriterTransaction(Protocol):
     """An open transaction. Its calls raise FencedError or FailedError."""
 
@@ -60,7 +64,7 @@ class WriterClient(Protocol):
         """How many transactions it can have under way."""
 
     def begin(self) -> WriterTransaction:
-        """Open a transaction. Raises FencedError, or FailedError: there is none."""
+        """Open a transaction. Raises FencedError, BrokenError, or FailedError: there is none."""
 
     def close(self) -> None:
         """End what is under way, and close; bounded."""
@@ -69,11 +73,20 @@ class WriterClient(Protocol):
 def open_writer(
     settings: Settings, *, name: str | None = None, key: str | None = None, in_flight: int = 1
 ) -> WriterClient:
-    """A producer of this name, or the holder of a transaction key. Raises as `begin`."""
+    """A producer of this name, or the holder of a transaction key.
+
+    Kafka has no keys: there who writes with one takes it for a name, and throws out whoever has it.
+
+    Raises:
+        FencedError: a newer one has the name.
+        FailedError: there is none now.
+    """
     if settings.system is System.LOGTX:
         from .logtx_writer import LogtxWriter
 
         return LogtxWriter(settings, name=name, key=key, in_flight=in_flight)
     from .kafka_writer import KafkaWriter
 
-    return KafkaWriter(settings, name or f"key-{key}")
+    transactional_id = key or name
+    assert transactional_id is not None
+    return KafkaWriter(settings, transactional_id)

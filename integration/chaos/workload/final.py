@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaException
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..errors import ChaosError
@@ -21,7 +21,7 @@ from .readers import TRANSIENT, Notes, all_partitions, final_readers, open_reade
 BATCH: Final = 500
 LIMIT_S: Final = 150.0
 IDLE_S: Final = 4.0
-"""Without a record: there are no more of them, where positions tell nothing."""
+"""Without a record: there are no more of them, where nothing else says so."""
 _POLL_S: Final = 0.3
 _RETRY_S: Final = 0.2
 
@@ -31,8 +31,9 @@ def read_all(process: Process) -> None:
     settings = process.settings
     reader = final_readers(settings)[process.number]
     notes = Notes(process.recorder, reader)
-    consumer = open_reader(settings, reader)
-    positions_tell = settings.system is System.LOGTX and reader.isolation == "read_committed"
+    of_kafka = settings.system is System.KAFKA
+    consumer = open_reader(settings, reader, **({"enable.partition.eof": True} if of_kafka else {}))
+    positions_tell = not of_kafka and reader.isolation == "read_committed"
     partitions = all_partitions(settings, OFFSET_BEGINNING)
     deadline_s = time.monotonic() + LIMIT_S
     consumer.assign(partitions)
@@ -41,9 +42,12 @@ def read_all(process: Process) -> None:
     }
     notes.assigned(partitions)
     last_s = time.monotonic()
+    at_end: set[tuple[str | None, int | None]] = set()
     while not process.stopping.is_set():
         try:
-            records = notes.delivered(consumer.consume(BATCH, _POLL_S), final=True)
+            messages = consumer.consume(BATCH, _POLL_S)
+            at_end.update((m.topic(), m.partition()) for m in messages if _is_end(m))
+            records = notes.delivered([m for m in messages if not _is_end(m)], final=True)
         except TRANSIENT as error:
             process.recorder.write("error", error=repr(error))
             process.stopping.wait(_RETRY_S)
@@ -51,7 +55,12 @@ def read_all(process: Process) -> None:
         now_s = time.monotonic()
         if records:
             last_s = now_s
-        elif now_s - last_s >= IDLE_S and (not positions_tell or not _behind(consumer, ends)):
+        if of_kafka:
+            is_over = len(at_end) == len(ends)
+        else:
+            idle = now_s - last_s >= IDLE_S
+            is_over = idle and (not positions_tell or not _behind(consumer, ends))
+        if is_over:
             break
         if now_s > deadline_s:
             behind = _behind(consumer, ends)
@@ -59,6 +68,12 @@ def read_all(process: Process) -> None:
     told = [[*key, end] for key, end in ends.items()]
     process.recorder.write("note", note="read to end", ends=told)
     consumer.close()
+
+
+def _is_end(message: Message) -> bool:
+    """Whether it is librdkafka's word that a partition has no more for this reader."""
+    error = message.error()
+    return error is not None and error.code() == KafkaError._PARTITION_EOF
 
 
 def _behind(consumer: Any, ends: dict[tuple[str, int], int]) -> list[tuple[str, int, int, int]]:

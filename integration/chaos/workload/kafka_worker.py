@@ -8,9 +8,9 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_BEGINNING, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from .clients import Ended, FailedError, FencedError
+from .clients import BrokenError, Ended, FailedError, FencedError
 from .kafka_writer import KafkaTransaction, KafkaWriter
-from .output import BLOCK, enter_end, outputs, workers_reader
+from .output import ABORT_SHARE, BLOCK, enter_end, outputs, workers_reader
 from .process import Process, TakenOverError
 from .readers import Notes, open_reader
 
@@ -32,6 +32,8 @@ class _Group:
         )
         self.places: dict[int, int] = {}
         """Partition → the offset up to which its input is committed, as far as we know."""
+        self.goes_back = False
+        """To the committed offsets, before anything else is read."""
 
     def _assigned(self, _: Any, partitions: list[KafkaPartition]) -> None:
         self.notes.assigned([KafkaPartition(p.topic, p.partition) for p in partitions])
@@ -51,44 +53,63 @@ class _Group:
                 partition.offset = OFFSET_BEGINNING
             self.consumer.seek(partition)
         self.notes.assigned(committed)
+        self.goes_back = False
 
 
 def by_kafka(process: Process) -> None:
     """Until SIGTERM. Raises TakenOverError."""
+    group = _Group(process)
     try:
-        writer = KafkaWriter(process.settings, f"chaos-worker-{process.number}")
-        group = _Group(process)
-        goes_back = False
         while not process.stopping.is_set():
             try:
-                if goes_back:
+                writer = KafkaWriter(process.settings, f"chaos-worker-{process.number}")
+                _work(group, writer)
+            except (BrokenError, FailedError) as error:
+                # A new one finds the last transaction ended, or ends it.
+                process.recorder.write("error", error=f"{type(error).__name__}: {error}")
+                group.goes_back = True
+                process.stopping.wait(_PAUSE_S)
+    except FencedError as error:
+        raise TakenOverError(str(error)) from error
+    group.consumer.close()
+
+
+def _work(group: _Group, writer: KafkaWriter) -> None:
+    """With one writer, until SIGTERM. Raises FencedError, BrokenError."""
+    process = group.process
+    try:
+        while not process.stopping.is_set():
+            try:
+                if group.goes_back:
                     group.go_back()
-                    goes_back = False
                 messages = group.notes.delivered(group.consumer.consume(BLOCK, _POLL_S))
                 if messages:
-                    goes_back = not _transact(group, writer, messages)
+                    group.goes_back = not _transact(group, writer, messages)
             except KafkaException as error:
                 if error.args[0].fatal():
                     raise
                 process.recorder.write("error", error=str(error))
-                goes_back = True
+                group.goes_back = True
                 process.stopping.wait(_PAUSE_S)
-        group.consumer.close()
+    finally:
         writer.close()
-    except (FencedError, FailedError) as error:
-        raise TakenOverError(str(error)) from error
 
 
 def _transact(group: _Group, writer: KafkaWriter, messages: Sequence[Message]) -> bool:
-    """One block; whether it is known to be committed. Raises FencedError."""
+    """One block; whether it is known to be committed.
+
+    Raises:
+        FencedError, BrokenError: nothing can be done with the writer any more.
+        FailedError: no transaction can be opened now.
+    """
     process = group.process
     operation = process.operation()
     process.recorder.write("begin", op=operation)
     try:
         transaction = writer.begin()
-    except (FencedError, FailedError) as error:
+    except (FencedError, BrokenError, FailedError) as error:
         enter_end(process, operation, Ended(outcome="aborted", error=str(error)))
-        raise FencedError(str(error)) from error
+        raise
     steps = _steps(group, messages)
     try:
         for output in outputs(process, operation, messages):
@@ -102,6 +123,10 @@ def _transact(group: _Group, writer: KafkaWriter, messages: Sequence[Message]) -
     except FencedError as error:
         enter_end(process, operation, Ended(outcome="aborted", error=str(error)))
         raise
+    if process.random.random() < ABORT_SHARE:
+        process.recorder.write("note", note="abort", op=operation)
+        transaction.abort(lambda ended: enter_end(process, operation, ended))
+        return False
     process.recorder.write("commit", op=operation, iov=steps)
     told: list[Ended] = []
     transaction.commit(told.append)

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from ..settings import TRANSACTION_TIMEOUT_MS, Settings
-from .clients import DeliveryCallback, Ended, FailedError, FencedError
+from .clients import BrokenError, DeliveryCallback, Ended, FailedError, FencedError
 
 _CALL_S: Final = 30.0
 """Bound of a call, its retries included."""
@@ -37,20 +37,25 @@ class KafkaWriter:
                 "log_level": 2,
             }
         )
-        self.broken = False
-        """Nothing can be done with it any more, says librdkafka."""
+        self.failure: FencedError | BrokenError | None = None
+        """Why nothing can be done with it any more."""
         retried(lambda: self.producer.init_transactions(_CALL_S))
 
     def begin(self) -> KafkaTransaction:
         """Open a transaction."""
-        if self.broken:
-            raise FencedError("the producer failed for good")
+        if self.failure is not None:
+            raise self.failure
         retried(self.producer.begin_transaction)
         return KafkaTransaction(self)
 
     def close(self) -> None:
         """Wait for reports."""
-        self.producer.flush(1.0)
+        try:
+            self.producer.flush(1.0)
+        except KafkaException:
+            # It failed for good, and so does all that is on its way: each record is told so.
+            self.producer.purge()
+            self.producer.poll(0)
 
 
 class KafkaTransaction:
@@ -83,10 +88,10 @@ class KafkaTransaction:
                 self._abort(ended, str(error))
                 return
             # Sent, and not answered: it may be committed.
-            self._writer.broken = True
+            self._writer.failure = BrokenError(str(error))
             ended(Ended(outcome="unknown", error=str(error)))
         except FencedError as error:
-            self._writer.broken = True
+            self._writer.failure = error
             ended(Ended(outcome="unknown", error=str(error)))
         else:
             ended(Ended(outcome="committed"))
@@ -95,14 +100,22 @@ class KafkaTransaction:
         """Abort."""
         self._abort(ended, None)
 
-    def _abort(self, ended: Callable[[Ended], None], why: str | None) -> None:
+    def _abort(self, ended: Callable[[Ended], None], refused: str | None) -> None:
+        """Abort; `refused` says why a commit was, if it was asked for."""
+        told = Ended(outcome="aborted", error=refused)
         try:
             retried(lambda: self._writer.producer.abort_transaction(_CALL_S))
         except (FencedError, FailedError) as error:
-            # Whoever takes the name next has it aborted, and so does its timeout.
-            self._writer.broken = True
-            why = f"{why}; {error}" if why else str(error)
-        ended(Ended(outcome="aborted", error=why))
+            # Whoever takes the name next has it aborted, and so does its timeout. One that was to
+            # be committed, nobody has confirmed to be aborted.
+            self._writer.failure = (
+                error if isinstance(error, FencedError) else BrokenError(str(error))
+            )
+            if refused is None:
+                told = Ended(outcome="aborted", error=str(error))
+            else:
+                told = Ended(outcome="unknown", error=f"{refused}; {error}")
+        ended(told)
 
 
 def retried(call: Callable[[], T]) -> T:

@@ -20,6 +20,7 @@ from typing import Final
 
 from ..settings import TRANSACTION_KEYS
 from .clients import (
+    BrokenError,
     Ended,
     FailedError,
     FencedError,
@@ -105,6 +106,8 @@ class Producer:
                 self._hold(client, key, hold)
             except FencedError as error:
                 self._fenced(error)
+            except BrokenError as error:
+                self._recorder.write("error", error=f"broken: {error}")
             finally:
                 self._let_go(client)
         self._plain.close()
@@ -146,9 +149,9 @@ class Producer:
         self._under_way += 1
         try:
             transaction = client.begin()
-        except (FencedError, FailedError) as error:
+        except (FencedError, BrokenError, FailedError) as error:
             self._on_ended(operation, Ended(outcome="aborted", error=str(error)))
-            if isinstance(error, FencedError):
+            if not isinstance(error, FailedError):
                 raise
             return
         try:

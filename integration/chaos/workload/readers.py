@@ -87,9 +87,9 @@ def reader_settings(settings: Settings, reader: Reader) -> dict[str, Any]:
     return {**found, "fetch.queue.backoff.ms": 10}
 
 
-def open_reader(settings: Settings, reader: Reader) -> Any:
+def open_reader(settings: Settings, reader: Reader, **more: Any) -> Any:
     """A `logtx.Consumer` or a `confluent_kafka.Consumer`."""
-    found = reader_settings(settings, reader)
+    found = {**reader_settings(settings, reader), **more}
     if settings.system is System.LOGTX:
         return Consumer(found)
     return KafkaConsumer(found)
