@@ -274,7 +274,10 @@ def test_a_header_that_does_not_decode(raw: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_a_large_run_is_judged_in_half_a_minute() -> None:
+@pytest.mark.timeout(300)
+def test_a_large_run_is_judged_in_a_minute(tmp_path: Path) -> None:
+    # From files, as people have it judged. A quiet machine takes less than half of that; what this
+    # is to notice is a check that compares everything with everything.
     world = World(partitions=4)
     for serial in range(50_000):
         txn = world.begin(f"producer-{serial % 8}.0")
@@ -283,6 +286,7 @@ def test_a_large_run_is_judged_in_half_a_minute() -> None:
         txn.commit()
     for index in range(5):
         world.read(f"consumer-{index}.0")
+    world.finals().save(tmp_path)
     began_s = time.process_time()
-    assert world.finals().judge().ok
-    assert time.process_time() - began_s < 30
+    assert check(tmp_path).ok
+    assert time.process_time() - began_s < 60
