@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Collection, Coroutine
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import pytest
@@ -301,6 +301,7 @@ async def test_a_fatal_error_during_a_flush_is_not_forgotten(log: MemoryLog) -> 
     def append_meanwhile(timeout: float = -1) -> int:
         if refusals:
             appender.append(DATA, 0, lambda *_: None, value=b"of another thread")
+            appender._send()
         return flush(timeout)
 
     former.flush = append_meanwhile  # type: ignore[method-assign]
@@ -321,6 +322,7 @@ async def test_what_a_former_producer_says_late_breaks_no_other(log: MemoryLog) 
     def renew_meanwhile(timeout: float = -1) -> int:
         former.flush = flush  # type: ignore[method-assign]
         appender.append(DATA, 0, lambda *_: None, value=b"refused")
+        appender._send()
         appender.renew_if_broken()
         flush(timeout)
         raise fatal
@@ -332,3 +334,67 @@ async def test_what_a_former_producer_says_late_breaks_no_other(log: MemoryLog) 
     appender.renew_if_broken()
     assert appender._producer is current
     await appender.close()
+
+
+@on_loop
+async def test_a_burst_of_a_broken_producer_is_not_given_to_its_successor(log: MemoryLog) -> None:
+    appender = Appender(log, {}, "appender")
+    former = appender._producer
+    fatal = KafkaException(KafkaError(KafkaError._FATAL, fatal=True))
+    left = fails(former, "produce", fatal, count=2)
+    answers: list[tuple[int, int | None]] = []
+    all_answered = asyncio.Event()
+
+    def answer(number: int, offset: int | None, _error: KafkaError | None) -> None:
+        answers.append((number, offset))
+        if len(answers) == 3:
+            all_answered.set()
+
+    appender.append(DATA, 0, partial(answer, 0), value=b"0")
+    appender._send()
+    appender.append(DATA, 0, partial(answer, 1), value=b"1")
+    appender.renew_if_broken()
+    appender.append(DATA, 0, partial(answer, 2), value=b"2")
+    await asyncio.wait_for(all_answered.wait(), TIMEOUT_S)
+    assert sorted(answers) == [(0, None), (1, None), (2, 0)]
+    assert not left
+    assert appender._producer is not former
+    await appender.close()
+
+
+@on_loop
+async def test_what_is_appended_in_one_turn_is_sent_at_its_end_in_order(log: MemoryLog) -> None:
+    appender = Appender(log, {}, "appender")
+    sent: list[Any] = []
+    produce = appender._producer.produce
+
+    def recorded(topic: str, value: bytes, *args: Any, **options: Any) -> None:
+        sent.append(value)
+        produce(topic, value, *args, **options)
+
+    appender._producer.produce = recorded  # type: ignore[method-assign]
+    offsets: list[int | None] = []
+    all_answered = asyncio.Event()
+
+    def answer(offset: int | None, _error: KafkaError | None) -> None:
+        offsets.append(offset)
+        if len(offsets) == 3:
+            all_answered.set()
+
+    for number in range(3):
+        appender.append(DATA, 0, answer, value=b"%d" % number)
+    assert not sent
+    await asyncio.wait_for(all_answered.wait(), TIMEOUT_S)
+    assert sent == [b"0", b"1", b"2"]
+    assert offsets == [0, 1, 2]
+    await appender.close()
+
+
+@on_loop
+async def test_what_is_appended_just_before_the_close_is_sent(log: MemoryLog) -> None:
+    appender = Appender(log, {}, "appender")
+    offsets: list[int | None] = []
+    appender.append(DATA, 0, lambda offset, _error: offsets.append(offset), value=b"last")
+    await appender.close()
+    await asyncio.sleep(0)
+    assert offsets == [0]
