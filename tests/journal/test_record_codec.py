@@ -17,6 +17,7 @@ from logtx.journal.record_codec import (
     FORMAT_VERSION,
     decode_by_schema,
     decode_entry,
+    encode_by_schema,
     encode_entry,
 )
 from logtx.journal.record_reader import READERS
@@ -356,6 +357,19 @@ def test_every_type_has_a_golden_record() -> None:
 def test_round_trip(entry: Entry) -> None:
     assert decode_entry(encode_entry(entry)) == entry
     assert decode_by_schema(encode_entry(entry)) == entry
+
+
+@given(ENTRY)
+def test_what_is_written_by_hand_is_what_the_schema_says(entry: Entry) -> None:
+    assert encode_entry(entry) == encode_by_schema(entry)
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1])
+def test_a_number_beyond_64_bits_is_refused_by_either_way(number: int) -> None:
+    entry = Entry(0, 1, Committed(begin=number), 2)
+    for encode in (encode_entry, encode_by_schema):
+        with pytest.raises(OverflowError):
+            encode(entry)
 
 
 @given(ENTRY)
