@@ -7,7 +7,7 @@ CommandEndTxn …) and seed 001, "Transaction flow". `docs/protocol.md` maps eac
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Final, TypeAlias
 
@@ -30,7 +30,7 @@ class Action(StrEnum):
     ABORT = "abort"
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Session:
     """Who asks: a producer's name, its fencing epoch and its instance."""
 
@@ -40,7 +40,7 @@ class Session:
     """Random 63 bits of the client instance."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Connect:
     """Begin or resume the session of a producer; the first message of a stream."""
 
@@ -54,7 +54,7 @@ class Connect:
     owner: str = "default"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Begin:
     """Open a transaction; a retry with the same request id gets the same TxId."""
 
@@ -66,7 +66,7 @@ class Begin:
     partitions: tuple[TopicPartition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class AddPartitions:
     """Register data partitions, so that they get a marker whatever becomes of the producer."""
 
@@ -78,7 +78,7 @@ class AddPartitions:
     """First offset that the transaction wrote, where that is known: the retention guard's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class AddOffsets:
     """Make a consumer group's input offsets part of a transaction."""
 
@@ -88,7 +88,7 @@ class AddOffsets:
     steps: tuple[OffsetStep, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class End:
     """Commit or abort."""
 
@@ -102,14 +102,14 @@ class End:
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class GetOutcome:
     """Ask for a transaction's state."""
 
     txid: TxId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class FetchOffsets:
     """Ask for a consumer group's committed IOV."""
 
@@ -118,7 +118,7 @@ class FetchOffsets:
     """None: all that the group has committed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class ClaimOffsets:
     """Take input partitions of a consumer group over from whoever consumed them before.
 
@@ -136,7 +136,7 @@ class ClaimOffsets:
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class BindGroup:
     """Tie a consumer group to the transaction group that commits its offsets, once for ever."""
 
@@ -145,7 +145,7 @@ class BindGroup:
     """None only asks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class ListTransactions:
     """Ask for the transactions that are not finished, oldest first, a page at a time."""
 
@@ -162,7 +162,7 @@ class ListTransactions:
     limit: int = PAGE_MAX
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class AbortTransaction:
     """Abort a transaction on an operator's word, without its producer's session."""
 
@@ -171,7 +171,7 @@ class AbortTransaction:
     """Another where the coordinator asks itself; it does not cross the wire."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class ListKeys:
     """Ask for the transaction keys by name, a page at a time. Source: seed 004, "Admin API"."""
 
@@ -180,7 +180,7 @@ class ListKeys:
     limit: int = PAGE_MAX
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class GetKey:
     """Ask for one transaction key. Source: seed 004, "Admin API Endpoints"."""
 
@@ -188,7 +188,7 @@ class GetKey:
     """``&owner&key``, here and below."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class DeleteKey:
     """Delete a transaction key and abort what it has open; its epochs stay used up.
 
@@ -216,7 +216,7 @@ Command: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Connected:
     """Answer to `Connect`."""
 
@@ -228,14 +228,14 @@ class Connected:
     """Epoch of the coordinator."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Began:
     """Answer to `Begin`."""
 
     txid: TxId
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Done:
     """Answer to `AddPartitions`, `AddOffsets` and `DeleteKey`."""
 
@@ -250,7 +250,7 @@ class Outcome:
     """Journal offset of the decision; None while there is none."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class GroupOffsets:
     """Answer to `FetchOffsets`."""
 
@@ -260,7 +260,7 @@ class GroupOffsets:
     commit_sequence: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Claimed:
     """Answer to `ClaimOffsets`."""
 
@@ -273,7 +273,7 @@ class Claimed:
     """
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Binding:
     """Answer to `BindGroup`."""
 
@@ -281,7 +281,7 @@ class Binding:
     """None: not bound yet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class TransactionInfo:
     """One transaction that is not finished."""
 
@@ -301,7 +301,7 @@ class TransactionInfo:
     """Why it is being aborted."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Transactions:
     """Answer to `ListTransactions`."""
 
@@ -310,7 +310,7 @@ class Transactions:
     """There is a further page, after the last of these."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class KeyInfo:
     """Answer to `GetKey`."""
 
@@ -324,7 +324,7 @@ class KeyInfo:
     """Its unfinished transactions: at most one is open, older ones wait for their markers."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Keys:
     """Answer to `ListKeys`."""
 

@@ -8,11 +8,12 @@ from typing import Any
 from ..journal.errors import LogtxError
 from ..journal.records import JournalRecord
 from ..journal.txid import TxId
+from ..journal.value import value
 from .commands import GroupOffsets, Reply
 from .metadata import Transaction
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Instant:
     """The time as the caller sees it."""
 
@@ -51,14 +52,14 @@ class TopicFacts:
     """The topic's ``max.message.bytes``."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class WriteMarkers:
     """Effect: the decision is durable; write its markers, then say `finish`."""
 
     transaction: Transaction
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class WriteOffsets:
     """Effect: publish a consumer group's whole IOV as of a commit."""
 
@@ -73,7 +74,7 @@ Ref = Any
 """The caller's own token for a request; given back with its reply."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Decision:
     """What follows from a command."""
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import grpc
 
+from ..journal.collector import collect_seldom
 from ..journal.errors import ConfigError, LogtxError
 from ..journal.log import Log
 from ..journal.open import open_log
@@ -314,6 +315,7 @@ def run(config: CoordinatorConfig) -> None:
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger(__package__).setLevel(logging.INFO)
+    collect_seldom()
 
     async def main() -> None:
         stop = asyncio.Event()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
@@ -32,6 +32,7 @@ from ..journal.errors import (
 from ..journal.keys import is_key_name
 from ..journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, journal_partition_of
 from ..journal.state import State
+from ..journal.value import value
 from . import commands as c
 from . import coordinator_pb2 as pb
 from . import coordinator_pb2_grpc as pb_grpc
@@ -101,7 +102,7 @@ class StreamLimits:
         return cls(requests_max=per_producer + PIPELINED_MAX)
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class _Out:
     """A reply on its way out."""
 
@@ -125,7 +126,7 @@ class _Stream:
         self.out.end()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Answering:
     """Answers one request.
 
@@ -407,9 +408,8 @@ class Streams(pb_grpc.CoordinatorServicer):
                         f" for their offsets to be written to {OFFSETS_TOPIC}"
                     )
 
-    async def _learn_topics(self, partitions: Iterable[TopicPartition]) -> None:
-        missing = self._topics.missing({topic for topic, _ in partitions})
-        if missing:
+    async def _learn_topics(self, partitions: Collection[TopicPartition]) -> None:
+        if partitions and (missing := self._topics.missing(partitions)):
             await self._topics.look_up(missing)
 
     def _runtime(self, partition: int) -> PartitionRuntime:

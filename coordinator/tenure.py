@@ -23,14 +23,15 @@ Source: seed 001, "Transaction coordinator" and "Failure cases".
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from ..journal.control import TopicPartition
 from ..journal.errors import CoordinatorLoadingError, LogtxError, RequestTooLargeError
 from ..journal.record_codec import encode_entry
+from ..journal.records import Entry, JournalRecord
 from ..journal.txid import TxId
+from ..journal.value import value
 from . import commands as c
 from .decision import Decision, Effect, Instant, Ref, WriteOffsets
 from .shard import Shard
@@ -67,20 +68,20 @@ class Shell(Protocol):
         """The tenure is over: somebody else may own the partition, or an append is lost."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class _Answer:
     ref: Ref
     reply: c.Reply
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class _LookUp:
     ref: Ref
     command: c.Command
     txid: TxId
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class _Close:
     # Parked like a reply: were the fencing lost, the one fenced would have left for nothing.
     producer_id: str
@@ -88,19 +89,19 @@ class _Close:
     error: LogtxError
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class _Doubt:
     # Waits for the journal's end alone; tells nobody.
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class _GoOn:
     # The end of a pause.
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class _Kept:
     command: c.Command
     ref: Ref
@@ -110,7 +111,7 @@ class _Kept:
 _Item: TypeAlias = _Answer | _LookUp | _Close | _Doubt | _GoOn
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class _Parked:
     item: _Item
     behind: int
@@ -240,8 +241,7 @@ class Tenure:
         if taker.done:
             return False  # Its last chunk is not acknowledged yet.
         self._taker = None
-        decision = Decision(records=(taker.chunk(),))
-        self._append(decision, self._encode(decision))
+        self._append((taker.chunk(),))
         self._taker, self._snapshot_end = taker, self.shard.next_offset
         return not taker.done
 
@@ -358,12 +358,11 @@ class Tenure:
     def _apply(self, decision: Decision) -> None:
         shard = self.shard
         try:
-            values = self._encode(decision)
+            self._append(decision.records)
         except RequestTooLargeError as refusal:
             for ref, _ in decision.replies:
                 self._park(_Parked(_Answer(ref, refusal), shard.next_offset))
             return
-        self._append(decision, values)
         for ref, reply in decision.replies:
             parked = _Parked(_Answer(ref, reply), shard.next_offset)
             if decision.fresh:
@@ -373,35 +372,19 @@ class Tenure:
         for producer_id, nonce, error in decision.close:
             self._park(_Parked(_Close(producer_id, nonce, error), shard.next_offset))
 
-    def _append(self, decision: Decision, values: list[bytes]) -> None:
-        shard = self.shard
-        for record, value in zip(decision.records, values, strict=True):
-            offset = shard.next_offset
-            shard.replay(offset, shard.entry(record))
-            self._shell.append(offset, value)
-
-    def _encode(self, decision: Decision) -> list[bytes]:
-        """The decision's records as they go into the journal.
+    def _append(self, records: Sequence[JournalRecord]) -> None:
+        """Apply and append what was decided: all of it, or nothing.
 
         Raises:
             RequestTooLargeError: one does not fit; nothing was decided.
         """
-        try:
-            values = [
-                encode_entry(self.shard.entry(record, ahead))
-                for ahead, record in enumerate(decision.records)
-            ]
-        except (OverflowError, ValueError) as error:
-            raise RequestTooLargeError(
-                f"a number of the request is out of range: {error}"
-            ) from error
-        largest = max(map(len, values), default=0)
-        if largest > RECORD_MAX_BYTES:
-            raise RequestTooLargeError(
-                f"the request would take {largest} bytes in the journal, which has"
-                f" {RECORD_MAX_BYTES} for one; use fewer partitions, branches or offsets"
-            )
-        return values
+        shard = self.shard
+        entries = [shard.entry(record, ahead) for ahead, record in enumerate(records)]
+        raws = [_encode(entry) for entry in entries]
+        for entry, raw in zip(entries, raws, strict=True):
+            offset = shard.next_offset
+            shard.replay(offset, entry)
+            self._shell.append(offset, raw)
 
     def _execute(self, effects: Iterable[Effect]) -> None:
         effects = tuple(effects)
@@ -464,3 +447,21 @@ class Tenure:
     def _surprised(self, why: str) -> None:
         self.over = True
         self._shell.surprised(why)
+
+
+def _encode(entry: Entry) -> bytes:
+    """A record as it goes into the journal.
+
+    Raises:
+        RequestTooLargeError: it does not fit.
+    """
+    try:
+        raw = encode_entry(entry)
+    except (OverflowError, ValueError) as error:
+        raise RequestTooLargeError(f"a number of the request is out of range: {error}") from error
+    if len(raw) > RECORD_MAX_BYTES:
+        raise RequestTooLargeError(
+            f"the request would take {len(raw)} bytes in the journal, which has"
+            f" {RECORD_MAX_BYTES} for one; use fewer partitions, branches or offsets"
+        )
+    return raw

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Iterable
 from typing import Final
 
+from ..journal.control import TopicPartition
 from ..journal.errors import UnknownTopicError, UnsupportedTopicError
 from ..journal.log import Log, TopicInfo
 from .decision import TopicFacts
@@ -31,10 +33,10 @@ class TopicRegistry:
         self._looked_up_s: dict[str, float] = {}
         self._looking = asyncio.Semaphore(LOOK_UPS_MAX)
 
-    def missing(self, topics: Iterable[str]) -> list[str]:
-        """Those of `topics` whose facts must be looked up before they are used."""
+    def missing(self, partitions: Iterable[TopicPartition]) -> set[str]:
+        """Topics of `partitions` whose facts must be looked up before they are used."""
         oldest = time.monotonic() - FACTS_MAX_AGE_S
-        return [t for t in topics if self._looked_up_s.get(t, float("-inf")) < oldest]
+        return {t for t, _ in partitions if self._looked_up_s.get(t, -math.inf) < oldest}
 
     async def look_up(self, topics: Iterable[str]) -> None:
         """Ask the log.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -27,6 +28,8 @@ PARTITION_LIST_MAX_BYTES: Final = 1024
 """A marker lists its transaction's partitions up to this size; beyond, the decision record does."""
 
 TopicPartition = tuple[str, int]
+_REMEMBERED_MAX: Final = 16
+"""Partitions of a list that is remembered."""
 _DATA: Final = WireControl.DATA
 _COMMITTED: Final = WireControl.COMMITTED
 _ABORTED: Final = WireControl.ABORTED
@@ -93,7 +96,7 @@ def group_by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, Sequenc
     return grouped
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PartitionList:
     """The partitions of one transaction, encoded once for all of its markers."""
 
@@ -103,12 +106,21 @@ class PartitionList:
     @classmethod
     def of(cls, partitions: Iterable[TopicPartition]) -> PartitionList:
         """Encode the list, or drop it where it is larger than `PARTITION_LIST_MAX_BYTES`."""
-        grouped = group_by_topic(partitions)
-        wire = tuple(WirePartitions(topic=t, partitions=p) for t, p in grouped.items())
-        count = sum(len(p) for p in grouped.values())
-        if sum(w.ByteSize() + 3 for w in wire) > PARTITION_LIST_MAX_BYTES:
-            wire = ()
-        return cls(count, wire)
+        named = tuple(partitions)
+        return _listed_before(named) if len(named) <= _REMEMBERED_MAX else _listed(named)
+
+
+def _listed(partitions: tuple[TopicPartition, ...]) -> PartitionList:
+    grouped = group_by_topic(partitions)
+    wire = tuple(WirePartitions(topic=t, partitions=p) for t, p in grouped.items())
+    count = sum(len(p) for p in grouped.values())
+    if sum(w.ByteSize() + 3 for w in wire) > PARTITION_LIST_MAX_BYTES:
+        wire = ()
+    return PartitionList(count, wire)
+
+
+# Transactions write to the same partitions again.
+_listed_before = lru_cache(maxsize=1_024)(_listed)
 
 
 def encode_marker(marker: Marker, partitions: PartitionList | None = None) -> bytes:
