@@ -47,6 +47,9 @@ class ProducerConfig:
     """``partition.registration.delay.ms``: shorter transactions name partitions at the end only."""
     in_flight_max: int = 1_000
     """``transactions.in.flight.max``: `begin_transaction` waits while as many are undecided."""
+    begin_ahead: bool = True
+    """``transaction.begin.ahead``: of transactions one after another the next is begun while the
+    one before ends, and aborted if it is not asked for in 0.2 s."""
     delivery_timeout_ms: int = 60_000
     """``delivery.timeout.ms``: a record not acknowledged by then has failed."""
     librdkafka: Mapping[str, Any]
@@ -77,6 +80,7 @@ class ProducerConfig:
             "coordinator_timeout_ms": take_integer(rest, "coordinator.timeout.ms", 30_000, 1),
             "registration_delay_ms": take_integer(rest, "partition.registration.delay.ms", 50, 0),
             "in_flight_max": take_integer(rest, "transactions.in.flight.max", 1_000, 1),
+            "begin_ahead": take_flag(rest, "transaction.begin.ahead", True),
         }
         librdkafka = check_librdkafka(rest)
         # A record delivered after its transaction expired would be dropped by every consumer.

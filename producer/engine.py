@@ -25,6 +25,7 @@ from ..journal.errors import (
 )
 from ..journal.log import Log
 from ..journal.txid import TxId
+from .ahead import Ahead
 from .bookkeeping import again
 from .config import ProducerConfig
 from .coordinators import Coordinators, Outcome, Queries, Session
@@ -64,6 +65,7 @@ class Engine:
         self._resolving_queries: Queries | None = None
         self._bound: set[str] = set()
         self._open: set[Transaction] = set()
+        self._ahead = Ahead(allowed=config.begin_ahead)
         # A transaction key's next BEGIN would be refused until the one before is decided.
         in_flight_max = 1 if config.transaction_key else config.in_flight_max
         self._slots = threading.Semaphore(in_flight_max)
@@ -135,14 +137,41 @@ class Engine:
         if timeout_ms < 1:
             raise ConfigError("a transaction's timeout must be at least 1 ms")
         self.connect()
+        named, now_s = tuple(partitions), time.monotonic()
+        with self._guard:
+            known = self._ahead.transaction
+            plain = not named and all(t is known for t in self._open)
+            transaction = self._ahead.take(timeout_ms, plain=plain, now_s=now_s)
+            self._ahead.begun(timeout_ms, plain=plain, now_s=now_s)
+        if transaction is not None:
+            transaction.asked_for(now_s)
+            return transaction
         self._take_slot()
-        named = tuple(partitions)
         transaction = Transaction(self, named)
         with self._guard:
             self._open.add(transaction)
+        self._send_begin(transaction, timeout_ms, named)
+        return transaction
+
+    def _send_begin(
+        self, transaction: Transaction, timeout_ms: int, named: tuple[TopicPartition, ...]
+    ) -> None:
         self.session.begin(transaction.on_began, timeout_ms=timeout_ms, partitions=named)
         self.sender.wake()
-        return transaction
+
+    def ending(self, transaction: Transaction) -> None:
+        """The end of a transaction was asked for: begin the next, if it is sure to come."""
+        with self._guard:
+            timeout_ms = self._ahead.wanted
+            alone = len(self._open) == 1 and transaction in self._open
+            if timeout_ms is None or not alone or self._closed or self.fatal is not None:
+                return
+            if not self._slots.acquire(blocking=False):
+                return
+            following = Transaction(self, ())
+            self._open.add(following)
+            self._ahead.keep(following, time.monotonic())
+        self._send_begin(following, timeout_ms, ())
 
     def _take_slot(self) -> None:
         key = self.config.transaction_key
@@ -166,6 +195,7 @@ class Engine:
         """A transaction needs nothing any more."""
         with self._guard:
             self._open.discard(transaction)
+            self._ahead.ended(transaction, time.monotonic())
         self._slots.release()
 
     def resolve(self, transaction: Transaction) -> None:
@@ -262,6 +292,10 @@ class Engine:
         if self._closed or self.fatal is not None:
             return bool(transactions)
         now_s = time.monotonic()
+        with self._guard:
+            in_vain = self._ahead.expired(now_s)
+        if in_vain is not None:
+            in_vain.abort_async()
         for transaction in transactions:
             transaction.register_partitions(now_s, self._delay_s)
         return bool(transactions)

