@@ -16,7 +16,7 @@ from .store import Head, RawRecord
 
 JOURNAL_TOPIC: Final = "__transaction_control"
 BATCH: Final = 10_000
-SLICE_S: Final = 1.0
+SLICE_S: Final = 0.1
 REQUEST_S: Final = 20.0
 """Longest wait for an answer about a topic or its ends."""
 
@@ -67,6 +67,8 @@ class _Dumper:
                 "isolation.level": isolation,
                 "allow.auto.create.topics": False,
                 "fetch.queue.backoff.ms": 5,
+                # An end is told when the broker has waited so long; there are dozens of ends.
+                "fetch.wait.max.ms": 10,
                 "queued.min.messages": 100_000,
             }
         )
