@@ -30,7 +30,8 @@ def log_at_work(logtx_memory_cluster: Cluster) -> tuple[Cluster, str, list[TxId]
     cluster = logtx_memory_cluster
     topic = cluster.topic(2)
     txids = []
-    producer = cluster.producer()
+    # So that every transaction is one of these.
+    producer = cluster.producer(transaction_begin_ahead=False)
     for n in range(6):
         txn = producer.begin_transaction()
         for i in range(4):
