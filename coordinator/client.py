@@ -344,7 +344,7 @@ class CoordinatorClient:
             requests = list(self._requests.values())
             self._requests.clear()
         for request in requests:
-            request.on_reply(error)
+            request.on_reply(_unanswered(error) if request.sent else error)
 
     def _close_for_good(self, error: LogtxError) -> None:
         with self._lock:
@@ -440,3 +440,14 @@ class CoordinatorClient:
         else:
             self._answered(request_id, reply)
         return True
+
+
+def _unanswered(error: LogtxError) -> LogtxError:
+    """What a request that was sent is told when its session ends for good.
+
+    The error of the session is no answer to it. A commit is taken for refused if it is told of a
+    topic that can't be, say, while a copy of it was decided before the stream broke.
+    """
+    if isinstance(error, ProducerFencedError | DoubleStartError | SessionClosedError):
+        return error
+    return SessionClosedError(f"the session ended before the answer came: {error}")

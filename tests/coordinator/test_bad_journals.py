@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -11,7 +13,9 @@ from logtx.coordinator import coordinator_pb2 as pb
 from logtx.coordinator import coordinator_pb2_grpc as pb_grpc
 from logtx.coordinator.client import CoordinatorClient, CoordinatorQueries
 from logtx.coordinator.embedded import EmbeddedCoordinator
+from logtx.coordinator.peers import Peers
 from logtx.coordinator.service import Coordinator, CoordinatorConfig
+from logtx.coordinator.wire import PROTOCOL_VERSION
 from logtx.journal.errors import (
     CoordinatorLoadingError,
     CorruptRecordError,
@@ -115,3 +119,43 @@ def test_a_client_of_a_journal_that_grew_is_refused(memory_log: MemoryLog) -> No
         with pytest.raises(JournalTopicError, match="must never change"):
             queries.outcome(TxId(0, 1, 2))
         queries.close()
+
+
+def test_one_that_has_just_started_does_not_count_the_journal_yet(
+    memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It listens already, to be called at the address that it advertises. A client that it told of
+    # a journal of no partitions would never come back.
+    with start(memory_log, 2):
+        pass
+
+    async def ask_at_the_start() -> None:
+        asked = asyncio.Event()
+
+        async def wait(_peers: Peers, _address: str) -> None:
+            await asked.wait()
+
+        monkeypatch.setattr(Peers, "check_own_address", wait)
+        log = MemoryLog.named(memory_log.bootstrap_servers.removeprefix("memory://"))
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        settings = replace(config(memory_log), listen=address, advertised=address)
+        coordinator = Coordinator(settings, log)
+        starting = asyncio.ensure_future(coordinator.start())
+        async with grpc.aio.insecure_channel(address) as channel:
+            stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
+            bind = pb.Request(request_id=1, bind_group=pb.BindGroup(group="g"))
+            call = pb.CallRequest(partition=1, partition_count=2, request=bind)
+            reply = await stub.Call(call, timeout=10, wait_for_ready=True)
+            assert reply.error.code == CoordinatorLoadingError.code
+            first = pb.Connect(version=PROTOCOL_VERSION, partition=1, partition_count=2)
+            stream = stub.Session(timeout=10, wait_for_ready=True)
+            await stream.write(pb.ClientFrame(requests=[pb.Request(request_id=0, connect=first)]))
+            frame = await stream.read()
+            assert frame.replies[0].error.code == CoordinatorLoadingError.code
+        asked.set()
+        await starting
+        await coordinator.wait_serving()
+        await coordinator.stop()
+
+    asyncio.run(asyncio.wait_for(ask_at_the_start(), 30))

@@ -19,6 +19,7 @@ from logtx.journal.errors import (
     CoordinatorBusyError,
     CoordinatorLoadingError,
     CoordinatorNotAvailableError,
+    JournalTopicError,
     LogtxError,
     NotCoordinatorError,
     RequestTimedOutError,
@@ -28,6 +29,7 @@ from logtx.journal.errors import (
 from logtx.journal.memory_log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.txid import TxId
+from logtx.producer.bookkeeping import Verdict, verdict
 
 from .scripted import dead_address, later, publish, scripted, silent_address
 
@@ -289,6 +291,26 @@ def test_a_stream_that_ends_in_the_middle_of_a_burst(
         again = [i for stream in owner.received[1:] for i in stream]
         assert again[: count - served] == list(range(served + 1, count + 1)), "in order"
         assert last[-1] == count
+
+
+def test_an_end_of_the_session_is_no_answer_to_what_was_sent(
+    journal: MemoryLog, client: Callable[..., CoordinatorClient]
+) -> None:
+    # The coordinator decides, and dies before it answers; the next one refuses the session.
+    answers = Answers()
+    with scripted() as owner:
+        publish(journal, owner.address)
+        one = client()
+        one.connect()
+        owner.refusal = JournalTopicError("8 partitions for the client and 4 here")
+        owner.script = lambda _request: None
+        one.end(TXID, c.Action.COMMIT, {}, answers.take(0))
+        told = answers.collect(1)[0]
+        assert isinstance(told, SessionClosedError)
+        assert "4 here" in str(told)
+        assert verdict(told) is Verdict.UNKNOWN
+        ask(one, answers, 1)
+        assert isinstance(answers.collect(1)[1], JournalTopicError), "nobody was asked"
 
 
 def test_requests_made_while_nobody_is_there_are_answered_when_somebody_is(
