@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import grpc
 
@@ -19,6 +19,7 @@ from ..journal.errors import (
     OffsetsPendingError,
     RequestTimedOutError,
     RetriableError,
+    SessionClosedError,
 )
 from ..journal.log import Log
 from ..journal.txid import TxId
@@ -47,6 +48,13 @@ PAUSE_MAX_S: Final = 0.5
 R = TypeVar("R")
 
 
+class _Line(NamedTuple):
+    """How one address is asked."""
+
+    channel: Any
+    stub: Any
+
+
 class CoordinatorQueries:
     """Single questions to whichever coordinator owns what they are about. Thread-safe; blocks.
 
@@ -60,7 +68,8 @@ class CoordinatorQueries:
         self._timeout_s = timeout_s
         self._discovery = Discovery(log)
         self._owners: dict[int, str] = {}
-        self._channels: dict[str, Any] = {}
+        self._lines: dict[str, _Line] = {}
+        self._closed = False
         self._bindings: dict[str, str] = {}
         self._lock = threading.Lock()
 
@@ -140,11 +149,12 @@ class CoordinatorQueries:
         self._ask(txid.partition, command, Done)
 
     def close(self) -> None:
-        """Close the channels."""
+        """Close the channels; what is being asked fails."""
         with self._lock:
-            channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            channel.close()
+            self._closed = True
+            lines, self._lines = self._lines, {}
+        for line in lines.values():
+            line.channel.close()
 
     def _ask(self, of: str | int, command: Command, kind: type[R]) -> R:
         deadline_s = time.monotonic() + self._timeout_s
@@ -171,7 +181,7 @@ class CoordinatorQueries:
                         self._owners[partition] = hint
                         continue
                 left_s = deadline_s - time.monotonic()
-                if left_s <= pause_s:
+                if left_s <= pause_s or self._closed:
                     raise
             asked.clear()
             time.sleep(pause_s * (0.5 + random.random() / 2))
@@ -188,10 +198,7 @@ class CoordinatorQueries:
         return found
 
     def _call(self, address: str, partition: int, command: Command, deadline_s: float) -> Reply:
-        with self._lock:
-            channel = self._channels.get(address)
-            if channel is None:
-                channel = self._channels[address] = open_channel(address)
+        line = self._line(address)
         request = pb.CallRequest(
             partition=partition,
             request=encode_request(1, command, partition),
@@ -199,7 +206,7 @@ class CoordinatorQueries:
         )
         try:
             left_s = max(0.01, deadline_s - time.monotonic())
-            wire = stub_of(channel).Call(request, timeout=left_s)
+            wire = line.stub.Call(request, timeout=left_s)
         except (grpc.RpcError, ValueError) as error:
             code = getattr(error, "code", lambda: None)()
             if code is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -207,15 +214,27 @@ class CoordinatorQueries:
                     f"the coordinator at {address} did not answer within {self._timeout_s:g} s"
                 ) from error
             # ValueError: another thread found the channel broken too, and closed it.
-            self._drop(address, channel)
+            self._drop(address, line)
             raise CoordinatorNotAvailableError(
                 f"the coordinator at {address} can't be reached ({code})"
             ) from error
         return decode_reply(wire)
 
-    def _drop(self, address: str, channel: Any) -> None:
+    def _line(self, address: str) -> _Line:
+        with self._lock:
+            line = self._lines.get(address)
+            if line is None:
+                if self._closed:
+                    raise SessionClosedError("the client was closed")
+                channel = open_channel(address)
+                # Here, and kept: gRPC crashes the process if a stub is made while another thread
+                # closes its channel. To call one of a closed channel is an error and no more.
+                line = self._lines[address] = _Line(channel, stub_of(channel))
+        return line
+
+    def _drop(self, address: str, line: _Line) -> None:
         """Close a channel that broke: a new one connects without the pauses between attempts."""
         with self._lock:
-            if self._channels.get(address) is channel:
-                del self._channels[address]
-        channel.close()
+            if self._lines.get(address) is line:
+                del self._lines[address]
+        line.channel.close()

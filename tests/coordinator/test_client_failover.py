@@ -462,3 +462,32 @@ def test_a_query_ends_in_time(journal: MemoryLog, queries: CoordinatorQueries) -
             queries.outcome(TXID)
         assert 1.3 < time.monotonic() - began_s < 2.2
         assert one.calls + other.calls < 80
+
+
+def test_closing_amid_questions_fails_them_and_harms_nobody(journal: MemoryLog) -> None:
+    # gRPC crashed the process: a stub was made for each question, of a channel that was closing.
+    with scripted() as owner:
+        owner.script = outcome
+        publish(journal, owner.address)
+        for _ in range(40):
+            queries = CoordinatorQueries(journal, timeout_s=20)
+            failed: queue.SimpleQueue[LogtxError] = queue.SimpleQueue()
+
+            def ask_on(queries: CoordinatorQueries = queries, failed: Any = failed) -> None:
+                try:
+                    while True:
+                        queries.outcome(TXID)
+                except LogtxError as error:
+                    failed.put(error)
+
+            threads = [threading.Thread(target=ask_on, daemon=True) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            queries.outcome(TXID)
+            queries.close()
+            for thread in threads:
+                thread.join(TIMEOUT_S)
+                assert not thread.is_alive(), "it asks on after the end"
+            assert isinstance(
+                failed.get_nowait(), CoordinatorNotAvailableError | SessionClosedError
+            )
