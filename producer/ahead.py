@@ -41,15 +41,15 @@ class Ahead:
         """Of the transactions that follow each other; None: they don't."""
         self._ended_s = -math.inf
 
-    def begun(self, timeout_ms: int, *, plain: bool, now_s: float) -> None:
-        """A transaction was asked for.
+    def begun(self, timeout_ms: int, *, alone: bool, now_s: float) -> None:
+        """A transaction was asked for, and nothing more than its timeout.
 
         Args:
             timeout_ms: its timeout.
-            plain: nothing else is open, and it names no partitions.
+            alone: whether the application has no other.
             now_s: monotonic clock.
         """
-        follows = plain and now_s - self._ended_s <= IN_A_ROW_S
+        follows = alone and now_s - self._ended_s <= IN_A_ROW_S
         habit = self._allowed and follows and timeout_ms >= TIMEOUT_MIN_MS
         self._timeout_ms = timeout_ms if habit else None
 
@@ -69,14 +69,14 @@ class Ahead:
         """It was begun ahead."""
         self.transaction, self._kept_until_s = transaction, now_s + KEPT_S
 
-    def take(self, timeout_ms: int, *, plain: bool, now_s: float) -> Transaction | None:
+    def take(self, timeout_ms: int, *, now_s: float) -> Transaction | None:
         """The one that was begun ahead, if it is what is asked for.
 
         Of one that is too old the coordinator may have seen the connection break, in a process
         that stood still: it is left to `expired`.
         """
         transaction = self.transaction
-        fits = plain and timeout_ms == self._timeout_ms and now_s < self._kept_until_s
+        fits = timeout_ms == self._timeout_ms and now_s < self._kept_until_s
         if transaction is None or not fits or not transaction.is_untouched:
             return None
         self.transaction = None

@@ -137,20 +137,25 @@ class Engine:
         if timeout_ms < 1:
             raise ConfigError("a transaction's timeout must be at least 1 ms")
         self.connect()
-        named, now_s = tuple(partitions), time.monotonic()
-        with self._guard:
-            known = self._ahead.transaction
-            plain = not named and all(t is known for t in self._open)
-            transaction = self._ahead.take(timeout_ms, plain=plain, now_s=now_s)
-            self._ahead.begun(timeout_ms, plain=plain, now_s=now_s)
-        if transaction is not None:
-            transaction.asked_for(now_s)
+        named = tuple(partitions)
+        if not named and (transaction := self._take_ahead(timeout_ms)) is not None:
             return transaction
         self._take_slot()
         transaction = Transaction(self, named)
         with self._guard:
             self._open.add(transaction)
         self._send_begin(transaction, timeout_ms, named)
+        return transaction
+
+    def _take_ahead(self, timeout_ms: int) -> Transaction | None:
+        now_s = time.monotonic()
+        with self._guard:
+            known = self._ahead.transaction
+            alone = all(t is known for t in self._open)
+            transaction = self._ahead.take(timeout_ms, now_s=now_s)
+            self._ahead.begun(timeout_ms, alone=alone, now_s=now_s)
+        if transaction is not None:
+            transaction.asked_for(now_s)
         return transaction
 
     def _send_begin(

@@ -26,6 +26,8 @@ from logtx.journal.records import AbortReason
 from logtx.journal.txid import TxId
 
 TIMEOUT_S = 15.0
+ASKED_FOR = {"transaction.begin.ahead": False}
+"""Every transaction is one of the test."""
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -79,7 +81,7 @@ def value(series: Series, name: str, **labels: str) -> float:
 def test_a_coordinator_at_work(memory_log: MemoryLog, port: int) -> None:
     servers = {"bootstrap.servers": memory_log.bootstrap_servers}
     with (
-        logtx.Producer({**servers, "transactional.id": "worker"}) as producer,
+        logtx.Producer({**servers, "transactional.id": "worker", **ASKED_FOR}) as producer,
         logtx.Producer({**servers, "transaction.key": 'nightly "run"'}) as keyed,
     ):
         for _ in range(3):

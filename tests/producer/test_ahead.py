@@ -31,9 +31,9 @@ def fake() -> Transaction:
 
 def in_a_row(ahead: Ahead, at_s: float, **changed: Any) -> None:
     """One transaction ended, and another was begun soon after."""
-    ahead.begun(MINUTE, plain=True, now_s=at_s)
+    ahead.begun(MINUTE, alone=True, now_s=at_s)
     ahead.ended(fake(), at_s)
-    told = {"timeout_ms": MINUTE, "plain": True, "now_s": at_s + IN_A_ROW_S / 2, **changed}
+    told = {"timeout_ms": MINUTE, "alone": True, "now_s": at_s + IN_A_ROW_S / 2, **changed}
     ahead.begun(told.pop("timeout_ms"), **told)
 
 
@@ -45,7 +45,7 @@ def test_one_that_follows_another_makes_the_habit() -> None:
     following = fake()
     ahead.keep(following, 11.0)
     assert ahead.wanted is None, "one at a time"
-    assert ahead.take(MINUTE, plain=True, now_s=11.1) is following
+    assert ahead.take(MINUTE, now_s=11.1) is following
     assert ahead.transaction is None
 
 
@@ -53,10 +53,10 @@ def test_one_that_follows_another_makes_the_habit() -> None:
     "changed",
     [
         {"now_s": 10.0 + IN_A_ROW_S * 2},
-        {"plain": False},
+        {"alone": False},
         {"timeout_ms": TIMEOUT_MIN_MS - 1},
     ],
-    ids=["late", "beside others or with partitions", "short timeout"],
+    ids=["late", "beside others", "short timeout"],
 )
 def test_others_make_no_habit(changed: dict[str, Any]) -> None:
     ahead = Ahead(allowed=True)
@@ -73,12 +73,11 @@ def test_nothing_is_begun_ahead_where_that_is_off() -> None:
 @pytest.mark.parametrize(
     ("asked", "untouched"),
     [
-        ({"timeout_ms": MINUTE + 1, "plain": True, "now_s": 11.0}, True),
-        ({"timeout_ms": MINUTE, "plain": False, "now_s": 11.0}, True),
-        ({"timeout_ms": MINUTE, "plain": True, "now_s": 11.0 + KEPT_S}, True),
-        ({"timeout_ms": MINUTE, "plain": True, "now_s": 11.0}, False),
+        ({"timeout_ms": MINUTE + 1, "now_s": 11.0}, True),
+        ({"timeout_ms": MINUTE, "now_s": 11.0 + KEPT_S}, True),
+        ({"timeout_ms": MINUTE, "now_s": 11.0}, False),
     ],
-    ids=["other timeout", "beside others or with partitions", "too old", "failed"],
+    ids=["other timeout", "too old", "failed"],
 )
 def test_what_does_not_fit_is_not_handed_out_but_aborted(
     asked: dict[str, Any], untouched: bool
@@ -101,7 +100,7 @@ def test_one_that_ended_by_itself_is_forgotten() -> None:
     following = fake()
     ahead.keep(following, 11.0)
     ahead.ended(following, 11.0)
-    assert ahead.take(MINUTE, plain=True, now_s=11.0) is None
+    assert ahead.take(MINUTE, now_s=11.0) is None
     assert ahead.expired(99.0) is None
 
 
@@ -152,6 +151,19 @@ def test_one_that_nobody_asks_for_is_aborted_and_no_other_begun(
     monkeypatch.setattr(module, "IN_A_ROW_S", 0.0)
     run(producer, 1)
     assert states(coordinators)[3:] == [State.COMMITTED]
+
+
+@pytest.mark.usefixtures("patient")
+def test_one_begun_ahead_is_used_beside_others_and_named_partitions_are_begun_anew(
+    make_memory_producer: MakeProducer, coordinators: FakeCoordinators
+) -> None:
+    producer = make_memory_producer()
+    run(producer, 2)
+    eventually(lambda: coordinators.count("begin") == 3)
+    named = producer.begin_transaction(partitions=[("t", 0)])
+    taken = producer.begin_transaction()
+    assert taken.txid.offset < named.txid.offset
+    assert coordinators.count("begin") == 4
 
 
 @pytest.mark.usefixtures("patient")
