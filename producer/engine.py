@@ -40,6 +40,9 @@ _TICK_MAX_S: Final = 0.05
 _QUERY_MAX_S: Final = 5.0
 """One question for a decision; it is asked again until ``coordinator.timeout.ms`` has passed."""
 _JOIN_S: Final = 5.0
+_IN_VAIN_S: Final = 0.5
+"""Longest wait of `close` for the abort of a transaction that nobody asked for; the coordinator
+aborts it by itself when the session is gone."""
 
 
 class Engine:
@@ -254,9 +257,7 @@ class Engine:
         with self._guard:
             transactions = list(self._open)
         if self.fatal is None:
-            for transaction in transactions:
-                transaction.give_up()
-            wait([f for t in transactions if (f := t.future)], timeout=timeout_s)
+            self._give_up(transactions, timeout_s)
         # Plain records are the application's too; those of transactions are settled by now.
         self.sender.flush(max(deadline_s - time.monotonic(), 0))
         self._closed = True
@@ -270,6 +271,16 @@ class Engine:
             if queries is not None:
                 queries.close()
         self._close_log()
+
+    def _give_up(self, transactions: Iterable[Transaction], timeout_s: float) -> None:
+        with self._guard:
+            in_vain = self._ahead.transaction
+        for transaction in transactions:
+            transaction.give_up()
+        wait([f for t in transactions if t is not in_vain and (f := t.future)], timeout=timeout_s)
+        if in_vain is not None and in_vain.future is not None:
+            # Whoever has nothing open must not wait for a coordinator that is not there.
+            wait([in_vain.future], timeout=min(timeout_s, _IN_VAIN_S))
 
     def _ask_outcome(self, txid: TxId) -> Outcome:
         if self._resolving_queries is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any, cast
 
 import pytest
@@ -227,6 +229,22 @@ def test_closing_aborts_it(
     run(producer, 3)
     producer.close(5)
     assert states(coordinators) == [State.COMMITTED] * 3 + [State.ABORTED]
+
+
+@pytest.mark.usefixtures("patient")
+def test_closing_waits_for_no_coordinator_that_is_gone(
+    make_memory_producer: MakeProducer, coordinators: FakeCoordinators
+) -> None:
+    producer = make_memory_producer()
+    run(producer, 3)
+    eventually(lambda: coordinators.count("begin") == 4)
+    gone = coordinators.hold("abort")
+    threading.Timer(15, gone.set).start()
+    began_s = time.monotonic()
+    producer.close(15)
+    assert not gone.is_set(), "it waited"
+    assert time.monotonic() - began_s < 15
+    gone.set()
 
 
 @pytest.mark.usefixtures("patient")
