@@ -41,6 +41,9 @@ from .streams import SERVER_OPTIONS, STREAMS_AND_CALLS_MAX, StreamLimits, Stream
 from .topics import TopicRegistry
 from .vital import Failures, vital
 
+SWITCH_S: Final = 0.0005
+"""How long a thread with an acknowledgement of librdkafka's waits for the event loop, which holds
+Python meanwhile; Python's own is 5 ms. A tenth more transactions with hundreds in flight."""
 STOP_GRACE_S: Final = 1.0
 READERS: Final = 2
 """Journal partitions read at one time."""
@@ -316,6 +319,7 @@ def run(config: CoordinatorConfig) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger(__package__).setLevel(logging.INFO)
     collect_seldom()
+    sys.setswitchinterval(SWITCH_S)
 
     async def main() -> None:
         stop = asyncio.Event()
