@@ -75,7 +75,7 @@ class _Dumper:
 
     def _partitions(self, consumer: Consumer, topic: str) -> list[int]:
         try:
-            known = consumer.list_topics(topic, timeout=REQUEST_S).topics[topic]
+            known = consumer.list_topics(topic, timeout=self._patience_s()).topics[topic]
         except KafkaException as error:
             raise DumpError(f"the brokers don't describe topic {topic}: {error}") from error
         if known.error is not None:
@@ -86,7 +86,7 @@ class _Dumper:
         while True:
             try:
                 bounds = consumer.get_watermark_offsets(
-                    TopicPartition(topic, number), timeout=REQUEST_S
+                    TopicPartition(topic, number), timeout=self._patience_s()
                 )
             except KafkaException as error:
                 if time.monotonic() > self._deadline_s or not error.args[0].retriable():
@@ -95,6 +95,10 @@ class _Dumper:
             if bounds is not None:
                 return bounds
             self._check_time(topic, number)
+
+    def _patience_s(self) -> float:
+        """How long to wait for one answer; a moment at the end too, for it to say what is wrong."""
+        return min(max(self._deadline_s - time.monotonic(), 0.1), REQUEST_S)
 
     def _check_time(self, topic: str, number: int) -> None:
         if time.monotonic() > self._deadline_s:
