@@ -17,7 +17,7 @@ import grpc
 
 from ..journal.collector import collect_seldom
 from ..journal.errors import ConfigError, LogtxError
-from ..journal.log import Log
+from ..journal.log import Log, TopicInfo
 from ..journal.open import open_log
 from . import commands as c
 from . import coordinator_pb2_grpc as pb_grpc
@@ -163,10 +163,23 @@ class Coordinator:
         )
         pb_grpc.add_CoordinatorServicer_to_server(self._streams, self._server)  # type: ignore[no-untyped-call]
         peers_pb2_grpc.add_PeersServicer_to_server(ownership.peers, self._server)  # type: ignore[no-untyped-call]
+        # Before anybody can ask: a client that was told of a journal of no partitions would not
+        # come back. None is served, or followed, before `ownership` starts.
+        services = self._services = self._services_of(ownership, nonce, journal, offsets)
+        self._make_runtimes(services)
         await self._server.start()
         if self._config.advertised is not None:
             await ownership.peers.check_own_address(self.address)
-        self._services = Services(
+        ownership.start()
+        self._ticker = vital(self._tick(), "ticks")
+        self._guarding = vital(self._guard.run(), "retention")
+        if self._config.metrics_listen is not None:
+            self._metrics = self._serve_metrics(self._config.metrics_listen, services)
+
+    def _services_of(
+        self, ownership: Ownership, nonce: int, journal: TopicInfo, offsets: TopicInfo
+    ) -> Services:
+        return Services(
             log=self._log,
             journal=Appender(self._log, {}, "journal"),
             markers=MarkerWriter(self._log, self._topics.facts),
@@ -186,6 +199,8 @@ class Coordinator:
             close_session=self._streams.close_session,
             close_sessions=self._streams.close_sessions,
         )
+
+    def _make_runtimes(self, services: Services) -> None:
         shard_config = ShardConfig(
             max_timeout_ms=self._config.max_timeout_ms,
             session_grace_ms=self._config.session_grace_ms,
@@ -193,14 +208,9 @@ class Coordinator:
             max_open_per_producer=self._config.max_open_transactions_per_producer,
             max_open=self._config.max_open_transactions,
         )
-        for partition in range(journal.partition_count):
-            runtime = PartitionRuntime(partition, self._services, shard_config)
+        for partition in range(services.partition_count):
+            runtime = PartitionRuntime(partition, services, shard_config)
             self._runtimes[partition] = runtime
-        ownership.start()
-        self._ticker = vital(self._tick(), "ticks")
-        self._guarding = vital(self._guard.run(), "retention")
-        if self._config.metrics_listen is not None:
-            self._metrics = self._serve_metrics(self._config.metrics_listen, self._services)
 
     async def wait_serving(self, timeout_s: float = 60) -> Mapping[int, LogtxError]:
         """Wait until every partition that can be is served, here or by another coordinator.

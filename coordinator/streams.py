@@ -422,9 +422,6 @@ class Streams(pb_grpc.CoordinatorServicer):
     def _check_count(self, told: int) -> None:
         """Refuse a client for which names have other homes: the journal grew while we run."""
         count = len(self._runtimes)
-        if not count:
-            # It listens before it knows the journal, to find out whether it can be reached.
-            raise CoordinatorLoadingError("the coordinator has just started")
         if told not in (0, count):
             raise JournalTopicError(
                 f"topic {JOURNAL_TOPIC} has {told} partitions for the client and {count} for this"
