@@ -16,7 +16,7 @@ from .control import BranchRange, TopicPartition
 from .errors import CorruptRecordError, UnknownRecordError
 from .position import Journal, Place, Position
 from .record_reader import LAZY_READERS, READERS, read_head
-from .record_writer import WRITERS, write_head
+from .record_writer import WRITERS, signed, write_head
 from .records import (
     UNKNOWN_OFFSET,
     Aborted,
@@ -51,11 +51,6 @@ FORMAT_VERSION: Final = 2
 """Written into every record; a schema change that old readers can't read needs the next one."""
 
 Avro = dict[str, Any]
-
-
-def _signed(branch: int) -> int:
-    # Avro's long is signed, a branch nonce is not.
-    return branch - 2**64 if branch >= 2**63 else branch
 
 
 def _partitions_to_avro(partitions: Iterable[DataPartition]) -> list[Avro]:
@@ -102,7 +97,7 @@ def _writes_to_avro(writes: Iterable[PartitionWrites]) -> list[Avro]:
             "first_offset": w.partition.first_offset,
             "branches": [
                 {
-                    "branch": _signed(b.branch),
+                    "branch": signed(b.branch),
                     "first_offset": b.first_offset,
                     "last_offset": b.last_offset,
                     "count": b.count,

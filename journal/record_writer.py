@@ -24,10 +24,13 @@ _CACHED: Final = 4_096
 """Names with what goes with them whose bytes are remembered."""
 _NOTHING: Final = b"\0"
 """An empty array, and the end of any other."""
-_ONE: Final = b"\2"
-"""The number 1: the count of an array of one."""
 _LONG_MIN: Final = -(2**63)
 _LONG_MAX: Final = 2**63 - 1
+
+
+def signed(branch: int) -> int:
+    """A branch nonce as Avro's long, which is signed as it is not."""
+    return branch - 2**64 if branch >= 2**63 else branch
 
 
 def _long(value: int) -> bytes:
@@ -69,11 +72,14 @@ def _writes(writes: PartitionWrites) -> bytes:
     partition, branches = writes.partition, writes.branches
     parts = [_partition(partition.topic, partition.topic_id, partition.partition)]
     if branches:
-        parts.append(_ONE if len(branches) == 1 else _long(len(branches)))
+        parts.append(_long(len(branches)))
         for b in branches:
-            # Avro's long is signed, a branch nonce is not.
-            nonce = b.branch if b.branch < 2**63 else b.branch - 2**64
-            parts += _long(nonce), _long(b.first_offset), _long(b.last_offset), _long(b.count)
+            parts += (
+                _long(signed(b.branch)),
+                _long(b.first_offset),
+                _long(b.last_offset),
+                _long(b.count),
+            )
     parts += _NOTHING, _long(partition.first_offset)
     return b"".join(parts)
 
