@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -23,19 +25,24 @@ def console(tmp_path: Path) -> Console:
     return Console(file=(tmp_path / "console.txt").open("w"), width=200)
 
 
-def events(directory: Path) -> Counter[str]:
-    """How often each event happened, by the role of the process."""
-    found: Counter[str] = Counter()
+def told(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each event of a run's history, with the role of its process."""
     for path in (directory / HISTORY).glob("*.jsonl"):
         role = path.name.partition("-")[0]
         for line in path.read_text().splitlines():
             try:
-                event = json.loads(line)
+                yield role, json.loads(line)
             except ValueError:
                 continue  # torn by a kill
-            found[f"{role} {event['event']}"] += 1
-            if "outcome" in event:
-                found[f"{role} {event['outcome']}"] += 1
+
+
+def events(directory: Path) -> Counter[str]:
+    """How often each event happened, by the role of the process."""
+    found: Counter[str] = Counter()
+    for role, event in told(directory):
+        found[f"{role} {event['event']}"] += 1
+        if "outcome" in event:
+            found[f"{role} {event['outcome']}"] += 1
     return found
 
 
@@ -51,8 +58,7 @@ def run(options: ChaosOptions, console: Console, directory: Path) -> Counter[str
 
 def killed(directory: Path) -> set[str]:
     """The roles of whom SIGKILL was sent to."""
-    lines = (directory / HISTORY / "nemesis-0.0.jsonl").read_text().splitlines()
-    kills = (event for event in map(json.loads, lines) if event.get("what") == "kill")
+    kills = (event for _, event in told(directory) if event.get("what") == "kill")
     return {event["target"].partition("-")[0] for event in kills}
 
 

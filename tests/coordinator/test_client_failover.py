@@ -31,7 +31,7 @@ from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.txid import TxId
 from logtx.producer.bookkeeping import Verdict, verdict
 
-from .scripted import dead_address, later, publish, scripted, silent_address
+from .scripted import ScriptedCoordinator, dead_address, later, publish, scripted, silent_address
 
 TIMEOUT_S = 10.0
 SOON_S = 0.4
@@ -93,6 +93,16 @@ def error(request: pb.Request, why: LogtxError) -> list[pb.Reply]:
     return [encode_reply(request.request_id, why)]
 
 
+def connected(
+    journal: MemoryLog, client: Callable[..., CoordinatorClient], owner: ScriptedCoordinator
+) -> CoordinatorClient:
+    """A client of this owner, which the log names."""
+    publish(journal, owner.address)
+    one = client()
+    one.connect()
+    return one
+
+
 # ---- finding the owner -------------------------------------------------------------------------
 
 
@@ -140,9 +150,7 @@ def test_a_coordinator_restarted_at_its_address_is_found(
 ) -> None:
     answers = Answers()
     with scripted() as owner:
-        publish(journal, owner.address)
-        one = client()
-        one.connect()
+        one = connected(journal, client, owner)
         owner.refusal = CoordinatorLoadingError("being loaded")
         owner.script = lambda _request: None
         ask(one, answers)
@@ -229,9 +237,7 @@ def test_a_request_whose_answer_was_lost_is_sent_again_and_answered_once(
 ) -> None:
     answers = Answers()
     with scripted() as owner:
-        publish(journal, owner.address)
-        one = client()
-        one.connect()
+        one = connected(journal, client, owner)
         taken = threading.Event()
 
         def lose_the_first(request: pb.Request) -> list[pb.Reply] | None:
@@ -252,9 +258,7 @@ def test_a_doubled_answer_counts_once(
     answers = Answers()
     with scripted() as owner:
         owner.script = lambda r: done(r) + done(r)
-        publish(journal, owner.address)
-        one = client()
-        one.connect()
+        one = connected(journal, client, owner)
         for number in range(3):
             ask(one, answers, number)
         assert len(answers.collect(3)) == 3
@@ -270,9 +274,7 @@ def test_a_stream_that_ends_in_the_middle_of_a_burst(
 ) -> None:
     answers, count, served = Answers(), 64, 20
     with scripted() as owner:
-        publish(journal, owner.address)
-        one = client()
-        one.connect()
+        one = connected(journal, client, owner)
         seen = 0
 
         def end_in_the_middle(request: pb.Request) -> list[pb.Reply] | None:
@@ -299,9 +301,7 @@ def test_an_end_of_the_session_is_no_answer_to_what_was_sent(
     # The coordinator decides, and dies before it answers; the next one refuses the session.
     answers = Answers()
     with scripted() as owner:
-        publish(journal, owner.address)
-        one = client()
-        one.connect()
+        one = connected(journal, client, owner)
         owner.refusal = JournalTopicError("8 partitions for the client and 4 here")
         owner.script = lambda _request: None
         one.end(TXID, c.Action.COMMIT, {}, answers.take(0))
@@ -318,9 +318,7 @@ def test_requests_made_while_nobody_is_there_are_answered_when_somebody_is(
 ) -> None:
     answers = Answers()
     with scripted() as owner:
-        publish(journal, owner.address)
-        one = client()
-        one.connect()
+        one = connected(journal, client, owner)
     for number in range(3):
         ask(one, answers, number)
     time.sleep(0.2)

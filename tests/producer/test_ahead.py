@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import Any, cast
 
@@ -16,6 +15,7 @@ from logtx.producer.ahead import IN_A_ROW_S, KEPT_S, TIMEOUT_MIN_MS, Ahead
 from logtx.producer.producer import Producer
 from logtx.producer.transaction import Transaction
 
+from ..coordinator.scripted import later
 from .conftest import MakeProducer, eventually
 from .fake import FakeCoordinators
 
@@ -239,7 +239,7 @@ def test_closing_waits_for_no_coordinator_that_is_gone(
     run(producer, 3)
     eventually(lambda: coordinators.count("begin") == 4)
     gone = coordinators.hold("abort")
-    threading.Timer(15, gone.set).start()
+    later(15, gone.set)
     began_s = time.monotonic()
     producer.close(15)
     assert not gone.is_set(), "it waited"
