@@ -39,8 +39,7 @@ PIPELINED: Final = Scenario(
         "in flight: the next begins when the oldest is decided; two such producers of 64 in "
         "processes of their own show what the coordinator takes. Measured: transactions decided, "
         "over the time from the first begin to the last acknowledged commit. CPU is that of all "
-        "processes: "
-        "broker, coordinator, and the side's own."
+        "processes: broker, coordinator, and the side's own."
     ),
     settings=_SETTINGS,
     sides={
