@@ -236,7 +236,9 @@ def test_commits_go_through_a_coordinators_restart(
         futures += [txn.commit_async() for txn in transactions[10:]]
         coordinator.start()
         assert all(f.result(20).state.commits for f in futures)
-    assert len(markers(log, topic, 1, 20)) == 20
+    wanted = {txn.txid for txn in transactions}
+    # What the second run finds unfinished it marks again: some markers stand there twice.
+    eventually(lambda: {txid for txid, _ in markers(log, topic, 1, 20)} == wanted)
 
 
 @pytest.mark.usefixtures("coordinator")
