@@ -55,7 +55,15 @@ _B = TypeVar("_B", bound="Branch")
 class Branch(Writer):
     """One writer's share of a transaction; from `Transaction.branch` or `Branch.join`."""
 
-    def __init__(self, sender: Sender, txid: TxId, delivery_timeout_s: float) -> None:
+    def __init__(
+        self,
+        sender: Sender,
+        txid: TxId,
+        delivery_timeout_s: float,
+        *,
+        on_partition: Callable[[], None] | None = None,
+    ) -> None:
+        self._partition_told = on_partition or _nothing
         nonce = secrets.randbits(NONCE_BITS) or 1
         super().__init__(sender, nonce, delivery_timeout_s)
         self._txid = txid
@@ -178,6 +186,9 @@ class Branch(Writer):
     def _on_settled(self) -> None:
         self._settled.set()
 
+    def _on_partition(self) -> None:
+        self._partition_told()
+
     def _on_failure(self, cause: LogtxError) -> None:
         self.fail(BrokerError(f"{cause}; write the work of this branch again in another one"))
 
@@ -250,7 +261,7 @@ class Branches:
 
 
 def _nothing() -> None:
-    """A branch that shares its producer leaves it to the others."""
+    pass
 
 
 class _Registrar:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import wait
 from typing import Final
@@ -68,6 +69,8 @@ class Engine:
         self._resolving_queries: Queries | None = None
         self._bound: set[str] = set()
         self._open: set[Transaction] = set()
+        self._unregistered: deque[tuple[float, Transaction]] = deque()
+        """(when its partitions are to be registered, transaction), in this order."""
         self._ahead = Ahead(allowed=config.begin_ahead)
         # A transaction key's next BEGIN would be refused until the one before is decided.
         in_flight_max = 1 if config.transaction_key else config.in_flight_max
@@ -157,8 +160,6 @@ class Engine:
             alone = all(t is known for t in self._open)
             transaction = self._ahead.take(timeout_ms, now_s=now_s)
             self._ahead.begun(timeout_ms, alone=alone, now_s=now_s)
-        if transaction is not None:
-            transaction.asked_for(now_s)
         return transaction
 
     def _send_begin(
@@ -205,6 +206,10 @@ class Engine:
             self._open.discard(transaction)
             self._ahead.ended(transaction, time.monotonic())
         self._slots.release()
+
+    def wrote(self, transaction: Transaction) -> None:
+        """It wrote to partitions that the coordinator may have to be told of, if it stays open."""
+        self._unregistered.append((time.monotonic() + self._delay_s, transaction))
 
     def resolve(self, transaction: Transaction) -> None:
         """Learn the decision of a transaction whose end got no clear answer."""
@@ -303,15 +308,17 @@ class Engine:
 
     def _on_tick(self) -> bool:
         """On the sender's thread: register partitions of transactions that take longer."""
-        with self._guard:
-            transactions = list(self._open)
         if self._closed or self.fatal is not None:
-            return bool(transactions)
+            self._unregistered.clear()
+            return bool(self._open)
         now_s = time.monotonic()
         with self._guard:
             in_vain = self._ahead.expired(now_s)
         if in_vain is not None:
             in_vain.abort_async()
-        for transaction in transactions:
-            transaction.register_partitions(now_s, self._delay_s)
-        return bool(transactions)
+        # Only so many: with no delay, one that is announced again meanwhile would be due at once.
+        for _ in range(len(self._unregistered)):
+            if self._unregistered[0][0] > now_s:
+                break
+            self._unregistered.popleft()[1].register_partitions()
+        return bool(self._open)

@@ -64,6 +64,7 @@ class BranchTally:
         "_floors",
         "_goal",
         "_on_failure",
+        "_on_partition",
         "_on_settled",
         "_reports",
         "_spans",
@@ -80,6 +81,7 @@ class BranchTally:
         *,
         on_settled: Callable[[], None],
         on_failure: Callable[[LogtxError], None],
+        on_partition: Callable[[], None] | None = None,
     ) -> None:
         """Start counting.
 
@@ -88,6 +90,7 @@ class BranchTally:
             floors: offsets seen by the same librdkafka producer; kept up to date.
             on_settled: called in a delivery report after `close`, when none is left.
             on_failure: called in the delivery report of the first record that failed.
+            on_partition: called when `first_offsets` has grown by a partition.
         """
         self.branch: Final = branch
         self.admit: Final = count().__next__
@@ -96,6 +99,7 @@ class BranchTally:
         self._floors = floors
         self._on_settled = on_settled
         self._on_failure = on_failure
+        self._on_partition = on_partition or _nothing
         self._spans: dict[str, dict[int | None, Span]] = {}
         self._reports = 0
         self._withdrawn = 0
@@ -114,6 +118,7 @@ class BranchTally:
         """Tell nobody of reports any more: all that follows from them is settled."""
         self._on_settled = _nothing
         self._on_failure = _nothing
+        self._on_partition = _nothing
 
     def withdraw(self, number: int) -> None:
         """Take back a record that was admitted as `number` and not handed over after all.
@@ -206,6 +211,7 @@ class BranchTally:
             return
         self._floors[topic, partition] = offset
         spans[partition] = Span(offset)
+        self._on_partition()
 
     def _refuse(self, topic: str, message: Delivered) -> None:
         partition, offset = message.partition(), message.offset()

@@ -80,7 +80,7 @@ class Transaction(Writer):
         self._pending: Future[Outcome] | None = None
         self._end_error: LogtxError | None = None
         self._resolve_until_s = 0.0
-        self._started_s = time.monotonic()
+        self._is_announced = False
         self._holds_slot = True
         self._not_committed: list[Callable[[], None]] = []
 
@@ -111,10 +111,6 @@ class Transaction(Writer):
     def is_untouched(self) -> bool:
         """Whether nothing happened to it since it was begun: it can be used from the start."""
         return self._book.takes_records and self._begin_error is None
-
-    def asked_for(self, now_s: float) -> None:
-        """One that was begun ahead is used from now on."""
-        self._started_s = now_s
 
     @property
     def is_decided(self) -> bool:
@@ -215,7 +211,12 @@ class Transaction(Writer):
     def branch(self) -> Branch:
         """A branch that writes through this producer, with a summary of its own to accept."""
         txid = self.txid
-        branch = Branch(self._engine.sender, txid, self._engine.config.delivery_timeout_s)
+        branch = Branch(
+            self._engine.sender,
+            txid,
+            self._engine.config.delivery_timeout_s,
+            on_partition=self._on_partition,
+        )
         with self._lock:
             self._check_locked()
             self._book.add_branch(branch.tally)
@@ -537,16 +538,23 @@ class Transaction(Writer):
         self._sender.done(self)
         _finish(future, again(error))
 
-    def register_partitions(self, now_s: float, delay_s: float) -> None:
-        """Tell the coordinator of partitions written to, once the transaction is old enough."""
-        if now_s - self._started_s < delay_s:
-            return
+    def register_partitions(self) -> None:
+        """Tell the coordinator of partitions written to, unless the decision will name them."""
+        # First: a partition that comes while these are looked at is announced again.
+        self._is_announced = False
         with self._lock:
-            if self._txid is None or self._book.phase is not Phase.OPEN:
-                return
-            new = self._book.to_register()
-        if new:
+            phase = self._book.phase
+            new = self._book.to_register() if phase is Phase.OPEN else {}
+        if phase in (Phase.ENDING, Phase.SENT):
+            # A commit that fails takes the transaction back to OPEN.
+            self._announce()
+        elif new:
+            assert self._txid is not None, "no record is acknowledged before"
             self._engine.session.add_partitions(self._txid, new, partial(self._on_registered, new))
+
+    def _announce(self) -> None:
+        self._is_announced = True
+        self._engine.wrote(self)
 
     def _on_registered(
         self, partitions: Iterable[TopicPartition], reply: Done | LogtxError
@@ -554,6 +562,7 @@ class Transaction(Writer):
         if isinstance(reply, RetriableError):
             with self._lock:
                 self._book.not_registered(partitions)
+            self._announce()
         elif isinstance(reply, LogtxError):
             self._on_request_failed(reply)
 
@@ -582,6 +591,10 @@ class Transaction(Writer):
     def _on_settled(self) -> None:
         self._sender.done(self)
         self._advance()
+
+    def _on_partition(self) -> None:
+        if not self._is_announced:
+            self._announce()
 
     def _on_failure(self, cause: LogtxError) -> None:
         with self._lock:

@@ -60,7 +60,11 @@ class Writer:
         self._delivery_timeout_s = delivery_timeout_s
         self._lock = threading.Lock()
         self._tally = BranchTally(
-            branch, sender.floors, on_settled=self._on_settled, on_failure=self._on_failure
+            branch,
+            sender.floors,
+            on_settled=self._on_settled,
+            on_failure=self._on_failure,
+            on_partition=self._on_partition,
         )
         self._admit = self._tally.admit
         self._receivers = self._tally.receivers()
@@ -212,6 +216,9 @@ class Writer:
     def _on_failure(self, cause: LogtxError) -> None:
         """A record failed; called while reports are served."""
         raise NotImplementedError
+
+    def _on_partition(self) -> None:
+        """A partition has its first acknowledged record; called while reports are served."""
 
 
 def check_headers(headers: UserHeaders) -> Sequence[tuple[str, bytes | str | None]]:

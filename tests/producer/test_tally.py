@@ -32,17 +32,22 @@ class Observed:
     """A tally and what it called."""
 
     def __init__(self, branch: int = 0, floors: Floors | None = None) -> None:
-        self.settled = 0
+        self.settled = self.partitions = 0
         self.failures: list[LogtxError] = []
         self.tally = BranchTally(
             branch,
             {} if floors is None else floors,
             on_settled=self._on_settled,
             on_failure=self.failures.append,
+            on_partition=self._on_partition,
         )
 
     def _on_settled(self) -> None:
         self.settled += 1
+
+    def _on_partition(self) -> None:
+        self.partitions += 1
+        assert len(list(self.tally.first_offsets())) == self.partitions, "it is known by then"
 
     def deliver(
         self, topic: str, partition: int | None, offset: int | None, error: object = None
@@ -61,6 +66,7 @@ def test_counts_per_partition() -> None:
         ("b", 0): BranchRange(7, 9, 9, 1),
     }
     assert dict(seen.tally.first_offsets()) == {("a", 0): 5, ("a", 1): 3, ("b", 0): 9}
+    assert seen.partitions == 3
 
 
 def test_settles_with_the_last_report_after_close() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from concurrent.futures import wait
 
@@ -12,6 +13,7 @@ from confluent_kafka import Message
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import (
     ConfigError,
+    OffsetsConflictError,
     TransactionAbortedError,
     TransactionAbortOnlyError,
     TransactionCommittedError,
@@ -345,6 +347,58 @@ def test_partitions_of_a_long_transaction_are_registered_while_it_is_open(
     eventually(lambda: len(coordinators.transactions[txn.txid].partitions) == 2)
     txn.commit()
     assert coordinators.count("add_partitions") == 2
+
+
+def test_a_registration_that_was_not_answered_is_sent_again(
+    make_producer: MakeProducer, make_topic: MakeTopic, coordinators: FakeCoordinators
+) -> None:
+    topic = make_topic()
+    coordinators.lose_request("add_partitions", 2)
+    txn = make_producer().begin_transaction()
+    txn.produce(topic, b"x", partition=0)
+    eventually(lambda: coordinators.transactions[txn.txid].partitions == {(topic, 0)})
+    assert coordinators.count("add_partitions") == 3
+    txn.commit()
+
+
+@pytest.mark.parametrize("delay_ms", [0, 20])
+def test_each_of_many_open_transactions_registers_its_partitions_and_its_branches(
+    make_producer: MakeProducer,
+    make_topic: MakeTopic,
+    coordinators: FakeCoordinators,
+    delay_ms: int,
+) -> None:
+    topic = make_topic(partitions=3)
+    producer = make_producer(partition__registration__delay__ms=delay_ms)
+    opened = [producer.begin_transaction() for _ in range(20)]
+    for number, txn in enumerate(opened):
+        txn.produce(topic, b"x", partition=number % 2)
+        txn.branch().produce(topic, b"x", partition=2)
+    for number, txn in enumerate(opened):
+        written = {(topic, number % 2), (topic, 2)}
+        known = coordinators.transactions[txn.txid]
+        eventually(lambda: known.partitions == written)  # noqa: B023
+        txn.abort()
+
+
+def test_a_commit_that_failed_leaves_a_transaction_that_registers_its_partitions(
+    make_producer: MakeProducer, make_topic: MakeTopic, coordinators: FakeCoordinators
+) -> None:
+    topic = make_topic()
+    # Past the first look at it, which comes while the commit waits for an answer.
+    producer = make_producer(partition__registration__delay__ms=20)
+    txn = producer.begin_transaction()
+    held = coordinators.hold("commit")
+    coordinators.lose_request("commit", error=OffsetsConflictError("not what was committed"))
+    txn.produce(topic, b"x", partition=0)
+    committed = txn.commit_async()
+    time.sleep(0.2)
+    assert coordinators.count("add_partitions") == 0, "the commit names them"
+    held.set()
+    with pytest.raises(OffsetsConflictError):
+        committed.result(10)
+    eventually(lambda: coordinators.transactions[txn.txid].partitions == {(topic, 0)})
+    txn.abort()
 
 
 def test_partitions_of_a_short_transaction_are_named_at_its_end_alone(
