@@ -34,7 +34,7 @@ from .process import Process, TakenOverError, run
 from .record import Value
 
 _LOG = logging.getLogger(__name__)
-IN_FLIGHT: Final = 32
+IN_FLIGHT: Final = 256
 KEYS_MAX: Final = 4
 """Of one transaction."""
 PLAIN_SHARE: Final = 0.08
