@@ -13,7 +13,7 @@ import pytest
 from .__main__ import never_happened, replay_command, run_seeds, table
 from .world import simulate
 
-SEEDS = 700
+SEEDS = 1_000
 ROOT = Path(__file__).resolve().parents[2]
 
 
