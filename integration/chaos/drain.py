@@ -1,7 +1,7 @@
 """The end of the load: producers stop, everything is decided, workers work off what there is.
 
-A last record in each partition, written when no transaction is unfinished any more, says when the
-workers are done: their committed offsets are behind it. Every wait is bounded.
+A last record in each partition, written when nothing of the producers is unfinished any more, says
+when the workers are done: their committed offsets are behind it. Every wait is bounded.
 """
 
 from __future__ import annotations
@@ -70,12 +70,28 @@ def write_last(directory: Path, settings: Settings) -> dict[int, int]:
 
 
 def await_decided(inspector: Inspector, tick: Tick) -> None:
-    """Wait until no transaction is unfinished. Raises ChaosError."""
-    if not await_until(lambda: inspector.unfinished() == 0, DECIDED_S, tick):
+    """Wait until what is unfinished now is finished. Raises ChaosError.
+
+    Workers go on meanwhile: at no moment may all of theirs be finished, too.
+    """
+    waited_for: frozenset[str] | None = None
+
+    def decided() -> bool:
+        nonlocal waited_for
+        now = inspector.unfinished()
+        if now is not None:
+            waited_for = now if waited_for is None else waited_for & now
+        return waited_for is not None and not waited_for
+
+    if not await_until(decided, DECIDED_S, tick):
+        found = "what is unfinished is not known" if waited_for is None else _some(waited_for)
         raise ChaosError(
-            f"{inspector.unfinished()} transactions are unfinished {DECIDED_S:.0f} s after "
-            "everything was healed and the producers ended."
+            f"{DECIDED_S:.0f} s after everything was healed and the producers ended: {found}."
         )
+
+
+def _some(unfinished: frozenset[str]) -> str:
+    return f"{len(unfinished)} transactions are unfinished, such as {min(unfinished)}"
 
 
 def await_worked_off(inspector: Inspector, last: dict[int, int], tick: Tick) -> None:

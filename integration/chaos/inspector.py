@@ -24,8 +24,8 @@ _OFFSET_SPEC: Final[Any] = kafka_admin.OffsetSpec  # type: ignore[attr-defined]
 class Inspector(Protocol):
     """Asks; every answer is bounded, and None where there was none in time."""
 
-    def unfinished(self) -> int | None:
-        """How many transactions are not finished; or of Kafka's, records behind the oldest."""
+    def unfinished(self) -> frozenset[str] | None:
+        """Names of what is not finished: transactions; of Kafka's, the oldest of each partition."""
 
     def worked_off(self) -> dict[int, int] | None:
         """Per partition of the data topic, the offset below which workers are done."""
@@ -69,13 +69,13 @@ class LogtxInspector:
         self._readers = _Readers(log, settings)
         self._queries = AdminQueries(clients_log, timeout_s=_TIMEOUT_S)
 
-    def unfinished(self) -> int | None:
+    def unfinished(self) -> frozenset[str] | None:
         """Those that the coordinators list."""
         try:
-            return sum(
-                1
+            return frozenset(
+                str(transaction.txid)
                 for partition in range(self._queries.partition_count())
-                for _ in self._queries.list_transactions(partition)
+                for transaction in self._queries.list_transactions(partition)
             )
         except LogtxError:
             return None
@@ -124,16 +124,20 @@ class KafkaInspector:
             {"bootstrap.servers": log.bootstrap_servers, "log_level": 2}
         )
 
-    def unfinished(self) -> int | None:
-        """Offsets between the last stable one and the end."""
+    def unfinished(self) -> frozenset[str] | None:
+        """Where the last stable offset is not the end."""
         try:
             stable = self._ends(IsolationLevel.READ_COMMITTED)
             ends = self._ends(IsolationLevel.READ_UNCOMMITTED)
         except (KafkaException, TimeoutError):
             return None
-        return sum(max(0, end - low) for end, low in zip(ends, stable, strict=True))
+        return frozenset(
+            f"{place.topic}[{place.partition}]@{offset}"
+            for place, offset in stable.items()
+            if offset < ends[place]
+        )
 
-    def _ends(self, isolation: Any) -> list[int]:
+    def _ends(self, isolation: Any) -> dict[KafkaPartition, int]:
         latest: Any = _OFFSET_SPEC.latest()
         asked = {
             KafkaPartition(topic, number): latest
@@ -143,7 +147,7 @@ class KafkaInspector:
         told = self._admin.list_offsets(
             asked, isolation_level=isolation, request_timeout=_TIMEOUT_S
         )
-        return [told[partition].result(_TIMEOUT_S).offset for partition in asked]
+        return {place: told[place].result(_TIMEOUT_S).offset for place in asked}
 
     def worked_off(self) -> dict[int, int] | None:
         """By the committed offsets of the workers' group."""

@@ -208,12 +208,14 @@ class Asked:
 
     def __init__(self) -> None:
         self.needed: int | None = None
-        self.open: list[int | None] = [0]
+        self.open: list[str | None] = [""]
+        """A letter for each transaction."""
         self.places: list[dict[int, int] | None] = [{}]
 
-    def unfinished(self) -> int | None:
+    def unfinished(self) -> frozenset[str] | None:
         """One after the other, then the last."""
-        return self.open.pop(0) if len(self.open) > 1 else self.open[0]
+        found = self.open.pop(0) if len(self.open) > 1 else self.open[0]
+        return None if found is None else frozenset(found)
 
     def worked_off(self) -> dict[int, int] | None:
         """The same."""
@@ -263,11 +265,15 @@ def test_only_what_nobody_needs_is_trimmed(memory_log: MemoryLog) -> None:
 @pytest.mark.usefixtures("quick")
 def test_the_end_waits_until_all_is_decided() -> None:
     inspector, ticks = Asked(), []
-    inspector.open = [3, None, 1, 0]
+    # Of a worker, which goes on, is what began later.
+    inspector.open = ["abc", None, "cd", "de"]
     drain.await_decided(inspector, lambda: ticks.append(1))
     assert len(ticks) == 3
-    inspector.open = [2]
-    with pytest.raises(ChaosError, match="2 transactions are unfinished"):
+    inspector.open = ["abc", "bcd"]
+    with pytest.raises(ChaosError, match="2 transactions are unfinished, such as b"):
+        drain.await_decided(inspector, lambda: None)
+    inspector.open = [None]
+    with pytest.raises(ChaosError, match="not known"):
         drain.await_decided(inspector, lambda: None)
 
 
