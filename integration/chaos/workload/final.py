@@ -20,8 +20,11 @@ from .readers import TRANSIENT, Notes, all_partitions, final_readers, open_reade
 
 BATCH: Final = 500
 LIMIT_S: Final = 150.0
-IDLE_S: Final = 4.0
+IDLE_S: Final = 6.0
 """Without a record: there are no more of them, where nothing else says so."""
+FIRST_S: Final = 30.0
+"""The same before the first record: a serializable reader looks for its transaction in the whole
+journal, beside others who read everything."""
 _POLL_S: Final = 0.3
 _RETRY_S: Final = 0.2
 
@@ -41,7 +44,7 @@ def read_all(process: Process) -> None:
         (p.topic, p.partition): consumer.get_watermark_offsets(p, timeout=20)[1] for p in partitions
     }
     notes.assigned(partitions)
-    last_s = time.monotonic()
+    idle_until_s = time.monotonic() + FIRST_S
     at_end: set[tuple[str | None, int | None]] = set()
     while not process.stopping.is_set():
         try:
@@ -54,11 +57,11 @@ def read_all(process: Process) -> None:
             continue
         now_s = time.monotonic()
         if records:
-            last_s = now_s
+            idle_until_s = now_s + IDLE_S
         if of_kafka:
             is_over = len(at_end) == len(ends)
         else:
-            idle = now_s - last_s >= IDLE_S
+            idle = now_s >= idle_until_s
             is_over = idle and (not positions_tell or not _behind(consumer, ends))
         if is_over:
             break
