@@ -63,9 +63,8 @@ class Branch(Writer):
         *,
         on_partition: Callable[[], None] | None = None,
     ) -> None:
-        self._partition_told = on_partition or _nothing
         nonce = secrets.randbits(NONCE_BITS) or 1
-        super().__init__(sender, nonce, delivery_timeout_s)
+        super().__init__(sender, nonce, delivery_timeout_s, on_partition=on_partition)
         self._txid = txid
         control = encode_data_control(DataControl(branch=nonce))
         self._headers = [(TXID_HEADER, txid.to_bytes()), (TXCTL_HEADER, control)]
@@ -186,9 +185,6 @@ class Branch(Writer):
     def _on_settled(self) -> None:
         self._settled.set()
 
-    def _on_partition(self) -> None:
-        self._partition_told()
-
     def _on_failure(self, cause: LogtxError) -> None:
         self.fail(BrokerError(f"{cause}; write the work of this branch again in another one"))
 
@@ -261,7 +257,7 @@ class Branches:
 
 
 def _nothing() -> None:
-    pass
+    """A branch that shares its producer leaves it to the others."""
 
 
 class _Registrar:

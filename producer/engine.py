@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import wait
+from itertools import takewhile
 from typing import Final
 
 from ..journal.control import TopicPartition
@@ -69,8 +69,8 @@ class Engine:
         self._resolving_queries: Queries | None = None
         self._bound: set[str] = set()
         self._open: set[Transaction] = set()
-        self._unregistered: deque[tuple[float, Transaction]] = deque()
-        """(when its partitions are to be registered, transaction), in this order."""
+        self._unregistered: dict[Transaction, float] = {}
+        """Open ones that wrote to partitions → when to register these, in this order."""
         self._ahead = Ahead(allowed=config.begin_ahead)
         # A transaction key's next BEGIN would be refused until the one before is decided.
         in_flight_max = 1 if config.transaction_key else config.in_flight_max
@@ -204,12 +204,15 @@ class Engine:
         """A transaction needs nothing any more."""
         with self._guard:
             self._open.discard(transaction)
+            self._unregistered.pop(transaction, None)
             self._ahead.ended(transaction, time.monotonic())
         self._slots.release()
 
     def wrote(self, transaction: Transaction) -> None:
         """It wrote to partitions that the coordinator may have to be told of, if it stays open."""
-        self._unregistered.append((time.monotonic() + self._delay_s, transaction))
+        with self._guard:
+            if transaction in self._open:
+                self._unregistered.setdefault(transaction, time.monotonic() + self._delay_s)
 
     def resolve(self, transaction: Transaction) -> None:
         """Learn the decision of a transaction whose end got no clear answer."""
@@ -309,16 +312,16 @@ class Engine:
     def _on_tick(self) -> bool:
         """On the sender's thread: register partitions of transactions that take longer."""
         if self._closed or self.fatal is not None:
-            self._unregistered.clear()
             return bool(self._open)
         now_s = time.monotonic()
         with self._guard:
             in_vain = self._ahead.expired(now_s)
+            due = list(takewhile(lambda t: self._unregistered[t] <= now_s, self._unregistered))
+            # Before they are asked: one that writes to a further partition meanwhile comes again.
+            for transaction in due:
+                del self._unregistered[transaction]
         if in_vain is not None:
             in_vain.abort_async()
-        # Only so many: with no delay, one that is announced again meanwhile would be due at once.
-        for _ in range(len(self._unregistered)):
-            if self._unregistered[0][0] > now_s:
-                break
-            self._unregistered.popleft()[1].register_partitions()
+        for transaction in due:
+            transaction.register_partitions()
         return bool(self._open)

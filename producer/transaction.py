@@ -67,7 +67,12 @@ class Transaction(Writer):
     """
 
     def __init__(self, engine: Engine, partitions: Iterable[TopicPartition]) -> None:
-        super().__init__(engine.sender, OWN_BRANCH, engine.config.delivery_timeout_s)
+        super().__init__(
+            engine.sender,
+            OWN_BRANCH,
+            engine.config.delivery_timeout_s,
+            on_partition=self._announce,
+        )
         self._engine = engine
         self._book = TransactionBook(self._tally, partitions)
         self._txid: TxId | None = None
@@ -80,7 +85,6 @@ class Transaction(Writer):
         self._pending: Future[Outcome] | None = None
         self._end_error: LogtxError | None = None
         self._resolve_until_s = 0.0
-        self._is_announced = False
         self._holds_slot = True
         self._not_committed: list[Callable[[], None]] = []
 
@@ -215,7 +219,7 @@ class Transaction(Writer):
             self._engine.sender,
             txid,
             self._engine.config.delivery_timeout_s,
-            on_partition=self._on_partition,
+            on_partition=self._announce,
         )
         with self._lock:
             self._check_locked()
@@ -540,8 +544,6 @@ class Transaction(Writer):
 
     def register_partitions(self) -> None:
         """Tell the coordinator of partitions written to, unless the decision will name them."""
-        # First: a partition that comes while these are looked at is announced again.
-        self._is_announced = False
         with self._lock:
             phase = self._book.phase
             new = self._book.to_register() if phase is Phase.OPEN else {}
@@ -553,7 +555,6 @@ class Transaction(Writer):
             self._engine.session.add_partitions(self._txid, new, partial(self._on_registered, new))
 
     def _announce(self) -> None:
-        self._is_announced = True
         self._engine.wrote(self)
 
     def _on_registered(
@@ -591,10 +592,6 @@ class Transaction(Writer):
     def _on_settled(self) -> None:
         self._sender.done(self)
         self._advance()
-
-    def _on_partition(self) -> None:
-        if not self._is_announced:
-            self._announce()
 
     def _on_failure(self, cause: LogtxError) -> None:
         with self._lock:

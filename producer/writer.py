@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -55,7 +55,14 @@ class Writer:
     (`_route`), and what follows from reports (`_on_settled`, `_on_failure`).
     """
 
-    def __init__(self, sender: Sender, branch: int, delivery_timeout_s: float) -> None:
+    def __init__(
+        self,
+        sender: Sender,
+        branch: int,
+        delivery_timeout_s: float,
+        *,
+        on_partition: Callable[[], None] | None = None,
+    ) -> None:
         self._sender = sender
         self._delivery_timeout_s = delivery_timeout_s
         self._lock = threading.Lock()
@@ -64,7 +71,7 @@ class Writer:
             sender.floors,
             on_settled=self._on_settled,
             on_failure=self._on_failure,
-            on_partition=self._on_partition,
+            on_partition=on_partition,
         )
         self._admit = self._tally.admit
         self._receivers = self._tally.receivers()
@@ -216,9 +223,6 @@ class Writer:
     def _on_failure(self, cause: LogtxError) -> None:
         """A record failed; called while reports are served."""
         raise NotImplementedError
-
-    def _on_partition(self) -> None:
-        """A partition has its first acknowledged record; called while reports are served."""
 
 
 def check_headers(headers: UserHeaders) -> Sequence[tuple[str, bytes | str | None]]:

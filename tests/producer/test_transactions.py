@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections import Counter
 from concurrent.futures import wait
 
@@ -399,6 +401,27 @@ def test_a_commit_that_failed_leaves_a_transaction_that_registers_its_partitions
         committed.result(10)
     eventually(lambda: coordinators.transactions[txn.txid].partitions == {(topic, 0)})
     txn.abort()
+
+
+def test_a_transaction_that_ended_is_not_kept_until_its_partitions_were_due(
+    make_producer: MakeProducer, make_topic: MakeTopic
+) -> None:
+    topic = make_topic()
+    producer = make_producer(partition__registration__delay__ms=600_000)
+
+    def transact() -> weakref.ref[Transaction]:
+        with producer.begin_transaction() as txn:
+            txn.produce(topic, b"x", partition=0)
+        return weakref.ref(txn)
+
+    ended = [transact() for _ in range(5)]
+
+    def kept() -> int:
+        gc.collect()
+        return sum(each() is not None for each in ended)
+
+    # The producer remembers the one begun last.
+    eventually(lambda: kept() <= 1)
 
 
 def test_partitions_of_a_short_transaction_are_named_at_its_end_alone(
