@@ -60,7 +60,7 @@ class BranchRange:
 class Marker(Lazy):
     """The end of a transaction in one data partition: a record without key and value.
 
-    Source: seed 001, "End phase", step 5a.
+    Source: Transactional Messaging in Kafka, "End phase", step 5a.
     """
 
     committed: bool

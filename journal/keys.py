@@ -3,7 +3,7 @@
 That name is the key's producer id and its transaction group, so a key has one home, found by hash.
 A key has no ``&``; so the name says which is which, whatever the owner is called.
 
-Source: seed 004, "Key Concepts" and "PulsarClientBuilder".
+Source: Transaction keys, "Key Concepts" and "PulsarClientBuilder".
 """
 
 from __future__ import annotations

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from .records import OffsetStep
+from .records.types import OffsetStep
 
 
 class OffsetSource(Protocol):
     """Something that consumed input, such as a `Consumer`: its group, and where it stands.
 
-    Source: seed 001, "Producer IDs and state groups" (the input state of a transaction).
+    Source: Transactional Messaging in Kafka, "Producer IDs and state groups" (the input state of a
+    transaction).
     """
 
     group_id: str

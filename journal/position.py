@@ -1,7 +1,7 @@
 """A consumer's place in a partition, and its text form in Kafka's commit metadata.
 
-Source: seed 001, "Transactional consumer", offset management: (o1, o2) and the third offset for
-the transaction that is being processed.
+Source: Transactional Messaging in Kafka, "Transactional consumer", offset management: (o1, o2) and
+the third offset for the transaction that is being processed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from .errors import ConsumerError
 from .value import value
 
-METADATA_MAX_CHARS: Final = 4000
+POSITION_MAX_CHARS: Final = 4000
 """Kafka keeps 4,095 characters; `Position.to_metadata` stays below with room for a suffix."""
 _PREFIX: Final = "logtx/1"
 _ENTRY: Final = re.compile(r"(!?)(\d{1,5})-([0-9a-f]{12})=(\d{1,19})")
@@ -65,7 +65,7 @@ class Position:
     def to_metadata(self) -> str:
         """The text that goes with o1 into a Kafka group offset.
 
-        At most `METADATA_MAX_CHARS`. What `transactions()` and serializable readers delivered
+        At most `POSITION_MAX_CHARS`. What `transactions()` and serializable readers delivered
         always is in it, for without it transactions would come again. Of the journals met, those
         with the lowest commit sequences are left out where not all fit (about 100 do): a
         duplicate marker of theirs costs a side read, and nothing else.
@@ -76,17 +76,17 @@ class Position:
         text = f"{_PREFIX} {self.o2} {self.o3}"
         for (partition, incarnation), sequence in sorted(self.delivered.items()):
             text += f" !{partition}-{incarnation:012x}={sequence}"
-        if len(text) > METADATA_MAX_CHARS:
+        if len(text) > POSITION_MAX_CHARS:
             raise ConsumerError(
                 f"a position with the last transactions delivered of {len(self.delivered)} "
                 f"journals takes {len(text)} characters, and a Kafka group offset holds "
-                f"{METADATA_MAX_CHARS}: read fewer transaction groups with one consumer group"
+                f"{POSITION_MAX_CHARS}: read fewer transaction groups with one consumer group"
             )
         for (partition, incarnation), sequence in sorted(
             self.met.items(), key=lambda item: item[1], reverse=True
         ):
             entry = f" {partition}-{incarnation:012x}={sequence}"
-            if len(text) + len(entry) > METADATA_MAX_CHARS:
+            if len(text) + len(entry) > POSITION_MAX_CHARS:
                 break
             text += entry
         return text

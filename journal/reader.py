@@ -6,19 +6,20 @@ import logging
 import time
 import zlib
 from bisect import bisect_left
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing
 from operator import methodcaller
-from typing import Final, cast
+from typing import Any, Final, cast
 
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, Message
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from .errors import BrokerError, JournalError, LogtxError, UnknownTopicError
-from .fate import UNKNOWN_FATE, Fate, FateScan
-from .log import Log, LogConsumer
-from .record_codec import decode_entry
-from .records import Entry
-from .snapshots import FoundSnapshot, SnapshotScan
+from .logs.interface import Log, LogConsumer
+from .records.codec import decode_entry
+from .records.fate import UNKNOWN_FATE, Fate, FateScan
+from .records.snapshots import FoundSnapshot, SnapshotScan, begins_at
+from .records.types import Entry
 from .txid import TxId
 
 JOURNAL_TOPIC: Final = "__transaction_control"
@@ -27,13 +28,14 @@ COORDINATORS_GROUP: Final = "logtx-coordinators"
 """Its committed offsets in the journal are checkpoints. Nobody subscribes in it: a group with
 members refuses commits from outside."""
 
-_LOGGER = logging.getLogger(__name__)
-_BATCH: Final = 1000
+_LOG = logging.getLogger(__name__)
+BATCH_MAX: Final = 1_000
+"""Records taken from librdkafka at once."""
 _POLL_S: Final = 0.1
 _TRIMMED_RETRIES: Final = 3
 _error_of: Final = methodcaller("error")
 _offset_of: Final = methodcaller("offset")
-_CONSUMER_CONFIG: Final = {
+READER_SETTINGS: Final[Mapping[str, Any]] = {
     "group.id": "logtx-reader",  # librdkafka insists on one; nothing is committed or joined
     "auto.offset.reset": "error",  # any other silently jumps over trimmed records
     "check.crcs": True,
@@ -44,6 +46,7 @@ _CONSUMER_CONFIG: Final = {
     "fetch.wait.max.ms": 10,
     "isolation.level": "read_uncommitted",
 }
+"""Of consumers that read a log for themselves, outside of any consumer group."""
 
 
 class RecordsTrimmedError(LogtxError):
@@ -67,10 +70,9 @@ def read_records(
     end: int,
     *,
     timeout_s: float,
-    batch: int = _BATCH,
 ) -> Generator[Message, None, None]:
     """`read_batches`, one record at a time."""
-    batches = read_batches(log, topic, partition, start, end, timeout_s=timeout_s, batch=batch)
+    batches = read_batches(log, topic, partition, start, end, timeout_s=timeout_s)
     with closing(batches):
         for records in batches:
             yield from records
@@ -84,9 +86,10 @@ def read_batches(
     end: int,
     *,
     timeout_s: float,
-    batch: int = _BATCH,
 ) -> Generator[list[Message], None, None]:
     """Read the records with offsets in [start, end), in order, without a consumer group.
+
+    Gives them as they come, never none at a time.
 
     Offsets that hold no record (compacted away, or Kafka's own control records) are passed over.
 
@@ -97,7 +100,6 @@ def read_batches(
         start: first offset.
         end: offset to stop before; what is not there yet is waited for.
         timeout_s: longest wait in seconds without any progress.
-        batch: records taken from librdkafka at a time; never none are given.
 
     Raises:
         RecordsTrimmedError: `start` lies below the log's start, or came to while reading.
@@ -106,14 +108,14 @@ def read_batches(
     """
     if start >= end:
         return
-    consumer = log.consumer(_CONSUMER_CONFIG)
+    consumer = log.consumer(READER_SETTINGS)
     try:
-        consumer.assign([TopicPartition(topic, partition, start)])
+        consumer.assign([KafkaPartition(topic, partition, start)])
         deadline_s = time.monotonic() + timeout_s
         problem = "no records came"
         place, checked = start, False
         while place < end:
-            messages = _poll_batch(consumer, batch)
+            messages = _poll_batch(consumer)
             if not messages and not checked:
                 # librdkafka says nothing of a partition that does not exist; this raises.
                 log.end_offset(topic, partition, timeout_s=timeout_s)
@@ -145,10 +147,10 @@ def read_batches(
         consumer.close()
 
 
-def _poll_batch(consumer: LogConsumer, batch: int) -> list[Message]:
+def _poll_batch(consumer: LogConsumer) -> list[Message]:
     # consume() with a time-out waits for a full batch; poll() returns at the first record.
     first = consumer.poll(_POLL_S)
-    return [] if first is None else [first, *consumer.consume(batch, 0)]
+    return [] if first is None else [first, *consumer.consume(BATCH_MAX, 0)]
 
 
 def _out_of_range(log: Log, topic: str, partition: int, place: int, timeout_s: float) -> LogtxError:
@@ -180,12 +182,20 @@ def read_entries(
         for message in messages:
             offset = message.offset()
             assert offset is not None
-            try:
-                entry = decode_entry(message.value(), lazily=lazily)
-            except JournalError as error:
-                where = f"{JOURNAL_TOPIC}-{partition} at offset {offset}"
-                raise type(error)(f"{where}: {error}") from error
-            yield offset, entry
+            yield offset, decode_message(message, lazily=lazily)
+
+
+def decode_message(message: Message, *, lazily: bool = False) -> Entry:
+    """The journal entry in a record.
+
+    Raises:
+        CorruptRecordError, UnknownRecordError: with partition and offset in the message.
+    """
+    try:
+        return decode_entry(message.value(), lazily=lazily)
+    except JournalError as error:
+        where = f"{JOURNAL_TOPIC}-{message.partition()} at offset {message.offset()}"
+        raise type(error)(f"{where}: {error}") from error
 
 
 def find_fates(log: Log, txids: Iterable[TxId], *, timeout_s: float) -> dict[TxId, Fate]:
@@ -250,10 +260,10 @@ def _scan(log: Log, partition: int, txids: list[TxId], deadline_s: float) -> dic
     with closing(entries):
         for offset, entry in entries:
             scan.feed(offset, entry)
-            if scan.settled:
+            if scan.is_final:
                 break
             left_s()
-    _LOGGER.debug("fates_found partition=%d count=%d", partition, len(present))
+    _LOG.debug("fates_found partition=%d count=%d", partition, len(present))
     return fates | scan.fates()
 
 
@@ -296,7 +306,7 @@ def _scan_snapshots(
     )
     with closing(entries):
         for offset, entry in entries:
-            if first and offset == start and not scan.begins_at(offset, entry):
+            if first and offset == start and not begins_at(offset, entry):
                 return None  # the hint leads nowhere
             scan.feed(offset, entry)
             if first and scan.found is not None:

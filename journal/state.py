@@ -1,6 +1,6 @@
 """The states of a transaction and the one table of what may precede each.
 
-Source: seed 000, "TxnStatus".
+Source: PIP-31, "TxnStatus".
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ class TxId:
     Unique for ever. Ordered only within one (partition, incarnation), by `offset`; there is no
     `<` between TxIds on purpose, for across journals it would mean nothing.
 
-    Source: seed 000, "TxnID" (128 bits, the coordinator in the highest 16), and seed 001,
-    "Init phase" (the coordinator generates it).
+    Source: PIP-31, "TxnID" (128 bits, the coordinator in the highest 16), and Transactional
+    Messaging in Kafka, "Init phase" (the coordinator generates it).
     """
 
     partition: int

@@ -26,7 +26,9 @@ from confluent_kafka import (
     KafkaException,
     Producer,
     TopicCollection,
-    TopicPartition,
+)
+from confluent_kafka import (
+    TopicPartition as KafkaPartition,
 )
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, if not in its __all__
     AdminClient,
@@ -35,8 +37,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, if 
     OffsetSpec,
 )
 
-from .errors import BrokerError, LogtxError, UnknownTopicError
-from .log import GroupOffset, LogConsumer, LogProducer, TopicInfo
+from ..errors import BrokerError, LogtxError, UnknownTopicError
+from .interface import GroupOffset, LogConsumer, LogProducer, TopicInfo
 
 _T = TypeVar("_T")
 _LIBRDKAFKA: Final = logging.getLogger("logtx.librdkafka")
@@ -181,12 +183,12 @@ class _Asking:
             raise BrokerError(f"{self.asked}: no answer in {self._timeout_s} s") from error
 
 
-def _raise_partition_error(partition: TopicPartition) -> None:
+def _raise_partition_error(partition: KafkaPartition) -> None:
     if partition.error is not None:
         raise KafkaException(partition.error)
 
 
-def _same_commit(one: TopicPartition, other: TopicPartition) -> bool:
+def _same_commit(one: KafkaPartition, other: KafkaPartition) -> bool:
     return (one.topic, one.partition, one.offset, one.metadata or "") == (
         other.topic,
         other.partition,
@@ -200,7 +202,7 @@ class _Committer:
 
     def __init__(self, make: Callable[[Mapping[str, Any]], LogConsumer], group: str) -> None:
         self._lock = threading.Lock()
-        self._answers: list[tuple[KafkaError | None, list[TopicPartition]]] = []
+        self._answers: list[tuple[KafkaError | None, list[KafkaPartition]]] = []
         self._closed = False
         self._consumer = make(
             {
@@ -211,7 +213,7 @@ class _Committer:
             }
         )
 
-    def commit(self, place: TopicPartition, asking: _Asking) -> None:
+    def commit(self, place: KafkaPartition, asking: _Asking) -> None:
         """Commit one place. Raises KafkaException, BrokerError."""
         if not self._lock.acquire(timeout=asking.left_s):
             raise BrokerError(f"{asking.asked}: Kafka did not answer those who asked before")
@@ -228,7 +230,7 @@ class _Committer:
         finally:
             self._lock.release()
 
-    def _is_answered(self, place: TopicPartition) -> bool:
+    def _is_answered(self, place: KafkaPartition) -> bool:
         """Whether the answer is there; others are of earlier commits, which were given up."""
         for error, places in self._answers:
             for told in places or ():
@@ -396,7 +398,7 @@ class KafkaLog:
     def _await_leaders(self, topic: str, asking: _Asking) -> None:
         def ask(left_s: float) -> None:
             count = len(self._describe(topic, left_s, asking).partitions)
-            latest = {TopicPartition(topic, p): _LATEST for p in range(count)}
+            latest = {KafkaPartition(topic, p): _LATEST for p in range(count)}
             for future in self._admin().list_offsets(latest, request_timeout=left_s).values():
                 asking.result(future)
 
@@ -468,7 +470,7 @@ class KafkaLog:
 
     def _offset(self, topic: str, partition: int, spec: OffsetSpec, timeout_s: float) -> int:
         asking = _Asking(f"offset of {topic}-{partition}", timeout_s)
-        key = TopicPartition(topic, partition)
+        key = KafkaPartition(topic, partition)
 
         def ask(left_s: float) -> int:
             future = self._admin().list_offsets({key: spec}, request_timeout=left_s)[key]
@@ -515,7 +517,7 @@ class KafkaLog:
         """
         asking = _Asking(f"trim {topic}-{partition} to {before_offset}", timeout_s)
         self._refuse_mock(asking)
-        key = TopicPartition(topic, partition, before_offset)
+        key = KafkaPartition(topic, partition, before_offset)
 
         def ask(left_s: float) -> None:
             asking.result(self._admin().delete_records([key], request_timeout=left_s)[key])
@@ -536,8 +538,8 @@ class KafkaLog:
         """
         asking = _Asking(f"offset of group {group!r}", timeout_s)
 
-        def ask(_left_s: float) -> TopicPartition:
-            place = TopicPartition(topic, partition)
+        def ask(_left_s: float) -> KafkaPartition:
+            place = KafkaPartition(topic, partition)
             with self._reading(group, asking) as reader:
                 (answer,) = reader.committed([place], timeout=asking.left_s)
             _raise_partition_error(answer)
@@ -586,7 +588,7 @@ class KafkaLog:
             BrokerError: the group has members, no answer, or refused.
         """
         asking = _Asking(f"commit of group {group!r}", timeout_s)
-        place = TopicPartition(topic, partition, value.offset, metadata=value.metadata)
+        place = KafkaPartition(topic, partition, value.offset, metadata=value.metadata)
         with self._lock:
             if group not in self._group_committers:
                 self._group_committers[group] = _Committer(self.consumer, group)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .errors import ConfigError
-from .log import Log
-from .memory_log import SCHEME, MemoryLog
+from ..errors import ConfigError
+from .interface import Log
+from .memory.broker import SCHEME
+from .memory.log import MemoryLog
 
 
 def open_log(config: Mapping[str, Any]) -> Log:
@@ -28,6 +29,6 @@ def open_log(config: Mapping[str, Any]) -> Log:
     if servers.startswith(SCHEME):
         return MemoryLog.named(servers)
     # Programs that only use a log in memory don't pay for the admin client's import.
-    from .kafka_log import KafkaLog
+    from .kafka import KafkaLog
 
     return KafkaLog(config)

@@ -12,12 +12,13 @@ from typing import Any, Final, TypeAlias
 
 import fastavro
 
-from .control import BranchRange, TopicPartition
-from .errors import CorruptRecordError, UnknownRecordError
-from .position import Journal, Place, Position
-from .record_reader import LAZY_READERS, READERS, read_head
-from .record_writer import WRITERS, signed, write_head
-from .records import (
+from ..control import BranchRange, TopicPartition
+from ..errors import CorruptRecordError, UnknownRecordError
+from ..position import Journal, Place, Position
+from ..state import State
+from .fast_reader import LAZY_READERS, READERS, read_head
+from .fast_writer import WRITERS, signed, write_head
+from .types import (
     UNKNOWN_OFFSET,
     Aborted,
     AbortReason,
@@ -45,7 +46,6 @@ from .records import (
     SnapshotTransaction,
     StepIdentity,
 )
-from .state import State
 
 FORMAT_VERSION: Final = 2
 """Written into every record; a schema change that old readers can't read needs the next one."""

@@ -16,9 +16,9 @@ from functools import lru_cache
 from itertools import repeat
 from typing import Any, Final, NamedTuple, TypeVar
 
-from .control import BranchRange, TopicPartition
-from .position import Journal, Place, Position
-from .records import (
+from ..control import BranchRange, TopicPartition
+from ..position import Journal, Place, Position
+from .types import (
     UNKNOWN_OFFSET,
     Aborted,
     AddOffsets,
@@ -260,7 +260,7 @@ def _step(raw: bytes, at: int) -> tuple[OffsetStep, int]:
     return OffsetStep(topic, partition, start, position), at
 
 
-# ---- the records -----------------------------------------------------------------------------
+# ---- the records --------------------------------------------------------------------------------
 
 
 def _producer(raw: bytes, at: int) -> tuple[ProducerRecord, int]:

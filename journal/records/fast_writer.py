@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from .records import Aborted, Begin, Committed, PartitionWrites, PrepareCommit, RecordType
+from .types import Aborted, Begin, Committed, PartitionWrites, PrepareCommit, RecordType
 
 _LOW: Final = tuple(
     bytes((n & 127 | 128, n >> 7)) if n > 127 else bytes((n,)) for n in range(2**14)
@@ -84,7 +84,7 @@ def _writes(writes: PartitionWrites) -> bytes:
     return b"".join(parts)
 
 
-# ---- the records -----------------------------------------------------------------------------
+# ---- the records --------------------------------------------------------------------------------
 
 
 def _begin(record: Begin) -> bytes | None:

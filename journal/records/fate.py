@@ -3,7 +3,8 @@
 `EpochFilter` says which entries count, so that what a replaced coordinator appends late is void for
 every reader alike.
 
-Source: seed 001, "Transactional consumer" (a consumer looks an old transaction up).
+Source: Transactional Messaging in Kafka, "Transactional consumer" (a consumer looks an old
+transaction up).
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from .records import (
+from ..state import VALID_PREVIOUS, State
+from ..txid import TxId
+from .types import (
     Aborted,
     AbortReason,
     AddPartitions,
@@ -26,8 +29,6 @@ from .records import (
     PrepareAbort,
     PrepareCommit,
 )
-from .state import VALID_PREVIOUS, State
-from .txid import TxId
 
 NO_EPOCH: Final = -1
 """The epoch that the first OWNER of a journal partition replaces."""
@@ -211,7 +212,7 @@ class FateScan:
             accepting[0][txid.offset] = found
 
     @property
-    def settled(self) -> bool:
+    def is_final(self) -> bool:
         """Whether nothing that follows in the journal can change an answer any more."""
         return self._next > self.last_begin and all(p.state.finished for p in self._found.values())
 

@@ -16,16 +16,16 @@ replica):
 
 Once everything was fed up to an end that was asked for after the start, `found` counts.
 
-Source: seed 001, "Transaction coordinator" (a checkpoint of its state).
+Source: Transactional Messaging in Kafka, "Transaction coordinator" (a checkpoint of its state).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..state import State
 from .fate import EpochFilter
-from .records import Entry, Owner, PartitionWrites, Snapshot
-from .state import State
+from .types import Entry, Owner, PartitionWrites, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,45 @@ class FoundSnapshot:
         return EpochFilter(self.epoch, self.incarnation)
 
 
-class _Chunks:
-    """A snapshot on its way."""
+def begins_at(offset: int, entry: Entry) -> bool:
+    """Whether this is the first chunk of a snapshot, where its writer predicted it."""
+    return isinstance(entry.record, Snapshot) and entry.record.first == offset
 
-    def __init__(self, first: int, entry: Entry) -> None:
-        self.first = first
-        self.epoch, self.incarnation = entry.epoch, entry.incarnation
+
+class SnapshotCollector:
+    """One snapshot on its way: from its first chunk to its last, if its owner lived to write it."""
+
+    def __init__(self, offset: int, entry: Entry) -> None:
+        """Nothing is collected before `feed`, which takes the first chunk too.
+
+        Args:
+            offset: of the first chunk, as `begins_at` knows it.
+            entry: the first chunk.
+        """
+        self.first = offset
         self.epochs = EpochFilter(entry.epoch, entry.incarnation)
-        self.believed = True
+        """What tells valid entries of its own line from void ones."""
+        self.torn = False
+        """Its owner died, lost its place or gave it up before the last chunk: it never counts."""
+        self.complete = False
+
+    def feed(self, offset: int, entry: Entry) -> Snapshot | None:
+        """Take the next entry, the first chunk too; returns it if it is a chunk of this one."""
+        record = entry.record
+        if not self.epochs.accept(offset, entry) or isinstance(record, Owner):
+            self.torn = True
+        elif begins_at(offset, entry) and offset != self.first:
+            self.torn = True  # Its owner gave it up and begins another.
+        elif isinstance(record, Snapshot):
+            self.complete = record.last
+            return record
+        return None
+
+
+class _Unfinished:
+    """What a snapshot says of transactions that are committing."""
+
+    def __init__(self) -> None:
         self._committing: dict[int, Committing] = {}
 
     def add(self, record: Snapshot) -> None:
@@ -73,9 +104,8 @@ class _Chunks:
             writes = (*before.writes, *row.writes) if before is not None else row.writes
             self._committing[row.begin] = Committing(row.begin, row.commit_sequence, writes)
 
-    def found(self) -> FoundSnapshot:
-        committing = sorted(self._committing.values(), key=lambda c: c.commit_sequence)
-        return FoundSnapshot(self.first, self.epoch, self.incarnation, tuple(committing))
+    def by_commit_sequence(self) -> tuple[Committing, ...]:
+        return tuple(sorted(self._committing.values(), key=lambda c: c.commit_sequence))
 
 
 class SnapshotScan:
@@ -85,12 +115,10 @@ class SnapshotScan:
         self.found: FoundSnapshot | None = None
         """The latest complete snapshot that is valid by what is believed so far."""
         self._epochs: EpochFilter | None = None
-        self._chunks: _Chunks | None = None
-
-    @staticmethod
-    def begins_at(offset: int, entry: Entry) -> bool:
-        """Whether this is the first chunk of a snapshot, where its writer predicted it."""
-        return isinstance(entry.record, Snapshot) and entry.record.first == offset
+        self._collector: SnapshotCollector | None = None
+        self._believed = True
+        """Whether all chunks of the one on its way are valid by what is believed."""
+        self._unfinished = _Unfinished()
 
     def feed(self, offset: int, entry: Entry) -> None:
         """Take the next entry."""
@@ -100,23 +128,24 @@ class SnapshotScan:
                 self._epochs = self.found = None
             else:
                 valid = self._epochs.accept(offset, entry)
-        chunks = self._chunks
-        begins = self.begins_at(offset, entry)
-        if chunks is not None:
-            accepted = chunks.epochs.accept(offset, entry)
-            if not accepted or isinstance(entry.record, Owner) or begins:
-                chunks = None  # its owner died or lost its place, or gave it up for another
-        if chunks is None and begins:
-            chunks = _Chunks(offset, entry)
-            chunks.epochs.accept(offset, entry)
-        self._chunks = chunks
-        if chunks is not None and isinstance(entry.record, Snapshot):
-            self._chunk(chunks, entry.record, valid)
+        chunk = self._collector.feed(offset, entry) if self._collector is not None else None
+        if self._collector is not None and self._collector.torn:
+            self._collector = None
+        if self._collector is None and begins_at(offset, entry):
+            self._collector = SnapshotCollector(offset, entry)
+            self._believed, self._unfinished = True, _Unfinished()
+            chunk = self._collector.feed(offset, entry)
+        if chunk is not None:
+            self._believed = self._believed and valid
+            self._unfinished.add(chunk)
+            self._complete(entry)
 
-    def _chunk(self, chunks: _Chunks, record: Snapshot, valid: bool) -> None:
-        chunks.believed = chunks.believed and valid
-        chunks.add(record)
-        if record.last:
-            self._chunks = None
-            if self._epochs is None or chunks.believed:
-                self.found, self._epochs = chunks.found(), chunks.epochs
+    def _complete(self, entry: Entry) -> None:
+        collector = self._collector
+        if collector is None or not collector.complete:
+            return
+        self._collector = None
+        if self._epochs is None or self._believed:
+            self._epochs = collector.epochs
+            committing = self._unfinished.by_commit_sequence()
+            self.found = FoundSnapshot(collector.first, entry.epoch, entry.incarnation, committing)

@@ -5,8 +5,8 @@ that type's schema at that version (``schemas/v<version>.avsc``). Every record c
 writer's epoch and the incarnation of the journal partition. The schema files of old versions
 stay for ever, so that old journals can always be read.
 
-Source: seed 001, "Transaction flow" (BEGIN, PREPARE_COMMIT, COMMITTED …) and seed 000,
-"Transaction Log" (the operations of the transaction metadata store).
+Source: Transactional Messaging in Kafka, "Transaction flow" (BEGIN, PREPARE_COMMIT, COMMITTED …)
+and PIP-31, "Transaction Log" (the operations of the transaction metadata store).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import field
 from enum import IntEnum, StrEnum
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
-from .control import BranchRange, TopicPartition
-from .position import Place, Position
-from .state import State
-from .value import Lazy, value
+from ..control import BranchRange, TopicPartition
+from ..position import Place, Position
+from ..state import State
+from ..value import Lazy, value
 
 
 class RecordType(IntEnum):
@@ -235,8 +235,8 @@ class Claim:
     """A consumer takes input partitions of its group over; the newest claim of a partition counts.
 
     Its journal offset is the claim's number. What is open then and would move the offset of one of
-    these partitions is doomed: it can only be aborted. Source: seed 001, "Producer IDs and state
-    groups".
+    these partitions is doomed: it can only be aborted. Source: Transactional Messaging in Kafka,
+    "Producer IDs and state groups".
     """
 
     type: ClassVar[RecordType] = RecordType.CLAIM

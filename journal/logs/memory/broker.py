@@ -1,9 +1,6 @@
-"""A log in this process: Kafka's behaviour as far as logtx depends on it, and faults on demand.
+"""The broker of a log in memory: topics, groups, appends, and the faults that a test asks for.
 
-``memory://name`` names a log; everybody in the process who uses the name shares it. Offsets are
-contiguous, an append is seen by all readers at once, and producers and consumers have the manners
-of confluent-kafka's, so that a client can't tell the difference except by speed. What it leaves
-out: batches (a refused record fails alone), replication, compaction and retention by time.
+Knows producers only as `Reporter`s, and consumers not at all: they take the lock and look.
 """
 
 from __future__ import annotations
@@ -13,21 +10,22 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, ClassVar, Final, Self
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
 
 from confluent_kafka import KafkaError
 from confluent_kafka.admin._metadata import ClusterMetadata, PartitionMetadata, TopicMetadata
 
-from .errors import BrokerError, UnknownTopicError
-from .log import GroupOffset, Headers, TopicInfo
-from .memory_consumer import MemoryConsumer
-from .memory_group import Group
-from .memory_producer import MemoryProducer, Pending, Record
+from ...errors import UnknownTopicError
+from ..interface import DeliveryCallback, Headers
+from .group import Group
+
+Record = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...] | None, int]
+"""(key, value, headers or None, timestamp in ms): what a log in memory keeps of a record."""
 
 SCHEME: Final = "memory://"
 METADATA_MAX_CHARS: Final = 4095
+"""Kafka's limit for the metadata beside a committed offset."""
 _RECORD_OVERHEAD_BYTES: Final = 70
 _DEFAULT_SETTINGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "delete",
@@ -40,8 +38,45 @@ _DEFAULT_SETTINGS: Final[Mapping[str, str]] = {
 }
 
 
-def _wall_clock_ms() -> int:
+def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+class Reporter(Protocol):
+    """A producer, as the broker knows it; the broker calls it under its lock."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing of this producer may be placed any more."""
+
+    def report(self, pending: Pending, error: int | None, offset: int) -> None:
+        """Queue the delivery report of a record, once."""
+
+    def wait_for_place(self, pending: Pending) -> None:
+        """Note that a record has no place yet and may time out."""
+
+
+class Pending:
+    """A record on its way from `produce` to its delivery report."""
+
+    __slots__ = ("callback", "deadline_s", "partition", "producer", "record", "reported", "topic")
+
+    def __init__(
+        self,
+        producer: Reporter,
+        topic: str,
+        partition: int,
+        record: Record,
+        callback: DeliveryCallback | None,
+    ) -> None:
+        self.producer = producer
+        self.topic = topic
+        self.partition = partition
+        self.record = record
+        self.callback = callback
+        self.deadline_s = 0.0
+        """Monotonic clock; set only when the record has to wait for its place."""
+        self.reported = False
 
 
 class MemoryPartition:
@@ -90,18 +125,15 @@ class MemoryTopic:
         self.max_bytes = int(self.settings["max.message.bytes"])
 
 
-class MemoryLog:
-    """`Log` in this process; safe from any thread.
+class MemoryBroker:
+    """Topics and groups of one log; safe from any thread.
 
     Args:
         name: what stands behind ``memory://``.
         now_ms: wall clock for record timestamps, milliseconds since 1970.
     """
 
-    _registry: ClassVar[dict[str, Self]] = {}
-    _registry_lock: ClassVar = threading.Lock()
-
-    def __init__(self, name: str, *, now_ms: Callable[[], int] = _wall_clock_ms) -> None:
+    def __init__(self, name: str, *, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self.bootstrap_servers = SCHEME + name
         self.now_ms = now_ms
         self.changed = threading.Condition()
@@ -111,136 +143,6 @@ class MemoryLog:
         self._down = False
         self._queued: dict[int, Pending] = {}
         # Produced during an outage, in order, by id(): still with the producer, never sent.
-
-    @classmethod
-    def named(cls, name: str) -> Self:
-        """The log of that name, begun at its first mention; ``memory://`` may stand before."""
-        name = name.removeprefix(SCHEME)
-        with cls._registry_lock:
-            if name not in cls._registry:
-                cls._registry[name] = cls(name)
-            return cls._registry[name]
-
-    @classmethod
-    def drop(cls, name: str) -> None:
-        """Forget a log; the next mention of its name begins an empty one."""
-        with cls._registry_lock:
-            cls._registry.pop(name.removeprefix(SCHEME), None)
-
-    # ---- Log
-
-    def producer(self, config: Mapping[str, Any]) -> MemoryProducer:
-        """A producer; see `MemoryProducer` for the settings it heeds."""
-        return MemoryProducer(self, config)
-
-    def consumer(self, config: Mapping[str, Any]) -> MemoryConsumer:
-        """A consumer; see `MemoryConsumer` for the settings it heeds."""
-        return MemoryConsumer(self, config)
-
-    def topic_info(self, topic: str, *, timeout_s: float = 10) -> TopicInfo:
-        """Describe a topic; `UnknownTopicError` if there is none."""
-        with self._asked(timeout_s):
-            found = self._topic(topic)
-            return TopicInfo(
-                topic=topic,
-                topic_id=found.id,
-                partition_count=len(found.partitions),
-                settings=dict(found.settings),
-                replication_factor=1,
-            )
-
-    def create_topic(
-        self,
-        topic: str,
-        *,
-        partitions: int,
-        replication_factor: int = -1,
-        settings: Mapping[str, str] | None = None,
-        timeout_s: float = 30,
-    ) -> bool:
-        """Create a topic; False if it was there already. The replication factor means nothing."""
-        del replication_factor
-        if partitions < 1:
-            raise BrokerError(f"topic {topic!r} can't have {partitions} partitions")
-        with self._asked(timeout_s):
-            if topic in self._topics:
-                return False
-            self._topics[topic] = MemoryTopic(partitions, settings or {})
-            self._topics_changed(topic)
-            return True
-
-    def delete_topic(self, topic: str, *, timeout_s: float = 30) -> None:
-        """Delete a topic and its records; `UnknownTopicError` if there is none."""
-        with self._asked(timeout_s):
-            gone = self._topic(topic)
-            del self._topics[topic]
-            for partition in gone.partitions:
-                for pending in partition.held:
-                    pending.producer.report(pending, KafkaError.UNKNOWN_TOPIC_OR_PART, -1001)
-            for group in self._groups.values():
-                for key in [k for k in group.offsets if k[0] == topic]:
-                    del group.offsets[key]
-            self._topics_changed(topic)
-
-    def start_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
-        """Offset of the first record that is still there."""
-        with self._asked(timeout_s):
-            return self._partition(topic, partition).start
-
-    def end_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
-        """Offset that the next record will get."""
-        with self._asked(timeout_s):
-            return self._partition(topic, partition).end
-
-    def offset_for_time(
-        self, topic: str, partition: int, wall_ms: int, *, timeout_s: float = 10
-    ) -> int | None:
-        """Offset of the first record stamped at `wall_ms` or later; None if there is none."""
-        with self._asked(timeout_s):
-            return self._partition(topic, partition).offset_at(wall_ms)
-
-    def delete_records(
-        self, topic: str, partition: int, before_offset: int, *, timeout_s: float = 10
-    ) -> None:
-        """Trim a partition's start; `BrokerError` beyond its end or on a compacted topic."""
-        with self._asked(timeout_s):
-            found = self._partition(topic, partition)
-            if self._topic(topic).settings["cleanup.policy"] == "compact":
-                raise BrokerError(f"can't trim {topic}-{partition}: the topic is compacted")
-            if before_offset > found.end:
-                raise BrokerError(
-                    f"can't trim {topic}-{partition} to {before_offset}: it ends at {found.end}"
-                )
-            found.trim(before_offset)
-            self.changed.notify_all()
-
-    def group_offset(
-        self, group: str, topic: str, partition: int, *, timeout_s: float = 10
-    ) -> GroupOffset | None:
-        """A group's committed offset and its metadata, or None."""
-        with self._asked(timeout_s):
-            return self.group(group).offsets.get((topic, partition))
-
-    def commit_group_offset(
-        self,
-        group: str,
-        topic: str,
-        partition: int,
-        value: GroupOffset,
-        *,
-        timeout_s: float = 10,
-    ) -> None:
-        """Commit for a group without members; `BrokerError` if it has any."""
-        with self._asked(timeout_s):
-            self._partition(topic, partition)
-            if self.group(group).members:
-                raise BrokerError(f"the group {group!r} has members: only they may commit")
-            if len(value.metadata) > METADATA_MAX_CHARS:
-                raise BrokerError(f"commit metadata of {len(value.metadata)} characters")
-            self.group(group).offsets[topic, partition] = value
-
-    def close(self) -> None:
-        """Nothing to release; the records stay until `drop`."""
 
     # ---- for tests: faults and a foreign writer
 
@@ -435,13 +337,6 @@ class MemoryLog:
             pending.producer.report(pending, KafkaError._MSG_TIMED_OUT, -1001)
         else:
             pending.producer.report(pending, None, partition.end - 1)
-
-    @contextmanager
-    def _asked(self, timeout_s: float) -> Iterator[None]:
-        with self.changed:
-            if not self.wait_available(timeout_s):
-                raise BrokerError(f"no answer from {self.bootstrap_servers} in {timeout_s} s")
-            yield
 
     def _topic(self, topic: str) -> MemoryTopic:
         found = self._topics.get(topic)

@@ -10,7 +10,7 @@ import itertools
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -21,21 +21,20 @@ from confluent_kafka import (
     KafkaError,
     KafkaException,
     Message,
-    TopicPartition,
+)
+from confluent_kafka import (
+    TopicPartition as KafkaPartition,
 )
 
-from .log import GroupOffset, RebalanceCallback
-from .memory_group import Member, Partition
+from ..interface import GroupOffset, RebalanceCallback
+from .broker import METADATA_MAX_CHARS, MemoryBroker, MemoryPartition
+from .group import Member, Partition
 
-if TYPE_CHECKING:
-    from .memory_log import MemoryLog, MemoryPartition
-
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 _serial = itertools.count(1)
 _FOREVER: Final = float("inf")
 _GROUP_CHECK_S: Final = 0.05
 """A waiting group member looks this often whether another one has fallen silent."""
-_METADATA_MAX_CHARS: Final = 4095
 _RESETS: Final[Mapping[str, int | None]] = {
     **dict.fromkeys(("earliest", "smallest", "beginning"), OFFSET_BEGINNING),
     **dict.fromkeys(("latest", "largest", "end"), OFFSET_END),
@@ -66,12 +65,12 @@ class _Reading:
 
 
 class MemoryConsumer:
-    """`LogConsumer` of a `MemoryLog`; one thread at a time, like librdkafka's callbacks."""
+    """`LogConsumer` of a log in memory; one thread at a time, like librdkafka's callbacks."""
 
-    def __init__(self, log: MemoryLog, config: Mapping[str, Any]) -> None:
+    def __init__(self, broker: MemoryBroker, config: Mapping[str, Any]) -> None:
         if "group.id" not in config:
             raise ValueError("Failed to create consumer: group.id must be set")
-        self._log = log
+        self._broker = broker
         self._group = str(config["group.id"])
         self._reset = _RESETS[str(config.get("auto.offset.reset", "latest"))]
         self._tells_eof = str(config.get("enable.partition.eof", False)).lower() == "true"
@@ -101,12 +100,12 @@ class MemoryConsumer:
 
     def _join(self, topics: tuple[str, ...]) -> None:
         now = time.monotonic()
-        with self._log.changed:
+        with self._broker.changed:
             self._member = Member(
                 f"{self._client_id}-{next(_serial):06d}", topics, self._poll_interval_max_s, now
             )
-            self._log.group(self._group).join(self._member)
-            self._log.changed.notify_all()
+            self._broker.group(self._group).join(self._member)
+            self._broker.changed.notify_all()
 
     def unsubscribe(self) -> None:
         """Leave the group; what was assigned is revoked first."""
@@ -114,9 +113,9 @@ class MemoryConsumer:
         if self._member is None:
             return
         self._revoke("revoke")
-        with self._log.changed:
-            self._log.group(self._group).leave(self._member)
-            self._log.changed.notify_all()
+        with self._broker.changed:
+            self._broker.group(self._group).leave(self._member)
+            self._broker.changed.notify_all()
         self._member = None
 
     def memberid(self) -> str | None:
@@ -129,9 +128,9 @@ class MemoryConsumer:
         member = self._member
         if member is None:
             return
-        with self._log.changed:
+        with self._broker.changed:
             now = time.monotonic()
-            group = self._log.group(self._group)
+            group = self._broker.group(self._group)
             if not member.expelled:
                 member.last_poll_s = now
             group.expel_silent(now)
@@ -142,14 +141,14 @@ class MemoryConsumer:
             self._join(member.topics)
         elif revoked:
             self._revoke("revoke")
-            with self._log.changed:
+            with self._broker.changed:
                 if member.id in group.awaited:
-                    group.arrive(member, self._log.partition_counts())
-                    self._log.changed.notify_all()
+                    group.arrive(member, self._broker.partition_counts())
+                    self._broker.changed.notify_all()
         elif granted is not None:
             self._call("assign", granted)
             if not self._callback_assigned:
-                self.assign([TopicPartition(t, p) for t, p in granted])
+                self.assign([KafkaPartition(t, p) for t, p in granted])
 
     def _revoke(self, kind: str) -> None:
         if not self._readings:
@@ -165,39 +164,39 @@ class MemoryConsumer:
         if kind == "lost" and callback is None:
             callback = self._callbacks.get("revoke")
         if callback is not None:
-            callback(self, [TopicPartition(t, p) for t, p in partitions])
+            callback(self, [KafkaPartition(t, p) for t, p in partitions])
 
     def _rebalance_due(self) -> bool:
         member = self._member
         if member is None:
             return False
-        group = self._log.group(self._group)
+        group = self._broker.group(self._group)
         group.expel_silent(time.monotonic())
         return member.expelled or member.granted is not None or member.id in group.awaited
 
     # ---- assignment
 
-    def assign(self, partitions: list[TopicPartition]) -> None:
+    def assign(self, partitions: list[KafkaPartition]) -> None:
         """Read these from their offsets; `OFFSET_INVALID` = the committed one."""
         self._check_open()
         self._callback_assigned = True
-        with self._log.changed:
+        with self._broker.changed:
             self._readings = {}
             self._add(partitions)
 
-    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+    def incremental_assign(self, partitions: list[KafkaPartition]) -> None:
         """Read these too; `KafkaException` _CONFLICT for one that is assigned already."""
         self._check_open()
         self._callback_assigned = True
-        with self._log.changed:
+        with self._broker.changed:
             if any((p.topic, p.partition) in self._readings for p in partitions):
                 raise _exception(KafkaError._CONFLICT, "partition is assigned already")
             self._add(partitions)
 
-    def _add(self, partitions: list[TopicPartition]) -> None:
+    def _add(self, partitions: list[KafkaPartition]) -> None:
         for p in partitions:
             self._readings[p.topic, p.partition] = _Reading(p.offset)
-        if not self._log.down:
+        if not self._broker.down:
             for key, reading in self._readings.items():
                 self._resolve(key, reading)
 
@@ -207,7 +206,7 @@ class MemoryConsumer:
         self._callback_assigned = True
         self._readings = {}
 
-    def incremental_unassign(self, partitions: list[TopicPartition]) -> None:
+    def incremental_unassign(self, partitions: list[KafkaPartition]) -> None:
         """Stop reading these."""
         self._check_open()
         self._callback_assigned = True
@@ -215,12 +214,12 @@ class MemoryConsumer:
             if self._readings.pop((p.topic, p.partition), None) is None:
                 raise _exception(KafkaError._INVALID_ARG, "partition is not assigned")
 
-    def assignment(self) -> list[TopicPartition]:
+    def assignment(self) -> list[KafkaPartition]:
         """What is assigned now."""
         self._check_open()
-        return [TopicPartition(t, p) for t, p in self._readings]
+        return [KafkaPartition(t, p) for t, p in self._readings]
 
-    def seek(self, partition: TopicPartition) -> None:
+    def seek(self, partition: KafkaPartition) -> None:
         """Go on from another offset; `KafkaException` _STATE before the first poll."""
         self._check_open()
         reading = self._readings.get((partition.topic, partition.partition))
@@ -229,15 +228,15 @@ class MemoryConsumer:
         reading.next = partition.offset
         reading.eof_told = -1
 
-    def pause(self, partitions: list[TopicPartition]) -> None:
+    def pause(self, partitions: list[KafkaPartition]) -> None:
         """Deliver nothing of these for now."""
         self._set_paused(partitions, True)
 
-    def resume(self, partitions: list[TopicPartition]) -> None:
+    def resume(self, partitions: list[KafkaPartition]) -> None:
         """Deliver these again."""
         self._set_paused(partitions, False)
 
-    def _set_paused(self, partitions: list[TopicPartition], paused: bool) -> None:
+    def _set_paused(self, partitions: list[KafkaPartition], paused: bool) -> None:
         self._check_open()
         for p in partitions:
             reading = self._readings.get((p.topic, p.partition))
@@ -262,9 +261,9 @@ class MemoryConsumer:
         while True:
             self._check_open()
             self._serve_rebalance()
-            with self._log.changed:
+            with self._broker.changed:
                 while not self._rebalance_due():
-                    if not self._log.down:
+                    if not self._broker.down:
                         self._take(found, limit)
                     wait_s = until - time.monotonic()
                     if len(found) >= limit or wait_s <= 0:
@@ -272,7 +271,7 @@ class MemoryConsumer:
                     if self._member is not None:
                         self._member.last_poll_s = time.monotonic()
                         wait_s = min(wait_s, _GROUP_CHECK_S)
-                    self._log.changed.wait(None if wait_s == _FOREVER else wait_s)
+                    self._broker.changed.wait(None if wait_s == _FOREVER else wait_s)
             # A member that can't pass the barrier yet still obeys its time-out.
             if found and time.monotonic() >= until:
                 return found
@@ -283,7 +282,7 @@ class MemoryConsumer:
             if reading.paused or reading.stopped:
                 continue
             reading.started = True
-            partition = self._log.find_partition(*key)
+            partition = self._broker.find_partition(*key)
             if partition is None:
                 if not reading.missing_told:
                     reading.missing_told = True
@@ -332,12 +331,12 @@ class MemoryConsumer:
     def _resolve(self, key: Partition, reading: _Reading) -> bool:
         # Makes `next` an offset that lies in the partition; False where auto.offset.reset=error
         # leaves none. A partition that does not exist (yet) stays unresolved.
-        partition = self._log.find_partition(*key)
+        partition = self._broker.find_partition(*key)
         if partition is None or partition.start <= reading.next <= partition.end:
             return True
         offset: int | None = reading.next
         if offset in (OFFSET_STORED, OFFSET_INVALID):
-            committed = self._log.group(self._group).offsets.get(key)
+            committed = self._broker.group(self._group).offsets.get(key)
             offset = committed.offset if committed else self._reset
         for _ in range(2):
             if offset == OFFSET_BEGINNING:
@@ -352,21 +351,21 @@ class MemoryConsumer:
 
     # ---- offsets
 
-    def position(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    def position(self, partitions: list[KafkaPartition]) -> list[KafkaPartition]:
         """Offset after the last record delivered; `OFFSET_INVALID` before the first."""
         self._check_open()
         found = ((p, self._readings.get((p.topic, p.partition))) for p in partitions)
         return [
-            TopicPartition(p.topic, p.partition, r.position if r else OFFSET_INVALID)
+            KafkaPartition(p.topic, p.partition, r.position if r else OFFSET_INVALID)
             for p, r in found
         ]
 
     def commit(
         self,
         message: Message | None = None,
-        offsets: list[TopicPartition] | None = None,
+        offsets: list[KafkaPartition] | None = None,
         asynchronous: bool = True,
-    ) -> list[TopicPartition] | None:
+    ) -> list[KafkaPartition] | None:
         """Commit a record's successor, these offsets, or the positions.
 
         Raises:
@@ -378,10 +377,10 @@ class MemoryConsumer:
             assert topic is not None
             assert partition is not None
             assert offset is not None
-            offsets = [TopicPartition(topic, partition, offset + 1)]
+            offsets = [KafkaPartition(topic, partition, offset + 1)]
         elif offsets is None:
             offsets = [
-                TopicPartition(t, p, r.position)
+                KafkaPartition(t, p, r.position)
                 for (t, p), r in self._readings.items()
                 if r.position >= 0
             ]
@@ -392,17 +391,17 @@ class MemoryConsumer:
         except KafkaException as error:
             if not asynchronous:
                 raise
-            _log.warning("commit_failed group=%s error=%s", self._group, error)
+            _LOG.warning("commit_failed group=%s error=%s", self._group, error)
         return None if asynchronous else offsets
 
     def _commit_quietly(self) -> None:
         if any(r.position >= 0 for r in self._readings.values()):
             self.commit(asynchronous=True)
 
-    def _store(self, offsets: list[TopicPartition], timeout_s: float) -> None:
-        with self._log.changed:
+    def _store(self, offsets: list[KafkaPartition], timeout_s: float) -> None:
+        with self._broker.changed:
             self._wait_available(timeout_s)
-            group = self._log.group(self._group)
+            group = self._broker.group(self._group)
             if self._member is None:
                 # Kafka takes offsets of a non-member only while the group is empty.
                 if group.members:
@@ -410,61 +409,61 @@ class MemoryConsumer:
             elif self._member.expelled:
                 raise _exception(KafkaError.UNKNOWN_MEMBER_ID, "Commit failed: Unknown member")
             for p in offsets:
-                if self._log.find_partition(p.topic, p.partition) is None:
+                if self._broker.find_partition(p.topic, p.partition) is None:
                     raise _exception(KafkaError.UNKNOWN_TOPIC_OR_PART, "Commit failed")
-                if len(p.metadata or "") > _METADATA_MAX_CHARS:
+                if len(p.metadata or "") > METADATA_MAX_CHARS:
                     raise _exception(KafkaError.OFFSET_METADATA_TOO_LARGE, "Commit failed")
             for p in offsets:
                 group.offsets[p.topic, p.partition] = GroupOffset(p.offset, p.metadata or "")
 
     def committed(
-        self, partitions: list[TopicPartition], timeout: float = -1
-    ) -> list[TopicPartition]:
+        self, partitions: list[KafkaPartition], timeout: float = -1
+    ) -> list[KafkaPartition]:
         """Committed offsets with their metadata; `OFFSET_INVALID` where there is none."""
         self._check_open()
-        with self._log.changed:
+        with self._broker.changed:
             self._wait_available(timeout)
-            offsets = self._log.group(self._group).offsets
+            offsets = self._broker.group(self._group).offsets
             found = ((p, offsets.get((p.topic, p.partition))) for p in partitions)
             return [
-                TopicPartition(p.topic, p.partition, o.offset, metadata=o.metadata or None)
+                KafkaPartition(p.topic, p.partition, o.offset, metadata=o.metadata or None)
                 if o
-                else TopicPartition(p.topic, p.partition)
+                else KafkaPartition(p.topic, p.partition)
                 for p, o in found
             ]
 
     def get_watermark_offsets(
-        self, partition: TopicPartition, timeout: float = -1, cached: bool = False
+        self, partition: KafkaPartition, timeout: float = -1, cached: bool = False
     ) -> tuple[int, int]:
         """First offset and the one after the last."""
         self._check_open()
-        with self._log.changed:
+        with self._broker.changed:
             if not cached:
                 self._wait_available(timeout)
             found = self._known(partition)
             return found.start, found.end
 
     def offsets_for_times(
-        self, partitions: list[TopicPartition], timeout: float = -1
-    ) -> list[TopicPartition]:
+        self, partitions: list[KafkaPartition], timeout: float = -1
+    ) -> list[KafkaPartition]:
         """Per partition, the first offset at or after the timestamp in `offset` (ms), or -1.
 
         The timestamps -1 and -2 ask for the end and the start, as in Kafka's protocol.
         """
         self._check_open()
-        with self._log.changed:
+        with self._broker.changed:
             self._wait_available(timeout)
             return [
-                TopicPartition(p.topic, p.partition, _offset_at(self._known(p), p.offset))
+                KafkaPartition(p.topic, p.partition, _offset_at(self._known(p), p.offset))
                 for p in partitions
             ]
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Metadata of one topic or of all."""
         self._check_open()
-        with self._log.changed:
+        with self._broker.changed:
             self._wait_available(timeout)
-            return self._log.metadata(topic)
+            return self._broker.metadata(topic)
 
     def close(self) -> None:
         """Give partitions back, leave the group; any other call fails from then on."""
@@ -476,14 +475,14 @@ class MemoryConsumer:
         self._readings = {}
         self._closed = True
 
-    def _known(self, partition: TopicPartition) -> MemoryPartition:
-        found = self._log.find_partition(partition.topic, partition.partition)
+    def _known(self, partition: KafkaPartition) -> MemoryPartition:
+        found = self._broker.find_partition(partition.topic, partition.partition)
         if found is None:
             raise _exception(KafkaError._UNKNOWN_PARTITION, "Local: Unknown partition")
         return found
 
     def _wait_available(self, timeout_s: float) -> None:
-        if not self._log.wait_available(timeout_s):
+        if not self._broker.wait_available(timeout_s):
             raise _exception(KafkaError._TIMED_OUT, "Local: Timed out")
 
     def _check_open(self) -> None:

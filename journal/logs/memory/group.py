@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from .log import GroupOffset
+from ..interface import GroupOffset
 
 Partition = tuple[str, int]
 

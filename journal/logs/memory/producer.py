@@ -11,17 +11,12 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException, Message
 
-from .log import DeliveryCallback, Headers
-
-if TYPE_CHECKING:
-    from .memory_log import MemoryLog
-
-Record = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...] | None, int]
-"""(key, value, headers or None, timestamp in ms): what a log in memory keeps of a record."""
+from ..interface import DeliveryCallback, Headers
+from .broker import MemoryBroker, Pending
 
 _QUEUE_MAX: Final = 100_000
 _MESSAGE_MAX_BYTES: Final = 1_000_000
@@ -54,34 +49,11 @@ _HASHES: Final[Mapping[str, tuple[Callable[[bytes], int], bool]]] = {
 }
 
 
-class Pending:
-    """A record on its way from `produce` to its delivery report."""
-
-    __slots__ = ("callback", "deadline_s", "partition", "producer", "record", "reported", "topic")
-
-    def __init__(
-        self,
-        producer: MemoryProducer,
-        topic: str,
-        partition: int,
-        record: Record,
-        callback: DeliveryCallback | None,
-    ) -> None:
-        self.producer = producer
-        self.topic = topic
-        self.partition = partition
-        self.record = record
-        self.callback = callback
-        self.deadline_s = 0.0
-        """Monotonic clock; set only when the record has to wait for its place."""
-        self.reported = False
-
-
 class MemoryProducer:
-    """`LogProducer` of a `MemoryLog`; safe from any thread."""
+    """`LogProducer` of a log in memory; safe from any thread."""
 
-    def __init__(self, log: MemoryLog, config: Mapping[str, Any]) -> None:
-        self._log = log
+    def __init__(self, broker: MemoryBroker, config: Mapping[str, Any]) -> None:
+        self._broker = broker
         self._queue_max = int(config.get("queue.buffering.max.messages", _QUEUE_MAX))
         self._message_max_bytes = int(config.get("message.max.bytes", _MESSAGE_MAX_BYTES))
         timeout = config.get("message.timeout.ms", config.get("delivery.timeout.ms", _TIMEOUT_MS))
@@ -125,17 +97,17 @@ class MemoryProducer:
         if headers:
             pairs = headers.items() if isinstance(headers, dict) else headers
             kept = tuple((k, v.encode() if isinstance(v, str) else v) for k, v in pairs)
-        with self._log.changed:
+        with self._broker.changed:
             if self._count >= self._queue_max:
                 raise BufferError("Local: Queue full")
             if partition < 0:
                 partition = self._choose(topic, key)
             self._count += 1
-            record = (key, value, kept, timestamp or self._log.now_ms())
-            self._log.submit(Pending(self, topic, partition, record, on_delivery))
+            record = (key, value, kept, timestamp or self._broker.now_ms())
+            self._broker.submit(Pending(self, topic, partition, record, on_delivery))
 
     def _choose(self, topic: str, key: bytes | None) -> int:
-        count = self._log.partition_count(topic)
+        count = self._broker.partition_count(topic)
         hashing, hashes_empty = _HASHES.get(self._partitioner, (None, False))
         if hashing and key is not None and (key or hashes_empty):
             return hashing(key) % max(count, 1)
@@ -161,13 +133,13 @@ class MemoryProducer:
     def _expire(self) -> None:
         now = time.monotonic()
         for pending in [p for p in self._unplaced.values() if p.deadline_s <= now]:
-            self._log.give_up(pending)
+            self._broker.give_up(pending)
             self.report(pending, KafkaError._MSG_TIMED_OUT, -1001)
 
     def poll(self, timeout: float = -1) -> int:
         """Serve callbacks; waits up to `timeout` seconds for the first (below 0: for ever)."""
         until = float("inf") if timeout < 0 else time.monotonic() + timeout
-        with self._log.changed:
+        with self._broker.changed:
             self._await_report(until)
         return self._serve()
 
@@ -175,7 +147,7 @@ class MemoryProducer:
         """Serve callbacks until none is left or `timeout` seconds passed; how many are left."""
         until = float("inf") if timeout < 0 else time.monotonic() + timeout
         while self._count:
-            with self._log.changed:
+            with self._broker.changed:
                 self._await_report(until)
             if not self._serve() and time.monotonic() >= until:
                 break
@@ -190,7 +162,7 @@ class MemoryProducer:
                 return
             first = min((p.deadline_s for p in self._unplaced.values()), default=float("inf"))
             wait_s = min(wait_s, max(first - time.monotonic(), 0))
-            self._log.changed.wait(None if wait_s == float("inf") else wait_s)
+            self._broker.changed.wait(None if wait_s == float("inf") else wait_s)
 
     def _serve(self) -> int:
         # Callbacks run without the lock: they may produce, or ask the log. One that raises ends
@@ -201,7 +173,7 @@ class MemoryProducer:
                 pending, code, offset = self._reports.popleft()
             except IndexError:  # another thread polls too
                 break
-            with self._log.changed:
+            with self._broker.changed:
                 self._count -= 1
             served += 1
             if pending.callback is None:
@@ -223,15 +195,15 @@ class MemoryProducer:
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
         """Fail what has no place yet; a record held back by a test counts as in flight."""
         del blocking  # nothing here takes time
-        with self._log.changed:
+        with self._broker.changed:
             for pending in list(self._unplaced.values()):
-                if not self._log.is_queued(pending):
+                if not self._broker.is_queued(pending):
                     if in_flight:
                         self.report(pending, KafkaError._PURGE_INFLIGHT, -1001)
                 elif in_queue:
-                    self._log.give_up(pending)
+                    self._broker.give_up(pending)
                     self.report(pending, KafkaError._PURGE_QUEUE, -1001)
-            self._log.changed.notify_all()
+            self._broker.changed.notify_all()
 
     def close(self) -> bool:
         """Flush; True as confluent-kafka's."""
