@@ -1,1 +1,15 @@
+"""The coordinator: decides each transaction by one append to the journal partition that it owns.
 
+    protocol/    what clients and coordinators say to each other, and its form on the wire
+    core/        the state machine of one journal partition, and its tenure; pure
+    client/      how producers, consumers and operators find and ask the owner of a partition
+    membership/  which coordinators there are, who is presumed dead, who serves what
+    runtime/     one journal partition served or followed: the core, the journal, the writers
+    server/      streams of clients, topic knowledge, metrics, the retention guard
+    ownership    joins membership and runtimes: planned moves, and leaving
+    service      the process; `embedded` runs one on a thread, `ready` tells that one serves
+    tasks        tasks whose failure ends the process
+
+Imports `journal` alone. Producers and consumers import `client` and `protocol`, and nothing else
+of it. Never touches the records of a transaction: it writes markers, and reads its own journal.
+"""

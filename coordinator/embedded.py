@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final, Self
 
 from ..journal.errors import CoordinatorNotAvailableError, LogtxError
-from ..journal.log import Log
+from ..journal.logs.interface import Log
 from .service import Coordinator, CoordinatorConfig, serve
 
 START_TIMEOUT_S: Final = 60.0

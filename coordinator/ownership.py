@@ -4,7 +4,7 @@ What `Members` knows of the others comes from `Peers`, and from the OWNER record
 reads. Here it is brought together, and decided upon by `balance.py`: whom to call, what to give
 away for an even spread or when leaving.
 
-Source: seed 001, "Transaction coordinator".
+Source: Transactional Messaging in Kafka, "Transaction coordinator".
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from functools import partial
 from typing import Final
 
 from ..journal.errors import CoordinatorLoadingError, JournalTopicError, LogtxError
-from ..journal.log import Log
-from .balance import Gift, Member, farewell, gift
-from .members import Members
-from .peers import Peers
-from .runtime import PartitionRuntime, Serving
-from .tail import Batch, Tail
-from .vital import vital
+from ..journal.logs.interface import Log
+from .membership.balance import Gift, Member, farewell, gift
+from .membership.members import Members
+from .membership.peers import Peers
+from .runtime.partition import PartitionRuntime, Role
+from .runtime.tail import Batch, Tail
+from .tasks import essential_task
 
 _LOG = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ GIVE_FAILED_S: Final = 2.0
 LEAVE_S: Final = 5.0
 """Bound of giving everything away; what is left is found by the others when this process ends."""
 POLL_S: Final = 0.01
-_DOING: Final = (Serving.SERVING, Serving.GIVING)
+_DOING: Final = (Role.SERVING, Role.GIVING)
 
 
 class Ownership:
@@ -80,7 +80,7 @@ class Ownership:
 
     def me(self) -> Member:
         """This coordinator as the others are told of it."""
-        serving = (r for r in self._runtimes.values() if r.status in _DOING)
+        serving = (r for r in self._runtimes.values() if r.role in _DOING)
         ready = (p for p, r in self._runtimes.items() if r.is_ready)
         return Member(
             nonce=self._nonce,
@@ -95,7 +95,7 @@ class Ownership:
         """Let the partitions be followed, and served as their turn comes."""
         for runtime in self._runtimes.values():
             runtime.start()
-        self._balancing = vital(self._balance(), "balance")
+        self._balancing = essential_task(self._balance(), "balance")
 
     def changed(self) -> None:
         """Something that decisions are made upon is not as it was."""
@@ -126,13 +126,13 @@ class Ownership:
         if runtime is not None:
             runtime.feed(batch)
 
-    async def _take_over(self, partition: int, epoch: int, end: int) -> str:
+    async def _take_over(self, partition: int, epoch: int, end: int) -> str | None:
         runtime = self._runtimes.get(partition)
         if runtime is None or self._leaving:
             return "it is shutting down"
         return await runtime.take_over(epoch, end)
 
-    # ---- planned moves ---------------------------------------------------------------------
+    # ---- planned moves --------------------------------------------------------------------------
 
     async def _balance(self) -> None:
         while True:
@@ -202,9 +202,9 @@ class Ownership:
         return failed
 
     def _is_served(self, runtime: PartitionRuntime) -> bool:
-        if runtime.status is Serving.SERVING:
+        if runtime.role is Role.SERVING:
             return True
-        if runtime.status is not Serving.STANDBY:
+        if runtime.role is not Role.STANDBY:
             return False
         reached = self.members.reached(time.monotonic())
         return any(m.owned.get(runtime.partition) == runtime.epoch for m in reached)

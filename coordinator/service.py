@@ -17,29 +17,29 @@ import grpc
 
 from ..journal.collector import collect_seldom
 from ..journal.errors import ConfigError, LogtxError
-from ..journal.log import Log, TopicInfo
-from ..journal.open import open_log
-from . import commands as c
-from . import coordinator_pb2_grpc as pb_grpc
-from . import peers_pb2_grpc
-from .appender import Appender
-from .bindings import GroupBindings
-from .counters import Counters
-from .decision import ShardConfig
-from .housekeeping import HousekeepingConfig
-from .markers import MarkerWriter
-from .metrics import CoordinatorCollector, MetricsServer, Reader
-from .offsets_log import OffsetsWriter
-from .own_topics import prepare_topics
+from ..journal.logs.interface import Log, TopicInfo
+from ..journal.logs.open import open_log
+from .core.decision import ShardConfig
+from .core.shard import Shard
+from .membership import peers_pb2_grpc
 from .ownership import Ownership
+from .protocol import commands
+from .protocol import coordinator_pb2_grpc as pb_grpc
 from .ready import READY
-from .retention import RetentionConfig, RetentionGuard
-from .runtime import TICK_S, PartitionRuntime, Serving
-from .shard import Shard
-from .shell import Services
-from .streams import SERVER_OPTIONS, STREAMS_AND_CALLS_MAX, StreamLimits, Streams
-from .topics import TopicRegistry
-from .vital import Failures, vital
+from .runtime.appender import Appender
+from .runtime.counters import CoordinatorCounters
+from .runtime.housekeeping import HousekeepingConfig
+from .runtime.internal_topics import prepare_topics
+from .runtime.markers import MarkerWriter
+from .runtime.offsets_topic import OffsetsWriter
+from .runtime.partition import TICK_S, PartitionRuntime, Role
+from .runtime.services import Services
+from .server.bindings import GroupBindings
+from .server.metrics import CoordinatorCollector, MetricsServer, Reader
+from .server.retention import RetentionConfig, RetentionGuard
+from .server.streams import SERVER_OPTIONS, STREAMS_AND_CALLS_MAX, StreamLimits, Streams
+from .server.topics import TopicRegistry
+from .tasks import Failures, essential_task
 
 SWITCH_S: Final = 0.0005
 """How long a thread with an acknowledgement of librdkafka's waits for the event loop, which holds
@@ -62,13 +62,8 @@ class CoordinatorConfig:
     """Partitions of the journal topic, if it must be created; fixed from then on."""
     replication_factor: int = -1
     """Of logtx's own topics; -1 is the broker's default."""
-    max_timeout_ms: int = 900_000
-    session_grace_ms: int = 3_000
-    """How long after its socket closed a producer may come back before its work is aborted."""
-    reload_grace_ms: int = 10_000
-    max_open_transactions_per_producer: int = 10_000
-    max_open_transactions: int = 100_000
-    """In each journal partition, of all producers together."""
+    limits: ShardConfig = field(default_factory=ShardConfig)
+    """Of transactions and sessions, in each journal partition."""
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     """When a transaction is ended whose data the broker is about to delete."""
     housekeeping: HousekeepingConfig = field(default_factory=HousekeepingConfig)
@@ -106,13 +101,13 @@ class Coordinator:
         self._runtimes: dict[int, PartitionRuntime] = {}
         self._topics = TopicRegistry(self._log)
         self._bindings = GroupBindings(self._log)
-        self._counters = Counters()
+        self._counters = CoordinatorCounters()
         self._metrics: MetricsServer | None = None
         self._streams = Streams(
             self._runtimes,
             self._topics,
             self._bindings,
-            StreamLimits.for_open_transactions(config.max_open_transactions_per_producer),
+            StreamLimits.for_open_transactions(config.limits.max_open_transactions_per_producer),
             self._counters,
         )
         self._server: Any = None
@@ -171,8 +166,8 @@ class Coordinator:
         if self._config.advertised is not None:
             await ownership.peers.check_own_address(self.address)
         ownership.start()
-        self._ticker = vital(self._tick(), "ticks")
-        self._guarding = vital(self._guard.run(), "retention")
+        self._ticker = essential_task(self._tick(), "ticks")
+        self._guarding = essential_task(self._guard.run(), "retention")
         if self._config.metrics_listen is not None:
             self._metrics = self._serve_metrics(self._config.metrics_listen, services)
 
@@ -195,21 +190,14 @@ class Coordinator:
             topics=self._topics.facts,
             counters=self._counters,
             who_answers=ownership.peers.who_answers,
-            changed=ownership.changed,
+            membership_changed=ownership.changed,
             close_session=self._streams.close_session,
             close_sessions=self._streams.close_sessions,
         )
 
     def _make_runtimes(self, services: Services) -> None:
-        shard_config = ShardConfig(
-            max_timeout_ms=self._config.max_timeout_ms,
-            session_grace_ms=self._config.session_grace_ms,
-            reload_grace_ms=self._config.reload_grace_ms,
-            max_open_per_producer=self._config.max_open_transactions_per_producer,
-            max_open=self._config.max_open_transactions,
-        )
         for partition in range(services.partition_count):
-            runtime = PartitionRuntime(partition, services, shard_config)
+            runtime = PartitionRuntime(partition, services, self._config.limits)
             self._runtimes[partition] = runtime
 
     async def wait_serving(self, timeout_s: float = 60) -> Mapping[int, LogtxError]:
@@ -264,9 +252,9 @@ class Coordinator:
         return MetricsServer(listen, CoordinatorCollector(reader, self._log, loop))
 
     def _served(self) -> list[Shard]:
-        return [r.shard for r in self._runtimes.values() if r.status is Serving.SERVING]
+        return [r.shard for r in self._runtimes.values() if r.role is Role.SERVING]
 
-    def _abort(self, command: c.AbortTransaction) -> None:
+    def _abort(self, command: commands.AbortTransaction) -> None:
         self._runtimes[command.txid.partition].submit(command, _nobody_waits)
 
     async def _tick(self) -> None:
@@ -276,7 +264,7 @@ class Coordinator:
                 runtime.tick()
 
 
-def _nobody_waits(_reply: c.Reply) -> None:
+def _nobody_waits(_reply: commands.Reply) -> None:
     """For a command that the coordinator asks itself, again and again until it took effect."""
 
 

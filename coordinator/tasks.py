@@ -1,4 +1,4 @@
-"""Tasks without which a coordinator is none: the end of one ends the process.
+"""Tasks that the coordinator cannot run without: if one fails, the process exits.
 
 An exception that nobody expected is a bug, and what it leaves behind is not to be trusted. A
 coordinator that answers its peers and serves nothing is worse than none, for the others leave its
@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 
-def vital(coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+def essential_task(coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
     """A task that may be cancelled or return, but not fail: that is `Failures`' to hear."""
     task = asyncio.create_task(coroutine, name=name)
     task.add_done_callback(_raise)
@@ -27,7 +27,7 @@ def _raise(task: asyncio.Task[None]) -> None:
 
 
 def raise_on(loop: asyncio.AbstractEventLoop, error: Exception) -> None:
-    """Let `Failures` hear of an exception that ended a thread; called in that thread."""
+    """Lets `Failures` hear of an exception that ended a thread; called in that thread."""
 
     def fail() -> None:
         raise error
@@ -38,10 +38,10 @@ def raise_on(loop: asyncio.AbstractEventLoop, error: Exception) -> None:
 
 
 class Failures:
-    """Waits for the first exception of a vital task, or of a callback, on one event loop."""
+    """Waits for the first exception of an essential task, or of a callback, on one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on; what a client's stream comes to is logged only."""
+        """Listens from now on. An exception of one client's stream is only logged."""
         self.first: asyncio.Future[None] = loop.create_future()
         """Done with the exception."""
         loop.set_exception_handler(self._handle)

@@ -1,6 +1,6 @@
 """What operators ask coordinators, over every journal partition or one; behind `logtx txn|keys`.
 
-Source: seed 004, "Admin API & CLI".
+Source: Transaction keys, "Admin API & CLI".
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from ..journal.state import State
-from ..journal.txid import TxId
-from .commands import (
+from ...journal.state import State
+from ...journal.txid import TxId
+from ..protocol.commands import (
     AbortTransaction,
     DeleteKey,
     Done,

@@ -8,8 +8,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
-from . import coordinator_pb2 as pb
-from . import coordinator_pb2_grpc as pb_grpc
+from ..protocol import coordinator_pb2 as pb
+from ..protocol import coordinator_pb2_grpc as pb_grpc
 
 CHANNEL_OPTIONS: Final = (
     # A coordinator that was stopped, not killed, is noticed by these pings alone.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from ..journal.errors import (
+from ...journal.errors import (
     BrokerError,
     CoordinatorNotAvailableError,
     UnknownTopicError,
 )
-from ..journal.log import Log
-from ..journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, journal_partition_of
-from .checkpoint import Checkpoint
+from ...journal.logs.interface import Log
+from ...journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, journal_partition_of
+from ..protocol.checkpoint import Checkpoint
 
 PAUSE_S: Final = 0.1
 LOOK_TIMEOUT_S: Final = 1.0

@@ -14,17 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from ..journal.errors import (
+from ...journal.errors import (
     CoordinatorNotAvailableError,
     LogtxError,
     NotCoordinatorError,
     RetriableError,
 )
-from . import coordinator_pb2 as pb
-from .checkpoint import Checkpoint
-from .commands import Connected
+from ..protocol import coordinator_pb2 as pb
+from ..protocol.checkpoint import Checkpoint
+from ..protocol.commands import Connected
+from ..protocol.replies import decode_reply
 from .pursuit import Pursuit
-from .wire import decode_reply
 
 
 class Stream(Protocol):
@@ -142,7 +142,7 @@ class Finder(Generic[S]):
                 daemon=True,
             ).start()
 
-    # ---- on threads of their own, and what came of it on the finder's -------------------------
+    # ---- on threads of their own, and what came of it on the finder's ---------------------------
 
     def _run_look_up(self, pursuit: Pursuit) -> None:
         hint: Checkpoint | None = None

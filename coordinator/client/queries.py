@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import grpc
 
-from ..journal.control import TopicPartition
-from ..journal.errors import (
+from ...journal.control import TopicPartition
+from ...journal.errors import (
     CoordinatorNotAvailableError,
     GroupBoundError,
     LogtxError,
@@ -21,10 +21,10 @@ from ..journal.errors import (
     RetriableError,
     SessionClosedError,
 )
-from ..journal.log import Log
-from ..journal.txid import TxId
-from . import coordinator_pb2 as pb
-from .commands import (
+from ...journal.logs.interface import Log
+from ...journal.txid import TxId
+from ..protocol import coordinator_pb2 as pb
+from ..protocol.commands import (
     AddPartitions,
     BindGroup,
     Binding,
@@ -38,9 +38,10 @@ from .commands import (
     Outcome,
     Reply,
 )
+from ..protocol.replies import decode_reply
+from ..protocol.requests import encode_request
 from .connection import open_channel, stub_of
 from .discovery import Discovery
-from .wire import decode_reply, encode_request
 
 PAUSE_MIN_S: Final = 0.02
 PAUSE_MAX_S: Final = 0.5
@@ -201,7 +202,7 @@ class CoordinatorQueries:
         line = self._line(address)
         request = pb.CallRequest(
             partition=partition,
-            request=encode_request(1, command, partition),
+            request=encode_request(1, command),
             partition_count=self._discovery.partition_count(deadline_s),
         )
         try:

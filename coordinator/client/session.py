@@ -6,7 +6,8 @@ ask when), resumes the session with the same generation and nonce, and sends wha
 again, in order; every request is idempotent, so that is safe. `CoordinatorQueries` asks single
 questions without a session.
 
-Source: seed 001, "Failure cases" (time-outs: the producer retries with the same TxId).
+Source: Transactional Messaging in Kafka, "Failure cases" (time-outs: the producer retries with the
+same TxId).
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from ..journal.control import BranchRange, TopicPartition
-from ..journal.errors import (
+from ...journal.control import BranchRange, TopicPartition
+from ...journal.errors import (
     CoordinatorBusyError,
     CoordinatorLoadingError,
     CoordinatorNotAvailableError,
@@ -33,55 +34,29 @@ from ..journal.errors import (
     SessionClosedError,
     TooManyTransactionsError,
 )
-from ..journal.log import Log
-from ..journal.records import OffsetStep
-from ..journal.state import State
-from ..journal.txid import TxId
-from . import coordinator_pb2 as pb
-from .checkpoint import Checkpoint
-from .commands import (
+from ...journal.logs.interface import Log
+from ...journal.records.types import OffsetStep
+from ...journal.txid import TxId
+from ..protocol import coordinator_pb2 as pb
+from ..protocol.checkpoint import Checkpoint
+from ..protocol.commands import (
     Action,
     AddOffsets,
     AddPartitions,
-    Began,
     Begin,
-    Binding,
-    Claimed,
     Command,
     Connect,
     Connected,
-    Done,
     End,
     GetOutcome,
-    GroupOffsets,
-    Outcome,
     Reply,
-    Session,
-    TransactionInfo,
+    SessionId,
 )
+from ..protocol.replies import decode_reply
+from ..protocol.requests import encode_request
 from .connection import REQUEST_MAX_BYTES, Connection
 from .discovery import Discovery
 from .finder import Finder, Found
-from .queries import CoordinatorQueries
-from .wire import decode_reply, encode_request
-
-__all__ = [
-    "Action",
-    "Began",
-    "Binding",
-    "Claimed",
-    "Connected",
-    "CoordinatorClient",
-    "CoordinatorQueries",
-    "Done",
-    "GroupOffsets",
-    "OnReply",
-    "Outcome",
-    "Reply",
-    "State",
-    "TransactionInfo",
-]
-
 
 REFUSED_PAUSE_MIN_S: Final = 0.02
 REFUSED_PAUSE_MAX_S: Final = 0.5
@@ -98,10 +73,24 @@ _LATER: Final = (CoordinatorBusyError, TooManyTransactionsError)
 """Answers that nothing was done, for want of room: sent again on this stream after a pause."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """Whose session it is."""
+
+    producer_id: str
+    """The producer's stable name."""
+    transaction_group: str = "default"
+    """Maps to a journal partition."""
+    generation: int | None = None
+    """The fencing epoch, if the application manages it; None: the coordinator assigns it."""
+    timeout_s: float = 30.0
+    """Bound of every request, reconnects included."""
+
+
 @dataclass(slots=True)
 class _Request:
-    make: Callable[[int, int], Command]
-    """From the request id, and the lowest id not answered yet, to the command."""
+    command: Command
+    """What a `Begin` says of answers that came is filled in when it is sent."""
     on_reply: OnReply
     deadline_s: float
     sent: bool = False
@@ -121,29 +110,23 @@ class CoordinatorClient:
     def __init__(
         self,
         log: Log,
+        options: SessionOptions,
         *,
-        producer_id: str,
-        transaction_group: str = "default",
-        generation: int | None = None,
-        timeout_s: float = 30.0,
         on_closed: Callable[[LogtxError], None] | None = None,
     ) -> None:
         """Nothing is connected before `connect`.
 
         Args:
             log: how to find the coordinator.
-            producer_id: the producer's stable name.
-            transaction_group: maps to a journal partition.
-            generation: the fencing epoch, if the application manages it; else assigned.
-            timeout_s: bound of every request, reconnects included.
+            options: whose session it is.
             on_closed: called once if the session ends for good (fenced, double start).
         """
         self._log = log
-        self._group = transaction_group
-        self._producer_id = producer_id
-        self._generation = generation
+        self._group = options.transaction_group
+        self._producer_id = options.producer_id
+        self._generation = options.generation
         self._nonce = random.SystemRandom().getrandbits(63)
-        self._timeout_s = timeout_s
+        self._timeout_s = options.timeout_s
         self._on_closed = on_closed
         self._discovery = Discovery(log)
         self._partition: int | None = None
@@ -162,13 +145,13 @@ class CoordinatorClient:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
-    # ---- what producers call ---------------------------------------------------------------
+    # ---- what producers call --------------------------------------------------------------------
 
     @property
-    def session(self) -> Session:
+    def session(self) -> SessionId:
         """Who this client is, once connected."""
         assert self._connected is not None, "connect() first"
-        return Session(self._producer_id, self._connected.generation, self._nonce)
+        return SessionId(self._producer_id, self._connected.generation, self._nonce)
 
     def connect(self) -> Connected:
         """Open the session; fences whoever used the producer id before, and aborts its work.
@@ -203,18 +186,14 @@ class CoordinatorClient:
         partitions: Iterable[TopicPartition] = (),
     ) -> None:
         """Open a transaction; replies `Began`."""
-        named = tuple(partitions)
-
-        def command(request_id: int, answered_below: int) -> Command:
-            return Begin(
-                session=self.session,
-                request_id=request_id,
-                answered_below=answered_below,
-                timeout_ms=timeout_ms,
-                partitions=named,
-            )
-
-        self._submit(command, on_reply)
+        begin = Begin(
+            session=self.session,
+            request_id=0,
+            answered_below=0,
+            timeout_ms=timeout_ms,
+            partitions=tuple(partitions),
+        )
+        self._submit(begin, on_reply)
 
     def add_partitions(
         self, txid: TxId, first_offsets: Mapping[TopicPartition, int], on_reply: OnReply
@@ -226,14 +205,14 @@ class CoordinatorClient:
             session=self.session,
             first_offsets=first_offsets,
         )
-        self._submit(lambda _id, _below: command, on_reply)
+        self._submit(command, on_reply)
 
     def add_offsets(
         self, txid: TxId, group: str, steps: Sequence[OffsetStep], on_reply: OnReply
     ) -> None:
         """Make input offsets part of the transaction; replies `Done`."""
         command = AddOffsets(session=self.session, txid=txid, group=group, steps=tuple(steps))
-        self._submit(lambda _id, _below: command, on_reply)
+        self._submit(command, on_reply)
 
     def end(
         self,
@@ -244,11 +223,11 @@ class CoordinatorClient:
     ) -> None:
         """Commit or abort; replies `Outcome`, which for a commit means that it is decided."""
         command = End(session=self.session, txid=txid, action=action, writes=dict(writes))
-        self._submit(lambda _id, _below: command, on_reply)
+        self._submit(command, on_reply)
 
     def outcome(self, txid: TxId, on_reply: OnReply) -> None:
         """Ask for a transaction's state; replies `Outcome`."""
-        self._submit(lambda _id, _below: GetOutcome(txid=txid), on_reply)
+        self._submit(GetOutcome(txid=txid), on_reply)
 
     def close(self) -> None:
         """End the session; what is open is aborted after the coordinator's grace."""
@@ -257,10 +236,10 @@ class CoordinatorClient:
             self._thread.join(JOIN_S)
         self._fail_all(SessionClosedError("the client was closed"))
 
-    # ---- requests --------------------------------------------------------------------------
+    # ---- requests -------------------------------------------------------------------------------
 
-    def _submit(self, make: Callable[[int, int], Command], on_reply: OnReply) -> None:
-        request = _Request(make, on_reply, time.monotonic() + self._timeout_s)
+    def _submit(self, command: Command, on_reply: OnReply) -> None:
+        request = _Request(command, on_reply, time.monotonic() + self._timeout_s)
         with self._lock:
             failure = self._failure
             if failure is None and self._closing.is_set():
@@ -278,11 +257,12 @@ class CoordinatorClient:
         """The request as it leaves; None if it is answered already, for it can't be sent."""
         request_id, request = item
         request.sent = True
-        with self._lock:
-            # Answers come in any order; dict order makes the first one left the oldest.
-            answered_below = min(next(iter(self._requests), request_id), request_id)
-        command = request.make(request_id, answered_below)
-        wire = encode_request(request_id, command, self._partition or 0)
+        wire = encode_request(request_id, request.command)
+        if isinstance(request.command, Begin):
+            with self._lock:
+                # Answers come in any order; dict order makes the first one left the oldest.
+                oldest = next(iter(self._requests), request_id)
+            wire.begin.answered_below = min(oldest, request_id)
         if wire.ByteSize() > REQUEST_MAX_BYTES:
             refusal = RequestTooLargeError(
                 f"the request takes {wire.ByteSize()} bytes, and {REQUEST_MAX_BYTES} are allowed;"
@@ -364,7 +344,7 @@ class CoordinatorClient:
         if stream is not None:
             stream.close()
 
-    # ---- the stream ------------------------------------------------------------------------
+    # ---- the stream -----------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -383,7 +363,8 @@ class CoordinatorClient:
         connect = Connect(
             producer_id=self._producer_id, nonce=self._nonce, generation=self._generation
         )
-        request = encode_request(0, connect, self._partition or 0)
+        request = encode_request(0, connect)
+        request.connect.partition = self._partition or 0
         request.connect.partition_count = self._partition_count
         return Connection(address, request, self._encode)
 

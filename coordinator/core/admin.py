@@ -3,7 +3,7 @@
 Reads a shard's state and changes none of it. Answers come a page at a time, so that none is too
 large for one message, and no question holds up the event loop for long.
 
-Source: seed 004, "Admin API & CLI".
+Source: Transaction keys, "Admin API & CLI".
 """
 
 from __future__ import annotations
@@ -13,56 +13,56 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-from ..journal.errors import UnknownKeyError
-from ..journal.keys import is_key_name
-from ..journal.txid import TxId
-from . import commands as c
+from ...journal.errors import UnknownKeyError
+from ...journal.keys import is_key_name
+from ...journal.txid import TxId
+from ..protocol import commands
 from .decision import Instant
-from .metadata import Producer, Transaction, TransactionMetadataStore
-from .producers import Producers
+from .producers import ProducerMetadata, Producers
+from .transactions import TransactionMetadata, TransactionMetadataStore
 
 _WEIGHT_MAX: Final = 10_000
 """Data partitions in one answer; a transaction may have very many of them."""
 
 
-Question: TypeAlias = c.ListTransactions | c.ListKeys | c.GetKey
+Question: TypeAlias = commands.ListTransactions | commands.ListKeys | commands.GetKey
 
 
 def answer(
     question: Question, producers: Producers, store: TransactionMetadataStore, now: Instant
-) -> c.Reply:
+) -> commands.Reply:
     """Answer what an operator asks.
 
     Raises:
         UnknownKeyError: there is no such transaction key.
     """
     match question:
-        case c.ListTransactions():
+        case commands.ListTransactions():
             return list_transactions(store, question, now)
-        case c.ListKeys():
+        case commands.ListKeys():
             return list_keys(producers, store, question, now)
-        case c.GetKey():
+        case commands.GetKey():
             return get_key(producers, store, question, now)
 
 
 def list_transactions(
-    store: TransactionMetadataStore, command: c.ListTransactions, now: Instant
-) -> c.Transactions:
+    store: TransactionMetadataStore, command: commands.ListTransactions, now: Instant
+) -> commands.Transactions:
     """One page of unfinished transactions, in the order of their TxIds."""
-    found: list[c.TransactionInfo] = []
+    found: list[commands.TransactionInfo] = []
     weight = 0
     for transaction in _matching(store, command, now):
         weight += 1 + len(transaction.partitions)
-        full = len(found) >= min(max(command.limit, 1), c.PAGE_MAX) or weight > _WEIGHT_MAX
+        full = len(found) >= min(max(command.limit, 1), commands.PAGE_MAX) or weight > _WEIGHT_MAX
         if found and full:
-            return c.Transactions(tuple(found), more=True)
+            return commands.Transactions(tuple(found), more=True)
         found.append(_info(transaction, now))
-    return c.Transactions(tuple(found))
+    return commands.Transactions(tuple(found))
 
 
 def _matching(
-    store: TransactionMetadataStore, command: c.ListTransactions, now: Instant
-) -> Iterator[Transaction]:
+    store: TransactionMetadataStore, command: commands.ListTransactions, now: Instant
+) -> Iterator[TransactionMetadata]:
     for transaction in store:
         if (
             transaction.begin > command.after
@@ -74,8 +74,8 @@ def _matching(
             yield transaction
 
 
-def _info(transaction: Transaction, now: Instant) -> c.TransactionInfo:
-    return c.TransactionInfo(
+def _info(transaction: TransactionMetadata, now: Instant) -> commands.TransactionInfo:
+    return commands.TransactionInfo(
         txid=transaction.txid,
         state=transaction.state,
         producer_id=transaction.producer_id,
@@ -95,20 +95,20 @@ def live_keys(producers: Producers) -> Iterator[str]:
 
 
 def list_keys(
-    producers: Producers, store: TransactionMetadataStore, command: c.ListKeys, now: Instant
-) -> c.Keys:
+    producers: Producers, store: TransactionMetadataStore, command: commands.ListKeys, now: Instant
+) -> commands.Keys:
     """One page of transaction keys by name."""
-    limit = min(max(command.limit, 1), c.PAGE_MAX)
+    limit = min(max(command.limit, 1), commands.PAGE_MAX)
     left = (name for name in live_keys(producers) if name > command.after)
     names = heapq.nsmallest(limit + 1, left)
     unfinished = _unfinished(store)
     keys = (_key(n, producers[n], unfinished.get(n, []), now) for n in names[:limit])
-    return c.Keys(tuple(keys), more=len(names) > limit)
+    return commands.Keys(tuple(keys), more=len(names) > limit)
 
 
 def get_key(
-    producers: Producers, store: TransactionMetadataStore, command: c.GetKey, now: Instant
-) -> c.KeyInfo:
+    producers: Producers, store: TransactionMetadataStore, command: commands.GetKey, now: Instant
+) -> commands.KeyInfo:
     """One transaction key.
 
     Raises:
@@ -128,9 +128,11 @@ def _unfinished(store: TransactionMetadataStore) -> dict[str, list[TxId]]:
     return by_key
 
 
-def _key(name: str, producer: Producer, transactions: list[TxId], now: Instant) -> c.KeyInfo:
+def _key(
+    name: str, producer: ProducerMetadata, transactions: list[TxId], now: Instant
+) -> commands.KeyInfo:
     since_ms = producer.connected_ms
-    return c.KeyInfo(
+    return commands.KeyInfo(
         name=name,
         epoch=producer.generation,
         connected_ms=since_ms,

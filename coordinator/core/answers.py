@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..journal.errors import (
+from ...journal.errors import (
     LogtxError,
     NotSupportedError,
     ProducerFencedError,
@@ -12,8 +12,8 @@ from ..journal.errors import (
     UnknownTopicError,
     UnknownTransactionError,
 )
-from ..journal.state import State
-from . import commands as c
+from ...journal.state import State
+from ..protocol import commands
 
 
 def is_fact(error: LogtxError) -> bool:
@@ -30,22 +30,24 @@ def is_fact(error: LogtxError) -> bool:
     )
 
 
-def answer_fate(command: c.Command, outcome: c.Outcome) -> c.Reply:
+def answer_fate(command: commands.Command, outcome: commands.Outcome) -> commands.Reply:
     """Answer a command about a transaction that only the journal remembers.
 
     The shard knows whatever is unfinished. So an unfinished fate is that of the void BEGIN of a
     replaced coordinator, whose TxId nobody was told: never begun, and never aborted.
     """
     if not outcome.state.finished:
-        outcome = c.Outcome(outcome.txid, State.UNKNOWN)
+        outcome = commands.Outcome(outcome.txid, State.UNKNOWN)
     txid, state = outcome.txid, outcome.state
-    if isinstance(command, c.GetOutcome):
+    if isinstance(command, commands.GetOutcome):
         return outcome
     if state is State.UNKNOWN:
         return UnknownTransactionError(f"no transaction {txid} is known")
-    if isinstance(command, c.End) and state.commits == (command.action is c.Action.COMMIT):
+    if isinstance(command, commands.End) and state.commits == (
+        command.action is commands.Action.COMMIT
+    ):
         return outcome
-    if isinstance(command, c.AbortTransaction) and state.aborts:
+    if isinstance(command, commands.AbortTransaction) and state.aborts:
         return outcome
     if state.commits:
         return TransactionCommittedError(f"transaction {txid} is committed")

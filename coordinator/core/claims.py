@@ -8,11 +8,12 @@ nobody; and steps of an older claim are refused before the transaction does any 
 Numbers are journal offsets, so claims only rise. An unconditional claim always wins. A consumer
 that goes back to what is committed makes a *conditional* one: it holds only if nobody claimed
 since. So a zombie that wakes up does not fence its successor, and that the zombie, back and forth
-(TRAPS 29).
+(trap 29).
 
 Pure state: `decide` and `check` read it, `replay` alone changes it.
 
-Source: seed 001, "Producer IDs and state groups" (fencing of the input state).
+Source: Transactional Messaging in Kafka, "Producer IDs and state groups" (fencing of the input
+state).
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from ..journal.control import TopicPartition
-from ..journal.errors import ClaimFencedError, NotSupportedError, RequestTooLargeError
-from ..journal.records import Claim, OffsetStep, SnapshotClaim
-from .commands import ClaimOffsets
+from ...journal.control import TopicPartition
+from ...journal.errors import ClaimFencedError, NotSupportedError, RequestTooLargeError
+from ...journal.records.types import Claim, OffsetStep, SnapshotClaim
+from ..protocol.commands import ClaimOffsets
 
 CLAIMED_MAX: Final = 10_000
 """Partitions of one consumer group whose claims are remembered: as many as its IOV has room for."""

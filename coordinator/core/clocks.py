@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 
 from .decision import Instant, ShardConfig
-from .metadata import Transaction
+from .transactions import TransactionMetadata
 
 
 class Clocks:
@@ -18,14 +18,14 @@ class Clocks:
     def __init__(self, config: ShardConfig) -> None:
         """Nothing runs."""
         self._config = config
-        self._unstarted: list[Transaction] = []
+        self._unstarted: list[TransactionMetadata] = []
         self._deadlines: list[tuple[int, int]] = []
         """Heap of (monotonic ms, BEGIN)."""
         self._detached: dict[str, int] = {}
         self._graces: list[tuple[int, str]] = []
         """Heap of (monotonic ms, producer id); void unless `_detached` says the same."""
 
-    def begin(self, transaction: Transaction) -> None:
+    def begin(self, transaction: TransactionMetadata) -> None:
         """A transaction began; its timeout runs from the next `start`."""
         self._unstarted.append(transaction)
 
@@ -35,7 +35,7 @@ class Clocks:
             self._expire_at(now.monotonic_ms + transaction.timeout_ms, transaction)
         self._unstarted.clear()
 
-    def reload(self, transactions: list[Transaction], now: Instant) -> None:
+    def reload(self, transactions: list[TransactionMetadata], now: Instant) -> None:
         """Start over: these are open in a journal that was just loaded, their producers away."""
         self._unstarted.clear()
         grace_ms = self._config.reload_grace_ms
@@ -73,7 +73,7 @@ class Clocks:
         """Nothing is left of the producer that `given_up` named."""
         heapq.heappop(self._graces)
 
-    def _expire_at(self, deadline_ms: int, transaction: Transaction) -> None:
+    def _expire_at(self, deadline_ms: int, transaction: TransactionMetadata) -> None:
         heapq.heappush(self._deadlines, (deadline_ms, transaction.begin))
 
     def _give_up_at(self, deadline_ms: int, producer_id: str) -> None:

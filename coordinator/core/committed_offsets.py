@@ -1,7 +1,8 @@
 """Committed input offset vectors (IOVs) of consumer groups, moved by compare-and-set alone.
 
-Pure state. Source: seed 001, "Producer IDs and state groups"; DESIGN.md calls the result
-"offsets with outputs": no gap and no overlap, whoever commits.
+Pure state. The result: what a group has consumed has no gap and no overlap, whoever commits.
+
+Source: Transactional Messaging in Kafka, "Producer IDs and state groups".
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, TypeVar
 
-from ..journal.control import TopicPartition
-from ..journal.errors import ConsumerError, OffsetsPendingError, RequestTooLargeError
-from ..journal.position import Place, Position
-from ..journal.records import OffsetStep
-from ..journal.txid import TxId
-from .commands import GroupOffsets
-from .metadata import Transaction
+from ...journal.control import TopicPartition
+from ...journal.errors import ConsumerError, OffsetsPendingError, RequestTooLargeError
+from ...journal.position import Place, Position
+from ...journal.records.types import OffsetStep
+from ...journal.txid import TxId
+from ..protocol.commands import GroupOffsets
+from .transactions import TransactionMetadata
 
 IOV_MAX_BYTES: Final = 900_000
 """One consumer group's IOV in a record of `__transaction_offsets`: below Kafka's limit of 1 MiB."""
@@ -31,7 +32,7 @@ _SEQUENCE_BYTES: Final = 52
 K = TypeVar("K")
 
 
-class Verdict(Enum):
+class StepsVerdict(Enum):
     """Whether a transaction's input offsets may take effect now."""
 
     EQUAL = auto()
@@ -93,11 +94,13 @@ class CommittedOffsets:
         return {begin for p in partitions for begin in state.held.get(p, ())}
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None) -> GroupOffsets:
-        """A group's IOV, of some partitions or all.
+        """Returns a group's IOV, of some partitions or all.
+
+        Source: Transactional Messaging in Kafka, "Producer IDs and state groups" (an offset fetch
+        of a group with a pending transaction is an error).
 
         Raises:
-            OffsetsPendingError: a pending transaction may still move one of them. (Seed 001,
-                "Producer IDs and state groups": an offset fetch of such a group is an error.)
+            OffsetsPendingError: a pending transaction may still move one of them.
         """
         state = self._groups.get(group)
         if state is None:
@@ -132,7 +135,7 @@ class CommittedOffsets:
             state.put((topic, partition), to)
         state.last_commit, state.commit_sequence = last_commit, sequence
 
-    def restore_held(self, transaction: Transaction) -> None:
+    def restore_held(self, transaction: TransactionMetadata) -> None:
         """An open transaction of a snapshot would move its offsets."""
         for group, sent in transaction.steps.items():
             state = self._groups.setdefault(group, _Group())
@@ -141,7 +144,7 @@ class CommittedOffsets:
                 state.held.setdefault(partition, set()).add(transaction.begin)
                 state.to_come.setdefault((partition, place), set()).add(transaction.begin)
 
-    def release(self, transaction: Transaction) -> None:
+    def release(self, transaction: TransactionMetadata) -> None:
         """A transaction is decided and holds its offsets no longer."""
         for group, steps in transaction.steps.items():
             state = self._groups[group]
@@ -152,7 +155,9 @@ class CommittedOffsets:
             if state.last_commit is None and not state.held:
                 del self._groups[group]  # Nobody ever committed: names would pile up.
 
-    def evaluate(self, transaction: Transaction, open_now: Mapping[int, Transaction]) -> Verdict:
+    def evaluate(
+        self, transaction: TransactionMetadata, open_now: Mapping[int, TransactionMetadata]
+    ) -> StepsVerdict:
         """Compare each step's `from` with what is committed.
 
         A commit waits only for a lower TxId of its own producer, so there are no cycles, and no
@@ -162,7 +167,7 @@ class CommittedOffsets:
             transaction: the one to commit.
             open_now: undecided transactions of the same producer.
         """
-        verdict = Verdict.EQUAL
+        verdict = StepsVerdict.EQUAL
         for group, steps in transaction.offsets.items():
             state = self._groups[group]
             for partition, step in steps.items():
@@ -178,11 +183,11 @@ class CommittedOffsets:
                     and open_now[begin].offsets[group][partition].to.place == place
                     for begin in earlier
                 ):
-                    return Verdict.CONFLICT
-                verdict = Verdict.WAIT
+                    return StepsVerdict.CONFLICT
+                verdict = StepsVerdict.WAIT
         return verdict
 
-    def check_fits(self, transaction: Transaction) -> None:
+    def check_fits(self, transaction: TransactionMetadata) -> None:
         """Refuse a commit whose IOV `__transaction_offsets` would not take, while it is undecided.
 
         Raises:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from typing import Final
 
-from ..journal.control import BranchRange, TopicPartition
-from ..journal.errors import RequestTooLargeError, UnknownTopicError
-from ..journal.records import DataPartition, PartitionWrites
+from ...journal.control import BranchRange, TopicPartition
+from ...journal.errors import RequestTooLargeError, UnknownTopicError
+from ...journal.records.types import DataPartition, PartitionWrites
 from .decision import TopicFacts
 
 BRANCH_MARKER_BYTES: Final = 40

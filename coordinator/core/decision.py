@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..journal.errors import LogtxError
-from ..journal.records import JournalRecord
-from ..journal.txid import TxId
-from ..journal.value import value
-from .commands import GroupOffsets, Reply
-from .metadata import Transaction
+from ...journal.errors import LogtxError
+from ...journal.records.types import JournalRecord
+from ...journal.txid import TxId
+from ...journal.value import value
+from ..protocol.commands import GroupOffsets, Reply
+from .transactions import TransactionMetadata
 
 
 @value(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class ShardConfig:
     """How long after its socket closed a producer may come back before its work is aborted."""
     reload_grace_ms: int = 10_000
     """The same after this coordinator started, when every socket is closed."""
-    max_open_per_producer: int = 10_000
+    max_open_transactions_per_producer: int = 10_000
     """Transactions that one producer may have open."""
-    max_open: int = 100_000
+    max_open_transactions: int = 100_000
     """Transactions that may be open in the journal partition."""
     max_waiting_bytes: int = 32 * 1024 * 1024
     """Commits of one producer that may wait for another's input offsets: half of what its stream
@@ -56,7 +56,7 @@ class TopicFacts:
 class WriteMarkers:
     """Effect: the decision is durable; write its markers, then say `finish`."""
 
-    transaction: Transaction
+    transaction: TransactionMetadata
 
 
 @value(frozen=True, slots=True)
@@ -74,6 +74,16 @@ Ref = Any
 """The caller's own token for a request; given back with its reply."""
 
 
+@value(frozen=True, slots=True)
+class Fenced:
+    """A session that loses its producer to a newer one, or to the deletion of its key."""
+
+    producer_id: str
+    nonce: int
+    error: LogtxError
+    """What the session is closed with."""
+
+
 @value(frozen=True, slots=True, kw_only=True)
 class Decision:
     """What follows from a command."""
@@ -82,7 +92,7 @@ class Decision:
     replies: tuple[tuple[Ref, Reply], ...] = ()
     fresh: bool = False
     """The replies could be stale if this coordinator was replaced: ask for the journal's end."""
-    close: tuple[tuple[str, int, LogtxError], ...] = ()
-    """Sessions (producer id, nonce) to close, and why."""
+    fenced: tuple[Fenced, ...] = ()
+    """Sessions to close."""
     look_up: TxId | None = None
     """The answer lies in the journal only: find its fate, then ask `answer_fate`."""

@@ -7,30 +7,52 @@ Fencing stands on the PRODUCER records alone, so it survives the coordinator. A 
 rises. An equal one with the same session nonce is an honest re-attach, though the coordinator may
 take the former socket, half open, for alive; with another nonce it is a double start.
 
-Source: seed 001, "Transaction flow" (fencing); seed 004, "Key Concepts".
+Source: Transactional Messaging in Kafka, "Transaction flow" (fencing); Transaction keys, "Key
+Concepts".
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from ..journal.errors import (
+from ...journal.errors import (
     ConcurrentTransactionsError,
     ConfigError,
     DoubleStartError,
     ExpiredTransactionError,
     LogtxError,
     NotAllowedError,
+    NotSupportedError,
     ProducerFencedError,
     SessionClosedError,
+    TooManyTransactionsError,
     UnknownKeyError,
 )
-from ..journal.keys import FIRST_EPOCH, TransactionKey, is_key_name
-from ..journal.records import AbortReason, Begin, ProducerRecord
-from . import commands as c
-from .decision import Instant
-from .metadata import Producer, Transaction
+from ...journal.keys import FIRST_EPOCH, TransactionKey, is_key_name
+from ...journal.records.types import AbortReason, Begin, ProducerRecord
+from ..protocol import commands
+from .decision import Fenced, Instant, ShardConfig
+from .transactions import TransactionMetadata
+
+
+@dataclass(slots=True, kw_only=True)
+class ProducerMetadata:
+    """A producer's generation and what it has open."""
+
+    generation: int
+    nonce: int
+    owner: str
+    voided: bool = False
+    """Nobody may use this generation any more: a double start, or a transaction key deleted."""
+    connected_ms: int = 0
+    """When its session first connected: wall clock, milliseconds since 1970; 0 = unknown."""
+    begins: dict[int, int] = field(default_factory=dict)
+    """Request id of a BEGIN of this session → its offset, until the client has the answer."""
+    answered_below: int = 0
+    """The client of this session has the answers of its requests below this number."""
+    open: dict[int, TransactionMetadata] = field(default_factory=dict)
+    """Its undecided transactions by BEGIN, of older generations too until they are aborted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,22 +62,22 @@ class Admission:
     generation: int = -1
     refusal: LogtxError | None = None
     records: tuple[ProducerRecord, ...] = ()
-    close: tuple[tuple[str, int, LogtxError], ...] = ()
-    """Sessions (producer id, nonce) to close, and why."""
+    fenced: tuple[Fenced, ...] = ()
+    """Sessions to close."""
     fresh: bool = False
     """The answer could be stale if this coordinator was replaced."""
 
 
-class Producers(dict[str, Producer]):
+class Producers(dict[str, ProducerMetadata]):
     """Every producer that the journal partition has heard of, by its id."""
 
-    # ---- what the journal says -------------------------------------------------------------
+    # ---- what the journal says ------------------------------------------------------------------
 
     def replay(self, record: ProducerRecord) -> list[tuple[int, AbortReason]]:
         """Apply a PRODUCER record; returns the BEGINs of what it fences, to be aborted."""
         producer = self.get(record.producer_id)
         if producer is None:
-            producer = Producer(
+            producer = ProducerMetadata(
                 generation=record.generation, nonce=record.session_nonce, owner=record.owner
             )
             self[record.producer_id] = producer
@@ -67,7 +89,7 @@ class Producers(dict[str, Producer]):
         producer.connected_ms = record.connected_ms
         return list(self.fenced(producer.open.values())) if producer.open else []
 
-    def replay_begin(self, record: Begin, transaction: Transaction) -> None:
+    def replay_begin(self, record: Begin, transaction: TransactionMetadata) -> None:
         """A producer began a transaction."""
         producer = self[record.producer_id]
         producer.open[transaction.begin] = transaction
@@ -79,11 +101,13 @@ class Producers(dict[str, Producer]):
                 del begins[request_id]
         begins[record.request_id] = transaction.begin
 
-    def replay_decided(self, transaction: Transaction) -> None:
+    def replay_decided(self, transaction: TransactionMetadata) -> None:
         """A transaction is not open any more."""
         self[transaction.producer_id].open.pop(transaction.begin, None)
 
-    def fenced(self, still_open: Iterable[Transaction]) -> Iterator[tuple[int, AbortReason]]:
+    def fenced(
+        self, still_open: Iterable[TransactionMetadata]
+    ) -> Iterator[tuple[int, AbortReason]]:
         """Those of `still_open` whose generation may not go on, and why."""
         for transaction in still_open:
             producer = self[transaction.producer_id]
@@ -94,9 +118,9 @@ class Producers(dict[str, Producer]):
             elif transaction.generation < producer.generation:
                 yield transaction.begin, AbortReason.FENCED
 
-    # ---- what clients ask ------------------------------------------------------------------
+    # ---- what clients ask -----------------------------------------------------------------------
 
-    def admit(self, command: c.Connect, now: Instant) -> Admission:
+    def admit(self, command: commands.Connect, now: Instant) -> Admission:
         """Decide who may speak for a producer id from now on.
 
         Raises:
@@ -126,7 +150,10 @@ class Producers(dict[str, Producer]):
 
     @staticmethod
     def _admitted(
-        command: c.Connect, generation: int, now: Instant, fences: Producer | None = None
+        command: commands.Connect,
+        generation: int,
+        now: Instant,
+        fences: ProducerMetadata | None = None,
     ) -> Admission:
         name = command.producer_id
         record = ProducerRecord(
@@ -148,11 +175,11 @@ class Producers(dict[str, Producer]):
             if is_key_name(name)
             else ProducerFencedError(f"producer {name!r} was replaced by generation {generation}")
         )
-        close = ((name, fences.nonce, error),)
-        return Admission(generation=generation, records=(record,), close=close)
+        fenced = (Fenced(name, fences.nonce, error),)
+        return Admission(generation=generation, records=(record,), fenced=fenced)
 
-    def _admit_key(self, command: c.Connect, now: Instant) -> Admission:
-        """Source: seed 004, "High-Level Design"; the epoch there is the generation here."""
+    def _admit_key(self, command: commands.Connect, now: Instant) -> Admission:
+        """Source: Transaction keys, "High-Level Design"; the epoch there is the generation here."""
         name, nonce = command.producer_id, command.nonce
         if TransactionKey.parse(name).owner != command.owner:
             raise ConfigError(f"transaction key {name!r} is not one of owner {command.owner!r}")
@@ -179,7 +206,7 @@ class Producers(dict[str, Producer]):
         return self._admitted(command, epoch + 1, now, fences=producer)
 
     @staticmethod
-    def _double_start(name: str, producer: Producer) -> Admission:
+    def _double_start(name: str, producer: ProducerMetadata) -> Admission:
         error = DoubleStartError(
             f"two producers {name!r} started with generation {producer.generation}: both are"
             f" closed and what they began is aborted; start one of them with a higher generation"
@@ -187,14 +214,14 @@ class Producers(dict[str, Producer]):
         return Admission(
             refusal=error,
             records=() if producer.voided else (_voided(name, producer),),
-            close=((name, producer.nonce, error),),
+            fenced=(Fenced(name, producer.nonce, error),),
         )
 
-    def delete_key(self, command: c.DeleteKey) -> Admission:
+    def delete_key(self, command: commands.DeleteKey) -> Admission:
         """Decide the deletion of a transaction key: its epoch is void, and stays used up.
 
         Were it forgotten, the next client would start again at epoch 0, and an old one of epoch 7
-        would come back as the newer (TRAPS 32).
+        would come back as the newer (trap 32).
 
         Raises:
             UnknownKeyError: nobody ever connected with it.
@@ -208,9 +235,11 @@ class Producers(dict[str, Producer]):
         error = ExpiredTransactionError(
             f"transaction key {name!r} was deleted and its transaction aborted"
         )
-        return Admission(records=(_voided(name, producer),), close=((name, producer.nonce, error),))
+        return Admission(
+            records=(_voided(name, producer),), fenced=(Fenced(name, producer.nonce, error),)
+        )
 
-    def require(self, session: c.Session) -> Producer:
+    def require(self, session: commands.SessionId) -> ProducerMetadata:
         """The producer that a session speaks for.
 
         Raises:
@@ -241,7 +270,7 @@ class Producers(dict[str, Producer]):
             f" by generation {producer.generation}"
         )
 
-    def check_may_begin(self, session: c.Session) -> None:
+    def check_may_begin(self, session: commands.SessionId) -> None:
         """Keep a transaction key to one open transaction.
 
         Raises:
@@ -253,7 +282,7 @@ class Producers(dict[str, Producer]):
                 " it before the next one begins"
             )
 
-    def begun(self, command: c.Begin) -> int | None:
+    def begun(self, command: commands.Begin) -> int | None:
         """Offset of the BEGIN that this request was answered by, if it is a retry.
 
         Raises:
@@ -267,7 +296,7 @@ class Producers(dict[str, Producer]):
         return known
 
 
-def _voided(name: str, producer: Producer) -> ProducerRecord:
+def _voided(name: str, producer: ProducerMetadata) -> ProducerRecord:
     return ProducerRecord(
         producer_id=name,
         generation=producer.generation,
@@ -276,3 +305,42 @@ def _voided(name: str, producer: Producer) -> ProducerRecord:
         voided=True,
         connected_ms=producer.connected_ms,
     )
+
+
+def check_room(
+    config: ShardConfig, partition: int, producer: ProducerMetadata, open_count: int
+) -> None:
+    """Refuse a transaction more than are allowed.
+
+    Args:
+        config: has the limits.
+        partition: of the journal.
+        producer: the one that asks.
+        open_count: transactions that are open in the journal partition, of all producers.
+
+    Raises:
+        TooManyTransactionsError: of this producer, or of all.
+    """
+    if len(producer.open) >= config.max_open_transactions_per_producer:
+        raise TooManyTransactionsError(
+            f"the producer has {len(producer.open)} transactions open, as many as allowed"
+            " (--max-open-transactions-per-producer)"
+        )
+    if open_count >= config.max_open_transactions:
+        raise TooManyTransactionsError(
+            f"{open_count} transactions are open in journal partition {partition}, as many as"
+            " allowed (--max-open-transactions)"
+        )
+
+
+def check_timeout(config: ShardConfig, timeout_ms: int) -> None:
+    """Refuse a transaction that asks for more time than is allowed, or for none.
+
+    Raises:
+        NotSupportedError: it does.
+    """
+    if not 0 < timeout_ms <= config.max_timeout_ms:
+        raise NotSupportedError(
+            f"a timeout of {timeout_ms} ms: this coordinator allows 1 to"
+            f" {config.max_timeout_ms} ms (--max-timeout-ms)"
+        )

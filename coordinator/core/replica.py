@@ -19,15 +19,16 @@ follows; and at B these rules lead back to the truth, whatever void snapshot A w
 
 Once it has read up to an end that was asked for after it began, B was met: it is certain.
 
-Source: seed 001, "Transaction coordinator"; seed 000, "TC Startup".
+Source: Transactional Messaging in Kafka, "Transaction coordinator"; PIP-31, "TC Startup".
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from ..journal.errors import CorruptRecordError, LogtxError
-from ..journal.records import Entry
+from ...journal.errors import CorruptRecordError, LogtxError
+from ...journal.records.snapshots import begins_at
+from ...journal.records.types import Entry
 from .decision import ShardConfig
 from .shard import Shard
 from .snapshot import SnapshotReader
@@ -136,12 +137,12 @@ class Replica:
         found = self._feed_reader(offset, entry)
         if self._reader is not None and self._reader.torn:
             self._reader = None
-        if self._reader is None and SnapshotReader.begins_at(offset, entry):
-            self._reader = SnapshotReader(self.partition, self._config, entry)
+        if self._reader is None and begins_at(offset, entry):
+            self._reader = SnapshotReader(self.partition, self._config, offset, entry)
             found = self._feed_reader(offset, entry)
         if found is not None:
             self._reader = None
-            if self._shard is None or self._shard.snapshot == found.snapshot:
+            if self._shard is None or self._shard.snapshot_offset == found.snapshot_offset:
                 self._shard = found
 
     def _feed_reader(self, offset: int, entry: Entry) -> Shard | None:

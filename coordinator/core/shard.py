@@ -25,8 +25,8 @@ generation and goes on aborting them (`loaded`).
 Volatile state (sessions attached, deadlines, commits that wait) is lost with the process. Losing
 it delays an abort or makes a client ask again; it decides nothing.
 
-Source: seed 001, "Transaction coordinator" and "Transaction flow"; seed 000, "TC Request
-Processing".
+Source: Transactional Messaging in Kafka, "Transaction coordinator" and "Transaction flow"; PIP-31,
+"TC Request Processing".
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from ..journal.control import TopicPartition
-from ..journal.errors import (
+from ...journal.control import TopicPartition
+from ...journal.errors import (
     ClaimFencedError,
     CoordinatorBusyError,
     CorruptRecordError,
@@ -48,9 +48,9 @@ from ..journal.errors import (
     TransactionCommittedError,
     UnknownTransactionError,
 )
-from ..journal.fate import NO_EPOCH, EpochFilter
-from ..journal.keys import is_key_name
-from ..journal.records import (
+from ...journal.keys import is_key_name
+from ...journal.records.fate import NO_EPOCH, EpochFilter
+from ...journal.records.types import (
     UNKNOWN_OFFSET,
     Aborted,
     AbortReason,
@@ -69,28 +69,32 @@ from ..journal.records import (
     ProducerRecord,
     Snapshot,
 )
-from ..journal.state import State
-from ..journal.txid import TxId
+from ...journal.state import State
+from ...journal.txid import TxId
+from ..protocol import commands
 from . import admin
-from . import commands as c
-from .answers import answer_fate, is_fact
+from .answers import is_fact
 from .claims import Claims
 from .clocks import Clocks
-from .data_partitions import added_to, exists, resolve, writes_of
+from .committed_offsets import CommittedOffsets, StepsVerdict
+from .data_partitions import Topics, added_to, exists, resolve, writes_of
 from .decision import (
     Decision,
     Effect,
     Instant,
     Ref,
     ShardConfig,
-    TopicFacts,
     WriteMarkers,
     WriteOffsets,
 )
-from .limits import check_room, check_timeout
-from .metadata import Transaction, TransactionMetadataStore, earlier_starts, merge_steps, why
-from .offsets import CommittedOffsets, Verdict
-from .producers import Producers
+from .producers import Producers, check_room, check_timeout
+from .transactions import (
+    TransactionMetadata,
+    TransactionMetadataStore,
+    because,
+    earlier_starts,
+    merge_steps,
+)
 from .waiting import WaitingCommits
 from .watermark import Watermark
 
@@ -101,9 +105,6 @@ PAST_EPOCHS_MAX: Final = 8
 class Shard:
     """One journal partition: its transactions, producers and committed input offsets."""
 
-    answer_fate = staticmethod(answer_fate)
-    """What follows from `Decision.look_up`."""
-
     def __init__(self, partition: int, config: ShardConfig | None = None) -> None:
         """An empty shard, to be filled by `replay` from the journal's start."""
         self.partition = partition
@@ -113,14 +114,13 @@ class Shard:
         self.past_epochs: list[int] = []
         """The latest epochs before this one, oldest first: their offsets records are cleared."""
         self.next_offset = 0
-        self.snapshot: int | None = None
+        self.snapshot_offset: int | None = None
         """First chunk of the latest complete snapshot among the records replayed."""
         self.transactions = TransactionMetadataStore()
         self.producers = Producers()
         self.offsets = CommittedOffsets()
         self.claims = Claims()
         self.bindings: dict[str, str] = {}
-        self.topics: dict[str, TopicFacts] = {}
         self.watermark = Watermark()
         self._clocks = Clocks(self.config)
         self._to_abort: deque[tuple[int, AbortReason]] = deque()
@@ -128,7 +128,7 @@ class Shard:
         self._unread: dict[int, PrepareCommit] = {}
         """BEGIN → a decision whose writes nobody has read yet, of what is not finished."""
 
-    # ---- what the journal says -------------------------------------------------------------
+    # ---- what the journal says ------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
@@ -185,10 +185,10 @@ class Shard:
                 self.bindings.setdefault(record.group, record.transaction_group)
             case Snapshot(last=True):
                 # Being valid, it proves that its other chunks are.
-                self.snapshot = record.first
+                self.snapshot_offset = record.first
 
     def _replay_begin(self, offset: int, record: Begin) -> None:
-        transaction = Transaction(
+        transaction = TransactionMetadata(
             txid=TxId(self.partition, self.incarnation, offset),
             producer_id=record.producer_id,
             generation=record.generation,
@@ -216,7 +216,7 @@ class Shard:
         if self.watermark.serving:
             self.watermark.emit(offset, WriteMarkers(transaction))
 
-    def _replay_writes(self, transaction: Transaction, record: PrepareCommit) -> None:
+    def _replay_writes(self, transaction: TransactionMetadata, record: PrepareCommit) -> None:
         partitions = [w.partition for w in record.writes]
         self.transactions.add_produced_partitions(record.begin, partitions)
         transaction.branches = {w.partition.key: w.branches for w in record.writes}
@@ -263,7 +263,7 @@ class Shard:
             self.transactions.update_status(record.begin, State.ABORTED, State.ABORTING)
         self.watermark.finished(offset, record.begin)
 
-    def _decide(self, begin: int, state: State, offset: int) -> Transaction:
+    def _decide(self, begin: int, state: State, offset: int) -> TransactionMetadata:
         transaction = self.transactions.update_status(begin, state, State.OPEN)
         transaction.commit_sequence = offset
         self.offsets.release(transaction)
@@ -278,7 +278,7 @@ class Shard:
         epochs: EpochFilter,
         owner: Owner,
         past_epochs: Iterable[int],
-        transactions: Iterable[Transaction],
+        transactions: Iterable[TransactionMetadata],
     ) -> None:
         """Fill in what a snapshot says, everything below `offset` being acknowledged.
 
@@ -333,36 +333,45 @@ class Shard:
         ]
         return [*offsets, *(WriteMarkers(t) for t in redo)]
 
-    # ---- what clients ask ------------------------------------------------------------------
+    # ---- what clients ask -----------------------------------------------------------------------
 
-    def handle(self, command: c.Command, ref: Ref, now: Instant) -> Decision:  # noqa: PLR0912
-        """Decide a command. A refusal is a reply too, and leaves everything as it was."""
+    def handle(  # noqa: PLR0912
+        self, command: commands.Command, ref: Ref, now: Instant, topics: Topics
+    ) -> Decision:
+        """Decide a command. A refusal is a reply too, and leaves everything as it was.
+
+        Args:
+            command: what a client asks.
+            ref: given back with the reply.
+            now: the time.
+            topics: what is known of the data topics that the command names.
+        """
         try:
             match command:
-                case c.Connect():
+                case commands.Connect():
                     return self._handle_connect(command, ref, now)
-                case c.Begin():
-                    return self._handle_begin(command, ref, now)
-                case c.AddPartitions():
-                    return self._handle_add_partitions(command, ref)
-                case c.AddOffsets():
+                case commands.Begin():
+                    return self._handle_begin(command, ref, now, topics)
+                case commands.AddPartitions():
+                    return self._handle_add_partitions(command, ref, topics)
+                case commands.AddOffsets():
                     return self._handle_add_offsets(command, ref)
-                case c.End():
-                    return self._handle_end(command, ref, now)
-                case c.GetOutcome():
+                case commands.End():
+                    return self._handle_end(command, ref, now, topics)
+                case commands.GetOutcome():
                     return self._handle_get_outcome(command, ref)
-                case c.FetchOffsets():
+                case commands.FetchOffsets():
                     reply = self.offsets.fetch(command.group, command.partitions)
                     return Decision(replies=((ref, reply),), fresh=True)
-                case c.ClaimOffsets():
+                case commands.ClaimOffsets():
                     return self._handle_claim(command, ref)
-                case c.BindGroup():
+                case commands.BindGroup():
                     return self._handle_bind(command, ref)
-                case c.AbortTransaction():
+                case commands.AbortTransaction():
                     return self._handle_abort(command, ref, now)
-                case c.DeleteKey():
+                case commands.DeleteKey():
                     return self._handle_delete_key(command, ref)
-                case c.ListTransactions() | c.ListKeys() | c.GetKey():
+                case commands.ListTransactions() | commands.ListKeys() | commands.GetKey():
                     answer = admin.answer(command, self.producers, self.transactions, now)
                     return Decision(replies=((ref, answer),), fresh=True)
         except UnknownTransactionError as error:
@@ -373,16 +382,18 @@ class Shard:
     def _refused(self, refs: tuple[Ref, ...], error: LogtxError) -> Decision:
         return Decision(replies=tuple((r, error) for r in refs), fresh=not is_fact(error))
 
-    def _missing(self, command: c.Command, ref: Ref, error: UnknownTransactionError) -> Decision:
+    def _missing(
+        self, command: commands.Command, ref: Ref, error: UnknownTransactionError
+    ) -> Decision:
         txid: TxId | None = getattr(command, "txid", None)
         mine = (self.partition, self.incarnation)
         if txid is not None and txid.journal == mine and txid.offset < self.next_offset:
             return Decision(look_up=txid, fresh=True)
         return Decision(replies=((ref, error),), fresh=True)
 
-    def _handle_connect(self, command: c.Connect, ref: Ref, now: Instant) -> Decision:
+    def _handle_connect(self, command: commands.Connect, ref: Ref, now: Instant) -> Decision:
         admission = self.producers.admit(command, now)
-        reply = admission.refusal or c.Connected(
+        reply = admission.refusal or commands.Connected(
             generation=admission.generation,
             partition=self.partition,
             incarnation=self.incarnation,
@@ -391,25 +402,27 @@ class Shard:
         return Decision(
             records=admission.records,
             replies=((ref, reply),),
-            close=admission.close,
+            fenced=admission.fenced,
             fresh=admission.fresh,
         )
 
-    def _handle_delete_key(self, command: c.DeleteKey, ref: Ref) -> Decision:
+    def _handle_delete_key(self, command: commands.DeleteKey, ref: Ref) -> Decision:
         deletion = self.producers.delete_key(command)
         return Decision(
             records=deletion.records,
-            replies=((ref, c.Done()),),
-            close=deletion.close,
+            replies=((ref, commands.Done()),),
+            fenced=deletion.fenced,
             fresh=deletion.fresh,
         )
 
-    def _handle_begin(self, command: c.Begin, ref: Ref, now: Instant) -> Decision:
+    def _handle_begin(
+        self, command: commands.Begin, ref: Ref, now: Instant, topics: Topics
+    ) -> Decision:
         session = command.session
         known = self.producers.begun(command)
         if known is not None:
             txid = TxId(self.partition, self.incarnation, known)
-            return Decision(replies=((ref, c.Began(txid)),))
+            return Decision(replies=((ref, commands.Began(txid)),))
         self.producers.check_may_begin(session)
         producer, open_count = self.producers[session.producer_id], self.transactions.open_count
         check_room(self.config, self.partition, producer, open_count)
@@ -422,12 +435,12 @@ class Shard:
             answered_below=command.answered_below,
             timeout_ms=command.timeout_ms,
             started_ms=now.wall_ms,
-            partitions=resolve(self.topics, command.partitions),
+            partitions=resolve(topics, command.partitions),
         )
         txid = TxId(self.partition, self.incarnation, self.next_offset)
-        return Decision(records=(record,), replies=((ref, c.Began(txid)),))
+        return Decision(records=(record,), replies=((ref, commands.Began(txid)),))
 
-    def _require(self, txid: TxId, session: c.Session | None) -> Transaction:
+    def _require(self, txid: TxId, session: commands.SessionId | None) -> TransactionMetadata:
         if txid.journal != (self.partition, self.incarnation):
             raise UnknownTransactionError(f"no transaction {txid} is known here")
         if session is not None and is_key_name(session.producer_id):
@@ -443,74 +456,83 @@ class Shard:
                 )
         return transaction
 
-    def _handle_add_partitions(self, command: c.AddPartitions, ref: Ref) -> Decision:
+    def _handle_add_partitions(
+        self, command: commands.AddPartitions, ref: Ref, topics: Topics
+    ) -> Decision:
         transaction = self._require(command.txid, command.session)
         known, told = transaction.partitions, command.first_offsets
-        resolved = resolve(self.topics, (p for p in command.partitions if p not in known))
+        resolved = resolve(topics, (p for p in command.partitions if p not in known))
         new = (
             *(replace(p, first_offset=told.get(p.key, UNKNOWN_OFFSET)) for p in resolved),
             *earlier_starts(known, told),
         )
         records = (AddPartitions(begin=transaction.begin, partitions=new),) if new else ()
-        return Decision(records=records, replies=((ref, c.Done()),))
+        return Decision(records=records, replies=((ref, commands.Done()),))
 
-    def _handle_add_offsets(self, command: c.AddOffsets, ref: Ref) -> Decision:
+    def _handle_add_offsets(self, command: commands.AddOffsets, ref: Ref) -> Decision:
         transaction = self._require(command.txid, command.session)
         _check_not_doomed(transaction)
         self.claims.check(command.group, command.steps)
         new = merge_steps(transaction, command.group, command.steps)
         record = AddOffsets(begin=transaction.begin, group=command.group, steps=command.steps)
-        return Decision(records=(record,) if new else (), replies=((ref, c.Done()),))
+        return Decision(records=(record,) if new else (), replies=((ref, commands.Done()),))
 
-    def _handle_claim(self, command: c.ClaimOffsets, ref: Ref) -> Decision:
+    def _handle_claim(self, command: commands.ClaimOffsets, ref: Ref) -> Decision:
         partitions = tuple(sorted(set(command.partitions)))
         iov = self.offsets.committed(command.group, partitions)
         known = self.claims.decide(command)
         if known is not None:
             # Whoever claimed since may have an owner that this one does not know of.
-            return Decision(replies=((ref, c.Claimed(known, iov)),), fresh=True)
+            return Decision(replies=((ref, commands.Claimed(known, iov)),), fresh=True)
         record = Claim(group=command.group, claimant=command.claimant, partitions=partitions)
-        return Decision(records=(record,), replies=((ref, c.Claimed(self.next_offset, iov)),))
+        return Decision(
+            records=(record,), replies=((ref, commands.Claimed(self.next_offset, iov)),)
+        )
 
-    def _handle_bind(self, command: c.BindGroup, ref: Ref) -> Decision:
+    def _handle_bind(self, command: commands.BindGroup, ref: Ref) -> Decision:
         bound = self.bindings.get(command.group)
         if bound is not None or command.transaction_group is None:
-            return Decision(replies=((ref, c.Binding(bound)),), fresh=bound is None)
+            return Decision(replies=((ref, commands.Binding(bound)),), fresh=bound is None)
         record = Bind(group=command.group, transaction_group=command.transaction_group)
-        return Decision(records=(record,), replies=((ref, c.Binding(command.transaction_group)),))
+        return Decision(
+            records=(record,), replies=((ref, commands.Binding(command.transaction_group)),)
+        )
 
-    def _handle_get_outcome(self, command: c.GetOutcome, ref: Ref) -> Decision:
+    def _handle_get_outcome(self, command: commands.GetOutcome, ref: Ref) -> Decision:
         if command.txid.journal != (self.partition, self.incarnation):
-            return Decision(replies=((ref, c.Outcome(command.txid, State.UNKNOWN)),), fresh=True)
+            return Decision(
+                replies=((ref, commands.Outcome(command.txid, State.UNKNOWN)),), fresh=True
+            )
         outcome = self.transactions.outcome(command.txid.offset)
         if outcome is None:
             if command.txid.offset >= self.next_offset:
-                outcome = c.Outcome(command.txid, State.UNKNOWN)
+                outcome = commands.Outcome(command.txid, State.UNKNOWN)
                 return Decision(replies=((ref, outcome),), fresh=True)
             return Decision(look_up=command.txid, fresh=True)
         return Decision(replies=((ref, outcome),), fresh=outcome.state is State.OPEN)
 
-    # ---- ending a transaction --------------------------------------------------------------
+    # ---- ending a transaction -------------------------------------------------------------------
 
-    def _handle_end(self, command: c.End, ref: Ref, now: Instant) -> Decision:
-        """Source: seed 000, "CommandEndTxn"; here every request names its TxId."""
-        txid, commit = command.txid, command.action is c.Action.COMMIT
+    def _handle_end(
+        self, command: commands.End, ref: Ref, now: Instant, topics: Topics
+    ) -> Decision:
+        """Source: PIP-31, "CommandEndTxn"; here every request names its TxId."""
+        txid, commit = command.txid, command.action is commands.Action.COMMIT
         if txid.journal == (self.partition, self.incarnation):
             outcome = self.transactions.outcome(txid.offset)
             if outcome and (outcome.state.commits if commit else outcome.state.aborts):
                 return Decision(replies=((ref, outcome),))
         transaction = self._require(txid, command.session)
         if commit:
-            refs = (*self._waiting.refs(transaction.begin), ref)
-            return self._commit(transaction, command, refs, now)
+            return self._commit(transaction, command, now, topics, asked_by=(ref,))
         added = added_to(
-            self.topics,
+            topics,
             transaction.partitions,
-            (p for p in command.writes if exists(self.topics, p)),
+            (p for p in command.writes if exists(topics, p)),
         )
         return self._abort(transaction, AbortReason.REQUESTED, now, ref, added)
 
-    def _handle_abort(self, command: c.AbortTransaction, ref: Ref, now: Instant) -> Decision:
+    def _handle_abort(self, command: commands.AbortTransaction, ref: Ref, now: Instant) -> Decision:
         txid = command.txid
         if txid.journal == (self.partition, self.incarnation):
             outcome = self.transactions.outcome(txid.offset)
@@ -521,38 +543,41 @@ class Shard:
         return self._abort(self._require(txid, None), command.reason, now, ref)
 
     def _commit(
-        self, transaction: Transaction, command: c.End, refs: tuple[Ref, ...], now: Instant
+        self,
+        transaction: TransactionMetadata,
+        command: commands.End,
+        now: Instant,
+        topics: Topics,
+        *,
+        asked_by: tuple[Ref, ...] = (),
     ) -> Decision:
         """Decide a commit, or let it wait: then the decision is empty."""
-        open_now = self.producers[transaction.producer_id].open
+        begin, open_now = transaction.begin, self.producers[transaction.producer_id].open
         verdict = self.offsets.evaluate(transaction, open_now)
-        if verdict is Verdict.WAIT and transaction.doomed is None:
-            if not self._waiting.has_room(
-                transaction.begin, command, refs, self.config.max_waiting_bytes
-            ):
-                busy = CoordinatorBusyError("too many bytes of commits wait for input offsets")
-                return self._refused(refs[-1:], busy)
-            self._waiting.add(transaction.begin, command, refs)
-            return Decision()
-        self._waiting.pop(transaction.begin)
+        if verdict is StepsVerdict.WAIT and transaction.doomed is None:
+            if self._waiting.join(begin, command, asked_by, self.config.max_waiting_bytes):
+                return Decision()
+            busy = CoordinatorBusyError("too many bytes of commits wait for input offsets")
+            return self._refused(asked_by, busy)
+        refs = (*self._waiting.pop(begin), *asked_by)
         try:
             _check_not_doomed(transaction)
-            if verdict is Verdict.CONFLICT:
+            if verdict is StepsVerdict.CONFLICT:
                 raise OffsetsConflictError(
                     f"the input offsets of transaction {transaction.txid} do not continue the"
                     " committed ones; abort, rewind to the committed offsets and redo"
                 )
             self.offsets.check_fits(transaction)
-            writes = writes_of(self.topics, transaction.partitions, command.writes)
+            writes = writes_of(topics, transaction.partitions, command.writes)
         except LogtxError as error:
             return self._refused(refs, error)
-        record = PrepareCommit(begin=transaction.begin, writes=writes, decided_ms=now.wall_ms)
-        outcome = c.Outcome(transaction.txid, State.COMMITTING, self.next_offset)
+        record = PrepareCommit(begin=begin, writes=writes, decided_ms=now.wall_ms)
+        outcome = commands.Outcome(transaction.txid, State.COMMITTING, self.next_offset)
         return Decision(records=(record,), replies=tuple((ref, outcome) for ref in refs))
 
     def _abort(
         self,
-        transaction: Transaction,
+        transaction: TransactionMetadata,
         reason: AbortReason,
         now: Instant,
         asked_by: Ref | None = None,
@@ -565,11 +590,13 @@ class Shard:
             records.append(AddPartitions(begin=transaction.begin, partitions=added))
         records.append(PrepareAbort(begin=transaction.begin, reason=reason, decided_ms=now.wall_ms))
         sequence = self.next_offset + len(records) - 1
-        replies: list[tuple[Ref, c.Reply]] = []
+        replies: list[tuple[Ref, commands.Reply]] = []
         if asked_by is not None:
-            outcome = c.Outcome(transaction.txid, State.ABORTING, sequence)
+            outcome = commands.Outcome(transaction.txid, State.ABORTING, sequence)
             replies.append((asked_by, outcome))
-        error = TransactionAbortedError(f"transaction {transaction.txid} was aborted{why(reason)}")
+        error = TransactionAbortedError(
+            f"transaction {transaction.txid} was aborted{because(reason)}"
+        )
         replies.extend((ref, error) for ref in self._waiting.pop(transaction.begin))
         return Decision(records=tuple(records), replies=tuple(replies))
 
@@ -582,20 +609,24 @@ class Shard:
             return Decision(records=(Committed(begin=begin, gone=gone),))
         return Decision(records=(Aborted(begin=begin, gone=gone),))
 
-    # ---- what time and other decisions bring about -----------------------------------------
+    # ---- what time and other decisions bring about ----------------------------------------------
 
-    def due(self, now: Instant) -> Decision | None:
+    def due(self, now: Instant, topics: Topics) -> Decision | None:
         """The next thing that no client asks for: call it until it returns None.
 
         In this order: transactions of fenced generations, and those whose input was claimed by
-        another consumer, are aborted; commits that waited for an
-        earlier transaction's offsets are decided; transactions past their timeout, then those of
-        producers that went away, are aborted in the order of their deadlines.
+        another consumer, are aborted; commits that waited for an earlier transaction's offsets are
+        decided; transactions past their timeout, then those of producers that went away, are
+        aborted in the order of their deadlines.
+
+        Args:
+            now: the time.
+            topics: what is known of data topics, for commits that waited.
         """
         self._clocks.start(now)
         return (
             self._due_fenced(now)
-            or self._due_waiting(now)
+            or self._due_waiting(now, topics)
             or self._due_expired(now)
             or self._due_detached(now)
         )
@@ -622,9 +653,9 @@ class Shard:
                 return self._abort(transaction, reason, now)
         return None
 
-    def _due_waiting(self, now: Instant) -> Decision | None:
+    def _due_waiting(self, now: Instant, topics: Topics) -> Decision | None:
         for transaction, waiting in self._waiting.woken(self.transactions):
-            decision = self._commit(transaction, waiting.command, waiting.refs, now)
+            decision = self._commit(transaction, waiting.command, now, topics)
             if decision.replies:
                 return decision
         return None
@@ -646,8 +677,8 @@ class Shard:
         return None
 
 
-def _check_not_doomed(transaction: Transaction) -> None:
+def _check_not_doomed(transaction: TransactionMetadata) -> None:
     if transaction.doomed is not None:
         raise ClaimFencedError(
-            f"transaction {transaction.txid} can only be aborted{why(transaction.doomed)}"
+            f"transaction {transaction.txid} can only be aborted{because(transaction.doomed)}"
         )

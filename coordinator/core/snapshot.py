@@ -21,7 +21,8 @@ Chunks are small, so that making one keeps an event loop for milliseconds only. 
 unanswered BEGINs) is spread over as many rows as it takes; its parts came by journal records,
 so each fits into one.
 
-Source: seed 001, "Transaction coordinator" (a checkpoint of its state); seed 000, "TC Startup".
+Source: Transactional Messaging in Kafka, "Transaction coordinator" (a checkpoint of its state);
+PIP-31, "TC Startup".
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final, TypeAlias, TypeVar
 
-from ..journal.collector import collector_paused
-from ..journal.control import TopicPartition
-from ..journal.fate import EpochFilter
-from ..journal.position import Position
-from ..journal.records import (
+from ...journal.collector import collector_paused
+from ...journal.control import TopicPartition
+from ...journal.position import Position
+from ...journal.records.fate import EpochFilter
+from ...journal.records.snapshots import SnapshotCollector
+from ...journal.records.types import (
     DataPartition,
     Entry,
     OffsetStep,
@@ -48,10 +50,11 @@ from ..journal.records import (
     SnapshotTransaction,
     StepIdentity,
 )
-from ..journal.txid import TxId
+from ...journal.txid import TxId
 from .decision import ShardConfig
-from .metadata import Producer, Transaction
+from .producers import ProducerMetadata
 from .shard import Shard
+from .transactions import TransactionMetadata
 
 CHUNK_BYTES: Final = 200_000
 """A chunk is full at this estimate of its size: 1,000 producers, 40 kB, 5 ms."""
@@ -74,7 +77,7 @@ _Row: TypeAlias = (
 )
 
 
-# ---- taking one ------------------------------------------------------------------------------
+# ---- taking one ---------------------------------------------------------------------------------
 
 
 class SnapshotTaker:
@@ -154,7 +157,7 @@ def _rows(shard: Shard) -> _Rows:
     return producers, transactions, groups, bindings, claims
 
 
-def _transaction_row(t: Transaction) -> SnapshotTransaction:
+def _transaction_row(t: TransactionMetadata) -> SnapshotTransaction:
     return SnapshotTransaction(
         begin=t.begin,
         producer_id=t.producer_id,
@@ -287,32 +290,30 @@ def _transaction_bytes(row: SnapshotTransaction) -> int:
     )
 
 
-# ---- reading one back ------------------------------------------------------------------------
+# ---- reading one back ---------------------------------------------------------------------------
 
 
 class SnapshotReader:
     """One snapshot on its way back: from its first chunk to a shard, if it turns out to count."""
 
-    def __init__(self, partition: int, config: ShardConfig, first: Entry) -> None:
+    def __init__(self, partition: int, config: ShardConfig, offset: int, first: Entry) -> None:
         """Nothing is read before `feed`, which takes the first chunk too.
 
         Args:
             partition: of the journal.
             config: for the shard.
-            first: the first chunk, as `begins_at` knows it.
+            offset: of the first chunk, as `begins_at` knows it.
+            first: the first chunk.
         """
-        self.torn = False
-        """Its owner died or lost its place before the last chunk: it never counts."""
         self._partition, self._config = partition, config
-        self._first = first.record
-        self._epochs = EpochFilter(first.epoch, first.incarnation)
+        self._collector = SnapshotCollector(offset, first)
         self._chunks: list[Snapshot] = []
         self._entries: list[tuple[int, Entry]] = []
 
-    @staticmethod
-    def begins_at(offset: int, entry: Entry) -> bool:
-        """Whether this is the first chunk of a snapshot, where its writer predicted it."""
-        return isinstance(entry.record, Snapshot) and entry.record.first == offset
+    @property
+    def torn(self) -> bool:
+        """Its owner died or lost its place before the last chunk: it never counts."""
+        return self._collector.torn
 
     def feed(self, offset: int, entry: Entry) -> Shard | None:
         """Take the next entry, the first chunk too.
@@ -321,16 +322,10 @@ class SnapshotReader:
             The shard as of this entry, if it completes the snapshot.
         """
         self._entries.append((offset, entry))
-        record = entry.record
-        if not self._epochs.accept(offset, entry) or isinstance(record, Owner):
-            self.torn = True
-        elif SnapshotReader.begins_at(offset, entry) and record is not self._first:
-            self.torn = True  # Its owner gave it up and begins another.
-        elif isinstance(record, Snapshot):
-            self._chunks.append(record)
-            if record.last:
-                return self._shard()
-        return None
+        chunk = self._collector.feed(offset, entry)
+        if chunk is not None:
+            self._chunks.append(chunk)
+        return self._shard() if self._collector.complete else None
 
     def _shard(self) -> Shard:
         shard = Shard(self._partition, self._config)
@@ -351,7 +346,7 @@ def _restore(shard: Shard, first: Entry, chunks: Sequence[Snapshot]) -> None:
     for row in chain.from_iterable(c.producers for c in chunks):
         producer = shard.producers.get(row.producer_id)
         if producer is None:
-            producer = shard.producers[row.producer_id] = Producer(
+            producer = shard.producers[row.producer_id] = ProducerMetadata(
                 generation=row.generation,
                 nonce=row.session_nonce,
                 owner=row.owner,
@@ -360,7 +355,7 @@ def _restore(shard: Shard, first: Entry, chunks: Sequence[Snapshot]) -> None:
                 answered_below=row.answered_below,
             )
         producer.begins.update(row.begins)
-    transactions: dict[int, Transaction] = {}
+    transactions: dict[int, TransactionMetadata] = {}
     for part in chain.from_iterable(c.transactions for c in chunks):
         transaction = transactions.get(part.begin)
         if transaction is None:
@@ -377,8 +372,8 @@ def _restore(shard: Shard, first: Entry, chunks: Sequence[Snapshot]) -> None:
     shard.resume(head.first, epochs, owner, head.past_epochs, transactions.values())
 
 
-def _transaction(txid: TxId, row: SnapshotTransaction) -> Transaction:
-    return Transaction(
+def _transaction(txid: TxId, row: SnapshotTransaction) -> TransactionMetadata:
+    return TransactionMetadata(
         txid=txid,
         producer_id=row.producer_id,
         generation=row.generation,
@@ -391,7 +386,7 @@ def _transaction(txid: TxId, row: SnapshotTransaction) -> Transaction:
     )
 
 
-def _add_lists(transaction: Transaction, row: SnapshotTransaction) -> None:
+def _add_lists(transaction: TransactionMetadata, row: SnapshotTransaction) -> None:
     transaction.partitions.update((p.key, p) for p in row.partitions)
     transaction.partitions.update((w.partition.key, w.partition) for w in row.writes)
     transaction.branches = {

@@ -17,7 +17,7 @@ they are acknowledged at exactly those offsets. The rules that make this sound:
 The shell appends, answers and asks; it has the I/O and the clock. Simulation and search run this
 very code with shells of their own.
 
-Source: seed 001, "Transaction coordinator" and "Failure cases".
+Source: Transactional Messaging in Kafka, "Transaction coordinator" and "Failure cases".
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol, TypeAlias
 
-from ..journal.control import TopicPartition
-from ..journal.errors import CoordinatorLoadingError, LogtxError, RequestTooLargeError
-from ..journal.record_codec import encode_entry
-from ..journal.records import Entry, JournalRecord
-from ..journal.txid import TxId
-from ..journal.value import value
-from . import commands as c
-from .decision import Decision, Effect, Instant, Ref, WriteOffsets
+from ...journal.control import TopicPartition
+from ...journal.errors import CoordinatorLoadingError, LogtxError, RequestTooLargeError
+from ...journal.records.codec import encode_entry
+from ...journal.records.types import Entry, JournalRecord
+from ...journal.txid import TxId
+from ...journal.value import value
+from ..protocol import commands
+from .data_partitions import Topics
+from .decision import Decision, Effect, Fenced, Instant, Ref, WriteOffsets
 from .shard import Shard
 from .snapshot import SnapshotTaker
 
@@ -52,11 +53,11 @@ class Shell(Protocol):
     def ask_end(self) -> None:
         """Ask for the journal's end offset; tell `Tenure.end_told`. One question at a time."""
 
-    def answer(self, ref: Ref, reply: c.Reply) -> None:
+    def answer(self, ref: Ref, reply: commands.Reply) -> None:
         """Give a client its reply: once per `Ref`."""
 
-    def look_up(self, ref: Ref, command: c.Command, txid: TxId) -> None:
-        """Answer from a transaction's fate in the journal, by `Shard.answer_fate`."""
+    def look_up(self, ref: Ref, command: commands.Command, txid: TxId) -> None:
+        """Answer from a transaction's fate in the journal, by `answers.answer_fate`."""
 
     def execute(self, effect: Effect) -> None:
         """Write markers or offsets; tell `Tenure.written` when that is durable."""
@@ -71,22 +72,14 @@ class Shell(Protocol):
 @value(frozen=True, slots=True)
 class _Answer:
     ref: Ref
-    reply: c.Reply
+    reply: commands.Reply
 
 
 @value(frozen=True, slots=True)
 class _LookUp:
     ref: Ref
-    command: c.Command
+    command: commands.Command
     txid: TxId
-
-
-@value(frozen=True, slots=True)
-class _Close:
-    # Parked like a reply: were the fencing lost, the one fenced would have left for nothing.
-    producer_id: str
-    nonce: int
-    error: LogtxError
 
 
 @value(frozen=True, slots=True)
@@ -103,12 +96,11 @@ class _GoOn:
 
 @value(frozen=True, slots=True)
 class _Kept:
-    command: c.Command
+    command: commands.Command
     ref: Ref
-    now: Instant
 
 
-_Item: TypeAlias = _Answer | _LookUp | _Close | _Doubt | _GoOn
+_Item: TypeAlias = _Answer | _LookUp | Fenced | _Doubt | _GoOn
 
 
 @value(frozen=True, slots=True)
@@ -135,9 +127,9 @@ class Tenure:
         """Everything below is durable, and this owner's own or read by it."""
         self.truncated_at: int | None = None
         """End of the journal before the broker lost its tail, if that was the surprise."""
-        self.snapshotted = shard.snapshot
+        self.snapshot_offset = shard.snapshot_offset
         """First chunk of the latest snapshot of which every chunk is acknowledged."""
-        self.settling = False
+        self.quiescing = False
         """Whether nothing is decided any more, because another is to go on from here."""
         self._shell = shell
         self._taker: SnapshotTaker | None = None
@@ -157,7 +149,7 @@ class Tenure:
         self._gone: dict[int, tuple[TopicPartition, ...]] = {}
         self._pausing = False
         self._kept: deque[_Kept] = deque()
-        """What came during a pause."""
+        """What came during a pause; decided at the first tick behind it."""
 
     @property
     def in_flight(self) -> int:
@@ -169,39 +161,57 @@ class Tenure:
         """Replies that wait for an append, or for the journal's end."""
         return len(self._parked) + len(self._asked) + len(self._asking)
 
-    def begin(self, now: Instant) -> None:
+    def begin(self, now: Instant, topics: Topics) -> None:
         """Redo what earlier owners may have left undone, and do what is due.
 
         Of very much only the first: the rest by and by, in each `tick`. An owner that said nothing
         before all of it was on its way would be taken for one that does not serve.
         """
         self._execute(self.shard.loaded(now))
-        self.tick(now)
+        self.tick(now, topics)
 
-    def submit(self, command: c.Command, ref: Ref, now: Instant) -> None:
-        """Decide a command now; its reply comes when it may be told."""
+    def submit(self, command: commands.Command, ref: Ref, now: Instant, topics: Topics) -> None:
+        """Decide a command now; its reply comes when it may be told.
+
+        Args:
+            command: what a client asks.
+            ref: given back with the reply.
+            now: the time.
+            topics: what is known of data topics; those that the command names were looked up.
+        """
         assert not self.over, "the caller refuses what comes after the end"
-        assert not self.settling, "the caller keeps what comes while the partition is given away"
-        if self._pausing:
-            self._kept.append(_Kept(command, ref, now))
-            return
-        decision = self.shard.handle(command, ref, now)
+        assert not self.quiescing, "the caller keeps what comes while the partition is given away"
+        if self._pausing or self._kept:
+            self._kept.append(_Kept(command, ref))
+        else:
+            self._decide(command, ref, now, topics)
+        self.tick(now, topics)
+
+    def _decide(self, command: commands.Command, ref: Ref, now: Instant, topics: Topics) -> None:
+        decision = self.shard.handle(command, ref, now, topics)
         self._apply(decision)
         if decision.look_up is not None:
             item = _LookUp(ref, command, decision.look_up)
             self._ask(_Parked(item, self.shard.next_offset))
-        self.tick(now)
 
-    def tick(self, now: Instant) -> None:
-        """Do what time and other decisions have made due."""
+    def tick(self, now: Instant, topics: Topics) -> None:
+        """Decide what was kept during a pause, and do what time and other decisions have made due.
+
+        Args:
+            now: the time.
+            topics: what is known of data topics.
+        """
+        while self._kept and not self._resting:
+            kept = self._kept.popleft()
+            self._decide(kept.command, kept.ref, now, topics)
         self._carry_out()
-        while not self._resting and (decision := self.shard.due(now)) is not None:
+        while not self._resting and (decision := self.shard.due(now, topics)) is not None:
             self._apply(decision)
 
     @property
     def _resting(self) -> bool:
         """Whether nothing is decided, for now or any more."""
-        return self.over or self.settling or self._pausing
+        return self.over or self.quiescing or self._pausing
 
     def pause(self) -> None:
         """Decide nothing until the journal's end says that this still is the owner.
@@ -215,19 +225,16 @@ class Tenure:
 
     def _go_on(self) -> None:
         self._pausing = False
-        if self.settling:
+        if self.quiescing:
             return
         for begin in [b for b, left in self._unwritten.items() if left == 0]:
             self._finish(begin)
-        while self._kept and not self._resting:
-            kept = self._kept.popleft()
-            self.submit(kept.command, kept.ref, kept.now)
 
     def snapshot(self) -> bool:
         """Append the next chunk of a snapshot, or the first of another.
 
-        A snapshot is complete when `snapshotted` says so. Until then nobody may be pointed at it:
-        an append of it may be lost, or what its rows say.
+        A snapshot is complete when `snapshot_offset` says so. Until then nobody may be pointed at
+        it: an append of it may be lost, or what its rows say.
 
         Returns:
             Whether there are further chunks to append.
@@ -245,12 +252,12 @@ class Tenure:
         self._taker, self._snapshot_end = taker, self.shard.next_offset
         return not taker.done
 
-    def settle(self) -> None:
+    def quiesce(self) -> None:
         """Decide nothing more, so that soon nothing is in flight; what is, is still answered.
 
         Whoever goes on writes the markers again that this owner does not finish any more.
         """
-        self.settling = True
+        self.quiescing = True
 
     def doubt(self) -> None:
         """Somebody says that the partition has another owner: look at the journal's end."""
@@ -286,10 +293,10 @@ class Tenure:
             return
         self.acknowledged_end = offset + 1
         if self._taker is not None and self._taker.done and offset + 1 >= self._snapshot_end:
-            self.snapshotted, self._taker = self._taker.first, None
+            self.snapshot_offset, self._taker = self._taker.first, None
         effects = self.shard.acknowledge(offset)
         self._release()
-        if not self.settling:
+        if not self.quiescing:
             self._execute(effects)
 
     def end_told(self, end: int | None, why: str = "") -> None:
@@ -299,8 +306,8 @@ class Tenure:
             end: offset that the next record gets; None if the log did not answer.
             why: what it said then.
         """
-        if self.over or self.settling:
-            # While settling the end may be past the successor's OWNER record: no surprise, and
+        if self.over or self.quiescing:
+            # While quiescing the end may be past the successor's OWNER record: no surprise, and
             # no proof either. Whoever asked is told at the end of the tenure.
             return
         asked, self._asked = self._asked, []
@@ -330,7 +337,7 @@ class Tenure:
             begin: offset of its BEGIN.
             gone: partitions that don't exist any more and got no marker.
         """
-        if self.over or self.settling:
+        if self.over or self.quiescing:
             return
         if gone:
             self._gone[begin] = gone
@@ -353,7 +360,7 @@ class Tenure:
         while self._kept:
             self._shell.answer(self._kept.popleft().ref, error)
 
-    # ---- one decision ----------------------------------------------------------------------
+    # ---- one decision ---------------------------------------------------------------------------
 
     def _apply(self, decision: Decision) -> None:
         shard = self.shard
@@ -369,8 +376,9 @@ class Tenure:
                 self._ask(parked)
             else:
                 self._park(parked)
-        for producer_id, nonce, error in decision.close:
-            self._park(_Parked(_Close(producer_id, nonce, error), shard.next_offset))
+        for fenced in decision.fenced:
+            # Parked like a reply: if the fencing is lost, the session must not have been closed.
+            self._park(_Parked(fenced, shard.next_offset))
 
     def _append(self, records: Sequence[JournalRecord]) -> None:
         """Apply and append what was decided: all of it, or nothing.
@@ -401,11 +409,11 @@ class Tenure:
     def _carry_out(self) -> None:
         # In order, for markers must stand in commit-sequence order.
         for _ in range(EFFECTS_MAX):
-            if not self._todo or self.over or self.settling:
+            if not self._todo or self.over or self.quiescing:
                 return  # Of what is left here, whoever goes on does all again.
             self._shell.execute(self._todo.popleft())
 
-    # ---- replies ---------------------------------------------------------------------------
+    # ---- replies --------------------------------------------------------------------------------
 
     def _park(self, parked: _Parked) -> None:
         self._parked.append(parked)
@@ -433,7 +441,7 @@ class Tenure:
                 self._shell.answer(ref, reply)
             case _LookUp(ref, command, txid):
                 self._shell.look_up(ref, command, txid)
-            case _Close(producer_id, nonce, error):
+            case Fenced(producer_id, nonce, error):
                 self._shell.close_session(producer_id, nonce, error)
             case _GoOn():
                 self._go_on()

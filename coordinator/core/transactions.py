@@ -3,7 +3,7 @@
 Pure state. Updates name the status they expect, so that a request can never move a transaction
 that somebody else moved first.
 
-Source: seed 000, "TransactionMetadataStore".
+Source: PIP-31, "TransactionMetadataStore".
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from ..journal.control import BranchRange, TopicPartition
-from ..journal.errors import (
+from ...journal.control import BranchRange, TopicPartition
+from ...journal.errors import (
     OffsetsConflictError,
     TransactionAbortedError,
     TransactionCommittedError,
     TransactionStateError,
     UnknownTransactionError,
 )
-from ..journal.records import (
+from ...journal.records.types import (
     UNKNOWN_OFFSET,
     AbortReason,
     DataPartition,
     OffsetStep,
     StepIdentity,
 )
-from ..journal.state import VALID_PREVIOUS, State
-from ..journal.txid import TxId
-from .commands import Outcome
+from ...journal.state import VALID_PREVIOUS, State
+from ...journal.txid import TxId
+from ..protocol.commands import Outcome
 
 OUTCOMES_MAX: Final = 100_000
 """Finished transactions whose outcome is held in memory; older ones are read from the journal."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Transaction:
+class TransactionMetadata:
     """What the coordinator knows of one unfinished transaction."""
 
     txid: TxId
@@ -68,25 +68,6 @@ class Transaction:
         return self.txid.offset
 
 
-@dataclass(slots=True, kw_only=True)
-class Producer:
-    """A producer's generation and what it has open."""
-
-    generation: int
-    nonce: int
-    owner: str
-    voided: bool = False
-    """Nobody may use this generation any more: a double start, or a transaction key deleted."""
-    connected_ms: int = 0
-    """When its session first connected: wall clock, milliseconds since 1970; 0 = unknown."""
-    begins: dict[int, int] = field(default_factory=dict)
-    """Request id of a BEGIN of this session → its offset, until the client has the answer."""
-    answered_below: int = 0
-    """The client of this session has the answers of its requests below this number."""
-    open: dict[int, Transaction] = field(default_factory=dict)
-    """Its undecided transactions by BEGIN, of older generations too until they are aborted."""
-
-
 class TransactionMetadataStore:
     """Transactions of one journal partition by the offset of their BEGIN."""
 
@@ -94,12 +75,12 @@ class TransactionMetadataStore:
         """Start empty."""
         self.open_count = 0
         """How many are in state OPEN."""
-        self._unfinished: dict[int, Transaction] = {}
+        self._unfinished: dict[int, TransactionMetadata] = {}
         # BEGIN → (partition, incarnation, whether committed, commit sequence). Numbers only:
         # the garbage collector leaves such tuples alone, and of so many objects it makes pauses.
         self._outcomes: OrderedDict[int, tuple[int, int, bool, int | None]] = OrderedDict()
 
-    def __iter__(self) -> Iterator[Transaction]:
+    def __iter__(self) -> Iterator[TransactionMetadata]:
         """Unfinished transactions in the order of their TxIds."""
         return iter(self._unfinished.values())
 
@@ -107,19 +88,19 @@ class TransactionMetadataStore:
         """How many are unfinished."""
         return len(self._unfinished)
 
-    def new_transaction(self, transaction: Transaction) -> None:
+    def new_transaction(self, transaction: TransactionMetadata) -> None:
         """Create a transaction in state OPEN."""
         assert transaction.state is State.OPEN
         self._unfinished[transaction.begin] = transaction
         self.open_count += 1
 
-    def restore(self, transaction: Transaction) -> None:
+    def restore(self, transaction: TransactionMetadata) -> None:
         """Add an unfinished transaction in whatever state; in the order of their TxIds."""
         assert not transaction.state.finished
         self._unfinished[transaction.begin] = transaction
         self.open_count += transaction.state is State.OPEN
 
-    def get(self, begin: int) -> Transaction | None:
+    def get(self, begin: int) -> TransactionMetadata | None:
         """An unfinished transaction, or None."""
         return self._unfinished.get(begin)
 
@@ -135,7 +116,7 @@ class TransactionMetadataStore:
             return Outcome(TxId(partition, incarnation, begin), state, sequence)
         return Outcome(transaction.txid, transaction.state, transaction.commit_sequence)
 
-    def require_open(self, txid: TxId) -> Transaction:
+    def require_open(self, txid: TxId) -> TransactionMetadata:
         """The transaction, if it may still change.
 
         Raises:
@@ -151,7 +132,7 @@ class TransactionMetadataStore:
         if outcome.state.commits:
             raise TransactionCommittedError(f"transaction {txid} is committed")
         reason = transaction.reason if transaction is not None else None
-        raise TransactionAbortedError(f"transaction {txid} was aborted{why(reason)}")
+        raise TransactionAbortedError(f"transaction {txid} was aborted{because(reason)}")
 
     def add_produced_partitions(self, begin: int, partitions: Iterable[DataPartition]) -> None:
         """Add data partitions; those it has keep the topic id they came with.
@@ -176,7 +157,7 @@ class TransactionMetadataStore:
         offsets |= merged
         known |= identities
 
-    def update_status(self, begin: int, new: State, expected: State) -> Transaction:
+    def update_status(self, begin: int, new: State, expected: State) -> TransactionMetadata:
         """Move a transaction from `expected` to `new`.
 
         Raises:
@@ -222,7 +203,7 @@ _REASONS: Final = {
 """Reasons that their own word does not explain."""
 
 
-def why(reason: AbortReason | None) -> str:
+def because(reason: AbortReason | None) -> str:
     """The reason of an abort as the end of a sentence."""
     return "" if reason is None else f": {_REASONS.get(reason, reason)}"
 
@@ -232,7 +213,7 @@ def _identity(step: OffsetStep) -> StepIdentity:
 
 
 def merge_steps(
-    transaction: Transaction, group: str, steps: Iterable[OffsetStep]
+    transaction: TransactionMetadata, group: str, steps: Iterable[OffsetStep]
 ) -> dict[TopicPartition, OffsetStep]:
     """Steps to set so that `steps` take effect after those that the transaction has.
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from .commands import End
+from ..protocol.commands import End
 from .decision import Ref
-from .metadata import Transaction, TransactionMetadataStore
+from .transactions import TransactionMetadata, TransactionMetadataStore
 
 _REQUEST_BYTES: Final = 512
 _PARTITION_BYTES: Final = 32
@@ -42,23 +42,35 @@ class WaitingCommits:
     """The commits of one shard that wait, by the BEGIN of their transaction."""
 
     def __init__(self) -> None:
-        """None waits."""
         self._waiting: dict[int, Waiting] = {}
         self._sizes: Counter[str] = Counter()
         """Producer → bytes of its commits that wait."""
         self._wake: set[str] = set()
 
-    def add(self, begin: int, command: End, refs: tuple[Ref, ...]) -> None:
-        """A commit waits; `refs` has those that wait for it already."""
-        self._drop(begin)
-        waiting = self._waiting[begin] = Waiting(command, refs)
-        self._sizes[command.session.producer_id] += waiting.size
+    def join(self, begin: int, command: End, refs: tuple[Ref, ...], bytes_max: int) -> bool:
+        """Let a commit wait; a repeat of one that waits joins it, and its command replaces that.
 
-    def has_room(self, begin: int, command: End, refs: tuple[Ref, ...], bytes_max: int) -> bool:
-        """Whether a commit may wait with the others of its producer; alone it always may."""
+        Args:
+            begin: of its transaction.
+            command: the commit.
+            refs: whoever asks for it now.
+            bytes_max: for all commits of its producer that wait. Alone a commit always may.
+
+        Returns:
+            False if there is no room, and nothing changed.
+        """
         already = self._waiting.get(begin)
+        waiting = Waiting(command, (*(already.refs if already else ()), *refs))
         others = self._sizes[command.session.producer_id] - (already.size if already else 0)
-        return not others or others + Waiting(command, refs).size <= bytes_max
+        if refs and others and others + waiting.size > bytes_max:
+            return False
+        self._put(begin, waiting)
+        return True
+
+    def _put(self, begin: int, waiting: Waiting) -> None:
+        self._drop(begin)
+        self._waiting[begin] = waiting
+        self._sizes[waiting.command.session.producer_id] += waiting.size
 
     def _drop(self, begin: int) -> Waiting | None:
         waiting = self._waiting.pop(begin, None)
@@ -69,11 +81,6 @@ class WaitingCommits:
                 del self._sizes[name]
         return waiting
 
-    def refs(self, begin: int) -> tuple[Ref, ...]:
-        """Who waits for the commit of a transaction."""
-        waiting = self._waiting.get(begin)
-        return waiting.refs if waiting is not None else ()
-
     def pop(self, begin: int) -> tuple[Ref, ...]:
         """The transaction is decided, or its commit refused: who waited for it."""
         waiting = self._drop(begin)
@@ -83,7 +90,9 @@ class WaitingCommits:
         """A transaction of this producer was decided: look at its commits again."""
         self._wake.add(producer_id)
 
-    def woken(self, store: TransactionMetadataStore) -> Iterator[tuple[Transaction, Waiting]]:
+    def woken(
+        self, store: TransactionMetadataStore
+    ) -> Iterator[tuple[TransactionMetadata, Waiting]]:
         """Commits to look at again, in the order of their TxIds; until it ends, ask anew."""
         for begin in sorted(self._waiting) if self._wake else ():
             transaction = store.get(begin)
@@ -99,7 +108,7 @@ class WaitingCommits:
             if len(left) < len(waiting.refs):
                 self._drop(begin)
             if left:
-                self.add(begin, waiting.command, left)
+                self._put(begin, Waiting(waiting.command, left))
 
     def clear(self) -> None:
         """Nobody waits any more."""

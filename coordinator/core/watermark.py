@@ -1,27 +1,52 @@
-"""What of a shard's records is durable: what may be done for it now, and the high watermark.
+"""Tracks which of a shard's records are durable. Releases the effects that waited for them, and
+computes the high watermark.
 
 Both look at acknowledged records alone. A marker written for a decision whose append is lost, or a
-HW computed from a BEGIN in flight, would be believed by consumers for ever (TRAPS 4). Pure.
+HW computed from a BEGIN in flight, would be believed by consumers for ever (trap 4). Pure.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 
+from ...journal.value import value
 from .decision import Effect
+
+
+@value(frozen=True, slots=True)
+class Begun:
+    """A BEGIN that is not durable yet."""
+
+    offset: int
+
+
+@value(frozen=True, slots=True)
+class Finished:
+    """The last record of a transaction, not durable yet."""
+
+    offset: int
+    begin: int
+
+
+@value(frozen=True, slots=True)
+class Deferred:
+    """An effect that waits for its record."""
+
+    offset: int
+    effect: Effect
 
 
 class Watermark:
     """Effects that wait for their records, and transactions whose end is not durable."""
 
     def __init__(self) -> None:
-        """Nothing was replayed, and all that will be is acknowledged."""
+        """Start empty. Until `serving` is set, every replayed record counts as acknowledged."""
         self.serving = False
         """Whether an owner acts from the shard; else all that is replayed is acknowledged."""
         self.end = 0
         """Everything below is acknowledged."""
-        self.effects: deque[tuple[int, int, bool, Effect | None]] = deque()
-        """(offset of the record, BEGIN, whether it is finished, effect), in journal order."""
+        self.in_flight: deque[Begun | Finished | Deferred] = deque()
+        """What depends on records that are not acknowledged, in journal order."""
         self._unfinished: OrderedDict[int, None] = OrderedDict()
         """BEGINs that are acknowledged, in order, and whose end is not."""
 
@@ -37,32 +62,32 @@ class Watermark:
     def begun(self, offset: int) -> None:
         """A BEGIN was replayed, or is unfinished in a snapshot."""
         if self.serving:
-            self.effects.append((offset, offset, False, None))
+            self.in_flight.append(Begun(offset))
         else:
             self._unfinished[offset] = None
 
     def finished(self, offset: int, begin: int) -> None:
         """The last record of a transaction was replayed."""
         if self.serving:
-            self.effects.append((offset, begin, True, None))
+            self.in_flight.append(Finished(offset, begin))
         else:
             del self._unfinished[begin]
 
     def emit(self, offset: int, effect: Effect) -> None:
         """Do this when the record is durable, if anybody acts from the shard."""
         if self.serving:
-            self.effects.append((offset, offset, False, effect))
+            self.in_flight.append(Deferred(offset, effect))
 
     def acknowledge(self, offset: int) -> list[Effect]:
         """Every record up to `offset` is durable: what may be done now, in journal order."""
         self.end = offset + 1
         ready: list[Effect] = []
-        while self.effects and self.effects[0][0] <= offset:
-            _, begin, finished, effect = self.effects.popleft()
-            if effect is not None:
-                ready.append(effect)
-            elif finished:
-                del self._unfinished[begin]
-            else:
-                self._unfinished[begin] = None
+        while self.in_flight and self.in_flight[0].offset <= offset:
+            match self.in_flight.popleft():
+                case Deferred(effect=effect):
+                    ready.append(effect)
+                case Finished(begin=begin):
+                    del self._unfinished[begin]
+                case Begun(offset=begin):
+                    self._unfinished[begin] = None
         return ready

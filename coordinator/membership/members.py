@@ -137,7 +137,7 @@ class Members:
         """Offset below which others have seen everything of a journal partition durable.
 
         A journal that ends below has lost its tail, though whoever came after the loss can't see
-        it in the journal (TRAPS 10).
+        it in the journal (trap 10).
         """
         return self._ends.get(partition, 0)
 

@@ -16,12 +16,12 @@ from typing import Any, Final
 
 import grpc
 
-from ..journal.errors import ConfigError, CoordinatorNotAvailableError
+from ...journal.errors import ConfigError, CoordinatorNotAvailableError
+from ..tasks import essential_task
 from . import peers_pb2 as pb
 from . import peers_pb2_grpc as pb_grpc
 from .balance import Member
 from .members import Members
-from .vital import vital
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,8 +43,8 @@ CALL_MAX_S: Final = 1.0
 GIVE_S: Final = 5.0
 """Bound of a planned move; past it the giver looks into the journal for who owns the partition."""
 
-TakeOver = Callable[[int, int, int], Awaitable[str]]
-"""From journal partition, epoch to replace and its end, to why it is not served; or ""."""
+TakeOver = Callable[[int, int, int], Awaitable[str | None]]
+"""From journal partition, epoch to replace and its end, to why it is not served; None if it is."""
 
 
 class Peers(pb_grpc.PeersServicer):
@@ -92,7 +92,7 @@ class Peers(pb_grpc.PeersServicer):
         for address in self._calls.keys() - wanted:
             self._calls.pop(address).cancel()
         for address in wanted - self._calls.keys():
-            self._calls[address] = vital(self._call(address), f"peer-{address}")
+            self._calls[address] = essential_task(self._call(address), f"peer-{address}")
 
     async def give(self, receiver: Member, partition: int, epoch: int, end: int) -> None:
         """Ask another to take a journal partition over, and wait until it serves it.
@@ -150,7 +150,7 @@ class Peers(pb_grpc.PeersServicer):
         await asyncio.gather(*tasks, return_exceptions=True)
         self.tell()
 
-    # ---- calling others --------------------------------------------------------------------
+    # ---- calling others -------------------------------------------------------------------------
 
     async def _call(self, address: str) -> None:
         pause_s = CALL_MIN_S
@@ -215,7 +215,7 @@ class Peers(pb_grpc.PeersServicer):
                 await stream.write(self._news())
                 await _wait(changed)
 
-    # ---- called by others ------------------------------------------------------------------
+    # ---- called by others -----------------------------------------------------------------------
 
     async def Watch(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.News], context: Any
@@ -256,10 +256,10 @@ class Peers(pb_grpc.PeersServicer):
         del context
         if request.process_nonce != self._me().nonce:
             return pb.TakeOverReply(served=False, reason="another process is at this address now")
-        reason = await self._take_over(request.partition, request.epoch, request.end)
-        return pb.TakeOverReply(served=not reason, reason=reason)
+        refusal = await self._take_over(request.partition, request.epoch, request.end)
+        return pb.TakeOverReply(served=refusal is None, reason=refusal or "")
 
-    # ---- news ------------------------------------------------------------------------------
+    # ---- news -----------------------------------------------------------------------------------
 
     def _take(self, news: pb.News, tell: Callable[[Member], None]) -> None:
         member = _member(news)

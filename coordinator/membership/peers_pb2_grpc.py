@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from logtx.coordinator import peers_pb2 as logtx_dot_coordinator_dot_peers__pb2
+from logtx.coordinator.membership import peers_pb2 as logtx_dot_coordinator_dot_membership_dot_peers__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in logtx/coordinator/peers_pb2_grpc.py depends on'
+        + ' but the generated code in logtx/coordinator/membership/peers_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,13 +36,13 @@ class PeersStub:
         """
         self.Watch = channel.stream_stream(
                 '/logtx.Peers/Watch',
-                request_serializer=logtx_dot_coordinator_dot_peers__pb2.News.SerializeToString,
-                response_deserializer=logtx_dot_coordinator_dot_peers__pb2.News.FromString,
+                request_serializer=logtx_dot_coordinator_dot_membership_dot_peers__pb2.News.SerializeToString,
+                response_deserializer=logtx_dot_coordinator_dot_membership_dot_peers__pb2.News.FromString,
                 _registered_method=True)
         self.TakeOver = channel.unary_unary(
                 '/logtx.Peers/TakeOver',
-                request_serializer=logtx_dot_coordinator_dot_peers__pb2.TakeOverRequest.SerializeToString,
-                response_deserializer=logtx_dot_coordinator_dot_peers__pb2.TakeOverReply.FromString,
+                request_serializer=logtx_dot_coordinator_dot_membership_dot_peers__pb2.TakeOverRequest.SerializeToString,
+                response_deserializer=logtx_dot_coordinator_dot_membership_dot_peers__pb2.TakeOverReply.FromString,
                 _registered_method=True)
 
 
@@ -70,13 +70,13 @@ def add_PeersServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Watch': grpc.stream_stream_rpc_method_handler(
                     servicer.Watch,
-                    request_deserializer=logtx_dot_coordinator_dot_peers__pb2.News.FromString,
-                    response_serializer=logtx_dot_coordinator_dot_peers__pb2.News.SerializeToString,
+                    request_deserializer=logtx_dot_coordinator_dot_membership_dot_peers__pb2.News.FromString,
+                    response_serializer=logtx_dot_coordinator_dot_membership_dot_peers__pb2.News.SerializeToString,
             ),
             'TakeOver': grpc.unary_unary_rpc_method_handler(
                     servicer.TakeOver,
-                    request_deserializer=logtx_dot_coordinator_dot_peers__pb2.TakeOverRequest.FromString,
-                    response_serializer=logtx_dot_coordinator_dot_peers__pb2.TakeOverReply.SerializeToString,
+                    request_deserializer=logtx_dot_coordinator_dot_membership_dot_peers__pb2.TakeOverRequest.FromString,
+                    response_serializer=logtx_dot_coordinator_dot_membership_dot_peers__pb2.TakeOverReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -104,8 +104,8 @@ class Peers:
             request_iterator,
             target,
             '/logtx.Peers/Watch',
-            logtx_dot_coordinator_dot_peers__pb2.News.SerializeToString,
-            logtx_dot_coordinator_dot_peers__pb2.News.FromString,
+            logtx_dot_coordinator_dot_membership_dot_peers__pb2.News.SerializeToString,
+            logtx_dot_coordinator_dot_membership_dot_peers__pb2.News.FromString,
             options,
             channel_credentials,
             insecure,
@@ -131,8 +131,8 @@ class Peers:
             request,
             target,
             '/logtx.Peers/TakeOver',
-            logtx_dot_coordinator_dot_peers__pb2.TakeOverRequest.SerializeToString,
-            logtx_dot_coordinator_dot_peers__pb2.TakeOverReply.FromString,
+            logtx_dot_coordinator_dot_membership_dot_peers__pb2.TakeOverRequest.SerializeToString,
+            logtx_dot_coordinator_dot_membership_dot_peers__pb2.TakeOverReply.FromString,
             options,
             channel_credentials,
             insecure,

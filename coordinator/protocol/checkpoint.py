@@ -4,7 +4,8 @@ The offset is where a new owner starts to read, the first chunk of a snapshot th
 there is none); the metadata names the owner's epoch and address. The commit is not fenced, so it is
 a hint: whoever asks the address learns there whether it still owns the partition.
 
-Source: seed 001, "Transaction coordinator" (the checkpointed high watermark).
+Source: Transactional Messaging in Kafka, "Transaction coordinator" (the checkpointed high
+watermark).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from ..journal.log import GroupOffset
+from ...journal.logs.interface import GroupOffset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

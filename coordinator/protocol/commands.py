@@ -1,7 +1,8 @@
 """What a coordinator can be asked, and what it answers: the vocabulary of the shard.
 
-Source: seed 000, "Wire Protocol Changes" (CommandNewTxn, CommandAddPartitionToTxn,
-CommandEndTxn …) and seed 001, "Transaction flow". `docs/protocol.md` maps each to its origin.
+Source: PIP-31, "Wire Protocol Changes" (CommandNewTxn, CommandAddPartitionToTxn, CommandEndTxn …)
+and Transactional Messaging in Kafka, "Transaction flow". `docs/protocol.md` maps each to its
+origin.
 """
 
 from __future__ import annotations
@@ -11,27 +12,27 @@ from dataclasses import field
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from ..journal.control import BranchRange, TopicPartition
-from ..journal.errors import LogtxError
-from ..journal.position import Position
-from ..journal.records import AbortReason, OffsetStep
-from ..journal.state import State
-from ..journal.txid import TxId
-from ..journal.value import value
+from ...journal.control import BranchRange, TopicPartition
+from ...journal.errors import LogtxError
+from ...journal.position import Position
+from ...journal.records.types import AbortReason, OffsetStep
+from ...journal.state import State
+from ...journal.txid import TxId
+from ...journal.value import value
 
 PAGE_MAX: Final = 1_000
 """Most entries of one answer to a listing: such an answer stays below gRPC's 4 MiB."""
 
 
 class Action(StrEnum):
-    """How a transaction is to end. Source: seed 000, "TxnAction"."""
+    """How a transaction is to end. Source: PIP-31, "TxnAction"."""
 
     COMMIT = "commit"
     ABORT = "abort"
 
 
 @value(frozen=True, slots=True)
-class Session:
+class SessionId:
     """Who asks: a producer's name, its fencing epoch and its instance."""
 
     producer_id: str
@@ -58,7 +59,7 @@ class Connect:
 class Begin:
     """Open a transaction; a retry with the same request id gets the same TxId."""
 
-    session: Session
+    session: SessionId
     request_id: int
     answered_below: int
     """The client has the answers of its requests below this number."""
@@ -72,7 +73,7 @@ class AddPartitions:
 
     txid: TxId
     partitions: tuple[TopicPartition, ...]
-    session: Session | None = None
+    session: SessionId | None = None
     """None for a branch, which knows the TxId and has no session."""
     first_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     """First offset that the transaction wrote, where that is known: the retention guard's."""
@@ -82,7 +83,7 @@ class AddPartitions:
 class AddOffsets:
     """Make a consumer group's input offsets part of a transaction."""
 
-    session: Session
+    session: SessionId
     txid: TxId
     group: str
     steps: tuple[OffsetStep, ...]
@@ -92,7 +93,7 @@ class AddOffsets:
 class End:
     """Commit or abort."""
 
-    session: Session
+    session: SessionId
     txid: TxId
     action: Action
     writes: Mapping[TopicPartition, tuple[BranchRange, ...]]
@@ -173,7 +174,9 @@ class AbortTransaction:
 
 @value(frozen=True, slots=True, kw_only=True)
 class ListKeys:
-    """Ask for the transaction keys by name, a page at a time. Source: seed 004, "Admin API"."""
+    """Ask for the transaction keys by name, a page at a time. Source: Transaction keys, "Admin
+    API".
+    """
 
     after: str = ""
     """Name of the last key of the page before."""
@@ -182,7 +185,7 @@ class ListKeys:
 
 @value(frozen=True, slots=True, kw_only=True)
 class GetKey:
-    """Ask for one transaction key. Source: seed 004, "Admin API Endpoints"."""
+    """Ask for one transaction key. Source: Transaction keys, "Admin API Endpoints"."""
 
     name: str
     """``&owner&key``, here and below."""
@@ -192,7 +195,7 @@ class GetKey:
 class DeleteKey:
     """Delete a transaction key and abort what it has open; its epochs stay used up.
 
-    Source: seed 004, "Admin API Endpoints".
+    Source: Transaction keys, "Admin API Endpoints".
     """
 
     name: str

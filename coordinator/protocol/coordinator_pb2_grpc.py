@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from logtx.coordinator import coordinator_pb2 as logtx_dot_coordinator_dot_coordinator__pb2
+from logtx.coordinator.protocol import coordinator_pb2 as logtx_dot_coordinator_dot_protocol_dot_coordinator__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in logtx/coordinator/coordinator_pb2_grpc.py depends on'
+        + ' but the generated code in logtx/coordinator/protocol/coordinator_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -36,13 +36,13 @@ class CoordinatorStub:
         """
         self.Session = channel.stream_stream(
                 '/logtx.Coordinator/Session',
-                request_serializer=logtx_dot_coordinator_dot_coordinator__pb2.ClientFrame.SerializeToString,
-                response_deserializer=logtx_dot_coordinator_dot_coordinator__pb2.ServerFrame.FromString,
+                request_serializer=logtx_dot_coordinator_dot_protocol_dot_coordinator__pb2.ClientFrame.SerializeToString,
+                response_deserializer=logtx_dot_coordinator_dot_protocol_dot_coordinator__pb2.ServerFrame.FromString,
                 _registered_method=True)
         self.Call = channel.unary_unary(
                 '/logtx.Coordinator/Call',
-                request_serializer=logtx_dot_coordinator_dot_coordinator__pb2.CallRequest.SerializeToString,
-                response_deserializer=logtx_dot_coordinator_dot_coordinator__pb2.Reply.FromString,
+                request_serializer=logtx_dot_coordinator_dot_protocol_dot_coordinator__pb2.CallRequest.SerializeToString,
+                response_deserializer=logtx_dot_coordinator_dot_protocol_dot_coordinator__pb2.Reply.FromString,
                 _registered_method=True)
 
 
@@ -70,13 +70,13 @@ def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Session': grpc.stream_stream_rpc_method_handler(
                     servicer.Session,
-                    request_deserializer=logtx_dot_coordinator_dot_coordinator__pb2.ClientFrame.FromString,
-                    response_serializer=logtx_dot_coordinator_dot_coordinator__pb2.ServerFrame.SerializeToString,
+                    request_deserializer=logtx_dot_coordinator_dot_protocol_dot_coordinator__pb2.ClientFrame.FromString,
+                    response_serializer=logtx_dot_coordinator_dot_protocol_dot_coordinator__pb2.ServerFrame.SerializeToString,
             ),
             'Call': grpc.unary_unary_rpc_method_handler(
                     servicer.Call,
-                    request_deserializer=logtx_dot_coordinator_dot_coordinator__pb2.CallRequest.FromString,
-                    response_serializer=logtx_dot_coordinator_dot_coordinator__pb2.Reply.SerializeToString,
+                    request_deserializer=logtx_dot_coordinator_dot_protocol_dot_coordinator__pb2.CallRequest.FromString,
+                    response_serializer=logtx_dot_coordinator_dot_protocol_dot_coordinator__pb2.Reply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -104,8 +104,8 @@ class Coordinator:
             request_iterator,
             target,
             '/logtx.Coordinator/Session',
-            logtx_dot_coordinator_dot_coordinator__pb2.ClientFrame.SerializeToString,
-            logtx_dot_coordinator_dot_coordinator__pb2.ServerFrame.FromString,
+            logtx_dot_coordinator_dot_protocol_dot_coordinator__pb2.ClientFrame.SerializeToString,
+            logtx_dot_coordinator_dot_protocol_dot_coordinator__pb2.ServerFrame.FromString,
             options,
             channel_credentials,
             insecure,
@@ -131,8 +131,8 @@ class Coordinator:
             request,
             target,
             '/logtx.Coordinator/Call',
-            logtx_dot_coordinator_dot_coordinator__pb2.CallRequest.SerializeToString,
-            logtx_dot_coordinator_dot_coordinator__pb2.Reply.FromString,
+            logtx_dot_coordinator_dot_protocol_dot_coordinator__pb2.CallRequest.SerializeToString,
+            logtx_dot_coordinator_dot_protocol_dot_coordinator__pb2.Reply.FromString,
             options,
             channel_credentials,
             insecure,

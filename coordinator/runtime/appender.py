@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from ..journal.log import Headers, Log, LogProducer
-from .vital import raise_on
+from ...journal.logs.interface import Headers, Log, LogProducer
+from ..tasks import raise_on
 
 _LOG = logging.getLogger(__name__)
 

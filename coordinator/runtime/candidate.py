@@ -4,7 +4,7 @@ To own a partition: read the journal to its end, append OWNER, read up to it; it
 current epoch then. A void OWNER would be a surprise to the owner that there is, so nobody bids
 unless the partition is given to it, or its owner is presumed dead or does not serve.
 
-Source: seed 001, "Transaction coordinator"; seed 000, "TC Startup".
+Source: Transactional Messaging in Kafka, "Transaction coordinator"; PIP-31, "TC Startup".
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException
 
-from ..journal.errors import BrokerError, ConfigError, JournalError, LogtxError
-from ..journal.fate import NO_EPOCH
-from ..journal.reader import JOURNAL_TOPIC
-from ..journal.record_codec import encode_entry
-from ..journal.records import Entry, Owner
+from ...journal.errors import BrokerError, ConfigError, JournalError, LogtxError
+from ...journal.reader import JOURNAL_TOPIC
+from ...journal.records.codec import encode_entry
+from ...journal.records.fate import NO_EPOCH
+from ...journal.records.types import Entry, Owner
+from ..core.replica import Replica
+from ..core.shard import Shard
+from ..membership.balance import Member, backoff_s, bid_delay_s
 from .appender import Appender
-from .balance import Member, backoff_s, bid_delay_s
 from .loading import lost_tail
-from .replica import Replica
-from .shard import Shard
-from .shell import Services
+from .services import Services
 from .tail import Batch
 
 _LOG = logging.getLogger(__name__)
@@ -45,6 +45,10 @@ LOOK_S: Final = 0.1
 IDLE_S: Final = 0.3
 """How long an owner that is reached may not serve: its news may be on their way, or it loads the
 journal again after a surprise, which takes long where it is long; others could serve at once."""
+
+
+Refusal: TypeAlias = str
+"""Why a partition is not taken over."""
 
 
 @dataclass(slots=True)
@@ -66,8 +70,22 @@ class _Request:
 
     epoch: int
     end: int
-    outcome: asyncio.Future[str]
-    """Why it is not served; or ""."""
+    outcome: asyncio.Future[Refusal | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Won:
+    """A bid that was won: the partition is to be served at once."""
+
+    shard: Shard
+    """Replayed up to its own OWNER record, inclusive."""
+    request: _Request | None
+    """Of the former owner, if it gave the partition away."""
+
+    def tell(self, refusal: Refusal | None = None) -> None:
+        """Tell the former owner, if it asked, that the partition is served, or why it is not."""
+        if self.request is not None:
+            _answer(self.request, refusal)
 
 
 class Candidate:
@@ -78,7 +96,6 @@ class Candidate:
         partition: int,
         services: Services,
         *,
-        serve: Callable[[Shard], None],
         ask: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         """Follow nothing yet.
@@ -86,7 +103,6 @@ class Candidate:
         Args:
             partition: of the journal.
             services: of the coordinator.
-            serve: called with the shard, replayed up to its own OWNER record, when a bid is won.
             ask: lets something run in the background, until the partition is stopped.
         """
         self.journal: Appender = services.journal
@@ -97,7 +113,6 @@ class Candidate:
         """Everything below was read here: it was durable, so a journal that ends below lost it."""
         self._partition = partition
         self._services = services
-        self._serve = serve
         self._ask = ask
         self._journal_in_doubt = False
         """Whether an earlier append of this partition may still be on its way."""
@@ -108,7 +123,7 @@ class Candidate:
         self._epoch_seen = NO_EPOCH
         self._woken = asyncio.Event()
 
-    # ---- following -------------------------------------------------------------------------
+    # ---- following ------------------------------------------------------------------------------
 
     @property
     def shard(self) -> Shard | None:
@@ -139,9 +154,9 @@ class Candidate:
                 _LOG.debug("not_current partition=%d error=%s", self._partition, error)
             else:
                 following.is_current = True
-                self._services.changed()
+                self._services.membership_changed()
 
-    def let_go(self) -> None:
+    def unfollow(self) -> None:
         """Follow no more."""
         if self._following is not None:
             self._services.tail.leave(self._partition)
@@ -183,7 +198,7 @@ class Candidate:
                 if owner.address == self._services.address and not self._is_mine(owner):
                     self._ask(self._refuse_double(owner.address))
         self._epoch_seen = shard.epoch
-        self._services.changed()
+        self._services.membership_changed()
 
     async def _refuse_double(self, address: str) -> None:
         """End this process, if another advertises its address.
@@ -234,10 +249,10 @@ class Candidate:
         if following.failure is None:
             return
         if isinstance(following.failure, BrokerError):
-            self.let_go()
+            self.unfollow()
         raise following.failure
 
-    # ---- whose turn it is ------------------------------------------------------------------
+    # ---- whose turn it is -----------------------------------------------------------------------
 
     @property
     def owner(self) -> Owner | None:
@@ -263,7 +278,7 @@ class Candidate:
     def _is_mine(self, owner: Owner) -> bool:
         return owner.process_nonce == self._services.process_nonce
 
-    def hold_back(self, *, seconds: float | None = None, anew: bool = False) -> float:
+    def pause_bids(self, *, seconds: float | None = None, anew: bool = False) -> float:
         """Bid for nothing for a while; how long.
 
         Args:
@@ -311,41 +326,52 @@ class Candidate:
         assert self._following is not None, "nothing is followed"
         return self._following
 
-    # ---- bidding ---------------------------------------------------------------------------
+    # ---- bidding --------------------------------------------------------------------------------
 
-    async def take_over(self, epoch: int, end: int) -> str:
-        """The owner gives the partition to this coordinator; why it is not served, or ""."""
+    async def take_over(self, epoch: int, end: int) -> Refusal | None:
+        """Accept the partition from its owner.
+
+        Args:
+            epoch: the owner's.
+            end: the journal's end, at which it decided nothing more.
+
+        Returns:
+            Why it is not served; None once it is.
+        """
         if self._request is not None or self._following is None:
             return "it is not ready"
-        outcome: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        outcome: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
         self._request = _Request(epoch, end, outcome)
         self._woken.set()
         return await outcome
 
-    def refuse(self, why: str) -> None:
+    def refuse(self, why: Refusal) -> None:
         """Take nothing over any more that was asked for."""
         request, self._request = self._request, None
         if request is not None:
             _answer(request, why)
 
-    async def bid(self) -> bool:
-        """Try to win an OWNER epoch; whether the partition is served then.
+    async def bid(self) -> Won | None:
+        """Try to win an OWNER epoch. A request to take over is refused if that fails.
+
+        Returns:
+            What was won, to be served at once; None if the bid was lost or not made.
 
         Raises:
             LogtxError: as `turn`, or the journal takes no record.
         """
         request, self._request = self._request, None
         if request is not None and request.outcome.done():
-            return False  # whoever asked waits no more, and goes on by itself
-        why = "the bid failed"
+            return None  # whoever asked waits no more, and goes on by itself
+        outcome: Won | Refusal = "the bid failed"
         try:
-            why = await self._win(request)
+            outcome = await self._win(request)
         finally:
-            if request is not None:
-                _answer(request, why)
-        return not why
+            if request is not None and isinstance(outcome, Refusal):
+                _answer(request, outcome)
+        return outcome if isinstance(outcome, Won) else None
 
-    async def _win(self, request: _Request | None) -> str:
+    async def _win(self, request: _Request | None) -> Won | Refusal:
         started_s, following = time.monotonic(), self._require()
         replica = following.replica
         # Read before the question: what the tail reads meanwhile may lie behind the answer.
@@ -368,23 +394,22 @@ class Candidate:
         await self._reach(following, offset + 1)
         if replica.shard.epoch != offset:
             _LOG.info("bid_lost partition=%d offset=%d", self._partition, offset)
-            self.hold_back()
+            self.pause_bids()
             return "another candidate won it"
         if replica.next_offset != offset + 1:
             # Nothing of ours stands there, so it is a stranger's: all readers hold whatever comes
             # behind it for void, and clients would be told of decisions that nobody believes.
             _LOG.info("epoch_spoilt partition=%d epoch=%d", self._partition, offset)
-            self.hold_back()
+            self.pause_bids()
             return "somebody else's record followed the OWNER record"
-        self.let_go()
+        self.unfollow()
         self._epoch_seen = offset
-        self._serve(replica.shard)
         _LOG.info(
             "partition_owned partition=%d epoch=%d open=%d bid_ms=%d",
             self._partition, offset, len(replica.shard.transactions),
             (time.monotonic() - started_s) * 1000,
         )  # fmt: skip
-        return ""
+        return Won(replica.shard, request)
 
     async def _append_owner(self, shard: Shard) -> int:
         services = self._services
@@ -434,11 +459,11 @@ class Candidate:
 
     async def close(self) -> None:
         """Let go of what is this partition's alone."""
-        self.let_go()
+        self.unfollow()
         if self.journal is not self._services.journal:
             await self.journal.close()
 
 
-def _answer(request: _Request, why: str) -> None:
+def _answer(request: _Request, why: Refusal | None) -> None:
     if not request.outcome.done():
         request.outcome.set_result(why)

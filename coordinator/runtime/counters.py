@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from ..journal.records import AbortReason
-from .metadata import Transaction
+from ...journal.records.types import AbortReason
+from ..core.transactions import TransactionMetadata
 
 LATENCY_BOUNDS_S: Final = (
     *(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0),
@@ -36,7 +36,7 @@ class Histogram:
 
 
 @dataclass(slots=True)
-class Counters:
+class CoordinatorCounters:
     """Of one coordinator, since it started; keys are journal partitions."""
 
     committed: Counter[int] = field(default_factory=Counter)
@@ -54,7 +54,7 @@ class Counters:
         self.appends[partition] += 1
         self.append_bytes[partition] += size
 
-    def decided(self, partition: int, epoch: int, transaction: Transaction) -> None:
+    def decided(self, partition: int, epoch: int, transaction: TransactionMetadata) -> None:
         """A decision is durable; one of an earlier epoch was counted by its own coordinator."""
         if transaction.commit_sequence is None or transaction.commit_sequence < epoch:
             return

@@ -11,7 +11,8 @@ Ages are by the broker's clock, for a coordinator's may jump by a week: records 
 they are appended (``message.timestamp.type=LogAppendTime``), and what is compared with them is the
 stamp of the snapshot, plus the time that went by since.
 
-Source: seed 001, "Transaction coordinator" (the checkpointed high watermark).
+Source: Transactional Messaging in Kafka, "Transaction coordinator" (the checkpointed high
+watermark).
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from ..journal.errors import LogtxError, RequestTooLargeError
-from ..journal.log import Log
-from ..journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, read_records
-from .checkpoint import Checkpoint
+from ...journal.errors import LogtxError, RequestTooLargeError
+from ...journal.logs.interface import Log
+from ...journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, read_records
+from ..core.tenure import Tenure
+from ..protocol.checkpoint import Checkpoint
 from .questions import Questions
-from .tenure import Tenure
 
 _LOG = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class Housekeeping:
         self._log, self._tenure, self._address = log, tenure, address
         self._config, self._reading, self._questions = config, reading, questions
         self._partition = tenure.shard.partition
-        self._since = tenure.snapshotted or 0
+        self._since = tenure.snapshot_offset or 0
         """Where the records begin that are counted."""
         self._checkpoint: int | None = None
         """Snapshot that the checkpoint is known to name; 0 for none."""
@@ -96,10 +97,10 @@ class Housekeeping:
         """Go on until cancelled, or until the tenure decides nothing any more."""
         pauses_s, publish_s = list(PUBLISH_AGAIN_S), time.monotonic()
         tenure = self._tenure
-        while not (tenure.over or tenure.settling):
+        while not (tenure.over or tenure.quiescing):
             if tenure.shard.next_offset - self._since >= self._config.snapshot_interval_records:
                 await self._take_snapshot()
-            snapshot = tenure.snapshotted or 0
+            snapshot = tenure.snapshot_offset or 0
             due = snapshot != self._checkpoint or time.monotonic() >= publish_s
             if due and await self._publish(snapshot):
                 publish_s = time.monotonic() + (pauses_s.pop(0) if pauses_s else PUBLISH_S)
@@ -141,7 +142,7 @@ class Housekeeping:
         self.published.set()
         return True
 
-    # ---- trimming --------------------------------------------------------------------------
+    # ---- trimming -------------------------------------------------------------------------------
 
     async def _trim(self, snapshot: int) -> None:
         bound = min(snapshot, self._tenure.shard.hw)

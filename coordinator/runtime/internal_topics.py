@@ -6,11 +6,11 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ..journal.errors import JournalTopicError
-from ..journal.log import Log, TopicInfo
-from ..journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC
-from .offsets_log import OFFSETS_TOPIC_SETTINGS
-from .tenure import RECORD_MAX_BYTES
+from ...journal.errors import JournalTopicError
+from ...journal.logs.interface import Log, TopicInfo
+from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC
+from ..core.tenure import RECORD_MAX_BYTES
+from .offsets_topic import OFFSETS_TOPIC_SETTINGS
 
 _LOG = logging.getLogger(__name__)
 
@@ -111,4 +111,4 @@ def _mends(
         # Then no append is ever acknowledged.
         yield "min.insync.replicas", str(max(replicas - 1, 1))
     elif in_sync == 1 < replicas:
-        _LOG.warning("topic=%s min.insync.replicas=1 replicas=%d", info.topic, replicas)
+        _LOG.warning("one_replica_in_sync topic=%s replicas=%d", info.topic, replicas)

@@ -4,7 +4,7 @@ The checkpoint is a hint that anybody may have overwritten late, or that Kafka h
 offsets of a group without members, after 7 days). So what it says is looked at and not believed:
 where it leads nowhere, the journal is read from its start, which has a snapshot if it was trimmed.
 
-Source: seed 001, "Transaction coordinator"; seed 000, "TC Startup".
+Source: Transactional Messaging in Kafka, "Transaction coordinator"; PIP-31, "TC Startup".
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import time
 from contextlib import closing
 from typing import Final
 
-from ..journal.collector import collector_paused
-from ..journal.errors import BrokerError, JournalTruncatedError
-from ..journal.log import Log
-from ..journal.reader import (
+from ...journal.collector import collector_paused
+from ...journal.errors import BrokerError, JournalTruncatedError
+from ...journal.logs.interface import Log
+from ...journal.reader import (
     COORDINATORS_GROUP,
     JOURNAL_TOPIC,
     RecordsTrimmedError,
     read_entries,
 )
-from .decision import ShardConfig
-from .replica import Replica, missing
+from ..core.decision import ShardConfig
+from ..core.replica import Replica, missing
 
 _LOG = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ that met its sequence before. So the offsets that were lost are filled with void
 belong to no epoch, and what was known below them stands. Why not a new incarnation:
 docs/decisions/0012-a-lost-tail-is-filled.md.
 
-Source: seed 001, "Failure cases"; TRAPS 10.
+Source: Transactional Messaging in Kafka, "Failure cases"; trap 10.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from ..journal.errors import BrokerError, ConfigError
-from ..journal.fate import NO_EPOCH
-from ..journal.log import Log
-from ..journal.reader import JOURNAL_TOPIC
-from ..journal.record_codec import encode_entry
-from ..journal.records import Committed, Entry
+from ...journal.errors import BrokerError, ConfigError
+from ...journal.logs.interface import Log
+from ...journal.reader import JOURNAL_TOPIC
+from ...journal.records.codec import encode_entry
+from ...journal.records.fate import NO_EPOCH
+from ...journal.records.types import Committed, Entry
 from .appender import APPENDER_CONFIG
 from .pressure import APPENDS_MAX
 

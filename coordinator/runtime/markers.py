@@ -18,7 +18,7 @@ failed:
   records that were never there, so the id is compared also where nothing failed: with what the
   coordinator knows of the topic, which a commit lets it look up when that is old.
 
-Source: seed 001, "Transaction flow", End phase, steps 4 to 6.
+Source: Transactional Messaging in Kafka, "Transaction flow", End phase, steps 4 to 6.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError
 
-from ..journal.control import (
+from ...journal.control import (
     TXCTL_HEADER,
     TXID_HEADER,
     Marker,
@@ -40,13 +40,13 @@ from ..journal.control import (
     TopicPartition,
     encode_marker,
 )
-from ..journal.errors import BrokerError, UnknownTopicError
-from ..journal.log import Headers, Log
-from ..journal.records import DataPartition
-from ..journal.state import State
+from ...journal.errors import BrokerError, UnknownTopicError
+from ...journal.logs.interface import Headers, Log
+from ...journal.records.types import DataPartition
+from ...journal.state import State
+from ..core.decision import TopicFacts
+from ..core.transactions import TransactionMetadata
 from .appender import Appender
-from .decision import TopicFacts
-from .metadata import Transaction
 
 _LOG = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ Finished = Callable[[int, tuple[TopicPartition, ...]], None]
 class _Ending:
     """One decided transaction on its way to its partitions."""
 
-    transaction: Transaction
+    transaction: TransactionMetadata
     epoch: int
     listed: PartitionList
     missing: int
@@ -144,7 +144,11 @@ class MarkerWriter:
         self._closed = False
 
     def write(
-        self, transaction: Transaction, epoch: int, hw: Callable[[], int], finished: Finished
+        self,
+        transaction: TransactionMetadata,
+        epoch: int,
+        hw: Callable[[], int],
+        finished: Finished,
     ) -> None:
         """Write a decided transaction's markers; call in commit-sequence order.
 
@@ -250,8 +254,10 @@ class MarkerWriter:
     async def _retry(self, lane: _Lane) -> None:
         error = lane.error
         assert error is not None
-        event = "topic=%s partition=%d error=%s"
-        _LOG.warning(f"marker_refused {event}", lane.topic, lane.partition, error.name())
+        _LOG.warning(
+            "marker_refused topic=%s partition=%d error=%s",
+            *(lane.topic, lane.partition, error.name()),
+        )
         if lane.appender is self._shared:
             # A gapless producer that met an error takes nothing more.
             self._shared = Appender(self._log, MARKER_CONFIG, "markers")

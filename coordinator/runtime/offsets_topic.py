@@ -4,8 +4,8 @@ The shard's replayed state is the truth. A reader of this topic takes, for a gro
 the highest commit sequence (of the newest incarnation): the key carries the owner's epoch, so
 that a late write of a replaced owner can't shadow its successor's, whatever compaction keeps.
 
-Source: seed 001, "Producer IDs and state groups" and "Transaction flow", step 5b (the record
-G-LAST-COMMIT).
+Source: Transactional Messaging in Kafka, "Producer IDs and state groups" and "Transaction flow",
+step 5b (the record G-LAST-COMMIT).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any, Final
 import fastavro
 from confluent_kafka import KafkaError
 
-from ..journal.control import TopicPartition
-from ..journal.errors import CorruptRecordError
-from ..journal.log import Log
-from ..journal.position import Position
-from ..journal.reader import OFFSETS_TOPIC, journal_partition_of
-from ..journal.txid import TxId
+from ...journal.control import TopicPartition
+from ...journal.errors import CorruptRecordError
+from ...journal.logs.interface import Log
+from ...journal.position import Position
+from ...journal.reader import OFFSETS_TOPIC, journal_partition_of
+from ...journal.txid import TxId
+from ..core.committed_offsets import IOV_MAX_BYTES
+from ..protocol.commands import GroupOffsets
 from .appender import Appender
-from .commands import GroupOffsets
-from .offsets import IOV_MAX_BYTES
 
 _LOG = logging.getLogger(__name__)
 _VERSION: Final = b"\x01"

@@ -2,11 +2,11 @@
 
     LOADING → STANDBY ⇄ BIDDING → SERVING → (GIVING) → STANDBY
 
-`Tenure` has the rules of serving; here are the log, the clock and the tasks. One task alone moves
-the partition from state to state; what others want of it (another owner that gives it away, a
-planned move, a surprise) are requests to that task. How the partition is won: `candidate.py`.
+`Tenure` has the rules of serving, and `Serving` joins one to the world; `candidate.py` says how
+the partition is won. One task alone moves it from role to role; what others want of it (another
+owner that gives it away, a planned move) are requests to that task.
 
-Source: seed 001, "Transaction coordinator"; seed 000, "TC Startup".
+Source: Transactional Messaging in Kafka, "Transaction coordinator"; PIP-31, "TC Startup".
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import Enum, auto
-from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from ..journal.control import TopicPartition
-from ..journal.errors import (
+from ...journal.control import TopicPartition
+from ...journal.errors import (
     CoordinatorLoadingError,
     CoordinatorNotAvailableError,
     JournalError,
@@ -32,42 +30,33 @@ from ..journal.errors import (
     LogtxError,
     NotCoordinatorError,
 )
-from ..journal.reader import JOURNAL_TOPIC
-from ..journal.records import Owner
-from . import commands as c
-from .appender import Appender
-from .balance import Member
-from .candidate import LOOK_S, Candidate
-from .decision import Instant, ShardConfig
-from .housekeeping import Housekeeping
+from ...journal.reader import JOURNAL_TOPIC
+from ...journal.records.types import Owner
+from ..core.decision import ShardConfig
+from ..core.replica import Replica
+from ..core.shard import Shard
+from ..core.tenure import Tenure
+from ..membership.balance import Member
+from ..protocol import commands
+from ..tasks import essential_task
+from .candidate import LOOK_S, Candidate, Refusal, Won
 from .loading import load, lost_tail
-from .offsets_log import OffsetsKey
-from .replica import Replica
-from .shard import Shard
-from .shell import Answer, LogShell, Services
+from .offsets_topic import OffsetsKey
+from .services import Services
+from .serving import Answer, Serving
 from .tail import Batch
-from .tenure import Tenure
-from .vital import vital
 
 _LOG = logging.getLogger(__name__)
 
 LOAD_TIMEOUT_S: Final = 300.0
-SETTLE_TIMEOUT_S: Final = 2.0
-"""How long a planned move waits for what is in flight; past it the journal is not well."""
+"""Bound of loading a journal partition, however long it is; past it loading begins anew."""
 PUBLISH_BEFORE_S: Final = 0.1
 """How long a receiver makes the giver wait until clients can find it."""
 TICK_S: Final = 0.05
-STILL_S: Final = 0.4
-"""Between two looks at the clock, so much more than `TICK_S` is a pause in which others may have
-given this process up."""
-CLEARED_MAX: Final = 500
-"""Offsets records of former owners that are removed at a stretch."""
-DOUBT_S: Final = 2.0
-LASTING_S: Final = 5.0
-"""A tenure that lasted so long was not one of a duel."""
+"""How often `PartitionRuntime.tick` is called: a timeout is noticed so much too late."""
 
 
-class Serving(Enum):
+class Role(Enum):
     """What a coordinator is to a journal partition."""
 
     LOADING = auto()
@@ -83,38 +72,26 @@ class Serving(Enum):
     STOPPED = auto()
 
 
-@dataclass(slots=True)
-class _Serving:
-    """One tenure and what belongs to it."""
-
-    tenure: Tenure
-    shell: LogShell
-    housekeeping: Housekeeping
-    began_s: float
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-    settled: asyncio.Event = field(default_factory=asyncio.Event)
-    seen_s: float = field(default_factory=time.monotonic)
-    """When this process was known not to stand still."""
-    doubt_s: float = 0.0
-    """When to look whether it still is the owner, if it appended nothing since."""
-    looked_at: int = -1
-    """The next offset at the last look."""
-    kept: list[Answer] = field(default_factory=list)
-    """Whoever asked while the partition was being given away."""
-
-
 class PartitionRuntime:
     """One coordinator's part in one journal partition; lives on its event loop."""
 
     def __init__(self, partition: int, services: Services, config: ShardConfig) -> None:
-        """Nothing happens before `start`."""
+        """Do nothing before `start`.
+
+        Args:
+            partition: of the journal.
+            services: of the coordinator.
+            config: limits of the shard.
+        """
         self.partition = partition
-        self.status = Serving.LOADING
+        self.role = Role.LOADING
         self.failure: LogtxError | None = None
+        """Why the journal can't be read, while the role is FAILED."""
         self._services = services
         self._config = config
-        self._candidate = Candidate(partition, services, serve=self._serve, ask=self._ask)
-        self._serving: _Serving | None = None
+        self._candidate = Candidate(partition, services, ask=self._ask)
+        self._serving: Serving | None = None
+        """The latest tenure; `_live` is the one that is not over."""
         self._acknowledged_end = 0
         """Of earlier tenures."""
         self._truncated: int | None = None
@@ -122,31 +99,32 @@ class PartitionRuntime:
         self._run_task: asyncio.Task[None] | None = None
         self._questions: set[asyncio.Task[None]] = set()
 
-    # ---- what clients ask ------------------------------------------------------------------
+    # ---- what clients ask -----------------------------------------------------------------------
+
+    @property
+    def _live(self) -> Serving | None:
+        serving = self._serving
+        return serving if serving is not None and not serving.tenure.over else None
 
     @property
     def shard(self) -> Shard:
         """What is known of the partition; empty while nothing is."""
-        if self._serving is not None:
-            return self._serving.tenure.shard
+        if (serving := self._live) is not None:
+            return serving.tenure.shard
         return self._candidate.shard or Shard(self.partition, self._config)
 
     @property
     def tenure(self) -> Tenure | None:
-        """By which this coordinator serves the partition; None while it does not."""
-        return self._serving.tenure if self._serving is not None else None
+        """The current tenure; None while this coordinator does not serve the partition."""
+        return serving.tenure if (serving := self._live) is not None else None
 
-    def submit(self, command: c.Command, answer: Answer) -> None:
+    def submit(self, command: commands.Command, answer: Answer) -> None:
         """Decide a command now; `answer` gets the reply when it may be told."""
-        serving = self._serving
+        serving = self._live
         if serving is None:
             answer(self._refusal())
-        elif serving.tenure.settling:
-            # Told only when another serves: sent away at once, it would find nobody.
-            serving.kept.append(answer)
         else:
-            self._notice_time()
-            serving.tenure.submit(command, answer, _now())
+            serving.submit(command, answer)
 
     def marker_backlog(self, partition: TopicPartition) -> int:
         """Markers of this journal partition that a data partition has not taken."""
@@ -160,48 +138,28 @@ class PartitionRuntime:
 
     async def room(self) -> None:
         """Wait while the journal has more to acknowledge than a client may add to."""
-        if self._serving is not None:
-            await self._serving.shell.pressure.room()
+        if (serving := self._live) is not None:
+            await serving.pressure.room()
 
     def attach(self, producer_id: str) -> None:
         """A producer's stream is connected."""
-        if self._serving is not None:
-            self._serving.tenure.attach(producer_id)
+        if (serving := self._live) is not None:
+            serving.tenure.attach(producer_id)
 
     def detach(self, producer_id: str, nonce: int) -> None:
         """A producer's stream broke."""
-        if self._serving is not None:
-            self._serving.tenure.detach(producer_id, nonce, _now())
+        if (serving := self._live) is not None:
+            serving.detach(producer_id, nonce)
 
     def forget(self, answers: list[Answer]) -> None:
         """Nobody waits for these answers any more."""
-        if self._serving is not None:
-            self._serving.tenure.forget(answers)
+        if (serving := self._live) is not None:
+            serving.tenure.forget(answers)
 
     def tick(self) -> None:
         """Do what time has made due; called every `TICK_S`."""
-        serving = self._serving
-        if serving is None:
-            return
-        self._notice_time()
-        serving.tenure.tick(_now())
-        now_s = time.monotonic()
-        if now_s >= serving.doubt_s:
-            # Whoever appends learns of a successor from that; an idle owner would never.
-            serving.doubt_s = now_s + DOUBT_S
-            if serving.looked_at == self.shard.next_offset:
-                self.doubt()
-            serving.looked_at = self.shard.next_offset
-
-    def _notice_time(self) -> None:
-        """See to it that a process that stood still does not go on as if it were the owner."""
-        now_s, serving = time.monotonic(), self._serving
-        if serving is None:
-            return
-        if now_s - serving.seen_s > STILL_S:
-            _LOG.info("stood_still partition=%d", self.partition)
-            serving.tenure.pause()
-        serving.seen_s = now_s
+        if (serving := self._live) is not None:
+            serving.tick()
 
     def _refusal(self) -> LogtxError:
         if self.failure is not None:
@@ -213,7 +171,7 @@ class PartitionRuntime:
             f"journal partition {self.partition} is served by {owner.address}", hint=owner.address
         )
 
-    # ---- what the coordinator asks ---------------------------------------------------------
+    # ---- what the coordinator asks --------------------------------------------------------------
 
     @property
     def owner(self) -> Owner | None:
@@ -227,26 +185,26 @@ class PartitionRuntime:
 
     @property
     def known_end(self) -> int:
-        """Offset below which everything was seen to be durable, by this coordinator itself."""
-        tenure = self.tenure
-        now = tenure.acknowledged_end if tenure is not None else 0
-        return max(now, self._acknowledged_end, self._candidate.read_end)
+        """Everything below this offset is durable, as far as this coordinator has seen."""
+        latest = self._serving.tenure.acknowledged_end if self._serving is not None else 0
+        return max(latest, self._acknowledged_end, self._candidate.read_end)
 
     @property
     def is_ready(self) -> bool:
         """Whether it could serve at once, though another does."""
         candidate = self._candidate
-        return self.status is Serving.STANDBY and candidate.is_current and candidate.journal.is_warm
+        return self.role is Role.STANDBY and candidate.is_current and candidate.journal.is_warm
 
     def start(self) -> None:
         """Follow the journal, and serve when it is this coordinator's turn."""
-        self._run_task = vital(self._run(), f"partition-{self.partition}")
+        self._run_task = essential_task(self._run(), f"partition-{self.partition}")
 
     async def stop(self) -> None:
         """Stop serving. What is open lives on in the journal, for the next owner."""
-        self._end_tenure(NotCoordinatorError("this coordinator is shutting down"))
+        if (serving := self._live) is not None:
+            serving.end(NotCoordinatorError("this coordinator is shutting down"))
         self._candidate.refuse("the coordinator is shutting down")
-        self.status = Serving.STOPPED
+        self.role = Role.STOPPED
         tasks = [t for t in (self._run_task, *self._questions) if t is not None]
         for task in tasks:
             task.cancel()
@@ -263,23 +221,33 @@ class PartitionRuntime:
 
     def doubt(self) -> None:
         """Another coordinator says that it owns the partition: ask the journal."""
-        if self._serving is not None and not self._serving.tenure.settling:
-            self._serving.tenure.doubt()
+        if (serving := self._live) is not None:
+            serving.doubt()
 
     def feed(self, batch: Batch) -> None:
         """What the tail has read."""
         self._candidate.feed(batch)
 
-    async def take_over(self, epoch: int, end: int) -> str:
-        """The owner gives the partition to this coordinator; why it is not served, or ""."""
-        if self.status is not Serving.STANDBY:
-            return f"it is {self.status.name.lower()} here"
-        reason = await self._candidate.take_over(epoch, end)
-        if not reason and self._serving is not None:
+    # ---- planned moves --------------------------------------------------------------------------
+
+    async def take_over(self, epoch: int, end: int) -> Refusal | None:
+        """Accept the partition from its owner.
+
+        Args:
+            epoch: the owner's.
+            end: the journal's end, at which it decided nothing more.
+
+        Returns:
+            Why it is not served; None once it is.
+        """
+        if self.role is not Role.STANDBY:
+            return f"it is {self.role.name.lower()} here"
+        refusal = await self._candidate.take_over(epoch, end)
+        if refusal is None and (serving := self._live) is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(PUBLISH_BEFORE_S):
-                    await self._serving.housekeeping.published.wait()
-        return reason
+                    await serving.housekeeping.published.wait()
+        return refusal
 
     async def give(self, receiver: Member, ask: Callable[[int, int], Awaitable[None]]) -> bool:
         """Give the partition to another coordinator; False if it could not be.
@@ -289,99 +257,81 @@ class PartitionRuntime:
             ask: asks it to replace an epoch at the journal's end; returns when it serves, or
                 raises `CoordinatorNotAvailableError`.
         """
-        serving = self._serving
-        if serving is None or serving.tenure.settling:
+        serving = self._live
+        if serving is None or serving.tenure.quiescing:
             return False
-        self.status = Serving.GIVING
-        serving.tenure.settle()
+        self.role = Role.GIVING
         try:
-            return await self._give(serving, receiver, ask)
+            return await serving.quiesce() and await self._give(serving, receiver, ask)
         except BaseException:
-            # Cancelled, or a bug. A tenure left settled would let its clients wait for ever.
-            if self._serving is serving:
-                self._end_given("")
+            # Cancelled, or a bug. A tenure left quiescing would let its clients wait for ever.
+            if not serving.tenure.over:
+                self._end_given(serving, "")
             raise
 
     async def _give(
-        self,
-        serving: _Serving,
-        receiver: Member,
-        ask: Callable[[int, int], Awaitable[None]],
+        self, serving: Serving, receiver: Member, ask: Callable[[int, int], Awaitable[None]]
     ) -> bool:
         started_s, tenure = time.monotonic(), serving.tenure
-        if tenure.in_flight:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SETTLE_TIMEOUT_S):
-                    await serving.settled.wait()
-        if tenure.over or self._serving is not serving:
-            return False
-        if tenure.in_flight:
-            self._surprised(tenure, f"nothing was acknowledged for {SETTLE_TIMEOUT_S} s")
-            return False
         hint = ""
         try:
             await ask(tenure.shard.epoch, tenure.shard.next_offset)
             hint = receiver.address
             # Its OWNER record is still to be read here; until then the partition seems orphaned.
-            self._candidate.hold_back(seconds=LOOK_S)
+            self._candidate.pause_bids(seconds=LOOK_S)
         except CoordinatorNotAvailableError as error:
             _LOG.warning("give_failed partition=%d error=%s", self.partition, error)
-        if self._serving is not serving:
+        if tenure.over:
             return False
         if hint:
             _LOG.info(
                 "partition_given partition=%d epoch=%d to=%s stalled_ms=%d",
                 self.partition, tenure.shard.epoch, hint, (time.monotonic() - started_s) * 1000,
             )  # fmt: skip
-        self._end_given(hint)
+        self._end_given(serving, hint)
         return bool(hint)
 
-    def _end_given(self, hint: str) -> None:
-        """End a settled tenure, and follow whoever goes on; `hint` is its address, if known."""
-        assert self._serving is not None
-        tenure = self._serving.tenure
+    def _end_given(self, serving: Serving, hint: str) -> None:
+        """End a quiet tenure, and follow whoever goes on; `hint` is its address, if known."""
+        tenure = serving.tenure
         if tenure.in_flight:
             # The shard is ahead of the journal, and may stay so: it can't be followed from there.
-            self._surprised(tenure, "it was not given away in time")
+            serving.fail("it was not given away in time")
             return
-        self._end_tenure(
+        serving.end(
             NotCoordinatorError(
                 f"journal partition {self.partition} was given to another coordinator", hint=hint
             )
         )
         self._follow(Replica.of(tenure.shard))
 
-    # ---- from state to state ---------------------------------------------------------------
+    # ---- from role to role ----------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
             try:
                 if self._candidate.shard is None:
                     await self._load()
-                self.status = Serving.STANDBY
+                self.role = Role.STANDBY
                 await self._candidate.turn()
-                self.status = Serving.BIDDING
-                if await self._candidate.bid():
-                    assert self._serving is not None
-                    housekeeping = vital(self._serving.housekeeping.run(), "housekeeping")
-                    try:
-                        await self._serving.over.wait()
-                    finally:
-                        housekeeping.cancel()
+                self.role = Role.BIDDING
+                won = await self._candidate.bid()
+                if won is not None:
+                    await self._serve(won)
             except (JournalError, JournalTopicError) as error:
                 _LOG.error("partition_failed partition=%d error=%s", self.partition, error)
-                self._candidate.let_go()
-                self.status, self.failure = Serving.FAILED, error
-                self._services.changed()
+                self._candidate.unfollow()
+                self.role, self.failure = Role.FAILED, error
+                self._services.membership_changed()
                 return
             except (LogtxError, KafkaException) as error:
                 # An unknown topic too: brokers say so for a moment while their metadata changes.
                 # And what librdkafka raises by itself, such as for want of file handles.
                 _LOG.warning("not_served partition=%d error=%s", self.partition, error)
-                await asyncio.sleep(self._candidate.hold_back())
+                await asyncio.sleep(self._candidate.pause_bids())
 
     async def _load(self) -> None:
-        self.status = Serving.LOADING
+        self.role = Role.LOADING
         started_s, loop = time.monotonic(), asyncio.get_running_loop()
         replica = await loop.run_in_executor(self._services.loading, self._read_journal)
         loaded_s = time.monotonic() - started_s
@@ -419,93 +369,43 @@ class PartitionRuntime:
             )
 
     def _follow(self, replica: Replica) -> None:
-        self.status = Serving.STANDBY
+        self.role = Role.STANDBY
         self._candidate.follow(replica)
 
-    # ---- serving ---------------------------------------------------------------------------
-
-    def _serve(self, shard: Shard) -> None:
-        shard.topics = self._services.topics
-        shell = LogShell(
+    async def _serve(self, won: Won) -> None:
+        """Serve what was won until the tenure is over."""
+        self._acknowledged_end = self.known_end
+        serving = self._serving = Serving(
             self.partition,
             self._services,
             self._candidate.journal,
+            won.shard,
             ask=self._ask,
-            acknowledged=partial(self._acknowledged, self._candidate.journal),
-            surprised=self._surprised,
+            doubt_journal=self._candidate.doubt_journal,
         )
-        tenure = shell.tenure = Tenure(shard, shell)
-        services = self._services
-        housekeeping = Housekeeping(
-            services.log,
-            tenure,
-            services.address,
-            services.housekeeping,
-            reading=services.reading,
-            questions=services.questions,
-        )
-        self._serving = _Serving(tenure, shell, housekeeping, time.monotonic())
-        self.status = Serving.SERVING
-        tenure.begin(_now())
-        self._services.changed()
-        self._ask(self._clear_offsets(tenure))
-
-    async def _clear_offsets(self, tenure: Tenure) -> None:
-        """Remove what earlier owners wrote of the offsets, by and by."""
-        shard, cleared = tenure.shard, 0
-        for group in shard.offsets.groups():
-            for epoch in shard.past_epochs:
-                if tenure.over:
-                    return
-                key = OffsetsKey(group, self.partition, shard.incarnation, epoch)
-                self._services.offsets.clear(key)
-                cleared += 1
-                if cleared % CLEARED_MAX == 0:
-                    await asyncio.sleep(TICK_S)
-
-    def _acknowledged(self, journal: Appender, durable: bool) -> None:
-        if not durable:
-            self._candidate.doubt_journal(journal)
-        serving = self._serving
-        if serving is not None and serving.tenure.settling and not serving.tenure.in_flight:
-            serving.settled.set()
-
-    def _surprised(self, tenure: Tenure, why: str) -> None:
-        """A tenure ended by itself: load again, and win a new epoch if nobody else did."""
-        _LOG.warning("surprise partition=%d epoch=%d: %s", self.partition, tenure.shard.epoch, why)
-        self._services.counters.surprises[self.partition] += 1
-        if tenure.truncated_at is not None:
-            self._truncated = tenure.truncated_at
-        serving = self._serving
-        lasted = serving is not None and time.monotonic() - serving.began_s > LASTING_S
-        self._candidate.hold_back(anew=lasted)
-        self.status = Serving.LOADING
-        self._end_tenure(
-            CoordinatorLoadingError(f"journal partition {self.partition} is loaded again")
-        )
-        self._services.changed()
-
-    def _end_tenure(self, error: LogtxError) -> None:
-        serving, self._serving = self._serving, None
-        if serving is None:
-            return
-        self._acknowledged_end = max(self._acknowledged_end, serving.tenure.acknowledged_end)
-        serving.tenure.end(error)
-        serving.shell.pressure.end()
-        for answer in serving.kept:
-            answer(error)
-        self._services.markers.forget(self.partition)
-        self._services.offsets.forget(self.partition)
-        self._services.close_sessions(self.partition, error)
-        serving.over.set()
-        serving.settled.set()
+        self.role = Role.SERVING
+        try:
+            serving.begin()
+        except BaseException:
+            won.tell("it could not begin")
+            raise
+        self._services.membership_changed()
+        won.tell()
+        housekeeping = essential_task(serving.housekeeping.run(), "housekeeping")
+        try:
+            await serving.over.wait()
+        finally:
+            housekeeping.cancel()
+        if serving.surprise is not None:
+            # Load again, and win a new epoch if nobody else did.
+            if serving.tenure.truncated_at is not None:
+                self._truncated = serving.tenure.truncated_at
+            self._candidate.pause_bids(anew=serving.lasted)
+            self.role = Role.LOADING
+            self._services.membership_changed()
 
     def _ask(self, question: Coroutine[Any, Any, None]) -> None:
-        """Let a question to the log be asked, until the partition is stopped."""
-        task = vital(question, f"question-{self.partition}")
+        """Run a query of the log in the background; `stop` cancels it."""
+        task = essential_task(question, f"question-{self.partition}")
         self._questions.add(task)
         task.add_done_callback(self._questions.discard)
-
-
-def _now() -> Instant:
-    return Instant(time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000)

@@ -1,7 +1,7 @@
-"""What slows clients down: appends that the journal has not acknowledged, and answers not taken.
+"""Slows clients down while a journal partition has too many appends on their way.
 
-Everything that a request occupies is bounded by not reading the next one: the transport's flow
-control then slows its sender, and nothing is refused or lost. Live on the event loop.
+A stream reads no further request meanwhile: the transport's flow control then slows its sender, and
+nothing is refused or lost. Lives on the event loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ class Pressure:
     """Appends of one journal partition on their way."""
 
     def __init__(self) -> None:
-        """None is."""
         self._sizes: deque[int] = deque()
         self._bytes = 0
         self._ended = False
@@ -49,31 +48,3 @@ class Pressure:
     async def room(self) -> None:
         """Wait while too much is on its way."""
         await self._room.wait()
-
-
-class Window:
-    """Requests of one stream, from their reading until the network took the answers."""
-
-    def __init__(self, requests_max: int, bytes_max: int) -> None:
-        """None is."""
-        self.requests = 0
-        self.bytes = 0
-        self._requests_max = requests_max
-        self._bytes_max = bytes_max
-        self._room = asyncio.Event()
-
-    async def enter(self, size: int) -> None:
-        """Wait for room for a request that occupies `size` bytes; alone it always has."""
-        while self.requests and (
-            self.requests >= self._requests_max or self.bytes + size > self._bytes_max
-        ):
-            self._room.clear()
-            await self._room.wait()
-        self.requests += 1
-        self.bytes += size
-
-    def leave(self, size: int) -> None:
-        """An answer was taken; `size` is that of its request."""
-        self.requests -= 1
-        self.bytes -= size
-        self._room.set()

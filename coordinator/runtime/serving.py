@@ -1,131 +1,222 @@
-"""What the tenure of a partition acts through: the journal, the writers and the sessions."""
+"""One tenure of a journal partition, joined to the journal, the clock, writers and sessions.
+
+`Tenure` has the rules; here is what it acts through, and what lasts as long as it does.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from ..journal.errors import (
+from ...journal.errors import (
     BrokerError,
     CoordinatorLoadingError,
     LogtxError,
     UnknownTopicError,
 )
-from ..journal.fate import Fate
-from ..journal.log import Log
-from ..journal.reader import JOURNAL_TOPIC, find_fates
-from ..journal.txid import TxId
-from . import commands as c
+from ...journal.reader import JOURNAL_TOPIC, find_fates
+from ...journal.records.fate import Fate
+from ...journal.txid import TxId
+from ..core.answers import answer_fate
+from ..core.decision import Effect, Instant, WriteMarkers, WriteOffsets
+from ..core.shard import Shard
+from ..core.tenure import Tenure
+from ..protocol import commands
 from .appender import Appender
-from .counters import Counters
-from .decision import Effect, TopicFacts, WriteMarkers, WriteOffsets
-from .housekeeping import HousekeepingConfig
-from .loading import journal_end
-from .markers import MarkerWriter
-from .members import Members
-from .offsets_log import OffsetsKey, OffsetsWriter
+from .housekeeping import Housekeeping
+from .offsets_topic import OffsetsKey
 from .pressure import Pressure
-from .questions import Questions
-from .shard import Shard
-from .tail import Tail
-from .tenure import Tenure
+from .services import Services
+
+_LOG = logging.getLogger(__name__)
 
 LOOK_UP_TIMEOUT_S: Final = 30.0
+"""Bound of one scan of the journal for old outcomes; the clients ask again."""
 SCAN_MAX: Final = 10_000
 """TxIds that one scan of the journal looks for."""
+QUIESCE_TIMEOUT_S: Final = 2.0
+"""How long a planned move waits for what is in flight; past it the journal is not well."""
+STILL_S: Final = 0.4
+"""Between two looks at the clock, so much more than `TICK_S` is a pause in which others may have
+given this process up."""
+CLEARED_MAX: Final = 500
+"""Offsets records of former owners that are removed at a stretch."""
+CLEARED_PAUSE_S: Final = 0.05
+DOUBT_S: Final = 2.0
+"""How often an owner that appends nothing asks whether it still is the owner."""
+LASTING_S: Final = 5.0
+"""A tenure that lasted so long was not one of a duel."""
 
-Answer = Callable[[c.Reply], None]
+Answer = Callable[[commands.Reply], None]
 """Called once with the reply to a request."""
 
 
-async def _nobody(_address: str) -> int | None:
-    return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Services:
-    """What the partitions of one coordinator share."""
-
-    log: Log
-    journal: Appender
-    markers: MarkerWriter
-    offsets: OffsetsWriter
-    tail: Tail
-    members: Members
-    reading: Executor
-    """For what may read much of the journal, apart from the quick questions to the log."""
-    loading: Executor
-    """For loading alone: clients may ask for any number of old outcomes, and nobody serves a
-    partition whose loading waits behind them."""
-    address: str
-    """host:port that clients reach this coordinator at."""
-    process_nonce: int
-    partition_count: int
-    """Of the journal."""
-    housekeeping: HousekeepingConfig = field(default_factory=HousekeepingConfig)
-    questions: Questions = field(default_factory=Questions)
-    """What asks the log quick questions."""
-    topics: dict[str, TopicFacts] = field(default_factory=dict)
-    """Of data topics; grows as they are looked up."""
-    counters: Counters = field(default_factory=Counters)
-    who_answers: Callable[[str], Coroutine[Any, Any, int | None]] = _nobody
-    """The process nonce of the coordinator that answers at an address; None if none does."""
-    changed: Callable[[], None]
-    """Called when a partition's owner or this coordinator's part in it changed."""
-    close_session: Callable[[int, str, int, LogtxError], None]
-    """Called with journal partition, producer id, session nonce and the reason."""
-    close_sessions: Callable[[int, LogtxError], None]
-    """Called with a journal partition whose sessions must all connect again."""
-
-    async def journal_end(self, partition: int, known_end: int = 0) -> int:
-        """As `loading.journal_end`, off the event loop."""
-        return await self.questions.ask(
-            f"end-{partition}", journal_end, self.log, partition, known_end
-        )
-
-
-class LogShell:
-    """The `Shell` of one tenure."""
-
-    tenure: Tenure
+class Serving:
+    """One tenure and all that belongs to it: the `Shell` of the tenure; lives on the event loop."""
 
     def __init__(
         self,
         partition: int,
         services: Services,
         journal: Appender,
+        shard: Shard,
         *,
         ask: Callable[[Coroutine[Any, Any, None]], None],
-        acknowledged: Callable[[bool], None],
-        surprised: Callable[[Tenure, str], None],
+        doubt_journal: Callable[[Appender], None],
     ) -> None:
-        """Set `tenure` before anything is asked of it.
+        """Serve nothing before `begin`.
 
         Args:
             partition: of the journal.
             services: of the coordinator.
             journal: what to append by.
+            shard: replayed up to its own OWNER record, inclusive.
             ask: lets a question to the log run, until the partition is stopped.
-            acknowledged: called after each answer to an append with whether it is durable.
-            surprised: called when the tenure ended by itself.
+            doubt_journal: called when an append got no answer, or an error.
         """
-        self.pressure = Pressure()
+        self.tenure: Final = Tenure(shard, self)
+        self.pressure: Final = Pressure()
+        self.over: Final = asyncio.Event()
+        """Set when nothing is served any more: given away, stopped, or surprised."""
+        self.surprise: str | None = None
+        """Why the tenure ended by itself, if it did."""
+        self.housekeeping: Final = Housekeeping(
+            services.log,
+            self.tenure,
+            services.address,
+            services.housekeeping,
+            reading=services.reading,
+            questions=services.questions,
+        )
         self._partition = partition
         self._services = services
         self._journal = journal
         self._ask = ask
-        self._on_acknowledged = acknowledged
-        self._on_surprised = surprised
-        self._wanted: deque[tuple[Answer, c.Command, TxId]] = deque()
+        self._doubt_journal = doubt_journal
+        self._began_s = time.monotonic()
+        self._seen_s = self._began_s
+        """Monotonic time of the last sign that the process is running."""
+        self._doubt_s = 0.0
+        """When to look whether it still is the owner, if it appended nothing since."""
+        self._looked_at = -1
+        """The next offset at the last look."""
+        self._quiet = asyncio.Event()
+        self._kept: list[Answer] = []
+        """Callbacks of requests that arrived while the partition was being given away."""
+        self._wanted: deque[tuple[Answer, commands.Command, TxId]] = deque()
         """Look-ups that no scan was begun for; each is a request of a window, or a call."""
         self._looking_up = False
+
+    # ---- what the partition asks ----------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Redo what earlier owners may have left undone, and serve."""
+        self.tenure.begin(_now(), self._services.topics)
+        self._ask(self._clear_offsets())
+
+    async def _clear_offsets(self) -> None:
+        """Remove what earlier owners wrote of the offsets, a portion at a time."""
+        shard, cleared = self.tenure.shard, 0
+        for group in shard.offsets.groups():
+            for epoch in shard.past_epochs:
+                if self.tenure.over:
+                    return
+                key = OffsetsKey(group, self._partition, shard.incarnation, epoch)
+                self._services.offsets.clear(key)
+                cleared += 1
+                if cleared % CLEARED_MAX == 0:
+                    await asyncio.sleep(CLEARED_PAUSE_S)
+
+    def submit(self, command: commands.Command, answer: Answer) -> None:
+        """Decide a command now; `answer` gets the reply when it may be told."""
+        if self.tenure.quiescing:
+            # Told only when another serves: sent away at once, it would find nobody.
+            self._kept.append(answer)
+            return
+        self._notice_time()
+        self.tenure.submit(command, answer, _now(), self._services.topics)
+
+    def detach(self, producer_id: str, nonce: int) -> None:
+        """A producer's stream broke."""
+        self.tenure.detach(producer_id, nonce, _now())
+
+    def tick(self) -> None:
+        """Do what time has made due."""
+        self._notice_time()
+        self.tenure.tick(_now(), self._services.topics)
+        now_s = time.monotonic()
+        if now_s >= self._doubt_s:
+            # Whoever appends learns of a successor from that; an idle owner would never.
+            self._doubt_s = now_s + DOUBT_S
+            if self._looked_at == self.tenure.shard.next_offset:
+                self.doubt()
+            self._looked_at = self.tenure.shard.next_offset
+
+    def _notice_time(self) -> None:
+        """See to it that a process that stood still does not go on as if it were the owner."""
+        now_s = time.monotonic()
+        if now_s - self._seen_s > STILL_S:
+            _LOG.info("stood_still partition=%d", self._partition)
+            self.tenure.pause()
+        self._seen_s = now_s
+
+    def doubt(self) -> None:
+        """Another coordinator says that it owns the partition: ask the journal."""
+        if not (self.tenure.over or self.tenure.quiescing):
+            self.tenure.doubt()
+
+    async def quiesce(self) -> bool:
+        """Decide nothing more, and wait until nothing is in flight, so that another can go on.
+
+        Returns:
+            False if the tenure ended meanwhile, or did not become quiet: then it ends.
+        """
+        tenure = self.tenure
+        tenure.quiesce()
+        if tenure.in_flight:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(QUIESCE_TIMEOUT_S):
+                    await self._quiet.wait()
+        if tenure.in_flight and not tenure.over:
+            self.fail(f"nothing was acknowledged for {QUIESCE_TIMEOUT_S} s")
+        return not tenure.over
+
+    def fail(self, why: str) -> None:
+        """End by a surprise: the shard may be ahead of the journal, which must be loaded again."""
+        epoch = self.tenure.shard.epoch
+        _LOG.warning("tenure_surprised partition=%d epoch=%d why=%s", self._partition, epoch, why)
+        self._services.counters.surprises[self._partition] += 1
+        self.surprise = why
+        self.end(
+            CoordinatorLoadingError(f"journal partition {self._partition} is being loaded again")
+        )
+
+    def end(self, error: LogtxError) -> None:
+        """Stop: whoever waits gets the error, and all sessions must connect again."""
+        self.tenure.end(error)
+        self.pressure.end()
+        for answer in self._kept:
+            answer(error)
+        self._services.markers.forget(self._partition)
+        self._services.offsets.forget(self._partition)
+        self._services.close_sessions(self._partition, error)
+        self.over.set()
+        self._quiet.set()
+
+    @property
+    def lasted(self) -> bool:
+        """Whether it was long enough not to be one of a duel."""
+        return time.monotonic() - self._began_s > LASTING_S
+
+    # ---- what the tenure asks: see `Shell` ------------------------------------------------------
 
     def append(self, predicted: int, value: bytes) -> None:
         """Append a journal record."""
@@ -137,7 +228,10 @@ class LogShell:
     def _acknowledged(self, predicted: int, offset: int | None, error: KafkaError | None) -> None:
         self.pressure.acknowledged()
         self.tenure.acknowledged(predicted, offset, error.name() if error else "")
-        self._on_acknowledged(offset is not None)
+        if offset is None:
+            self._doubt_journal(self._journal)
+        if self.tenure.quiescing and not self.tenure.in_flight:
+            self._quiet.set()
 
     def ask_end(self) -> None:
         """Ask for the journal's end."""
@@ -152,12 +246,15 @@ class LogShell:
             self.tenure.end_told(None, str(error))
         else:
             self.tenure.end_told(end)
+        if not self.tenure.over:
+            # What a pause kept need not wait for the next tick.
+            self.tenure.tick(_now(), self._services.topics)
 
-    def answer(self, ref: Answer, reply: c.Reply) -> None:
+    def answer(self, ref: Answer, reply: commands.Reply) -> None:
         """Give a client its reply."""
         ref(reply)
 
-    def look_up(self, ref: Answer, command: c.Command, txid: TxId) -> None:
+    def look_up(self, ref: Answer, command: commands.Command, txid: TxId) -> None:
         """Find the fate of a transaction that finished so long ago that only the journal knows."""
         self._wanted.append((ref, command, txid))
         if not self._looking_up:
@@ -173,8 +270,8 @@ class LogShell:
                 if isinstance(fates, LogtxError):
                     answer(fates)
                     continue
-                outcome = c.Outcome(txid, fates[txid].state, fates[txid].commit_sequence)
-                answer(Shard.answer_fate(command, outcome))
+                outcome = commands.Outcome(txid, fates[txid].state, fates[txid].commit_sequence)
+                answer(answer_fate(command, outcome))
         self._looking_up = False
 
     async def _find(self, txids: set[TxId]) -> dict[TxId, Fate] | LogtxError:
@@ -204,4 +301,8 @@ class LogShell:
 
     def surprised(self, why: str) -> None:
         """The tenure is over."""
-        self._on_surprised(self.tenure, why)
+        self.fail(why)
+
+
+def _now() -> Instant:
+    return Instant(time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000)

@@ -15,27 +15,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaPartition
 
-from ..journal.errors import BrokerError, CorruptRecordError, JournalError, LogtxError
-from ..journal.log import Log, LogConsumer
-from ..journal.reader import JOURNAL_TOPIC
-from ..journal.record_codec import decode_entry
-from ..journal.records import Entry
-from .vital import raise_on
+from ...journal.errors import BrokerError, CorruptRecordError, JournalError, LogtxError
+from ...journal.logs.interface import Log, LogConsumer
+from ...journal.reader import JOURNAL_TOPIC, READER_SETTINGS, decode_message
+from ...journal.records.types import Entry
+from ..tasks import raise_on
 
 _LOG = logging.getLogger(__name__)
 
-CONSUMER_CONFIG: Final = {
-    "group.id": "logtx-standby",  # librdkafka insists on one; nothing is committed or joined
-    "auto.offset.reset": "error",  # any other silently jumps over trimmed records
-    "check.crcs": True,
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "enable.partition.eof": True,
-    "fetch.queue.backoff.ms": 5,  # at its default of 1 s a backlog is read at an eighth of the rate
-    "fetch.wait.max.ms": 10,
-    "isolation.level": "read_uncommitted",
+CONSUMER_SETTINGS: Final = {
+    **READER_SETTINGS,
     # What librdkafka may read ahead, per partition; a standby that lags is not worth more.
     "queued.max.messages.kbytes": 4_096,
 }
@@ -56,9 +48,7 @@ class Batch:
     token: int
     """Which `Tail.follow` it belongs to."""
     entries: list[tuple[int, Entry]] = field(default_factory=list)
-    """With their offsets."""
-    at_end: bool = False
-    """Whether the log had nothing further at the time."""
+    """With their offsets; none if the log had nothing further at the time."""
     failure: LogtxError | None = None
     """Why nothing more comes."""
 
@@ -107,7 +97,7 @@ class Tail:
         self._taken.set()
         await asyncio.to_thread(self._thread.join, CLOSE_S)
 
-    # ---- the thread ------------------------------------------------------------------------
+    # ---- the thread -----------------------------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -118,7 +108,7 @@ class Tail:
 
     def _read_by_a_consumer(self) -> None:
         try:
-            consumer = self._log.consumer(CONSUMER_CONFIG)
+            consumer = self._log.consumer(CONSUMER_SETTINGS)
         except KafkaException as exception:
             # Nobody is told: nothing was lost, and whoever waits for a record has a bound.
             _LOG.warning("tail_not_made error=%s", exception)
@@ -158,12 +148,12 @@ class Tail:
         # A partition that is followed anew is let go first: its next offset is another.
         gone = [p for p, f in assigned.items() if wanted.get(p) is not f]
         if gone:
-            consumer.incremental_unassign([TopicPartition(JOURNAL_TOPIC, p) for p in gone])
+            consumer.incremental_unassign([KafkaPartition(JOURNAL_TOPIC, p) for p in gone])
             for partition in gone:
                 del assigned[partition]
         come = {p: f for p, f in wanted.items() if p not in assigned}
         if come:
-            places = [TopicPartition(JOURNAL_TOPIC, p, f.offset) for p, f in come.items()]
+            places = [KafkaPartition(JOURNAL_TOPIC, p, f.offset) for p, f in come.items()]
             consumer.incremental_assign(places)
             assigned |= come
 
@@ -181,9 +171,7 @@ class Tail:
             if error is None:
                 assert offset is not None
                 batch.failure = self._take(message, partition, offset, batch)
-            elif error.code() == KafkaError._PARTITION_EOF:
-                batch.at_end = True
-            elif not _passing(error):
+            elif error.code() != KafkaError._PARTITION_EOF and not _passing(error):
                 batch.failure = BrokerError(
                     f"following {JOURNAL_TOPIC}-{partition} from {following.offset}:"
                     f" {error.name()}: {error.str()}"
@@ -194,9 +182,9 @@ class Tail:
     @staticmethod
     def _take(message: Message, partition: int, offset: int, batch: Batch) -> LogtxError | None:
         try:
-            batch.entries.append((offset, decode_entry(message.value())))
+            batch.entries.append((offset, decode_message(message)))
         except JournalError as error:
-            return type(error)(f"{JOURNAL_TOPIC}-{partition} at offset {offset}: {error}")
+            return error
         except Exception as error:  # noqa: BLE001 - one bad record must not stop the others
             return CorruptRecordError(f"{JOURNAL_TOPIC}-{partition} at offset {offset}: {error!r}")
         return None

@@ -1,10 +1,10 @@
 """Which transaction group a consumer group's offsets belong to: asked once, before they count.
 
-A consumer group whose offsets two journal partitions took would have half a truth in each (TRAPS
+A consumer group whose offsets two journal partitions took would have half a truth in each (trap
 28). Its binding lies in the journal partition of its own name, most often another coordinator's,
 so the shard that takes the offsets can't see it. It never changes: what was read once is true.
 
-Source: seed 001, "Producer IDs and state groups".
+Source: Transactional Messaging in Kafka, "Producer IDs and state groups".
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
-from ..journal.errors import (
+from ...journal.errors import (
     BrokerError,
     CoordinatorBusyError,
     GroupBoundError,
     RetriableError,
 )
-from ..journal.log import Log
-from ..journal.reader import journal_partition_of
-from .queries import CoordinatorQueries
+from ...journal.logs.interface import Log
+from ...journal.reader import journal_partition_of
+from ..client.queries import CoordinatorQueries
 
 ASK_TIMEOUT_S: Final = 10.0
 REMEMBERED_MAX: Final = 100_000

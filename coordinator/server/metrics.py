@@ -2,14 +2,14 @@
 
 A thread of its own serves one scrape at a time. It asks the event loop for a copy of the numbers,
 so nothing that changes is read from two threads, and builds text from the copy by itself. Between
-scrapes the cost is that of `Counters`.
+scrapes the cost is that of `CoordinatorCounters`.
 
 Cardinality: series carry a journal partition, a reason of aborts, or a transaction key. Of keys
 at most `KEYS_MAX` have series of their own, half of them those connected last (epoch conflicts
 show there), half those connected longest ago (what is unused shows there); all of them are
 counted.
 
-Source: seed 004, "Metrics".
+Source: Transaction keys, "Metrics".
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from ..journal.errors import BrokerError, ConfigError
-from ..journal.keys import TransactionKey
-from ..journal.log import Log
-from ..journal.reader import JOURNAL_TOPIC
-from ..journal.state import State
-from .admin import live_keys
-from .counters import LATENCY_BOUNDS_S, Counters
-from .decision import Instant
-from .markers import MarkerWriter
-from .runtime import PartitionRuntime, Serving
+from ...journal.errors import BrokerError, ConfigError
+from ...journal.keys import TransactionKey
+from ...journal.logs.interface import Log
+from ...journal.reader import JOURNAL_TOPIC
+from ...journal.state import State
+from ..core.admin import live_keys
+from ..core.decision import Instant
+from ..runtime.counters import LATENCY_BOUNDS_S, CoordinatorCounters
+from ..runtime.markers import MarkerWriter
+from ..runtime.partition import PartitionRuntime, Role
 from .streams import Streams
 
 _LOG = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ STOP_TIMEOUT_S: Final = 2.0
 Labelled = Iterable[tuple[Sequence[str], float]]
 
 
-# ---- read on the event loop ------------------------------------------------------------------
+# ---- read on the event loop ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class PartitionSample:
     """One journal partition at one moment."""
 
     partition: int
-    status: Serving
+    role: Role
     next_offset: int
     snapshot: int | None
     serving: ServingSample | None
@@ -124,7 +124,7 @@ class Reader:
         runtimes: Mapping[int, PartitionRuntime],
         streams: Streams,
         markers: MarkerWriter,
-        counters: Counters,
+        counters: CoordinatorCounters,
     ) -> None:
         """Read from these."""
         self._runtimes = runtimes
@@ -184,9 +184,9 @@ class Reader:
             )
         return PartitionSample(
             partition=runtime.partition,
-            status=runtime.status,
+            role=runtime.role,
             next_offset=shard.next_offset,
-            snapshot=shard.snapshot if tenure is None else tenure.snapshotted,
+            snapshot=shard.snapshot_offset if tenure is None else tenure.snapshot_offset,
             serving=serving,
         )
 
@@ -213,7 +213,7 @@ def _by_partition(
     return tuple(((str(partition),), count) for partition, count in counts.items())
 
 
-# ---- shown by the thread ---------------------------------------------------------------------
+# ---- shown by the thread ------------------------------------------------------------------------
 
 
 class CoordinatorCollector(Collector):
@@ -256,7 +256,7 @@ class CoordinatorCollector(Collector):
                 where = JOURNAL_TOPIC, sample.partition
                 labels = [str(sample.partition)]
                 starts.append((labels, self._log.start_offset(*where, timeout_s=ASK_TIMEOUT_S)))
-                if sample.status is Serving.STANDBY:
+                if sample.role is Role.STANDBY:
                     end = self._log.end_offset(*where, timeout_s=ASK_TIMEOUT_S)
                     lags.append((labels, max(0, end - sample.next_offset)))
         except BrokerError as error:
@@ -295,9 +295,9 @@ _SERVING_GAUGES: Final = (
 def _states(reading: Reading) -> Iterator[Metric]:
     partitions = reading.partitions
     roles = (
-        ((str(p.partition), status.name.lower()), float(p.status is status))
+        ((str(p.partition), role.name.lower()), float(p.role is role))
         for p in partitions
-        for status in Serving
+        for role in Role
     )
     yield _gauge(
         "partition_role",
@@ -361,7 +361,7 @@ def _key_series(reading: Reading) -> Iterator[Metric]:
     yield _gauge("transaction_key_age_seconds", "Since its connection was made.", ages, labels)
 
 
-# ---- the server ------------------------------------------------------------------------------
+# ---- the server ---------------------------------------------------------------------------------
 
 
 class MetricsServer:

@@ -20,7 +20,7 @@ Kafka deletes whole segments, the oldest first:
 Thresholds are shares of the retention. The clock is the coordinator's, the timestamps are not:
 the room between a threshold and 1 must be larger than their clocks differ.
 
-Source: seed 001, "Failure cases" (data retention).
+Source: Transactional Messaging in Kafka, "Failure cases" (data retention).
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from typing import Final
 
 from confluent_kafka import Message
 
-from ..journal.control import TopicPartition
-from ..journal.errors import ConfigError, LogtxError, UnknownTopicError
-from ..journal.log import Log
-from ..journal.reader import read_records
-from ..journal.records import UNKNOWN_OFFSET, AbortReason
-from ..journal.state import State
-from ..journal.txid import TxId
-from . import commands as c
-from .shard import Shard
+from ...journal.control import TopicPartition
+from ...journal.errors import ConfigError, LogtxError, UnknownTopicError
+from ...journal.logs.interface import Log
+from ...journal.reader import read_records
+from ...journal.records.types import UNKNOWN_OFFSET, AbortReason
+from ...journal.state import State
+from ...journal.txid import TxId
+from ..core.shard import Shard
+from ..protocol import commands
 
 _LOG = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ class RetentionGuard:
         self,
         log: Log,
         shards: Callable[[], Iterable[Shard]],
-        abort: Callable[[c.AbortTransaction], None],
+        abort: Callable[[commands.AbortTransaction], None],
         config: RetentionConfig,
     ) -> None:
         """Nothing happens before `run`.
@@ -281,7 +281,7 @@ class RetentionGuard:
         if threat >= Threat.DUE:
             event = "retention_abort" if threat is Threat.DUE else "retention_lost"
             _LOG.error("%s %s", event, where)
-            self._abort(c.AbortTransaction(txid=watched.txid, reason=AbortReason.RETENTION))
+            self._abort(commands.AbortTransaction(txid=watched.txid, reason=AbortReason.RETENTION))
 
 
 def _size(record: Message) -> int:

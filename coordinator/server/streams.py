@@ -5,7 +5,7 @@ requests lack an answer that the network took, and while the journal keeps up (`
 transport slows a client that floods, and one that does not read its answers. Calls, which no
 stream holds back, are refused beyond a number.
 
-Source: seed 001, "Transaction coordinator".
+Source: Transactional Messaging in Kafka, "Transaction coordinator".
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from ..journal.control import TopicPartition
-from ..journal.errors import (
+from ...journal.control import TopicPartition
+from ...journal.errors import (
     ConfigError,
     CoordinatorBusyError,
     CoordinatorLoadingError,
@@ -29,20 +29,21 @@ from ..journal.errors import (
     NotSupportedError,
     SessionClosedError,
 )
-from ..journal.keys import is_key_name
-from ..journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, journal_partition_of
-from ..journal.state import State
-from ..journal.value import value
-from . import commands as c
-from . import coordinator_pb2 as pb
-from . import coordinator_pb2_grpc as pb_grpc
+from ...journal.keys import is_key_name
+from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, journal_partition_of
+from ...journal.state import State
+from ...journal.value import value
+from ..protocol import commands
+from ..protocol import coordinator_pb2 as pb
+from ..protocol import coordinator_pb2_grpc as pb_grpc
+from ..protocol.replies import encode_reply
+from ..protocol.requests import PROTOCOL_VERSION, decode_request
+from ..runtime.counters import CoordinatorCounters
+from ..runtime.partition import PartitionRuntime, Role
+from ..runtime.serving import Answer
 from .bindings import GroupBindings
-from .counters import Counters
-from .pressure import Window
-from .runtime import PartitionRuntime, Serving
-from .shell import Answer
 from .topics import TopicRegistry
-from .wire import PROTOCOL_VERSION, decode_request, encode_reply
+from .window import Window
 
 MESSAGE_MAX_BYTES: Final = 4 * 1024 * 1024
 """Largest message of a client: several times what one journal record takes."""
@@ -116,7 +117,7 @@ class _Stream:
     """One producer's stream: its session, and the replies on their way out."""
 
     partition: int
-    session: c.Session
+    session: commands.SessionId
     out: _Replies
     answers: set[Answer] = field(default_factory=set)
 
@@ -138,10 +139,10 @@ class _Answering:
     request_id: int
     size: int
     came_s: float
-    counters: Counters
+    counters: CoordinatorCounters
 
-    def __call__(self, reply: c.Reply) -> None:
-        if isinstance(reply, c.Outcome) and reply.state is State.COMMITTING:
+    def __call__(self, reply: commands.Reply) -> None:
+        if isinstance(reply, commands.Outcome) and reply.state is State.COMMITTING:
             self.counters.commit_latency.observe(time.monotonic() - self.came_s)
         self.stream.answers.discard(self)
         self.stream.out.answer(encode_reply(self.request_id, reply), self.size)
@@ -195,7 +196,7 @@ class Streams(pb_grpc.CoordinatorServicer):
         topics: TopicRegistry,
         bindings: GroupBindings,
         limits: StreamLimits,
-        counters: Counters,
+        counters: CoordinatorCounters,
     ) -> None:
         """Nothing is asked for before the server runs.
 
@@ -220,9 +221,9 @@ class Streams(pb_grpc.CoordinatorServicer):
     async def Call(self, request: pb.CallRequest, context: Any) -> pb.Reply:  # noqa: N802, ARG002
         """Answer one request that needs no session."""
         request_id = request.request.request_id
-        future: asyncio.Future[c.Reply] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[commands.Reply] = asyncio.get_running_loop().create_future()
 
-        def answer(reply: c.Reply) -> None:
+        def answer(reply: commands.Reply) -> None:
             if not future.done():
                 future.set_result(reply)
 
@@ -231,11 +232,13 @@ class Streams(pb_grpc.CoordinatorServicer):
                 self._check_count(request.partition_count)
                 runtime = self._runtime(request.partition)
                 command = decode_request(request.request, None)
-                if isinstance(command, c.Connect):
+                if isinstance(command, commands.Connect):
                     raise NotSupportedError("a producer connects by a stream (Session)")
                 await self._prepare(command, runtime)
                 await runtime.room()
-                if isinstance(command, c.ListTransactions | c.ListKeys | c.GetKey):
+                if isinstance(
+                    command, commands.ListTransactions | commands.ListKeys | commands.GetKey
+                ):
                     async with self._listings:
                         runtime.submit(command, answer)
                         return encode_reply(request_id, await future)
@@ -304,7 +307,7 @@ class Streams(pb_grpc.CoordinatorServicer):
         future: asyncio.Future[_Stream | None] = asyncio.get_running_loop().create_future()
         try:
             command = decode_request(request, None)
-            if not isinstance(command, c.Connect):
+            if not isinstance(command, commands.Connect):
                 raise SessionClosedError("a stream begins with Connect")
             if request.connect.version != PROTOCOL_VERSION:
                 raise NotSupportedError(
@@ -319,14 +322,14 @@ class Streams(pb_grpc.CoordinatorServicer):
             return None
         await runtime.room()
 
-        def answer(reply: c.Reply) -> None:
+        def answer(reply: commands.Reply) -> None:
             if future.done():
                 return  # Its client went away.
             out.tell(encode_reply(request.request_id, reply))
             # Here, and not in whoever awaits the future: the next reply of the same turn may be
             # that to a newer producer, and close this session.
             stream = None
-            if isinstance(reply, c.Connected):
+            if isinstance(reply, commands.Connected):
                 stream = self._attach(runtime, command, reply, out)
             future.set_result(stream)
 
@@ -349,9 +352,13 @@ class Streams(pb_grpc.CoordinatorServicer):
                 )
 
     def _attach(
-        self, runtime: PartitionRuntime, command: c.Connect, reply: c.Connected, out: _Replies
+        self,
+        runtime: PartitionRuntime,
+        command: commands.Connect,
+        reply: commands.Connected,
+        out: _Replies,
     ) -> _Stream:
-        session = c.Session(command.producer_id, reply.generation, command.nonce)
+        session = commands.SessionId(command.producer_id, reply.generation, command.nonce)
         stream = _Stream(runtime.partition, session, out)
         key = runtime.partition, session.producer_id, session.nonce
         former = self._streams.get(key)
@@ -368,7 +375,7 @@ class Streams(pb_grpc.CoordinatorServicer):
         runtime = self._runtimes[stream.partition]
         try:
             command = decode_request(request, stream.session)
-            if isinstance(command, c.Connect):
+            if isinstance(command, commands.Connect):
                 raise NotSupportedError("this stream is connected already")
             await self._prepare(command, runtime)
         except (LogtxError, ValueError) as error:
@@ -378,7 +385,7 @@ class Streams(pb_grpc.CoordinatorServicer):
         stream.answers.add(answer)
         runtime.submit(command, answer)
 
-    async def _prepare(self, command: c.Command, runtime: PartitionRuntime) -> None:
+    async def _prepare(self, command: commands.Command, runtime: PartitionRuntime) -> None:
         """Learn what the shard must know of the world to decide a command.
 
         Raises:
@@ -387,19 +394,19 @@ class Streams(pb_grpc.CoordinatorServicer):
             CoordinatorBusyError: a data partition has markers enough to take.
         """
         match command:
-            case c.Begin() | c.AddPartitions():
+            case commands.Begin() | commands.AddPartitions():
                 await self._learn_topics(command.partitions)
                 _check_lanes(command.partitions, runtime)
-            case c.End(action=c.Action.COMMIT):
+            case commands.End(action=commands.Action.COMMIT):
                 await self._learn_topics(command.writes)
                 _check_lanes(command.writes, runtime)
-            case c.End():
+            case commands.End():
                 # An abort must go through whatever became of its topics.
                 with suppress(LogtxError):
                     await self._learn_topics(command.writes)
-            case c.ClaimOffsets():
+            case commands.ClaimOffsets():
                 await self._bindings.check(command.group, runtime.partition, len(self._runtimes))
-            case c.AddOffsets():
+            case commands.AddOffsets():
                 partition, count = runtime.partition, len(self._runtimes)
                 await self._bindings.check(command.group, partition, count)
                 if runtime.offsets_backlog(command.group) >= OFFSETS_WAITING_MAX:
@@ -444,7 +451,7 @@ class Streams(pb_grpc.CoordinatorServicer):
         self._first_asked_s = self._first_asked_s or time.monotonic()
         waited_s = time.monotonic() - self._first_asked_s
         # A partition without a leader must not keep the others from being served for long.
-        if waited_s < FIRST_LOAD_S and any(r.status is Serving.LOADING for r in runtimes):
+        if waited_s < FIRST_LOAD_S and any(r.role is Role.LOADING for r in runtimes):
             raise CoordinatorLoadingError("the journal is being loaded for the first time")
         self._all_loaded = True
 

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from ..journal.control import TopicPartition
-from ..journal.errors import UnknownTopicError, UnsupportedTopicError
-from ..journal.log import Log, TopicInfo
-from .decision import TopicFacts
+from ...journal.control import TopicPartition
+from ...journal.errors import UnknownTopicError, UnsupportedTopicError
+from ...journal.logs.interface import Log, TopicInfo
+from ..core.decision import TopicFacts
 
 FACTS_MAX_AGE_S: Final = 10.0
 """Facts older than this are looked up again before they are used: so long a topic may have been

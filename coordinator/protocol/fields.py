@@ -1,0 +1,233 @@
+"""What several messages have in common, to protobuf and back; and how long names may be. Pure.
+
+Names go into the journal, into snapshots and into memory, so they are checked where they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from ...journal.control import BranchRange, TopicPartition, group_by_topic
+from ...journal.errors import ConfigError, NotSupportedError
+from ...journal.position import Journal, Place, Position
+from ...journal.records.types import UNKNOWN_OFFSET, OffsetStep
+from ...journal.state import State
+from . import coordinator_pb2 as pb
+
+TOPIC_MAX_BYTES: Final = 249
+"""Kafka's own bound."""
+NAME_MAX_BYTES: Final = 1_024
+"""Of a producer id, a transaction key with its owner, a consumer group or a transaction group.
+
+Far below a chunk of a snapshot, which holds each name whole.
+"""
+_CHAR_BYTES: Final = 4
+"""The most that UTF-8 takes for one."""
+NO_CLAIM: Final = -1
+"""Stands for the number of a claim that must not be."""
+
+STATES: Final[Mapping[State, pb.Outcome.State]] = {
+    State.UNKNOWN: pb.Outcome.UNKNOWN,
+    State.OPEN: pb.Outcome.OPEN,
+    State.COMMITTING: pb.Outcome.COMMITTING,
+    State.COMMITTED: pb.Outcome.COMMITTED,
+    State.ABORTING: pb.Outcome.ABORTING,
+    State.ABORTED: pb.Outcome.ABORTED,
+}
+STATES_FROM_WIRE: Final[Mapping[pb.Outcome.State, State]] = {w: s for s, w in STATES.items()}
+
+# ---- names --------------------------------------------------------------------------------------
+
+
+def check_name(what: str, name: str, max_bytes: int = NAME_MAX_BYTES) -> str:
+    """Returns the name.
+
+    Raises:
+        ConfigError: it is too long; the message begins with `what` it is the name of.
+    """
+    if len(name) * _CHAR_BYTES > max_bytes:
+        size = len(name.encode())
+        if size > max_bytes:
+            raise ConfigError(
+                f"{what} {name[:20]!r}… has a name of {size} bytes in UTF-8, and {max_bytes} are"
+                " allowed"
+            )
+    return name
+
+
+def check_group(name: str) -> str:
+    """`check_name` of a consumer group."""
+    return check_name("consumer group", name)
+
+
+def check_topic(name: str) -> str:
+    """`check_name` of a topic."""
+    return check_name("topic", name, TOPIC_MAX_BYTES)
+
+
+# ---- partitions ---------------------------------------------------------------------------------
+
+
+def partitions_to_wire(partitions: Iterable[TopicPartition]) -> list[pb.Partitions]:
+    """Partitions by topic."""
+    grouped = group_by_topic(partitions)
+    return [pb.Partitions(topic=t, partitions=p) for t, p in grouped.items()]
+
+
+def partitions_from_wire(wire: Iterable[pb.Partitions]) -> tuple[TopicPartition, ...]:
+    """Partitions, their topics in the order of the wire."""
+    return tuple((check_topic(w.topic), p) for w in wire for p in w.partitions)
+
+
+def first_offsets_to_wire(
+    partitions: Iterable[TopicPartition], first_offsets: Mapping[TopicPartition, int]
+) -> list[pb.Partitions]:
+    """Partitions, and beside each the first offset that was written there, if any is known."""
+    wire = partitions_to_wire(partitions)
+    for topic in wire if first_offsets else ():
+        found = [first_offsets.get((topic.topic, p), UNKNOWN_OFFSET) for p in topic.partitions]
+        topic.first_offsets.extend(found)
+    return wire
+
+
+def first_offsets_from_wire(wire: Iterable[pb.Partitions]) -> dict[TopicPartition, int]:
+    """First offsets, of those partitions where they are known."""
+    return {
+        (w.topic, p): offset
+        for w in wire
+        for p, offset in zip(w.partitions, w.first_offsets, strict=bool(w.first_offsets))
+        if offset >= 0
+    }
+
+
+def expected_to_wire(
+    partitions: Iterable[TopicPartition], expected: Mapping[TopicPartition, int]
+) -> list[pb.Partitions]:
+    """Partitions, and beside each the claim that it must have."""
+    wire = partitions_to_wire(partitions)
+    for topic in wire:
+        topic.claims.extend(expected.get((topic.topic, p), NO_CLAIM) for p in topic.partitions)
+    return wire
+
+
+def expected_from_wire(wire: Iterable[pb.Partitions]) -> dict[TopicPartition, int]:
+    """Claims, of those partitions that must have one."""
+    return {
+        (w.topic, p): number
+        for w in wire
+        for p, number in zip(w.partitions, w.claims, strict=True)
+        if number >= 0
+    }
+
+
+# ---- writes -------------------------------------------------------------------------------------
+
+
+def writes_to_wire(
+    writes: Mapping[TopicPartition, Sequence[BranchRange]],
+) -> list[pb.Writes]:
+    """What each branch wrote, by partition."""
+    return [
+        pb.Writes(
+            topic=topic,
+            partition=partition,
+            branches=[
+                pb.Branch(
+                    branch=b.branch,
+                    first_offset=b.first_offset,
+                    last_offset=b.last_offset,
+                    count=b.count,
+                )
+                for b in branches
+            ],
+        )
+        for (topic, partition), branches in writes.items()
+    ]
+
+
+def writes_from_wire(
+    wire: Sequence[pb.Writes],
+) -> dict[TopicPartition, tuple[BranchRange, ...]]:
+    """What each branch wrote, by partition.
+
+    Raises:
+        ValueError: a range can't be, or a partition is named twice.
+    """
+    writes = {
+        (check_topic(w.topic), w.partition): tuple(
+            BranchRange(b.branch, b.first_offset, b.last_offset, b.count) for b in w.branches
+        )
+        for w in wire
+    }
+    if len(writes) < len(wire):
+        raise ValueError("a partition is named twice: its records would be those of one alone")
+    return writes
+
+
+# ---- positions and steps ------------------------------------------------------------------------
+
+
+def _sequences_to_wire(sequences: Mapping[Journal, int]) -> list[pb.Sequence]:
+    return [pb.Sequence(partition=p, incarnation=i, sequence=s) for (p, i), s in sequences.items()]
+
+
+def _sequences_from_wire(wire: Iterable[pb.Sequence]) -> dict[Journal, int]:
+    return {(w.partition, w.incarnation): w.sequence for w in wire}
+
+
+def position_to_wire(partition: TopicPartition, position: Position) -> pb.Position:
+    """A position in a partition."""
+    return pb.Position(
+        topic=partition[0],
+        partition=partition[1],
+        o1=position.o1,
+        o2=position.o2,
+        o3=position.o3,
+        met=_sequences_to_wire(position.met),
+        delivered=_sequences_to_wire(position.delivered),
+    )
+
+
+def position_from_wire(wire: pb.Position) -> Position:
+    """A position, without its partition."""
+    return Position(
+        o1=wire.o1,
+        o2=wire.o2,
+        o3=wire.o3,
+        met=_sequences_from_wire(wire.met),
+        delivered=_sequences_from_wire(wire.delivered),
+    )
+
+
+def step_to_wire(step: OffsetStep) -> pb.OffsetStep:
+    """A step of input offsets."""
+    place = step.from_place
+    to = position_to_wire((step.topic, step.partition), step.to)
+    wire = pb.OffsetStep(to=to, claim=step.claim)
+    if place is not None:
+        # `from` is a keyword, so it can't be an argument's name.
+        getattr(wire, "from").CopyFrom(pb.OffsetStep.Place(o2=place.o2, o3=place.o3))
+    return wire
+
+
+def step_from_wire(wire: pb.OffsetStep) -> OffsetStep:
+    """A step of input offsets."""
+    place = getattr(wire, "from")
+    from_place = Place(place.o2, place.o3) if wire.HasField("from") else None
+    claim = wire.claim if wire.HasField("claim") else None
+    to = position_from_wire(wire.to)
+    return OffsetStep(check_topic(wire.to.topic), wire.to.partition, from_place, to, claim)
+
+
+def state_from_wire(wire: pb.Outcome.State) -> State:
+    """A state to filter by.
+
+    Raises:
+        NotSupportedError: this version has none such. Without the filter, what was not asked for
+            would be shown.
+    """
+    state = STATES_FROM_WIRE.get(wire)
+    if state is None:
+        raise NotSupportedError(f"state {wire} of a newer client: this coordinator has none such")
+    return state

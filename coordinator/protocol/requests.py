@@ -1,0 +1,313 @@
+"""Commands to protobuf and back: for each command its two halves side by side, and one table. Pure.
+
+A new command is a message in `coordinator.proto`, a class in `commands`, and a row here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from ...journal.errors import NotSupportedError
+from ...journal.txid import TxId
+from . import commands
+from . import coordinator_pb2 as pb
+from .fields import (
+    STATES,
+    check_group,
+    check_name,
+    check_topic,
+    expected_from_wire,
+    expected_to_wire,
+    first_offsets_from_wire,
+    first_offsets_to_wire,
+    partitions_from_wire,
+    partitions_to_wire,
+    state_from_wire,
+    step_from_wire,
+    step_to_wire,
+    writes_from_wire,
+    writes_to_wire,
+)
+
+PROTOCOL_VERSION: Final = 1
+
+_ACTIONS: Final[Mapping[commands.Action, pb.End.Action]] = {
+    commands.Action.COMMIT: pb.End.COMMIT,
+    commands.Action.ABORT: pb.End.ABORT,
+}
+_ACTIONS_FROM_WIRE: Final = {wire: action for action, wire in _ACTIONS.items()}
+
+
+class Envelope(NamedTuple):
+    """What a request's message does not have, and its command does."""
+
+    request_id: int
+    session: Any
+    """`commands.Session` of the stream; None for a single call, and only where none is needed."""
+
+
+# ---- sessions and transactions ------------------------------------------------------------------
+
+
+def _encode_connect(wire: pb.Connect, command: commands.Connect) -> None:
+    # Of the journal partition only the sender knows: see `CoordinatorClient`.
+    wire.version = PROTOCOL_VERSION
+    wire.producer_id = command.producer_id
+    wire.nonce = command.nonce
+    if command.generation is not None:
+        wire.generation = command.generation
+
+
+def _decode_connect(wire: pb.Connect, _: Envelope) -> commands.Connect:
+    return commands.Connect(
+        producer_id=check_name("producer", wire.producer_id),
+        nonce=wire.nonce,
+        generation=wire.generation if wire.HasField("generation") else None,
+    )
+
+
+def _encode_begin(wire: pb.Begin, command: commands.Begin) -> None:
+    wire.answered_below = command.answered_below
+    wire.timeout_ms = command.timeout_ms
+    wire.partitions.extend(partitions_to_wire(command.partitions))
+
+
+def _decode_begin(wire: pb.Begin, envelope: Envelope) -> commands.Begin:
+    return commands.Begin(
+        session=envelope.session,
+        request_id=envelope.request_id,
+        answered_below=wire.answered_below,
+        timeout_ms=wire.timeout_ms,
+        partitions=partitions_from_wire(wire.partitions),
+    )
+
+
+def _encode_add_partitions(wire: pb.AddPartitions, command: commands.AddPartitions) -> None:
+    wire.txid = command.txid.to_bytes()
+    wire.partitions.extend(first_offsets_to_wire(command.partitions, command.first_offsets))
+
+
+def _decode_add_partitions(wire: pb.AddPartitions, envelope: Envelope) -> commands.AddPartitions:
+    return commands.AddPartitions(
+        txid=TxId.from_bytes(wire.txid),
+        partitions=partitions_from_wire(wire.partitions),
+        session=envelope.session,
+        first_offsets=first_offsets_from_wire(wire.partitions),
+    )
+
+
+def _encode_add_offsets(wire: pb.AddOffsets, command: commands.AddOffsets) -> None:
+    wire.txid = command.txid.to_bytes()
+    wire.group = command.group
+    wire.steps.extend(map(step_to_wire, command.steps))
+
+
+def _decode_add_offsets(wire: pb.AddOffsets, envelope: Envelope) -> commands.AddOffsets:
+    return commands.AddOffsets(
+        session=envelope.session,
+        txid=TxId.from_bytes(wire.txid),
+        group=check_group(wire.group),
+        steps=tuple(map(step_from_wire, wire.steps)),
+    )
+
+
+def _encode_end(wire: pb.End, command: commands.End) -> None:
+    wire.txid = command.txid.to_bytes()
+    wire.action = _ACTIONS[command.action]
+    wire.writes.extend(writes_to_wire(command.writes))
+
+
+def _decode_end(wire: pb.End, envelope: Envelope) -> commands.End:
+    # proto3 hands through numbers that this version does not know, such as a newer "prepare".
+    action = _ACTIONS_FROM_WIRE.get(wire.action)
+    if action is None:
+        raise NotSupportedError(
+            f"action {wire.action} of a newer client: this coordinator can't do it"
+        )
+    return commands.End(
+        session=envelope.session,
+        txid=TxId.from_bytes(wire.txid),
+        action=action,
+        writes=writes_from_wire(wire.writes),
+    )
+
+
+def _encode_get_outcome(wire: pb.GetOutcome, command: commands.GetOutcome) -> None:
+    wire.txid = command.txid.to_bytes()
+
+
+def _decode_get_outcome(wire: pb.GetOutcome, _: Envelope) -> commands.GetOutcome:
+    return commands.GetOutcome(txid=TxId.from_bytes(wire.txid))
+
+
+# ---- input offsets ------------------------------------------------------------------------------
+
+
+def _encode_fetch_offsets(wire: pb.FetchOffsets, command: commands.FetchOffsets) -> None:
+    wire.group = command.group
+    wire.all = command.partitions is None
+    wire.partitions.extend(partitions_to_wire(command.partitions or ()))
+
+
+def _decode_fetch_offsets(wire: pb.FetchOffsets, _: Envelope) -> commands.FetchOffsets:
+    partitions = None if wire.all else partitions_from_wire(wire.partitions)
+    return commands.FetchOffsets(group=check_group(wire.group), partitions=partitions)
+
+
+def _encode_claim_offsets(wire: pb.ClaimOffsets, command: commands.ClaimOffsets) -> None:
+    wire.group, wire.claimant = command.group, command.claimant
+    wire.conditional = command.expected is not None
+    if command.expected is None:
+        wire.partitions.extend(partitions_to_wire(command.partitions))
+    else:
+        wire.partitions.extend(expected_to_wire(command.partitions, command.expected))
+
+
+def _decode_claim_offsets(wire: pb.ClaimOffsets, _: Envelope) -> commands.ClaimOffsets:
+    return commands.ClaimOffsets(
+        group=check_group(wire.group),
+        partitions=partitions_from_wire(wire.partitions),
+        claimant=wire.claimant,
+        expected=expected_from_wire(wire.partitions) if wire.conditional else None,
+    )
+
+
+def _encode_bind_group(wire: pb.BindGroup, command: commands.BindGroup) -> None:
+    wire.group = command.group
+    if command.transaction_group is not None:
+        wire.transaction_group = command.transaction_group
+
+
+def _decode_bind_group(wire: pb.BindGroup, _: Envelope) -> commands.BindGroup:
+    named = check_name("transaction group", wire.transaction_group)
+    return commands.BindGroup(
+        group=check_group(wire.group),
+        transaction_group=named if wire.HasField("transaction_group") else None,
+    )
+
+
+# ---- what operators ask -------------------------------------------------------------------------
+
+
+def _encode_list_transactions(
+    wire: pb.ListTransactions, command: commands.ListTransactions
+) -> None:
+    wire.states.extend(STATES[state] for state in command.states)
+    wire.age_min_ms = command.age_min_ms
+    wire.producer_id, wire.topic = command.producer_id, command.topic
+    if command.after >= 0:
+        wire.after = command.after
+    wire.limit = command.limit
+
+
+def _decode_list_transactions(wire: pb.ListTransactions, _: Envelope) -> commands.ListTransactions:
+    return commands.ListTransactions(
+        states=tuple(map(state_from_wire, wire.states)),
+        age_min_ms=wire.age_min_ms,
+        producer_id=check_name("producer", wire.producer_id),
+        topic=check_topic(wire.topic),
+        after=wire.after if wire.HasField("after") else -1,
+        limit=wire.limit or commands.PAGE_MAX,
+    )
+
+
+def _encode_abort_transaction(
+    wire: pb.AbortTransaction, command: commands.AbortTransaction
+) -> None:
+    wire.txid = command.txid.to_bytes()
+
+
+def _decode_abort_transaction(wire: pb.AbortTransaction, _: Envelope) -> commands.AbortTransaction:
+    return commands.AbortTransaction(txid=TxId.from_bytes(wire.txid))
+
+
+def _encode_list_keys(wire: pb.ListKeys, command: commands.ListKeys) -> None:
+    wire.after, wire.limit = command.after, command.limit
+
+
+def _decode_list_keys(wire: pb.ListKeys, _: Envelope) -> commands.ListKeys:
+    after = check_name("transaction key", wire.after)
+    return commands.ListKeys(after=after, limit=wire.limit or commands.PAGE_MAX)
+
+
+def _encode_key_name(
+    wire: pb.GetKey | pb.DeleteKey, command: commands.GetKey | commands.DeleteKey
+) -> None:
+    wire.name = command.name
+
+
+def _decode_get_key(wire: pb.GetKey, _: Envelope) -> commands.GetKey:
+    return commands.GetKey(name=check_name("transaction key", wire.name))
+
+
+def _decode_delete_key(wire: pb.DeleteKey, _: Envelope) -> commands.DeleteKey:
+    return commands.DeleteKey(name=check_name("transaction key", wire.name))
+
+
+# ---- the table ----------------------------------------------------------------------------------
+
+
+class Codec(NamedTuple):
+    """A command's two halves."""
+
+    kind: str
+    """Its field in the message `Request`."""
+    encode: Callable[[Any, Any], None]
+    decode: Callable[[Any, Envelope], commands.Command]
+    in_session: bool = False
+    """Whether it needs a session's stream."""
+
+
+CODECS: Final[Mapping[type[commands.Command], Codec]] = {
+    commands.Connect: Codec("connect", _encode_connect, _decode_connect),
+    commands.Begin: Codec("begin", _encode_begin, _decode_begin, in_session=True),
+    commands.AddPartitions: Codec("add_partitions", _encode_add_partitions, _decode_add_partitions),
+    commands.AddOffsets: Codec(
+        "add_offsets", _encode_add_offsets, _decode_add_offsets, in_session=True
+    ),
+    commands.End: Codec("end", _encode_end, _decode_end, in_session=True),
+    commands.GetOutcome: Codec("get_outcome", _encode_get_outcome, _decode_get_outcome),
+    commands.FetchOffsets: Codec("fetch_offsets", _encode_fetch_offsets, _decode_fetch_offsets),
+    commands.ClaimOffsets: Codec("claim_offsets", _encode_claim_offsets, _decode_claim_offsets),
+    commands.BindGroup: Codec("bind_group", _encode_bind_group, _decode_bind_group),
+    commands.ListTransactions: Codec(
+        "list_transactions", _encode_list_transactions, _decode_list_transactions
+    ),
+    commands.AbortTransaction: Codec(
+        "abort_transaction", _encode_abort_transaction, _decode_abort_transaction
+    ),
+    commands.ListKeys: Codec("list_keys", _encode_list_keys, _decode_list_keys),
+    commands.GetKey: Codec("get_key", _encode_key_name, _decode_get_key),
+    commands.DeleteKey: Codec("delete_key", _encode_key_name, _decode_delete_key),
+}
+_BY_KIND: Final = {codec.kind: codec for codec in CODECS.values()}
+
+
+def encode_request(request_id: int, command: commands.Command) -> pb.Request:
+    """A command as it goes over the wire; a `Connect` without its journal partition."""
+    request = pb.Request(request_id=request_id)
+    codec = CODECS[type(command)]
+    codec.encode(getattr(request, codec.kind), command)
+    return request
+
+
+def decode_request(request: pb.Request, session: commands.SessionId | None) -> commands.Command:
+    """Read a command.
+
+    Args:
+        request: the wire form.
+        session: of the stream it came by; None for a single call.
+
+    Raises:
+        NotSupportedError: of an unknown kind or action, or one that needs a session.
+        ConfigError: a name is too long.
+        MalformedHeaderError, ValueError: a TxId or range that can't be.
+    """
+    kind = request.WhichOneof("command")
+    codec = _BY_KIND.get(kind or "")
+    if codec is None:
+        raise NotSupportedError("a request of a kind that this coordinator does not know")
+    if session is None and codec.in_session:
+        raise NotSupportedError(f"a request {kind!r} outside of a session")
+    return codec.decode(getattr(request, codec.kind), Envelope(request.request_id, session))
