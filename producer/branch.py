@@ -7,7 +7,7 @@
 4. The owner accepts the summaries that count, and commits. What a branch wrote that was not
    accepted (a failed or speculative task attempt) is dropped by every consumer.
 
-Source: seed 000, "Produce Messages" (many producers in one transaction).
+Source: PIP-31, "Produce Messages" (many producers in one transaction).
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from ..journal.errors import (
     TransactionStateError,
 )
 from ..journal.txid import TxId
-from .bookkeeping import again
+from .core.bookkeeping import copy_of
+from .core.summary import NONCE_BITS, BranchSummary, read_token
+from .core.tally import BranchTally
 from .sender import Sender
-from .summary import NONCE_BITS, BranchSummary, read_token
-from .tally import BranchTally
 from .writer import Record, Writer
 
 if TYPE_CHECKING:
-    from ..journal.log import Log
+    from ..journal.logs.interface import Log
     from .coordinators import Coordinators, Queries
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 _CLOSE_S: Final = 5.0
 
 _B = TypeVar("_B", bound="Branch")
@@ -63,6 +63,7 @@ class Branch(Writer):
         *,
         on_partition: Callable[[], None] | None = None,
     ) -> None:
+        """Draw a nonce and take records at once; arguments as `Writer`'s."""
         nonce = secrets.randbits(NONCE_BITS) or 1
         super().__init__(sender, nonce, delivery_timeout_s, on_partition=on_partition)
         self._txid = txid
@@ -136,11 +137,11 @@ class Branch(Writer):
             finally:
                 self._sender.done(self)
         if self._failure is not None:
-            raise again(self._failure)
+            raise copy_of(self._failure)
         if not self._tally.settled:
             raise RequestTimedOutError("records are not acknowledged yet: call again to wait on")
         self._tally.raise_floors()
-        self._tally.let_go()
+        self._tally.drop_callbacks()
         return BranchSummary(self._txid, self._tally.branch, self._tally.ranges())
 
     def close(self) -> None:
@@ -171,11 +172,11 @@ class Branch(Writer):
             self._failure = self._failure or cause
             self._direct = False
 
-    # Writer.
+    # ---- writer ---------------------------------------------------------------------------------
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise again(self._failure)
+            raise copy_of(self._failure)
         if self._finished:
             raise TransactionStateError("the branch is finished: join again for another one")
 
@@ -205,7 +206,7 @@ class Branches:
     ) -> None:
         """Open the producer; arguments and errors are those of `Branch.join`."""
         from .config import ProducerConfig
-        from .wiring import open_producer, resources
+        from .opening import open_producer, resources
 
         self._settings = settings = ProducerConfig.parse(config)
         log, coordinators, self._close_log = resources(config, log, coordinators)
@@ -292,7 +293,7 @@ class _Registrar:
         try:
             self._queries.add_partitions(branch.txid, first_offsets)
         except RetriableError:
-            _log.info("event=branch_registration_deferred txid=%s", branch.txid)
+            _LOG.info("branch_registration_deferred txid=%s", branch.txid)
         except LogtxError as error:
             branch.fail(error)
         else:

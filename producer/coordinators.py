@@ -1,45 +1,26 @@
-"""How a producer reaches coordinators: two protocols, and their implementation over gRPC.
-
-Everything that the producer room imports from the coordinator's stands here.
-"""
+"""How a producer reaches coordinators: two protocols, and their implementation over gRPC."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from ..coordinator.client import (
+from ..coordinator.client.queries import CoordinatorQueries
+from ..coordinator.client.session import CoordinatorClient, SessionOptions
+from ..coordinator.protocol.commands import (
     Action,
     Began,
     Binding,
     Connected,
-    CoordinatorClient,
-    CoordinatorQueries,
     Done,
     GroupOffsets,
     Outcome,
-    State,
 )
 from ..journal.control import BranchRange, TopicPartition
 from ..journal.errors import LogtxError
-from ..journal.log import Log
-from ..journal.records import OffsetStep
+from ..journal.logs.interface import Log
+from ..journal.records.types import OffsetStep
 from ..journal.txid import TxId
-
-__all__ = [
-    "Action",
-    "Began",
-    "Binding",
-    "Connected",
-    "Coordinators",
-    "Done",
-    "GroupOffsets",
-    "GrpcCoordinators",
-    "Outcome",
-    "Queries",
-    "Session",
-    "State",
-]
 
 
 class Session(Protocol):
@@ -96,13 +77,7 @@ class Coordinators(Protocol):
     """Makes sessions and queries for one log."""
 
     def session(
-        self,
-        *,
-        producer_id: str,
-        transaction_group: str,
-        generation: int | None,
-        timeout_s: float,
-        on_closed: Callable[[LogtxError], None],
+        self, options: SessionOptions, on_closed: Callable[[LogtxError], None]
     ) -> Session: ...
     def queries(self, *, timeout_s: float) -> Queries: ...
 
@@ -113,24 +88,9 @@ class GrpcCoordinators:
     def __init__(self, log: Log) -> None:
         self._log = log
 
-    def session(
-        self,
-        *,
-        producer_id: str,
-        transaction_group: str,
-        generation: int | None,
-        timeout_s: float,
-        on_closed: Callable[[LogtxError], None],
-    ) -> Session:
+    def session(self, options: SessionOptions, on_closed: Callable[[LogtxError], None]) -> Session:
         """A session that is not connected yet."""
-        return CoordinatorClient(
-            self._log,
-            producer_id=producer_id,
-            transaction_group=transaction_group,
-            generation=generation,
-            timeout_s=timeout_s,
-            on_closed=on_closed,
-        )
+        return CoordinatorClient(self._log, options, on_closed=on_closed)
 
     def queries(self, *, timeout_s: float) -> Queries:
         """Questions without a session."""

@@ -1,6 +1,6 @@
 """What all transactions of a producer share: librdkafka, the session, and how to learn decisions.
 
-`Producer` is the public face of this; a `Transaction` knows only this.
+Stands below the transactions: they use it, and it knows them only as what the resolver asks for.
 """
 
 from __future__ import annotations
@@ -8,42 +8,34 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import wait
-from itertools import takewhile
+from collections.abc import Callable
 from typing import Final
 
-from ..journal.control import TopicPartition
+from ..coordinator.client.session import SessionOptions
+from ..coordinator.protocol.commands import Outcome
 from ..journal.errors import (
-    ConcurrentTransactionsError,
-    ConfigError,
     ExpiredTransactionError,
     GroupBoundError,
     LogtxError,
     NotAllowedError,
-    RequestTimedOutError,
     TransactionStateError,
 )
-from ..journal.log import Log
+from ..journal.logs.interface import Log
 from ..journal.txid import TxId
-from .ahead import Ahead
-from .bookkeeping import again
 from .config import ProducerConfig
-from .coordinators import Coordinators, Outcome, Queries, Session
-from .resolver import Resolver
+from .coordinators import Coordinators, Queries, Session
+from .core.bookkeeping import copy_of
+from .opening import open_producer
+from .resolver import Resolver, Undecided
 from .sender import Sender
-from .transaction import Transaction
-from .wiring import open_producer
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _TICK_MAX_S: Final = 0.05
 _QUERY_MAX_S: Final = 5.0
 """One question for a decision; it is asked again until ``coordinator.timeout.ms`` has passed."""
 _JOIN_S: Final = 5.0
-_IN_VAIN_S: Final = 0.5
-"""Longest wait of `close` for the abort of a transaction that nobody asked for; the coordinator
-aborts it by itself when the session is gone."""
+"""Longest wait of `close` for each of the producer's own threads, which nothing blocks for long."""
 
 
 class Engine:
@@ -54,47 +46,49 @@ class Engine:
         config: ProducerConfig,
         log: Log,
         coordinators: Coordinators,
-        close_log: Callable[[], None],
+        *,
+        on_tick: Callable[[], bool],
+        on_fatal: Callable[[LogtxError], None],
     ) -> None:
+        """Open librdkafka's producer; the coordinator is first asked by `connect`.
+
+        Args:
+            config: the producer's.
+            log: what records are written to.
+            coordinators: how to reach them.
+            on_tick: called often on the sender's thread; whether transactions are open.
+            on_fatal: called once if the session is closed for good, after `fatal` is set.
+        """
         self.config: Final = config
         self.fatal: LogtxError | None = None
         """Why the session is closed for good."""
+        self.closed = False
+        """Whether the application closed the producer."""
         self._coordinators = coordinators
-        self._close_log = close_log
-        self._delay_s = config.registration_delay_ms / 1000
+        self._on_fatal = on_fatal
         self._guard = threading.Lock()
         self._connecting = threading.Lock()
         self._session: Session | None = None
         self._queries: Queries | None = None
         self._resolving_queries: Queries | None = None
         self._bound: set[str] = set()
-        self._open: set[Transaction] = set()
-        self._unregistered: dict[Transaction, float] = {}
-        """Open ones that wrote to partitions → when to register these, in this order."""
-        self._ahead = Ahead(allowed=config.begin_ahead)
-        # A transaction key's next BEGIN would be refused until the one before is decided.
-        in_flight_max = 1 if config.transaction_key else config.in_flight_max
-        self._slots = threading.Semaphore(in_flight_max)
-        self._closed = False
         self._resolver = Resolver(
             self._ask_outcome,
             timeout_s=config.coordinator_timeout_s,
-            may_resend=lambda: self.fatal is None and not self._closed,
+            may_resend=lambda: self.fatal is None and not self.closed,
         )
-        tick_s = min(max(self._delay_s / 2, 0.01), _TICK_MAX_S)
-        self.sender: Final = Sender(
-            open_producer(log, config), tick_s=tick_s, on_tick=self._on_tick
-        )
+        tick_s = min(max(config.registration_delay_ms / 2000, 0.01), _TICK_MAX_S)
+        self.sender: Final = Sender(open_producer(log, config), tick_s=tick_s, on_tick=on_tick)
 
     def check(self) -> None:
         """Raise what closed the producer, if it is closed."""
         if self.fatal is not None:
-            raise again(self.fatal)
+            raise copy_of(self.fatal)
         self.check_not_closed()
 
     def check_not_closed(self) -> None:
         """Raise if the application closed the producer."""
-        if self._closed:
+        if self.closed:
             raise TransactionStateError("the producer is closed")
 
     @property
@@ -113,20 +107,26 @@ class Engine:
             return self._queries
 
     def connect(self) -> None:
-        """Begin the session, which fences the predecessor of the same name; once."""
+        """Begin the session, which fences the predecessor of the same name; once.
+
+        Raises:
+            CoordinatorNotAvailableError, RequestTimedOutError: no coordinator in time.
+            ProducerFencedError, DoubleStartError: another producer has this name.
+        """
         self.check()
         if self._session is not None:
             return
         with self._connecting:
             if self._session is not None:
                 return
-            session = self._coordinators.session(
-                producer_id=self.config.producer_id,
-                transaction_group=self.config.transaction_group,
-                generation=self.config.generation,
-                timeout_s=self.config.coordinator_timeout_s,
-                on_closed=self._on_closed,
+            config = self.config
+            options = SessionOptions(
+                producer_id=config.producer_id,
+                transaction_group=config.transaction_group,
+                generation=config.generation,
+                timeout_s=config.coordinator_timeout_s,
             )
+            session = self._coordinators.session(options, self._on_closed)
             try:
                 session.connect()
             except BaseException:
@@ -134,87 +134,7 @@ class Engine:
                 raise
             self._session = session
 
-    def begin(self, timeout_ms: int, partitions: Iterable[TopicPartition]) -> Transaction:
-        """Open a transaction; its TxId comes later.
-
-        Raises:
-            CoordinatorNotAvailableError, ProducerFencedError, …: as `Producer.begin_transaction`.
-        """
-        if timeout_ms < 1:
-            raise ConfigError("a transaction's timeout must be at least 1 ms")
-        self.connect()
-        named = tuple(partitions)
-        if not named and (transaction := self._take_ahead(timeout_ms)) is not None:
-            return transaction
-        self._take_slot()
-        transaction = Transaction(self, named)
-        with self._guard:
-            self._open.add(transaction)
-        self._send_begin(transaction, timeout_ms, named)
-        return transaction
-
-    def _take_ahead(self, timeout_ms: int) -> Transaction | None:
-        now_s = time.monotonic()
-        with self._guard:
-            known = self._ahead.transaction
-            alone = all(t is known for t in self._open)
-            transaction = self._ahead.take(timeout_ms, now_s=now_s)
-            self._ahead.begun(timeout_ms, alone=alone, now_s=now_s)
-        return transaction
-
-    def _send_begin(
-        self, transaction: Transaction, timeout_ms: int, named: tuple[TopicPartition, ...]
-    ) -> None:
-        self.session.begin(transaction.on_began, timeout_ms=timeout_ms, partitions=named)
-        self.sender.wake()
-
-    def ending(self, transaction: Transaction) -> None:
-        """The end of a transaction was asked for: begin the next, if it is sure to come."""
-        with self._guard:
-            timeout_ms = self._ahead.wanted
-            alone = len(self._open) == 1 and transaction in self._open
-            if timeout_ms is None or not alone or self._closed or self.fatal is not None:
-                return
-            if not self._slots.acquire(blocking=False):
-                return
-            following = Transaction(self, ())
-            self._open.add(following)
-            self._ahead.keep(following, time.monotonic())
-        self._send_begin(following, timeout_ms, ())
-
-    def _take_slot(self) -> None:
-        key = self.config.transaction_key
-        with self._guard:
-            # Nobody but the caller can end it; one whose end was asked for is waited for.
-            blocked = key is not None and any(t.is_open for t in self._open)
-        if key is not None and blocked:
-            raise ConcurrentTransactionsError(
-                f"transaction key {key.key!r} has an open transaction: commit or abort it before"
-                " the next one begins"
-            )
-        if not self._slots.acquire(timeout=self.config.coordinator_timeout_s):
-            raise RequestTimedOutError(
-                f"the last transaction of key {key.key!r} is not decided yet: begin again later"
-                if key
-                else f"{self.config.in_flight_max} transactions are open: end some, or raise "
-                "transactions.in.flight.max"
-            )
-
-    def ended(self, transaction: Transaction) -> None:
-        """A transaction needs nothing any more."""
-        with self._guard:
-            self._open.discard(transaction)
-            self._unregistered.pop(transaction, None)
-            self._ahead.ended(transaction, time.monotonic())
-        self._slots.release()
-
-    def wrote(self, transaction: Transaction) -> None:
-        """It wrote to partitions that the coordinator may have to be told of, if it stays open."""
-        with self._guard:
-            if transaction in self._open:
-                self._unregistered.setdefault(transaction, time.monotonic() + self._delay_s)
-
-    def resolve(self, transaction: Transaction) -> None:
+    def resolve(self, transaction: Undecided) -> None:
         """Learn the decision of a transaction whose end got no clear answer."""
         self._resolver.add(transaction)
 
@@ -240,55 +160,16 @@ class Engine:
             )
         self._bound.add(group)
 
-    @property
-    def queued(self) -> int:
-        """Records whose reports were not served yet, those that wait for a TxId included."""
-        with self._guard:
-            kept = sum(transaction.kept for transaction in self._open)
-        return kept + len(self.sender.producer)
-
-    def flush(self, timeout_s: float) -> int:
-        """Wait until every record has its report; how many are left after `timeout_s`."""
-        deadline_s = time.monotonic() + timeout_s
-        with self._guard:
-            transactions = [] if self.sender.in_callback() else list(self._open)
-        for transaction in transactions:
-            transaction.await_sent(deadline_s)
-        self.sender.flush(max(deadline_s - time.monotonic(), 0))
-        return self.queued
-
-    def close(self, timeout_s: float) -> None:
-        """Abort what is open, send what is queued, and release everything."""
-        if self._closed:
-            return
-        deadline_s = time.monotonic() + timeout_s
-        with self._guard:
-            transactions = list(self._open)
-        if self.fatal is None:
-            self._give_up(transactions, timeout_s)
+    def close(self, deadline_s: float) -> None:
+        """Send what is queued until `deadline_s` of the monotonic clock, and release everything."""
         # Plain records are the application's too; those of transactions are settled by now.
         self.sender.flush(max(deadline_s - time.monotonic(), 0))
-        self._closed = True
+        self.closed = True
         self._resolver.close(_JOIN_S)
         self.sender.close(_JOIN_S)
-        if self._session is not None:
-            self._session.close()
-        for transaction in transactions:
-            transaction.abandon()
-        for queries in (self._queries, self._resolving_queries):
-            if queries is not None:
-                queries.close()
-        self._close_log()
-
-    def _give_up(self, transactions: Iterable[Transaction], timeout_s: float) -> None:
-        with self._guard:
-            in_vain = self._ahead.transaction
-        for transaction in transactions:
-            transaction.give_up()
-        wait([f for t in transactions if t is not in_vain and (f := t.future)], timeout=timeout_s)
-        if in_vain is not None and in_vain.future is not None:
-            # Whoever has nothing open must not wait for a coordinator that is not there.
-            wait([in_vain.future], timeout=min(timeout_s, _IN_VAIN_S))
+        for opened in (self._session, self._queries, self._resolving_queries):
+            if opened is not None:
+                opened.close()
 
     def _ask_outcome(self, txid: TxId) -> Outcome:
         if self._resolving_queries is None:
@@ -303,25 +184,5 @@ class Engine:
             # producer is told that it is over, whichever of the two it learnt first.
             error = ExpiredTransactionError(*error.args)
         self.fatal = self.fatal or error
-        _log.warning("event=session_closed producer_id=%s", self.config.producer_id)
-        with self._guard:
-            transactions = list(self._open)
-        for transaction in transactions:
-            transaction.on_fatal(error)
-
-    def _on_tick(self) -> bool:
-        """On the sender's thread: register partitions of transactions that take longer."""
-        if self._closed or self.fatal is not None:
-            return bool(self._open)
-        now_s = time.monotonic()
-        with self._guard:
-            in_vain = self._ahead.expired(now_s)
-            due = list(takewhile(lambda t: self._unregistered[t] <= now_s, self._unregistered))
-            # Before they are asked: one that writes to a further partition meanwhile comes again.
-            for transaction in due:
-                del self._unregistered[transaction]
-        if in_vain is not None:
-            in_vain.abort_async()
-        for transaction in due:
-            transaction.register_partitions()
-        return bool(self._open)
+        _LOG.warning("session_closed producer_id=%s", self.config.producer_id)
+        self._on_fatal(error)

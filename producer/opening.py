@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException
 
 from ..journal.errors import ConfigError
-from ..journal.log import Log, LogProducer
-from ..journal.open import open_log
+from ..journal.logs.interface import Log, LogProducer
+from ..journal.logs.open import open_log
 
 if TYPE_CHECKING:
     from .config import ProducerConfig

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from ..journal.control import TopicPartition
 from ..journal.errors import ConfigError
 from ..journal.position import Place, Position
-from ..journal.records import OffsetStep
+from ..journal.records.types import OffsetStep
 
 if TYPE_CHECKING:
-    from .coordinators import GroupOffsets
+    from ..coordinator.protocol.commands import GroupOffsets
 
 PlainOffset = tuple[str, int, int]
 """(topic, partition, next offset to read)."""

@@ -8,23 +8,24 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from ..coordinator.protocol.commands import GroupOffsets, Outcome
 from ..journal.control import TopicPartition
 from ..journal.errors import TransactionStateError
 from ..journal.txid import TxId
 from .config import ProducerConfig
-from .coordinators import GroupOffsets, Outcome
-from .engine import Engine
-from .offsets import PlainOffset, PlainOffsets, check_positions
+from .open_transactions import OpenTransactions
+from .opening import resources
+from .plain_offsets import PlainOffset, PlainOffsets, check_positions
 from .transaction import Transaction
-from .wiring import resources
+from .transaction_shell import TransactionShell
 from .writer import Content, UserHeaders, check_headers
 
 if TYPE_CHECKING:
-    from confluent_kafka import TopicPartition as KafkaTopicPartition
+    from confluent_kafka import TopicPartition as KafkaPartition
 
-    from ..journal.log import DeliveryCallback, Log
-    from ..journal.offsets import OffsetSource
-    from ..journal.records import OffsetStep
+    from ..journal.logs.interface import DeliveryCallback, Log
+    from ..journal.offset_source import OffsetSource
+    from ..journal.records.types import OffsetStep
     from .coordinators import Coordinators
 
 _FOREVER_S: Final = 24 * 3600.0
@@ -44,13 +45,13 @@ class Producer:
 
     With ``transaction.key`` instead of ``transactional.id`` it has one connection and one open
     transaction at a time, whoever runs it: a newer one closes the former and aborts what it has
-    open, and the former raises ExpiredTransactionError (seed 004).
+    open, and the former raises ExpiredTransactionError (Transaction keys).
 
     Calls of `confluent_kafka.Producer` work as there: between `begin_transaction` and
     `commit_transaction`, `produce` writes into the transaction begun last, while its end was not
     asked for; otherwise it writes a plain record.
 
-    Source: seed 001, "Implementation overview", "Pipelining" and "Fencing".
+    Source: Transactional Messaging in Kafka, "Implementation overview", "Pipelining" and "Fencing".
     """
 
     def __init__(
@@ -73,12 +74,13 @@ class Producer:
         settings = ProducerConfig.parse(config)
         log, coordinators, close_log = resources(config, log, coordinators)
         self._config = settings
-        self._engine = Engine(settings, log, coordinators, close_log)
+        self._transactions = OpenTransactions(settings, log, coordinators, close_log)
+        self._engine = self._transactions.engine
         self._send = self._engine.sender.send
-        self._current: Transaction | None = None
+        self._current: TransactionShell | None = None
         self._plain_offsets = PlainOffsets(self._fetch_offsets)
 
-    # Transactions as objects.
+    # ---- transactions as objects ----------------------------------------------------------------
 
     def begin_transaction(
         self,
@@ -105,7 +107,7 @@ class Producer:
         timeout_ms = (
             self._config.transaction_timeout_ms if timeout is None else round(timeout * 1000)
         )
-        self._current = transaction = self._engine.begin(timeout_ms, partitions or ())
+        self._current = transaction = self._transactions.begin(timeout_ms, partitions or ())
         return transaction
 
     def bind_group(self, group: str) -> None:
@@ -161,7 +163,7 @@ class Producer:
         """
         current = self._current
         if current is not None and current.is_open:
-            current.produce(topic, value, key, headers, partition, timestamp, on_delivery)
+            current.produce(topic, value, key, partition, on_delivery, timestamp, headers)
             return
         self._engine.check()
         pairs: Any = list(check_headers(headers)) or None
@@ -192,7 +194,7 @@ class Producer:
 
     def send_offsets_to_transaction(
         self,
-        positions: Sequence[KafkaTopicPartition],
+        positions: Sequence[KafkaPartition],
         group_metadata: str | OffsetSource,
         timeout: float | None = None,  # noqa: ARG002
     ) -> None:
@@ -227,7 +229,7 @@ class Producer:
 
     def flush(self, timeout: float = -1) -> int:
         """Wait until every record has its report; how many are left after `timeout` seconds."""
-        return self._engine.flush(_bounded(timeout))
+        return self._transactions.flush(_bounded(timeout))
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
         """Fail records that are not acknowledged; transactions that lose one become abort-only."""
@@ -240,7 +242,7 @@ class Producer:
 
     def __len__(self) -> int:
         """Records whose reports were not served yet."""
-        return self._engine.queued
+        return self._transactions.queued
 
     def close(self, timeout: float | None = None) -> None:
         """Abort open transactions, wait for those being committed, send plain records, and stop.
@@ -249,7 +251,7 @@ class Producer:
             timeout: seconds; None: ``coordinator.timeout.ms``. What is not done by then is given
                 up: the coordinator aborts open transactions by itself.
         """
-        self._engine.close(self._config.coordinator_timeout_s if timeout is None else timeout)
+        self._transactions.close(self._config.coordinator_timeout_s if timeout is None else timeout)
 
     def __enter__(self) -> Self:
         """Begin a block that closes the producer at its end."""
@@ -267,13 +269,13 @@ class Producer:
     def _fetch_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> GroupOffsets:
         return self._engine.queries.fetch_offsets(group, partitions)
 
-    def _require_current(self) -> Transaction:
+    def _require_current(self) -> TransactionShell:
         self._engine.check()
         if self._current is None:
             raise TransactionStateError("no transaction is open: call begin_transaction first")
         return self._current
 
-    def _drop_ended(self, transaction: Transaction) -> None:
+    def _drop_ended(self, transaction: TransactionShell) -> None:
         if self._current is transaction and transaction.is_decided:
             self._current = None
 

@@ -1,7 +1,7 @@
 """Learns the decision of transactions whose commit or abort got no clear answer.
 
-It asks, until it is told or the time is up, and never guesses. Source: seed 001, "Failure cases"
-(time-out or error response to CommitTransaction).
+It asks, until it is told or the time is up, and never guesses. Source: Transactional Messaging in
+Kafka, "Failure cases" (time-out or error response to CommitTransaction).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from ..coordinator.protocol.commands import Outcome
 from ..journal.errors import RetriableError
 from ..journal.txid import TxId
-from .bookkeeping import Verdict, verdict
-from .coordinators import Outcome
+from .core.bookkeeping import EndResult, end_result
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 _PAUSE_MIN_S: Final = 0.02
 _PAUSE_MAX_S: Final = 1.0
@@ -117,14 +117,14 @@ class Resolver:
                     # All have one coordinator: the others would wait for their time-outs too.
                     reachable = False
                 except Exception:  # noqa: BLE001 - the thread must live, for the others' sake
-                    _log.exception("event=outcome_query_failed txid=%s", transaction.txid)
-            told = verdict(outcome.state) if outcome is not None else Verdict.UNKNOWN
-            if outcome is not None and told in (Verdict.COMMITTED, Verdict.ABORTED):
+                    _LOG.exception("outcome_query_failed txid=%s", transaction.txid)
+            told = end_result(outcome.state) if outcome is not None else EndResult.UNKNOWN
+            if outcome is not None and told in (EndResult.COMMITTED, EndResult.ABORTED):
                 decided += 1
                 transaction.resolved(outcome)
             elif time.monotonic() >= transaction.resolve_until(self._timeout_s):
                 transaction.unresolved()
-            elif told is Verdict.UNDECIDED and self._may_resend():
+            elif told is EndResult.UNDECIDED and self._may_resend():
                 transaction.send_end_again()  # Its answer, if unclear again, adds it again.
             else:
                 left.append(transaction)

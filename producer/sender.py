@@ -19,9 +19,9 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 
 from ..journal.errors import RequestTimedOutError
-from ..journal.log import LogProducer
+from ..journal.logs.interface import LogProducer
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 SERVE_EVERY: Final = 256
 """Records between two polls by the producing thread; a power of two."""
@@ -54,7 +54,7 @@ def positional(producer: LogProducer) -> Send:
         if "header value" in str(error):
             return call  # type: ignore[no-any-return]
     except (KafkaException, ValueError):
-        _log.warning("event=produce_order_unknown")
+        _LOG.warning("produce_order_unknown")
 
     def send(
         topic: str,
@@ -231,7 +231,7 @@ class Sender:
                     open_transactions = self._on_tick()
                     next_tick_s = time.monotonic() + self._tick_s
             except Exception:  # noqa: BLE001 - every open transaction depends on this thread
-                _log.exception("event=sender_round_failed")
+                _LOG.exception("sender_round_failed")
                 self._wake.wait(self._tick_s)
 
     def _flush_slice(self) -> None:

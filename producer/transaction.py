@@ -1,96 +1,35 @@
-"""One transaction of a producer: the shell that joins its book to librdkafka and a coordinator.
-
-The steps, as numbered in `bookkeeping` (seed 001, "Transaction flow"):
-
-1. The BEGIN was sent before this object was handed out. Records and offsets are kept here until
-   its TxId is known (on the session's thread), and sent directly from then on: so a single thread
-   can have hundreds of transactions under way without waiting for any.
-2. `commit` closes the tally; the sender flushes until the last report is in.
-3. Whoever serves that report sends the request to end the transaction.
-4. The answer, on the session's thread, completes the future. An answer that does not tell the
-   decision makes the engine ask for it.
-
-Locks: the transaction's lock is never held while a session is called or a future completed, and
-nothing under it waits.
-"""
+"""A transaction, as applications see it."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from concurrent.futures import Future
-from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, overload
+from typing import TYPE_CHECKING, Self, overload
 
-from confluent_kafka import KafkaException
-
-from ..journal.control import OWN_BRANCH, TXID_HEADER, TopicPartition
-from ..journal.errors import (
-    BrokerError,
-    DoubleStartError,
-    LogtxError,
-    ProducerFencedError,
-    RequestTimedOutError,
-    RetriableError,
-    TransactionAbortedError,
-    TransactionCommittedError,
-    UnknownOutcomeError,
-)
-from ..journal.records import OffsetStep
-from ..journal.state import State
-from ..journal.txid import TxId
-from .bookkeeping import End, Phase, TransactionBook, Verdict, abort_only, again, verdict
-from .branch import Branch
-from .coordinators import Action, Began, Done, Outcome
-from .summary import BranchSummary, make_token
-from .writer import Record, Writer
+from ..journal.errors import LogtxError
 
 if TYPE_CHECKING:
-    from ..journal.offsets import OffsetSource
-    from .engine import Engine
+    from ..coordinator.protocol.commands import Outcome
+    from ..journal.logs.interface import DeliveryCallback
+    from ..journal.offset_source import OffsetSource
+    from ..journal.records.types import OffsetStep
+    from ..journal.txid import TxId
+    from .branch import Branch
+    from .core.summary import BranchSummary
+    from .writer import Content, UserHeaders
 
-_BACKLOG_MAX: Final = 16
-"""Records kept while the TxId is awaited; the next one waits for it. Keeping one costs three times
-a direct produce, and the TxId comes within 0.5 ms: with 1,000, transactions of 10,000 small
-records were a tenth slower and took a fifth more CPU. What is smaller never waits."""
-_SLICE_S: Final = 0.05
 
-
-class Transaction(Writer):
+class Transaction(ABC):
     """A transaction; made by `Producer.begin_transaction`.
 
     As a context manager it commits at the end, and aborts when an exception leaves the block.
     Records may be produced from several threads.
     """
 
-    def __init__(self, engine: Engine, partitions: Iterable[TopicPartition]) -> None:
-        super().__init__(
-            engine.sender,
-            OWN_BRANCH,
-            engine.config.delivery_timeout_s,
-            on_partition=self._announce,
-        )
-        self._engine = engine
-        self._book = TransactionBook(self._tally, partitions)
-        self._txid: TxId | None = None
-        self._begin_error: LogtxError | None = None
-        self._backlog: deque[Record] = deque()
-        self._offsets_backlog: list[tuple[str, Sequence[OffsetStep]]] = []
-        self._flowing = threading.Event()
-        # What is handed out to repeated calls, and the same while it is to be completed.
-        self._future: Future[Outcome] | None = None
-        self._pending: Future[Outcome] | None = None
-        self._end_error: LogtxError | None = None
-        self._resolve_until_s = 0.0
-        self._holds_slot = True
-        self._not_committed: list[Callable[[], None]] = []
-
-    # The user's calls; `produce` is the writer's.
-
     @property
+    @abstractmethod
     def txid(self) -> TxId:
         """The transaction's id; waits for the coordinator's answer to its BEGIN.
 
@@ -98,33 +37,54 @@ class Transaction(Writer):
             CoordinatorNotAvailableError, RequestTimedOutError: there was none in time.
             ProducerFencedError: a newer producer took over.
         """
-        deadline_s = self._engine.config.coordinator_timeout_s * 2
-        if self._txid is None and not self._flowing.wait(deadline_s):
-            raise RequestTimedOutError("the coordinator did not answer the BEGIN in time")
-        with self._lock:
-            self._check_begun()
-            assert self._txid is not None
-            return self._txid
 
     @property
+    @abstractmethod
     def is_open(self) -> bool:
         """Whether its end was not asked for yet (it may be abort-only)."""
-        return self._book.phase is Phase.OPEN
 
     @property
-    def is_untouched(self) -> bool:
-        """Whether nothing happened to it since it was begun: it can be used from the start."""
-        return self._book.takes_records and self._begin_error is None
-
-    @property
+    @abstractmethod
     def is_decided(self) -> bool:
         """Whether it is known to be committed or aborted."""
-        return self._book.phase in (Phase.COMMITTED, Phase.ABORTED)
+
+    @abstractmethod
+    def produce(
+        self,
+        topic: str,
+        value: Content = None,
+        key: Content = None,
+        partition: int = -1,
+        on_delivery: DeliveryCallback | None = None,
+        timestamp: int = 0,
+        headers: UserHeaders = None,
+    ) -> None:
+        """Send a record; like `confluent_kafka.Producer.produce`, it returns before it is written.
+
+        Waits while the local queue is full, up to ``delivery.timeout.ms``.
+
+        Args:
+            topic: name of the topic.
+            value: the record's value.
+            key: the record's key, which by default chooses the partition.
+            partition: a partition; -1 lets the partitioner choose.
+            on_delivery: called with (error, message) by whichever thread serves reports.
+            timestamp: milliseconds since 1970; 0 = now.
+            headers: the user's, in any form that confluent-kafka takes.
+
+        Raises:
+            TransactionAbortOnlyError: this record was refused, or an earlier one failed.
+            TransactionStateError: the end of the transaction was asked for.
+            ProducerFencedError: a newer producer took over.
+            ConfigError: a header is named as one of logtx's own.
+            RequestTimedOutError: the local queue stayed full; the record was not taken.
+        """
 
     @overload
     def send_offsets(self, source: OffsetSource, /) -> None: ...
     @overload
     def send_offsets(self, group: str, steps: Sequence[OffsetStep], /) -> None: ...
+    @abstractmethod
     def send_offsets(
         self, source: OffsetSource | str, steps: Sequence[OffsetStep] | None = None, /
     ) -> None:
@@ -140,38 +100,8 @@ class Transaction(Writer):
             OffsetsConflictError, TransactionStateError, …: as `produce`. A conflict shows at
                 the commit at the latest.
         """
-        self._check()
-        if isinstance(source, str):
-            if steps is None:
-                raise TypeError("send_offsets takes a consumer, or a group and its steps")
-            group = source
-            self._engine.bind_group(group)
-        else:
-            group = source.group_id
-            self._engine.bind_group(group)
-            # Last of what may fail: the consumer goes on from these steps with its next ones.
-            steps = source.offset_steps()
-        frozen = tuple(steps)
-        if not frozen:
-            return
-        with self._lock:
-            self._check_locked()
-            self._book.requests += 1
-            if self._txid is None:
-                self._offsets_backlog.append((group, frozen))
-                return
-        self._request_offsets(group, frozen)
 
-    @property
-    def kept(self) -> int:
-        """Records that wait for its TxId and are not in librdkafka's queue yet."""
-        return len(self._backlog)
-
-    def await_sent(self, deadline_s: float) -> None:
-        """Wait until nothing is kept, or `deadline_s` of the monotonic clock."""
-        while self._backlog and (left_s := deadline_s - time.monotonic()) > 0:
-            self._flowing.wait(min(left_s, _SLICE_S))
-
+    @abstractmethod
     def commit(self, timeout: float | None = None) -> Outcome:
         """Commit, and wait until the decision is durable.
 
@@ -190,12 +120,12 @@ class Transaction(Writer):
             UnknownOutcomeError: the decision could not be learnt; commit again to ask again.
             RequestTimedOutError: `timeout` passed; the commit goes on, call again to wait on.
         """
-        return self._wait(self.commit_async(), timeout)
 
+    @abstractmethod
     def commit_async(self) -> Future[Outcome]:
         """Commit in the background; the future ends as `commit` does. It can't be cancelled."""
-        return self._end_async(End.COMMIT)
 
+    @abstractmethod
     def abort(self, timeout: float | None = None) -> Outcome:
         """Abort, and wait until that is decided. Waits for the reports of its own records first.
 
@@ -206,43 +136,29 @@ class Transaction(Writer):
             CoordinatorNotAvailableError, RequestTimedOutError: not confirmed; the coordinator
                 will abort it when its timeout passes.
         """
-        return self._wait(self.abort_async(), timeout)
 
+    @abstractmethod
     def abort_async(self) -> Future[Outcome]:
         """Abort in the background; the future ends as `abort` does. It can't be cancelled."""
-        return self._end_async(End.ABORT)
 
+    @abstractmethod
     def branch(self) -> Branch:
         """A branch that writes through this producer, with a summary of its own to accept."""
-        txid = self.txid
-        branch = Branch(
-            self._engine.sender,
-            txid,
-            self._engine.config.delivery_timeout_s,
-            on_partition=self._announce,
-        )
-        with self._lock:
-            self._check_locked()
-            self._book.add_branch(branch.tally)
-        return branch
 
+    @abstractmethod
     def branch_token(self) -> str:
         """A text with which other processes write into this transaction: `Branch.join`.
 
         One token serves any number of branches: each draws its own nonce when it joins.
         """
-        return make_token(self.txid)
 
+    @abstractmethod
     def accept(self, summary: BranchSummary) -> None:
         """Let the records of a finished branch count; records of all others do not.
 
         Raises:
             TransactionStateError: not a branch of this transaction, or not open any more.
         """
-        txid = self.txid
-        with self._lock:
-            self._check_locked()
-            self._book.accept(txid, summary)
 
     def __enter__(self) -> Self:
         """Begin a block that commits at its end."""
@@ -273,398 +189,3 @@ class Transaction(Writer):
             self.abort()
         except LogtxError as failure:
             error.add_note(f"the abort was not confirmed either: {failure}")
-
-    # Ends.
-
-    def _end_async(self, end: End) -> Future[Outcome]:
-        replaced: Future[Outcome] | None = None
-        resolve = False
-        with self._lock:
-            try:
-                future, replaced, resolve = self._ask(end)
-            except LogtxError as error:
-                return _failed(error)
-            finally:
-                self._set_direct()
-        if replaced is not None:
-            _finish(replaced, TransactionAbortedError("aborted before the commit was sent"))
-        if resolve:
-            self._engine.resolve(self)
-        else:
-            self._advance()
-            self._engine.ending(self)
-        return future
-
-    def _ask(self, end: End) -> tuple[Future[Outcome], Future[Outcome] | None, bool]:
-        """Under the lock: (the future to hand out, one that it replaces, whether to resolve)."""
-        self._check_begun()
-        # Before the tally is closed: a record admitted from now on finds this False.
-        self._direct = False
-        book = self._book
-        if book.ask(end):
-            replaced = self._pending
-            self._future = self._pending = _new_future()
-            return self._future, replaced, False
-        if book.phase is Phase.UNRESOLVED:
-            book.sent()
-            self._resolve_until_s = 0.0
-            self._future = self._pending = _new_future()
-            return self._future, None, True
-        if self._future is None or book.end is not end:
-            # Decided without having been asked to, by a time-out of the coordinator, say.
-            assert self._txid is not None
-            state = State.COMMITTED if book.phase is Phase.COMMITTED else State.ABORTED
-            book.end = end
-            self._future = _new_future()
-            self._future.set_result(Outcome(self._txid, state))
-        return self._future, None, False
-
-    def _wait(self, future: Future[Outcome], timeout: float | None) -> Outcome:
-        config = self._engine.config
-        # Everything that the future waits for has one of these bounds; the sum is never met.
-        bound_s = config.delivery_timeout_s + 4 * config.coordinator_timeout_s + 1
-        try:
-            return future.result(bound_s if timeout is None else timeout)
-        except TimeoutError:
-            raise RequestTimedOutError(
-                "the transaction is not decided yet: call again to go on waiting"
-            ) from None
-
-    def _advance(self) -> None:
-        """Do what is due: flush, or send the request to end the transaction."""
-        with self._lock:
-            book = self._book
-            if book.phase is not Phase.ENDING or self._txid is None or self._backlog:
-                return
-            ready, settled = book.ready, book.own.settled
-            if ready:
-                book.sent()
-                action = Action.COMMIT if book.end is End.COMMIT else Action.ABORT
-                writes = book.writes()
-        if not settled:
-            self._sender.hurry(self)
-            # Settled or decided in between: nobody would take it off again.
-            if self._tally.settled or self.is_decided:
-                self._sender.done(self)
-        if ready:
-            self._engine.session.end(self._txid, action, writes, self._on_end_reply)
-
-    def _on_end_reply(self, reply: Outcome | LogtxError) -> None:
-        told = verdict(reply.state if isinstance(reply, Outcome) else reply)
-        with self._lock:
-            if self._book.phase is not Phase.SENT:
-                return
-            if isinstance(reply, LogtxError):
-                self._end_error = reply
-            if told is Verdict.REFUSED:
-                assert isinstance(reply, LogtxError)
-                self._book.refused(reply)
-                future = self._take_pending()
-        if told is Verdict.REFUSED:
-            assert isinstance(reply, LogtxError)
-            _finish(future, abort_only(reply))
-        elif told in (Verdict.COMMITTED, Verdict.ABORTED):
-            self._decide(reply)
-        elif self._book.end is End.ABORT and self._engine.fatal is not None:
-            # Its session is gone for good, and with it the transaction: no use in asking.
-            self.unresolved()
-        else:
-            self._engine.resolve(self)
-
-    def _decide(self, reply: Outcome | LogtxError) -> None:
-        """The decision is known: keep it and complete the future."""
-        told = verdict(reply.state if isinstance(reply, Outcome) else reply)
-        committed = told is Verdict.COMMITTED
-        assert self._txid is not None
-        with self._lock:
-            if self._book.phase in (Phase.COMMITTED, Phase.ABORTED):
-                return
-            wanted = self._book.end
-            self._book.decided(committed=committed)
-            self._direct = False
-            self._drop_backlog()
-            callbacks = [] if committed else self._not_committed
-            future = self._take_pending()
-        self._sender.done(self)
-        self._tally.let_go()
-        for callback in callbacks:
-            callback()
-        outcome = (
-            reply
-            if isinstance(reply, Outcome)
-            else Outcome(self._txid, State.COMMITTED if committed else State.ABORTED)
-        )
-        # First: whoever waits for the future may begin the next transaction at once.
-        self._release()
-        if committed == (wanted is End.COMMIT):
-            _finish(future, outcome)
-        elif committed:
-            _finish(future, TransactionCommittedError("the transaction is committed already"))
-        else:
-            _finish(future, self._aborted_error(reply))
-
-    def _aborted_error(self, reply: Outcome | LogtxError) -> LogtxError:
-        """Why a commit found its transaction aborted, as precisely as it is known."""
-        for error in (self._engine.fatal, self._end_error, reply):
-            if isinstance(error, ProducerFencedError | DoubleStartError):
-                return again(error)
-        if isinstance(reply, LogtxError):
-            return again(reply)
-        return TransactionAbortedError("the transaction was aborted: redo its work")
-
-    def _take_pending(self) -> Future[Outcome] | None:
-        """Under the lock, with the step that ends the wait: a later call has another future."""
-        future, self._pending = self._pending, None
-        return future
-
-    def _release(self) -> None:
-        with self._lock:
-            held, self._holds_slot = self._holds_slot, False
-        if held:
-            self._engine.ended(self)
-
-    # Resolution, driven by the engine on a thread of its own.
-
-    def resolve_until(self, timeout_s: float) -> float:
-        """Deadline of the search for the decision, monotonic clock; set at the first call."""
-        self._resolve_until_s = self._resolve_until_s or time.monotonic() + timeout_s
-        return self._resolve_until_s
-
-    def resolved(self, outcome: Outcome) -> None:
-        """The coordinator was asked and knows the decision."""
-        self._decide(outcome)
-
-    def send_end_again(self) -> None:
-        """It is still open: the request never arrived. It names its TxId, so repeating is safe."""
-        with self._lock:
-            action = Action.COMMIT if self._book.end is End.COMMIT else Action.ABORT
-            writes = self._book.writes()
-        assert self._txid is not None
-        self._engine.session.end(self._txid, action, writes, self._on_end_reply)
-
-    def unresolved(self) -> None:
-        """The decision could not be learnt in time."""
-        with self._lock:
-            if self._book.phase is not Phase.SENT:
-                return
-            self._book.unresolved()
-            future = self._take_pending()
-            cause, abort = self._end_error, self._book.end is End.ABORT
-        if abort:
-            error = again(self._engine.fatal or cause or RequestTimedOutError("abort unconfirmed"))
-        else:
-            error = UnknownOutcomeError(
-                f"whether transaction {self._txid} is committed could not be learnt in time: ask "
-                "Producer.outcome() or commit again; never assume an abort"
-            )
-        error.__cause__ = cause
-        _finish(future, error)
-        self._release()
-
-    # What the session and the engine tell.
-
-    def on_began(self, reply: Began | LogtxError) -> None:
-        """The answer to BEGIN: send what was kept."""
-        offsets: list[tuple[str, Sequence[OffsetStep]]] = []
-        with self._lock:
-            if isinstance(reply, LogtxError):
-                self._begin_error = reply
-                self._book.fail(reply)
-                self._drop_backlog()
-                future = self._take_pending()
-            else:
-                self._txid = reply.txid
-                self._headers = [(TXID_HEADER, reply.txid.to_bytes())]
-                offsets, self._offsets_backlog = self._offsets_backlog, []
-        if isinstance(reply, LogtxError):
-            self._flowing.set()
-            _finish(future, again(reply))
-            self._release()
-            return
-        for group, steps in offsets:
-            self._request_offsets(group, steps)
-        if not self._drain():
-            self._sender.retry(self._drain)
-
-    def _drain(self) -> bool:
-        """Send the records that were kept; False while librdkafka's queue is full."""
-        future: Future[Outcome] | None = None
-        with self._lock:
-            while self._backlog:
-                record = self._backlog[0]
-                try:
-                    self._send_record(record)
-                except BufferError:
-                    return False
-                except (KafkaException, TypeError, ValueError) as error:
-                    self._tally.withdraw(record.number)
-                    self._backlog.popleft()
-                    cause = BrokerError(f"a record for {record.topic} was refused: {error}")
-                    future = self._fail_locked(cause) or future
-                else:
-                    self._backlog.popleft()
-            self._set_direct()
-        self._flowing.set()
-        if future is not None:
-            _finish(future, abort_only(self._book.cause or BrokerError("a record was refused")))
-        self._advance()
-        return True
-
-    @property
-    def future(self) -> Future[Outcome] | None:
-        """The future of its commit or abort, once asked for."""
-        return self._future
-
-    def on_not_committed(self, callback: Callable[[], None]) -> None:
-        """Call back when it turns out to be aborted."""
-        with self._lock:
-            self._not_committed.append(callback)
-
-    def give_up(self) -> None:
-        """The producer closes: abort, unless its end was asked for."""
-        if self.is_open:
-            self.abort_async()
-
-    def abandon(self) -> None:
-        """The producer is closed: nobody will complete the future any more."""
-        self.unresolved()
-        with self._lock:
-            future = self._take_pending()
-        _finish(future, RequestTimedOutError("the producer was closed before it ended"))
-
-    def on_fatal(self, error: LogtxError) -> None:
-        """The session is closed for good."""
-        with self._lock:
-            future = self._take_pending() if self._book.phase is Phase.ENDING else None
-            self._book.fail(error)
-            self._direct = False
-            self._drop_backlog()
-        self._sender.done(self)
-        _finish(future, again(error))
-
-    def register_partitions(self) -> None:
-        """Tell the coordinator of partitions written to, unless the decision will name them."""
-        with self._lock:
-            phase = self._book.phase
-            new = self._book.to_register() if phase is Phase.OPEN else {}
-        if phase in (Phase.ENDING, Phase.SENT):
-            # A commit that fails takes the transaction back to OPEN.
-            self._announce()
-        elif new:
-            assert self._txid is not None, "no record is acknowledged before"
-            self._engine.session.add_partitions(self._txid, new, partial(self._on_registered, new))
-
-    def _announce(self) -> None:
-        self._engine.wrote(self)
-
-    def _on_registered(
-        self, partitions: Iterable[TopicPartition], reply: Done | LogtxError
-    ) -> None:
-        if isinstance(reply, RetriableError):
-            with self._lock:
-                self._book.not_registered(partitions)
-            self._announce()
-        elif isinstance(reply, LogtxError):
-            self._on_request_failed(reply)
-
-    def _request_offsets(self, group: str, steps: Sequence[OffsetStep]) -> None:
-        assert self._txid is not None
-        self._engine.session.add_offsets(self._txid, group, steps, self._on_offsets)
-
-    def _on_offsets(self, reply: Done | LogtxError) -> None:
-        with self._lock:
-            self._book.requests -= 1
-        if isinstance(reply, LogtxError):
-            self._on_request_failed(reply)
-        else:
-            self._advance()
-
-    def _on_request_failed(self, error: LogtxError) -> None:
-        if isinstance(error, TransactionAbortedError | TransactionCommittedError):
-            # Only without a request of our own under way, whose answer would say it too.
-            if self._book.phase in (Phase.OPEN, Phase.ENDING):
-                self._decide(error)
-        else:
-            self._on_failure(error)
-
-    # Writer.
-
-    def _on_settled(self) -> None:
-        self._sender.done(self)
-        self._advance()
-
-    def _on_failure(self, cause: LogtxError) -> None:
-        with self._lock:
-            future = self._fail_locked(cause)
-        _finish(future, abort_only(cause))
-
-    def _fail_locked(self, cause: LogtxError) -> Future[Outcome] | None:
-        """Abort-only from now on; the future of a commit that fails by it."""
-        future = self._take_pending() if self._book.fail(cause) else None
-        self._set_direct()
-        return future
-
-    def _set_direct(self) -> None:
-        self._direct = self._txid is not None and not self._backlog and self._book.takes_records
-
-    def _drop_backlog(self) -> None:
-        """Under the lock: what was kept is not sent any more."""
-        for record in self._backlog:
-            self._tally.withdraw(record.number)
-        self._backlog.clear()
-
-    def _check_begun(self) -> None:
-        if self._begin_error is not None:
-            raise again(self._begin_error)
-
-    def _check(self) -> None:
-        self._engine.check()
-        with self._lock:
-            self._check_locked()
-
-    def _check_locked(self) -> None:
-        self._check_begun()
-        self._book.check_open()
-
-    def _route(self, record: Record) -> None:
-        # Kept records share their content with the application until they are sent.
-        keepable = isinstance(record.value, bytes | str | None) and isinstance(
-            record.key, bytes | str | None
-        )
-        config = self._engine.config
-        deadline_s = time.monotonic() + config.coordinator_timeout_s + config.delivery_timeout_s
-        while True:
-            with self._lock:
-                if self._txid is not None and not self._backlog:
-                    break
-                self._check_locked()
-                if keepable and len(self._backlog) < _BACKLOG_MAX:
-                    self._backlog.append(record)
-                    return
-            if time.monotonic() > deadline_s:
-                raise RequestTimedOutError("the transaction did not begin in time")
-            self._flowing.wait(_SLICE_S)
-        self._send_waiting(record)
-
-
-def _new_future() -> Future[Outcome]:
-    future: Future[Outcome] = Future()
-    # What was asked for is under way: a cancelled future would only lose the answer.
-    future.set_running_or_notify_cancel()
-    return future
-
-
-def _finish(future: Future[Outcome] | None, result: Outcome | LogtxError) -> None:
-    """Complete a future; never under a lock, for the application's callbacks run in here."""
-    if future is None:
-        return
-    if isinstance(result, LogtxError):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
-
-
-def _failed(error: LogtxError) -> Future[Outcome]:
-    future = _new_future()
-    future.set_exception(error)
-    return future

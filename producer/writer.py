@@ -19,12 +19,12 @@ from confluent_kafka import KafkaException
 
 from ..journal.control import TXCTL_HEADER, TXID_HEADER
 from ..journal.errors import BrokerError, ConfigError, LogtxError
-from ..journal.log import DeliveryCallback, Headers
-from .bookkeeping import abort_only
+from ..journal.logs.interface import DeliveryCallback, Headers
+from .core.bookkeeping import abort_only
+from .core.tally import BranchTally
 from .sender import SERVE_EVERY, Sender
-from .tally import BranchTally
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 _MASK: Final = SERVE_EVERY - 1
 
 UserHeaders: TypeAlias = (
@@ -63,6 +63,14 @@ class Writer:
         *,
         on_partition: Callable[[], None] | None = None,
     ) -> None:
+        """Send nothing yet: a subclass says when records are taken.
+
+        Args:
+            sender: the producer's.
+            branch: nonce of the branch whose records these are; `OWN_BRANCH` for the owner's own.
+            delivery_timeout_s: how long a record waits for room in the local queue.
+            on_partition: called when a partition is written to for the first time.
+        """
         self._sender = sender
         self._delivery_timeout_s = delivery_timeout_s
         self._lock = threading.Lock()
@@ -85,31 +93,12 @@ class Writer:
         topic: str,
         value: Content = None,
         key: Content = None,
-        headers: UserHeaders = None,
         partition: int = -1,
-        timestamp: int = 0,
         on_delivery: DeliveryCallback | None = None,
+        timestamp: int = 0,
+        headers: UserHeaders = None,
     ) -> None:
-        """Send a record; like `confluent_kafka.Producer.produce`, it returns before it is written.
-
-        Waits while the local queue is full, up to ``delivery.timeout.ms``.
-
-        Args:
-            topic: name of the topic.
-            value: the record's value.
-            key: the record's key, which by default chooses the partition.
-            headers: the user's, in any form that confluent-kafka takes.
-            partition: a partition; -1 lets the partitioner choose.
-            timestamp: milliseconds since 1970; 0 = now.
-            on_delivery: called with (error, message) by whichever thread serves reports.
-
-        Raises:
-            TransactionAbortOnlyError: this record was refused, or an earlier one failed.
-            TransactionStateError: the end of the transaction was asked for.
-            ProducerFencedError: a newer producer took over.
-            ConfigError: a header is named as one of logtx's own.
-            RequestTimedOutError: the local queue stayed full; the record was not taken.
-        """
+        """Send a record: see `Transaction.produce`."""
         # First admitted, then looked whether records are taken: a commit that comes between the
         # two waits for this record, one that comes before is seen below.
         number = self._admit()
@@ -136,7 +125,7 @@ class Writer:
                 if number & _MASK == _MASK:
                     self._sender.serve()
                 return
-        self._produce_slowly(number, topic, value, key, headers, partition, timestamp, on_delivery)
+        self._produce_slowly(number, topic, value, key, partition, on_delivery, timestamp, headers)
 
     def _produce_slowly(
         self,
@@ -144,10 +133,10 @@ class Writer:
         topic: str,
         value: Content,
         key: Content,
-        headers: UserHeaders,
         partition: int,
-        timestamp: int,
         on_delivery: DeliveryCallback | None,
+        timestamp: int,
+        headers: UserHeaders,
     ) -> None:
         try:
             self._check()
@@ -206,7 +195,7 @@ class Writer:
             else:
                 return
 
-    # For the subclass.
+    # ---- for the subclass -----------------------------------------------------------------------
 
     def _check(self) -> None:
         """Raise if records are not taken any more."""
@@ -243,7 +232,7 @@ def _both(receiver: Any, on_delivery: DeliveryCallback) -> Any:
         try:
             on_delivery(error, message)
         except Exception:  # noqa: BLE001 - the application's, whatever it is
-            _log.exception("event=on_delivery_raised")
+            _LOG.exception("on_delivery_raised")
         finally:
             receiver(error, message)
 

@@ -15,10 +15,7 @@ Pure: its owner has the lock and the clock.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from .transaction import Transaction
+from typing import Final, Generic, Protocol, TypeVar
 
 IN_A_ROW_S: Final = 0.05
 """A transaction begun so soon after the one before follows it."""
@@ -29,12 +26,23 @@ TIMEOUT_MIN_MS: Final = 20_000
 """Of a shorter timeout `KEPT_S` would be more than a hundredth."""
 
 
-class Ahead:
+class Untouched(Protocol):
+    """A transaction, as far as it matters here."""
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nothing happened to it since it was begun."""
+
+
+T = TypeVar("T", bound=Untouched)
+
+
+class Ahead(Generic[T]):
     """At most one transaction that nobody has asked for yet."""
 
     def __init__(self, *, allowed: bool) -> None:
         """Nothing is known of habits. `allowed`: whether to begin ahead at all."""
-        self.transaction: Transaction | None = None
+        self.transaction: T | None = None
         self._allowed = allowed
         self._kept_until_s = -math.inf
         self._timeout_ms: int | None = None
@@ -53,7 +61,7 @@ class Ahead:
         habit = self._allowed and follows and timeout_ms >= TIMEOUT_MIN_MS
         self._timeout_ms = timeout_ms if habit else None
 
-    def ended(self, transaction: Transaction, now_s: float) -> None:
+    def ended(self, transaction: T, now_s: float) -> None:
         """A transaction needs nothing any more."""
         if transaction is self.transaction:
             self.transaction = None
@@ -65,11 +73,11 @@ class Ahead:
         """Timeout, in ms, of a transaction to begin now that one ends; None: begin none."""
         return self._timeout_ms if self.transaction is None else None
 
-    def keep(self, transaction: Transaction, now_s: float) -> None:
+    def keep(self, transaction: T, now_s: float) -> None:
         """It was begun ahead."""
         self.transaction, self._kept_until_s = transaction, now_s + KEPT_S
 
-    def take(self, timeout_ms: int, *, now_s: float) -> Transaction | None:
+    def take(self, timeout_ms: int, *, now_s: float) -> T | None:
         """The one that was begun ahead, if it is what is asked for.
 
         Of one that is too old the coordinator may have seen the connection break, in a process
@@ -82,7 +90,7 @@ class Ahead:
         self.transaction = None
         return transaction
 
-    def expired(self, now_s: float) -> Transaction | None:
+    def expired(self, now_s: float) -> T | None:
         """The one that was begun in vain, to be aborted."""
         transaction = self.transaction
         if transaction is None or now_s < self._kept_until_s:

@@ -11,7 +11,7 @@ What a transaction goes through (`Phase`, `VALID_PREVIOUS`):
 3. SENT: the request to end it is on its way; only the coordinator's decision counts from here.
 4. COMMITTED, ABORTED: that decision; or UNRESOLVED while it could not be learnt.
 
-Source: seed 001, "Transaction flow" and "Failure cases".
+Source: Transactional Messaging in Kafka, "Transaction flow" and "Failure cases".
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Final
 
-from ..journal.control import BranchRange, TopicPartition
-from ..journal.errors import (
+from ...coordinator.protocol.commands import Action
+from ...journal.control import BranchRange, TopicPartition
+from ...journal.errors import (
     BrokerError,
     ClaimFencedError,
     ConfigError,
@@ -38,8 +39,8 @@ from ..journal.errors import (
     TransactionStateError,
     UnknownOutcomeError,
 )
-from ..journal.state import State
-from ..journal.txid import TxId
+from ...journal.state import State
+from ...journal.txid import TxId
 from .summary import BranchSummary
 from .tally import BranchTally
 
@@ -68,14 +69,7 @@ VALID_PREVIOUS: Final[Mapping[Phase, frozenset[Phase]]] = {
 """Phase → phases it may follow; a transaction starts OPEN. Tests derive from it."""
 
 
-class End(StrEnum):
-    """How a transaction is to end."""
-
-    COMMIT = "commit"
-    ABORT = "abort"
-
-
-class Verdict(StrEnum):
+class EndResult(StrEnum):
     """What an answer to a request to end a transaction says about it."""
 
     COMMITTED = "committed"
@@ -102,22 +96,22 @@ _REFUSALS: Final = (
 )
 
 
-def verdict(reply: State | LogtxError) -> Verdict:
+def end_result(reply: State | LogtxError) -> EndResult:
     """Read an answer: the state of an `Outcome`, or an error."""
     if isinstance(reply, State):
         if reply.commits:
-            return Verdict.COMMITTED
+            return EndResult.COMMITTED
         if reply.aborts:
-            return Verdict.ABORTED
-        return Verdict.UNDECIDED if reply is State.OPEN else Verdict.UNKNOWN
+            return EndResult.ABORTED
+        return EndResult.UNDECIDED if reply is State.OPEN else EndResult.UNKNOWN
     if isinstance(reply, TransactionCommittedError):
-        return Verdict.COMMITTED
+        return EndResult.COMMITTED
     if isinstance(reply, TransactionAbortedError):
-        return Verdict.ABORTED
-    return Verdict.REFUSED if isinstance(reply, _REFUSALS) else Verdict.UNKNOWN
+        return EndResult.ABORTED
+    return EndResult.REFUSED if isinstance(reply, _REFUSALS) else EndResult.UNKNOWN
 
 
-def again(error: LogtxError) -> LogtxError:
+def copy_of(error: LogtxError) -> LogtxError:
     """A copy to raise: one instance raised by several threads would mix their tracebacks."""
     return type(error)(*error.args)
 
@@ -132,7 +126,7 @@ def abort_only(cause: LogtxError) -> LogtxError:
             f"abort this transaction and redo its work: {cause}"
         )
     else:
-        error = again(cause)
+        error = copy_of(cause)
     error.__cause__ = cause
     return error
 
@@ -149,7 +143,7 @@ class TransactionBook:
         """
         self.own: Final = own
         self.phase = Phase.OPEN
-        self.end: End | None = None
+        self.end: Action | None = None
         """What was asked for last: commit or abort."""
         self.cause: LogtxError | None = None
         """Why the transaction can only be aborted."""
@@ -162,7 +156,7 @@ class TransactionBook:
         self._branches: dict[int, BranchTally] = {}
         self._accepted: dict[int, BranchSummary] = {}
 
-    # What may be done now.
+    # ---- what may be done now -------------------------------------------------------------------
 
     @property
     def takes_records(self) -> bool:
@@ -188,10 +182,10 @@ class TransactionBook:
 
     def _described(self) -> str:
         if self.phase in (Phase.ENDING, Phase.SENT):
-            return "committing" if self.end is End.COMMIT else "aborting"
+            return "committing" if self.end is Action.COMMIT else "aborting"
         return self.phase.value
 
-    # What happens.
+    # ---- what happens ---------------------------------------------------------------------------
 
     def fail(self, cause: LogtxError) -> bool:
         """Make the transaction abort-only; the first cause stays.
@@ -202,12 +196,12 @@ class TransactionBook:
         """
         if self.phase in (Phase.OPEN, Phase.ENDING) and self.cause is None:
             self.cause = cause
-        if self.phase is Phase.ENDING and self.end is End.COMMIT:
+        if self.phase is Phase.ENDING and self.end is Action.COMMIT:
             self._move(Phase.OPEN)
             return True
         return False
 
-    def ask(self, end: End) -> bool:
+    def ask(self, end: Action) -> bool:
         """Commit or abort is asked for.
 
         Returns:
@@ -222,18 +216,18 @@ class TransactionBook:
             UnknownOutcomeError: an abort of a commit whose outcome is not known.
         """
         if self.phase is Phase.OPEN:
-            if end is End.COMMIT:
+            if end is Action.COMMIT:
                 self._check_not_abort_only()
             self.own.close()
             self._move(Phase.ENDING)
             self.end = end
             return True
         if self.phase is Phase.COMMITTED:
-            if end is End.ABORT:
+            if end is Action.ABORT:
                 raise TransactionCommittedError("the transaction is committed: too late to abort")
             return False
-        if self.phase is Phase.ABORTED or (self.end is End.ABORT and end is End.COMMIT):
-            if end is End.COMMIT:
+        if self.phase is Phase.ABORTED or (self.end is Action.ABORT and end is Action.COMMIT):
+            if end is Action.COMMIT:
                 raise TransactionAbortedError("the transaction was aborted: redo its work")
             return False
         if end is not self.end:
@@ -244,7 +238,7 @@ class TransactionBook:
         """An abort after a commit that is not decided yet."""
         if self.phase is Phase.ENDING:
             # Nobody was told of the commit yet: it can still be given up.
-            self.end = End.ABORT
+            self.end = Action.ABORT
             return True
         if self.phase is Phase.UNRESOLVED:
             raise UnknownOutcomeError(
@@ -257,12 +251,14 @@ class TransactionBook:
         """The end was asked for, and nothing of the transaction is under way any more."""
         if self.phase is not Phase.ENDING or not self.own.settled:
             return False
-        return self.end is End.ABORT or self.requests == 0
+        return self.end is Action.ABORT or self.requests == 0
 
-    def sent(self) -> None:
-        """The request to end it is being sent, for the first time or again."""
+    def sent(self) -> Action:
+        """The request to end it is being sent, for the first time or again; returns how it ends."""
+        assert self.end is not None, "its end was asked for"
         self._move(Phase.SENT)
         self.own.raise_floors()
+        return self.end
 
     def refused(self, cause: LogtxError) -> None:
         """The request was refused before a decision: the transaction can only be aborted."""
@@ -282,7 +278,7 @@ class TransactionBook:
         assert self.phase in VALID_PREVIOUS[phase], (self.phase, phase)
         self.phase = phase
 
-    # Branches.
+    # ---- branches -------------------------------------------------------------------------------
 
     def add_branch(self, tally: BranchTally) -> None:
         """A branch that writes through the same producer."""
@@ -306,7 +302,7 @@ class TransactionBook:
                 f"branch {summary.branch:016x} was accepted with other records before"
             )
 
-    # Partitions.
+    # ---- partitions -----------------------------------------------------------------------------
 
     def to_register(self) -> dict[TopicPartition, int]:
         """First offsets that the coordinator was not told of; they count as told now.
@@ -342,6 +338,6 @@ class TransactionBook:
                 ranges.setdefault(key, []).append(written)
         for key, written in own.items():
             ranges[key].append(written)
-        if self.end is End.ABORT:
+        if self.end is Action.ABORT:
             return dict.fromkeys(ranges, ())
         return {k: tuple(sorted(r, key=lambda w: w.branch)) for k, r in ranges.items()}

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from ..journal.control import BranchRange, TopicPartition
-from ..journal.errors import ConfigError
-from ..journal.txid import TxId
+from ...journal.control import BranchRange, TopicPartition
+from ...journal.errors import ConfigError
+from ...journal.txid import TxId
 
 _VERSION: Final = 1
 _TOKEN_PREFIX: Final = "logtx-branch-1:"
@@ -23,7 +23,7 @@ NONCE_BITS: Final = 64
 class BranchSummary:
     """What one branch wrote: its records count if the owner accepts this.
 
-    Picklable; `to_bytes` for everything else. Source: seed 000, "Produce Messages" (many producers
+    Picklable; `to_bytes` for everything else. Source: PIP-31, "Produce Messages" (many producers
     in one transaction).
     """
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from itertools import count
 from typing import Final, Protocol
 
-from ..journal.control import BranchRange, TopicPartition
-from ..journal.errors import BrokerError, LogtxError
+from ...journal.control import BranchRange, TopicPartition
+from ...journal.errors import BrokerError, LogtxError
 
 Floors = MutableMapping[TopicPartition, int]
 """Highest offset that a librdkafka producer was told per partition, by all its transactions."""
@@ -114,7 +114,7 @@ class BranchTally:
         """
         return _Receivers(self._receiver)
 
-    def let_go(self) -> None:
+    def drop_callbacks(self) -> None:
         """Tell nobody of reports any more: all that follows from them is settled."""
         self._on_settled = _nothing
         self._on_failure = _nothing

@@ -1,0 +1,222 @@
+"""The transactions of a producer that are not decided: begins them, and hears of their ends.
+
+Stands above the transactions and the engine that they use, and below `Producer`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import wait
+from itertools import takewhile
+from typing import Final
+
+from ..journal.control import TopicPartition
+from ..journal.errors import (
+    ConcurrentTransactionsError,
+    ConfigError,
+    LogtxError,
+    RequestTimedOutError,
+)
+from ..journal.logs.interface import Log
+from .config import ProducerConfig
+from .coordinators import Coordinators
+from .core.ahead import Ahead
+from .engine import Engine
+from .transaction_shell import TransactionShell
+
+_IN_VAIN_S: Final = 0.5
+"""Longest wait of `close` for the abort of a transaction that nobody asked for; the coordinator
+aborts it by itself when the session is gone."""
+
+
+class OpenTransactions:
+    """Keeps the open transactions of a producer, and the engine that they share.
+
+    Safe from any thread. Counts them against ``transactions.in.flight.max``, registers the
+    partitions of those that take longer, and begins the next one ahead where one follows another.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        log: Log,
+        coordinators: Coordinators,
+        close_log: Callable[[], None],
+    ) -> None:
+        """Open librdkafka's producer; the coordinator is first asked by `Engine.connect`.
+
+        Args:
+            config: the producer's.
+            log: what records are written to.
+            coordinators: how to reach them.
+            close_log: called last by `close`.
+        """
+        self._config = config
+        self._close_log = close_log
+        self._delay_s = config.registration_delay_ms / 1000
+        self._guard = threading.Lock()
+        self._open: set[TransactionShell] = set()
+        self._unregistered: dict[TransactionShell, float] = {}
+        """Open ones that wrote to partitions → when to register these, in this order."""
+        self._ahead = Ahead[TransactionShell](allowed=config.begin_ahead)
+        # A transaction key's next BEGIN would be refused until the one before is decided.
+        in_flight_max = 1 if config.transaction_key else config.in_flight_max
+        self._slots = threading.Semaphore(in_flight_max)
+        self.engine: Final = Engine(
+            config, log, coordinators, on_tick=self._on_tick, on_fatal=self._on_fatal
+        )
+
+    def begin(self, timeout_ms: int, partitions: Iterable[TopicPartition]) -> TransactionShell:
+        """Open a transaction; its TxId comes later.
+
+        Raises:
+            CoordinatorNotAvailableError, ProducerFencedError, …: as `Producer.begin_transaction`.
+        """
+        if timeout_ms < 1:
+            raise ConfigError("a transaction's timeout must be at least 1 ms")
+        self.engine.connect()
+        named = tuple(partitions)
+        if not named and (transaction := self._take_ahead(timeout_ms)) is not None:
+            return transaction
+        self._take_slot()
+        transaction = TransactionShell(self.engine, self, named)
+        with self._guard:
+            self._open.add(transaction)
+        self._send_begin(transaction, timeout_ms, named)
+        return transaction
+
+    def _take_ahead(self, timeout_ms: int) -> TransactionShell | None:
+        now_s = time.monotonic()
+        with self._guard:
+            known = self._ahead.transaction
+            alone = all(t is known for t in self._open)
+            transaction = self._ahead.take(timeout_ms, now_s=now_s)
+            self._ahead.begun(timeout_ms, alone=alone, now_s=now_s)
+        return transaction
+
+    def _take_slot(self) -> None:
+        key = self._config.transaction_key
+        with self._guard:
+            # Nobody but the caller can end it; one whose end was asked for is waited for.
+            blocked = key is not None and any(t.is_open for t in self._open)
+        if key is not None and blocked:
+            raise ConcurrentTransactionsError(
+                f"transaction key {key.key!r} has an open transaction: commit or abort it before"
+                " the next one begins"
+            )
+        if not self._slots.acquire(timeout=self._config.coordinator_timeout_s):
+            raise RequestTimedOutError(
+                f"the last transaction of key {key.key!r} is not decided yet: begin again later"
+                if key
+                else f"{self._config.in_flight_max} transactions are open: end some, or raise"
+                " transactions.in.flight.max"
+            )
+
+    def _send_begin(
+        self, transaction: TransactionShell, timeout_ms: int, named: tuple[TopicPartition, ...]
+    ) -> None:
+        self.engine.session.begin(transaction.on_began, timeout_ms=timeout_ms, partitions=named)
+        self.engine.sender.wake()
+
+    @property
+    def queued(self) -> int:
+        """Records whose reports were not served yet, those that wait for a TxId included."""
+        with self._guard:
+            kept = sum(transaction.kept for transaction in self._open)
+        return kept + len(self.engine.sender.producer)
+
+    def flush(self, timeout_s: float) -> int:
+        """Wait until every record has its report; how many are left after `timeout_s`."""
+        deadline_s = time.monotonic() + timeout_s
+        sender = self.engine.sender
+        with self._guard:
+            transactions = [] if sender.in_callback() else list(self._open)
+        for transaction in transactions:
+            transaction.await_sent(deadline_s)
+        sender.flush(max(deadline_s - time.monotonic(), 0))
+        return self.queued
+
+    def close(self, timeout_s: float) -> None:
+        """Abort what is open, send what is queued, and release everything."""
+        if self.engine.closed:
+            return
+        deadline_s = time.monotonic() + timeout_s
+        with self._guard:
+            transactions = list(self._open)
+        if self.engine.fatal is None:
+            self._give_up(transactions, timeout_s)
+        self.engine.close(deadline_s)
+        for transaction in transactions:
+            transaction.abandon()
+        self._close_log()
+
+    def _give_up(self, transactions: Iterable[TransactionShell], timeout_s: float) -> None:
+        with self._guard:
+            in_vain = self._ahead.transaction
+        for transaction in transactions:
+            transaction.give_up()
+        wait([f for t in transactions if t is not in_vain and (f := t.future)], timeout=timeout_s)
+        if in_vain is not None and in_vain.future is not None:
+            # Whoever has nothing open must not wait for a coordinator that is not there.
+            wait([in_vain.future], timeout=min(timeout_s, _IN_VAIN_S))
+
+    # What transactions tell: see `Listener`.
+
+    def wrote(self, transaction: TransactionShell) -> None:
+        """It wrote to partitions that the coordinator may have to be told of, if it stays open."""
+        with self._guard:
+            if transaction in self._open:
+                self._unregistered.setdefault(transaction, time.monotonic() + self._delay_s)
+
+    def ending(self, transaction: TransactionShell) -> None:
+        """The end of a transaction was asked for: begin the next, if it is sure to come."""
+        engine = self.engine
+        with self._guard:
+            timeout_ms = self._ahead.wanted
+            alone = len(self._open) == 1 and transaction in self._open
+            if timeout_ms is None or not alone or engine.closed or engine.fatal is not None:
+                return
+            if not self._slots.acquire(blocking=False):
+                return
+            following = TransactionShell(engine, self, ())
+            self._open.add(following)
+            self._ahead.keep(following, time.monotonic())
+        self._send_begin(following, timeout_ms, ())
+
+    def ended(self, transaction: TransactionShell) -> None:
+        """A transaction needs nothing any more."""
+        with self._guard:
+            self._open.discard(transaction)
+            self._unregistered.pop(transaction, None)
+            self._ahead.ended(transaction, time.monotonic())
+        self._slots.release()
+
+    # ---- what the engine tells ------------------------------------------------------------------
+
+    def _on_fatal(self, error: LogtxError) -> None:
+        with self._guard:
+            transactions = list(self._open)
+        for transaction in transactions:
+            transaction.on_fatal(error)
+
+    def _on_tick(self) -> bool:
+        """On the sender's thread: register partitions of transactions that take longer."""
+        if not self._open:
+            # Nor is the engine there yet, when the thread begins.
+            return False
+        if self.engine.closed or self.engine.fatal is not None:
+            return bool(self._open)
+        now_s = time.monotonic()
+        with self._guard:
+            in_vain = self._ahead.expired(now_s)
+            due = list(takewhile(lambda t: self._unregistered[t] <= now_s, self._unregistered))
+            # Before they are asked: one that writes to a further partition meanwhile comes again.
+            for transaction in due:
+                del self._unregistered[transaction]
+        if in_vain is not None:
+            in_vain.abort_async()
+        for transaction in due:
+            transaction.register_partitions()
+        return bool(self._open)
