@@ -43,7 +43,9 @@ _MAIN_ONLY: Final = frozenset({"group.instance.id", "on_commit", "statistics.int
 
 
 class IsolationLevel(StrEnum):
-    """What the application may see. Source: seed 001, "Transactional consumer"."""
+    """What the application may see. Source: Transactional Messaging in Kafka, "Transactional
+    consumer".
+    """
 
     READ_UNCOMMITTED = "read_uncommitted"
     """Everything but markers, at once."""

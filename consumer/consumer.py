@@ -17,15 +17,16 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.control import TopicPartition
 from ..journal.errors import ConfigError, LogtxError, NotSupportedError
-from ..journal.log import Log, LogConsumer
-from ..journal.open import open_log
-from ..journal.records import OffsetStep
+from ..journal.logs.interface import Log, LogConsumer
+from ..journal.logs.open import open_log
+from ..journal.records.types import OffsetStep
 from .config import ConsumerConfig, IsolationLevel
-from .counters import Counters
+from .core.buffer import PartitionBuffer
+from .core.counters import ConsumerCounters
+from .lag import HeldBack, Lag, held_back, lag
 from .positions import Positions, key_of, place_of
-from .reading import OFFSET_TIMEOUT_S, Reading
-from .standing import HeldBack, Lag, held_back, lag
-from .transactions import CommittedTransaction, SerialReader
+from .reading import OFFSET_TIMEOUT_S, Assigned, Reading
+from .serial_reader import CommittedTransaction, SerialReader
 
 _LOG = logging.getLogger(__name__)
 POLL_SLICE_S: Final = 0.5
@@ -41,7 +42,7 @@ class Consumer:
     librdkafka's own. The group's committed offset of a partition is (o1, o2, o3): o1 is Kafka's
     offset, the rest its metadata, so that everyday tools show a lag.
 
-    Source: seed 001, "Transactional consumer".
+    Source: Transactional Messaging in Kafka, "Transactional consumer".
     """
 
     def __init__(self, config: Mapping[str, Any], *, log: Log | None = None) -> None:
@@ -65,9 +66,15 @@ class Consumer:
         except KafkaException as error:
             reason: KafkaError = error.args[0]
             raise ConfigError(f"librdkafka refuses the settings: {reason.str()}") from error
-        self._counters = Counters()
+        self._counters = ConsumerCounters()
         try:
-            self._reading = Reading(self._log, self._inner, self._config, self._counters)
+            self._reading = Reading(
+                self._log,
+                self._inner,
+                self._config,
+                self._counters,
+                make_buffer=self._serial_buffer if self._is_serializable else None,
+            )
         except LogtxError:
             self._inner.close()
             raise
@@ -82,7 +89,7 @@ class Consumer:
         self._serial: SerialReader | None = None
         """For serializable delivery and `transactions`, from the first call on."""
 
-    # --- subscription and assignment ------------------------------------------------------------
+    # ---- subscription and assignment ------------------------------------------------------------
 
     def subscribe(
         self,
@@ -228,7 +235,7 @@ class Consumer:
         if callback is not None:
             callback(self, [KafkaPartition(p.topic, p.partition) for p in partitions])
 
-    # --- positions ------------------------------------------------------------------------------
+    # ---- positions ------------------------------------------------------------------------------
 
     def position(self, partitions: Iterable[KafkaPartition]) -> list[KafkaPartition]:
         """Where delivery goes on: offset o2, and (o2, o3, met) as metadata for `assign`.
@@ -296,7 +303,7 @@ class Consumer:
         self._check_open()
         self._positions.mark(message, offsets)
 
-    # --- input offsets of transactions ----------------------------------------------------------
+    # ---- input offsets of transactions ----------------------------------------------------------
 
     def offset_steps(self) -> list[OffsetStep]:
         """What was delivered since the last call, for `Transaction.send_offsets`.
@@ -317,7 +324,7 @@ class Consumer:
     def rewind(self, *, wait: bool = True) -> None:
         """Go back to the committed positions: deliver again what no transaction committed.
 
-        A partition without a committed position goes back to where reading began. With
+        A partition without a committed position goes back to where reading started_at. With
         ``offsets.storage=transactions`` this aborts what is pending of what was handed out: the
         transactions of later steps can't commit any more. Where another consumer took partitions
         over, nothing is delivered until the group was heard of it (a few seconds at most).
@@ -344,7 +351,7 @@ class Consumer:
         """
         self._before_revocation = call
 
-    # --- reading --------------------------------------------------------------------------------
+    # ---- reading --------------------------------------------------------------------------------
 
     def poll(self, timeout: float | None = None) -> Message | None:
         """The next message or event, or None after `timeout` seconds (None: never).
@@ -372,17 +379,32 @@ class Consumer:
                 "transactions() and poll() or consume() don't mix on one consumer: open another"
             )
         self._mode = mode
-        serial = self._config.isolation_level is IsolationLevel.SERIALIZABLE
-        if self._serial is None and (serial or mode == "transactions"):
-            self._serial = SerialReader(self._log, self._config, self._reading, self._counters)
+        if self._serial is None and mode == "transactions":
+            # A read_committed one sorts whole transactions from its first call on.
+            self._reading.rebuild(self._serial_reader().make_buffer)
+        elif self._is_serializable:
+            self._serial_reader()
         if self._unrestored:
             self._restore_again()
-        while (pause_s := self._positions.settle(subscribed=self._subscribed)) > 0:
+        while (pause_s := self._positions.prepare(subscribed=self._subscribed)) > 0:
             left_s = pause_s if until_s is None else until_s - time.monotonic()
             if left_s < 0:
                 return False
             self._reading.fetch(min(pause_s, left_s, POLL_SLICE_S))
         return True
+
+    @property
+    def _is_serializable(self) -> bool:
+        return self._config.isolation_level is IsolationLevel.SERIALIZABLE
+
+    def _serial_reader(self) -> SerialReader:
+        # Made when it is first needed: it asks the log where the transaction group's journal is.
+        if self._serial is None:
+            self._serial = SerialReader(self._log, self._config, self._reading, self._counters)
+        return self._serial
+
+    def _serial_buffer(self, assigned: Assigned) -> PartitionBuffer:
+        return self._serial_reader().make_buffer(assigned)
 
     def _deliver(self, limit: int, timeout: float) -> list[Message]:
         until = None if timeout < 0 else time.monotonic() + timeout
@@ -462,7 +484,7 @@ class Consumer:
         self._check_open()
         for partition in partitions:
             self._reading.require(key_of(partition)).paused = False
-        free = [p for p in partitions if not self._reading.require(key_of(p)).held]
+        free = [p for p in partitions if not self._reading.require(key_of(p)).throttled]
         if free:
             self._inner.resume(free)
 
@@ -471,15 +493,15 @@ class Consumer:
         self._check_open()
         key = key_of(partition)
         assigned = self._reading.require(key)
-        start, began = self._positions.start_at(partition)
-        self._reading.add(key, start, assigned.stored, began)
+        start, started_at = self._positions.start_at(partition)
+        self._reading.add(key, start, assigned.stored, started_at)
         try:
             self._inner.seek(KafkaPartition(key[0], key[1], start.o1))
         except KafkaException:
             # Before the first poll, and after an error, librdkafka can't seek.
             self._reading.reassign([key])
 
-    # --- the rest -------------------------------------------------------------------------------
+    # ---- the rest -------------------------------------------------------------------------------
 
     def get_watermark_offsets(
         self, partition: KafkaPartition, timeout: float = OFFSET_TIMEOUT_S, cached: bool = False
@@ -531,7 +553,7 @@ class Consumer:
         return [each for each in found if each is not None]
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> ConsumerCounters:
         """What was counted since the consumer was made."""
         if not self._closed:
             self._counters.spilled_bytes = self._reading.spilled_bytes()

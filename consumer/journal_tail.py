@@ -1,6 +1,6 @@
 """The journal as a serializable consumer reads it: from a place it can trust, on and on.
 
-A thin shell around `EpochFilter` and `WholeOrder`. Needs no coordinator, only the log.
+A thin shell around `EpochFilter` and `SerialOrder`. Needs no coordinator, only the log.
 
 Where reading begins, the epoch must be certain, or void decisions of a replaced owner would count:
 
@@ -18,28 +18,24 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Final, cast
-
-from confluent_kafka import KafkaError
-from confluent_kafka import TopicPartition as KafkaPartition
+from typing import Any, Final
 
 from ..journal.control import TopicPartition
-from ..journal.errors import BrokerError, JournalError
-from ..journal.fate import NO_EPOCH, EpochFilter
-from ..journal.log import Log, LogConsumer
+from ..journal.errors import BrokerError
+from ..journal.follower import JournalFollower
+from ..journal.logs.interface import Log
 from ..journal.position import Journal
 from ..journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, find_snapshot, read_entries
-from ..journal.record_codec import decode_entry
-from ..journal.records import Committed, Entry, PartitionWrites, PrepareCommit
-from ..journal.snapshots import FoundSnapshot
+from ..journal.records.fate import NO_EPOCH, EpochFilter
+from ..journal.records.snapshots import FoundSnapshot
+from ..journal.records.types import Committed, Entry, PartitionWrites, PrepareCommit
 from ..journal.txid import TxId
+from .core.serial_order import NO_TIMESTAMP, CommitDecision, Floor, SerialOrder
 from .reading import OFFSET_TIMEOUT_S
-from .whole import NO_TIMESTAMP, Decision, Floor, WholeOrder
 
 _LOG = logging.getLogger(__name__)
 DECISIONS_MAX: Final = 10_000
 """Decisions read ahead of the first that waits."""
-JOURNAL_BATCH: Final = 1_000
 READ_TIMEOUT_S: Final = 30.0
 """Bound of a search for the place to begin; it reads a part of the journal."""
 
@@ -59,10 +55,10 @@ def _with_records(writes: Sequence[PartitionWrites]) -> tuple[TopicPartition, ..
 
 
 class JournalTail:
-    """Reads one journal partition on and on, and tells `WholeOrder` what is valid of it."""
+    """Reads one journal partition on and on, and tells `SerialOrder` what is valid of it."""
 
     def __init__(
-        self, log: Log, partition: int, settings: Mapping[str, Any], order: WholeOrder
+        self, log: Log, partition: int, settings: Mapping[str, Any], order: SerialOrder
     ) -> None:
         """Nothing is read before `begin`.
 
@@ -76,13 +72,12 @@ class JournalTail:
         self._log = log
         self._settings = dict(settings)
         self._order = order
-        self._consumer: LogConsumer | None = None
+        self._follower: JournalFollower | None = None
         self._epochs = EpochFilter()
-        self._next = 0
         self._waiting: dict[int, TxId] = {}
         """Decisions told that are not finished, by BEGIN."""
 
-    # --- where to begin -------------------------------------------------------------------------
+    # ---- where to begin -------------------------------------------------------------------------
 
     def begin(
         self,
@@ -104,12 +99,14 @@ class JournalTail:
         found = self._behind_decision(*lowest, start, end)
         if found is None:
             found = _Start(0, EpochFilter()) if start == 0 else self._at_snapshot(start)
-        self._epochs, self._next = found.epochs, found.offset
+        self._epochs = found.epochs
         self._waiting.clear()
         self._begin_order(found, lowest[0], list(delivered))
-        if self._consumer is None:
-            self._consumer = self._log.consumer(self._settings)
-        self._consumer.assign([KafkaPartition(JOURNAL_TOPIC, self.partition, found.offset)])
+        place = {self.partition: found.offset}
+        if self._follower is None:
+            self._follower = JournalFollower(self._log, place, self._settings)
+        else:
+            self._follower.move(place)
         _LOG.info(
             "journal_read_from partition=%d offset=%d snapshot=%s",
             *(self.partition, found.offset, found.snapshot is not None),
@@ -166,7 +163,7 @@ class JournalTail:
             txid = TxId(self.partition, snapshot.incarnation, c.begin)
             self._waiting[c.begin] = txid
             partitions = _with_records(c.writes)
-            self._order.decide(Decision(c.commit_sequence, txid, NO_TIMESTAMP, partitions))
+            self._order.decide(CommitDecision(c.commit_sequence, txid, NO_TIMESTAMP, partitions))
 
     def last_decision(self) -> tuple[Journal, int] | None:
         """The last commit sequence as of now, None while nothing was decided.
@@ -191,40 +188,28 @@ class JournalTail:
             return None
         return (self.partition, epochs.incarnation), last
 
-    # --- reading on -----------------------------------------------------------------------------
+    # ---- reading on -----------------------------------------------------------------------------
+
+    @property
+    def next_offset(self) -> int:
+        """Of the entry to come next; 0 before `begin`."""
+        return self._follower.next_offsets[self.partition] if self._follower is not None else 0
 
     def poll(self) -> bool:
         """Read what is there, without waiting; True if anything was.
 
         Raises:
+            RecordsTrimmedError: what comes next was trimmed: begin anew.
             CorruptRecordError, UnknownRecordError: with the offset.
         """
-        if self._consumer is None or len(self._order) >= DECISIONS_MAX:
+        if self._follower is None or len(self._order) >= DECISIONS_MAX:
             return False
-        first = self._consumer.poll(0)
-        if first is None:
-            return False
-        for message in [first, *self._consumer.consume(JOURNAL_BATCH, 0)]:
-            error = message.error()
-            if error is None:
-                self._record(cast(int, message.offset()), message.value())
-            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
-                raise RecordsTrimmedError(
-                    f"{JOURNAL_TOPIC}[{self.partition}] has no offset {self._next} any more"
-                )
-            else:
-                _LOG.warning("journal_tail_error partition=%d error=%s", self.partition, error)
-        return True
+        entries = self._follower.poll()
+        for _, offset, entry in entries:
+            self._take(offset, entry)
+        return bool(entries)
 
-    def _record(self, offset: int, value: bytes | None) -> None:
-        if offset < self._next:
-            return
-        self._next = offset + 1
-        try:
-            entry = decode_entry(value)
-        except JournalError as error:
-            where = f"{JOURNAL_TOPIC}[{self.partition}] offset {offset}"
-            raise type(error)(f"{where}: {error}") from error
+    def _take(self, offset: int, entry: Entry) -> None:
         if not self._epochs.accept(offset, entry):
             return
         record = entry.record
@@ -234,7 +219,7 @@ class JournalTail:
             txid = TxId(self.partition, entry.incarnation, record.begin)
             self._waiting[record.begin] = txid
             partitions = _with_records(record.writes)
-            self._order.decide(Decision(offset, txid, record.decided_ms, partitions))
+            self._order.decide(CommitDecision(offset, txid, record.decided_ms, partitions))
         elif isinstance(record, Committed):
             done = self._waiting.pop(record.begin, None)
             if done is not None:
@@ -242,6 +227,6 @@ class JournalTail:
 
     def close(self) -> None:
         """Close its consumer."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            consumer.close()
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            follower.close()

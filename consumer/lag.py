@@ -12,11 +12,11 @@ from typing import Final, cast
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Message
 
-from ..journal.log import Log
+from ..journal.logs.interface import Log
 from ..journal.state import State
 from ..journal.txid import TxId
-from .entries import EndedTransaction, EntryState
-from .pending import PendingTransaction, PendingTransactionMap
+from .core.entries import EndedTransaction, EntryState
+from .core.pending import PendingTransaction, PendingTransactionMap
 from .reading import OFFSET_TIMEOUT_S, Assigned
 
 

@@ -6,7 +6,7 @@ asked for afterwards; the buffer reads up to there and obeys it (`PartitionBuffe
 other order breaks: end offset, then marker, then "finished", and the commit is dropped. A look-up
 never delivers. It runs on a thread of its own, for the journal can be long.
 
-Source: DESIGN section 6, look-up rule; TRAPS 16, 17, 19.
+What would go wrong otherwise: traps 16, 17 and 19.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from confluent_kafka import KafkaException
 
 from ..journal.control import TopicPartition
 from ..journal.errors import LogtxError
-from ..journal.log import Log
+from ..journal.logs.interface import Log
 from ..journal.reader import find_fates
 from ..journal.state import State
 from ..journal.txid import TxId
-from .pending import RawTxId
+from .core.pending import RawTxId
 
 _LOG = logging.getLogger(__name__)
 LOOK_UP_TIMEOUT_S: Final = 30.0
@@ -38,7 +38,7 @@ Question = tuple[TopicPartition, RawTxId]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class LookedUp:
     """What a look-up found."""
 
     partition: TopicPartition
@@ -54,7 +54,7 @@ class Answer:
         return self.state.finished or self.state is State.UNKNOWN
 
 
-def answer(log: Log, questions: Sequence[Question], *, timeout_s: float) -> list[Answer]:
+def answer(log: Log, questions: Sequence[Question], *, timeout_s: float) -> list[LookedUp]:
     """Look pending transactions up.
 
     Raises:
@@ -69,7 +69,7 @@ def answer(log: Log, questions: Sequence[Question], *, timeout_s: float) -> list
     }
     answers = []
     for key, raw in questions:
-        answers.append(Answer(key, raw, ends[key], fates[txids[raw]].state))
+        answers.append(LookedUp(key, raw, ends[key], fates[txids[raw]].state))
     return answers
 
 
@@ -80,7 +80,9 @@ class LookUps:
         """Nothing is started yet."""
         self._log = log
         self._questions: queue.SimpleQueue[list[Question] | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[tuple[list[Question], list[Answer]]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[list[Question], list[LookedUp]]] = (
+            queue.SimpleQueue()
+        )
         self._asked: set[Question] = set()
         self._thread: threading.Thread | None = None
 
@@ -96,17 +98,14 @@ class LookUps:
         self._questions.put(new)
         return len(new)
 
-    def answers(self) -> tuple[list[Answer], list[Question]]:
-        """What was found since the last call, and what could not be learnt."""
-        found: list[Answer] = []
-        failed: list[Question] = []
+    def answers(self) -> list[LookedUp]:
+        """Returns what was found since the last call; what was not may be asked again."""
+        found: list[LookedUp] = []
         while not self._answers.empty():
             questions, answers = self._answers.get()
             self._asked.difference_update(questions)
             found += answers
-            if not answers:
-                failed += questions
-        return found, failed
+        return found
 
     def _run(self) -> None:
         while True:

@@ -1,6 +1,7 @@
 """Where a consumer group's positions are kept: Kafka's group offsets, or the group's IOV.
 
-Source: seed 001, "Transactional consumer", offset management; "Producer IDs and state groups".
+Source: Transactional Messaging in Kafka, "Transactional consumer", offset management; "Producer IDs
+and state groups".
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.control import TopicPartition
 from ..journal.errors import ClaimFencedError, NotSupportedError, OffsetsPendingError
-from ..journal.log import Log, LogConsumer
+from ..journal.logs.interface import Log, LogConsumer
 from ..journal.position import Position
 from .config import ConsumerConfig, OffsetsStorage
 
 if TYPE_CHECKING:
-    from ..coordinator.client import CoordinatorQueries
+    from ..coordinator.client.queries import CoordinatorQueries
 
 FETCH_TIMEOUT_S: Final = 10.0
 PENDING_RETRY_S: Final = 0.05
@@ -145,7 +146,7 @@ class TransactionPositions:
     def _queries(self) -> CoordinatorQueries:
         if self._connected is None:
             # Here, for the RPC client's import is paid by those only who use it.
-            from ..coordinator.client import CoordinatorQueries
+            from ..coordinator.client.queries import CoordinatorQueries
 
             self._connected = CoordinatorQueries(self._log, timeout_s=self._timeout_s)
         return self._connected

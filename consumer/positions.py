@@ -33,13 +33,13 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.control import TopicPartition
 from ..journal.errors import ClaimFencedError, ConfigError, ConsumerError
-from ..journal.log import Log, LogConsumer
+from ..journal.logs.interface import Log, LogConsumer
 from ..journal.position import Position
-from ..journal.records import OffsetStep
+from ..journal.records.types import OffsetStep
 from .config import ConsumerConfig, OffsetsStorage
-from .offsets import Taken, open_positions
-from .pending import Record
-from .reading import OFFSET_TIMEOUT_S, Began, Reading
+from .core.pending import Record
+from .position_store import Taken, open_positions
+from .reading import OFFSET_TIMEOUT_S, Reading, StartedAt
 
 _LOG = logging.getLogger(__name__)
 FENCED_PAUSE_MIN_S: Final = 0.1
@@ -82,7 +82,7 @@ class Positions:
         """When to claim again what somebody else claimed."""
         self._pause_s = 0.0
 
-    # --- where reading begins -------------------------------------------------------------------
+    # ---- where reading begins -------------------------------------------------------------------
 
     def restore(self, partitions: Sequence[KafkaPartition]) -> None:
         """Begin partitions: at their offset if they have one, else where the group stands.
@@ -102,10 +102,10 @@ class Positions:
             key = key_of(partition)
             stored = taken.positions.get(key)
             if partition.offset in (OFFSET_INVALID, OFFSET_STORED) and stored is not None:
-                start, began = stored, Began.ELSEWHERE
+                start, started_at = stored, StartedAt.ELSEWHERE
             else:
-                start, began = self.start_at(partition)
-            assigned = self._reading.add(key, start, stored, began)
+                start, started_at = self.start_at(partition)
+            assigned = self._reading.add(key, start, stored, started_at)
             assigned.claim, assigned.unsent = taken.claim, False
 
     def give_up(self, keys: Collection[TopicPartition]) -> None:
@@ -122,10 +122,10 @@ class Positions:
         self._rewinds = self._lost_input = False
         self._claims_at_s, self._pause_s = None, 0.0
 
-    def start_at(self, partition: KafkaPartition) -> tuple[Position, Began]:
+    def start_at(self, partition: KafkaPartition) -> tuple[Position, StartedAt]:
         """The position that a partition's offset names; by ``auto.offset.reset`` if it has none."""
         if partition.offset >= 0:
-            return Position.from_metadata(partition.offset, partition.metadata), Began.ELSEWHERE
+            return Position.from_metadata(partition.offset, partition.metadata), StartedAt.ELSEWHERE
         reset = _RESETS.get(partition.offset) or self._config.auto_offset_reset
         topic, number = key_of(partition)
         if reset == "error":
@@ -137,11 +137,11 @@ class Positions:
             )
         if reset == "earliest":
             offset = self._log.start_offset(topic, number, timeout_s=OFFSET_TIMEOUT_S)
-            return Position.at(offset), Began.AT_START
+            return Position.at(offset), StartedAt.AT_START
         offset = self._log.end_offset(topic, number, timeout_s=OFFSET_TIMEOUT_S)
-        return Position.at(offset), Began.AT_END
+        return Position.at(offset), StartedAt.AT_END
 
-    # --- told -----------------------------------------------------------------------------------
+    # ---- told -----------------------------------------------------------------------------------
 
     def present(self, key: TopicPartition) -> Position | None:
         """Where delivery goes on; None for a partition that is not assigned."""
@@ -153,7 +153,7 @@ class Positions:
         found = self.store.fetch(keys)
         return [place_of(key, found.get(key)) for key in keys]
 
-    # --- committed ------------------------------------------------------------------------------
+    # ---- committed ------------------------------------------------------------------------------
 
     def commit(
         self, message: Message | None, offsets: list[KafkaPartition] | None, *, wait: bool
@@ -229,7 +229,7 @@ class Positions:
             self._commit_at_s = now + self._config.auto_commit_interval_ms / 1000
             self.commit_moved(list(self._reading.assigned), wait=False)
 
-    # --- input offsets of transactions ----------------------------------------------------------
+    # ---- input offsets of transactions ----------------------------------------------------------
 
     def steps(self) -> list[OffsetStep]:
         """As `Consumer.offset_steps`."""
@@ -277,7 +277,7 @@ class Positions:
         self._pause_s = 0.0
         self._go_back(taken)
 
-    def settle(self, *, subscribed: bool) -> float:
+    def prepare(self, *, subscribed: bool) -> float:
         """Do what is due before anything is delivered.
 
         Returns:
@@ -306,7 +306,7 @@ class Positions:
             assigned = self._reading.assigned[key]
             stored = taken.positions.get(key)
             start = stored if stored is not None else assigned.origin
-            again = self._reading.add(key, start, stored, assigned.began)
+            again = self._reading.add(key, start, stored, assigned.started_at)
             again.claim, again.unsent = taken.claim, False
         self._reading.reassign(keys)
 

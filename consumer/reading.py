@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from itertools import groupby
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -19,24 +19,24 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from ..journal.collector import collector_paused
 from ..journal.control import TopicPartition
 from ..journal.errors import ConsumerError, LogtxError, MalformedHeaderError
-from ..journal.log import Log, LogConsumer
+from ..journal.logs.interface import Log, LogConsumer
 from ..journal.position import Position
-from .buffer import PartitionBuffer
 from .config import MIB, ConsumerConfig, IsolationLevel
-from .counters import Counters
+from .core.buffer import PartitionBuffer
+from .core.counters import ConsumerCounters
+from .core.pending import PendingTransactionMap, Record
+from .core.uncommitted import UncommittedBuffer
 from .lookup import LookUps
-from .pending import PendingTransactionMap, Record
 from .side_read import SideReader
-from .spill import RocksSpillStore
-from .uncommitted import UncommittedBuffer
+from .spill.store import RocksSpillStore
 
 _LOG = logging.getLogger(__name__)
 FETCH_MAX_RECORDS: Final = 1_000
 """Records taken from librdkafka at a time; what is read ahead of delivery is bounded by it. Twice
 as many cost no less CPU per record, half as many a seventh more."""
-HELD_MAX_RECORDS: Final = 20_000
+AHEAD_MAX_RECORDS: Final = 20_000
 """A partition that holds more to deliver is paused, so that a long delivery is not outrun."""
-HELD_MAX_BYTES: Final = 16 * MIB
+AHEAD_MAX_BYTES: Final = 16 * MIB
 """Or that has read so much, of values, since something waits for delivery in it."""
 FETCH_EVERY_S: Final = 0.05
 """While a long transaction is delivered, the other partitions are read this often."""
@@ -50,7 +50,7 @@ _partition_of: Any = Message.partition
 _error_of: Any = Message.error
 
 
-class Began(Enum):
+class StartedAt(Enum):
     """How a partition's first position was chosen."""
 
     ELSEWHERE = "elsewhere"
@@ -63,20 +63,20 @@ class Assigned:
     """One assigned partition."""
 
     __slots__ = (
-        *("active", "ahead_bytes", "began", "buffer", "claim", "held", "key", "marked"),
-        *("origin", "paused", "stored", "told", "unsent", "urgent"),
+        *("active", "ahead_bytes", "buffer", "claim", "failure_raised", "key", "marked"),
+        *("origin", "paused", "started_at", "stored", "throttled", "unsent", "urgent"),
     )
 
     def __init__(
-        self, key: TopicPartition, origin: Position, stored: Position | None, began: Began
+        self, key: TopicPartition, origin: Position, stored: Position | None, started_at: StartedAt
     ) -> None:
         self.key = key
         self.origin = origin
-        """Where reading began."""
+        """Where reading started_at."""
         self.buffer: PartitionBuffer
         self.stored = stored
         """The committed position, or for steps of an IOV the last one handed out."""
-        self.began = began
+        self.started_at = started_at
         self.claim: int | None = None
         """Number of the claim that it is read under; None where nothing was to be claimed."""
         self.unsent = False
@@ -85,7 +85,7 @@ class Assigned:
         """What `Consumer.store_offsets` chose to be committed."""
         self.paused = False
         """By the application."""
-        self.held = False
+        self.throttled = False
         """By us, until what is read ahead is delivered."""
         self.active = False
         """In the queue of those that may have something to deliver."""
@@ -93,7 +93,7 @@ class Assigned:
         """Of values that were read since something waits for delivery."""
         self.urgent = False
         """Others wait for what comes here: it is never held."""
-        self.told = False
+        self.failure_raised = False
         """Its failure was raised once."""
 
     def kafka(self) -> KafkaPartition:
@@ -102,8 +102,12 @@ class Assigned:
 
     def torn_skip_below(self, torn_reset: str | None) -> int:
         """What ``torn.reset`` means here, as `PartitionBuffer` wants it."""
-        began_at = self.origin.o1 if self.began is Began.AT_START else 0
+        began_at = self.origin.o1 if self.started_at is StartedAt.AT_START else 0
         return {"skip": 2**63, "error": 0}.get(torn_reset or "", began_at)
+
+
+MakeBuffer: TypeAlias = Callable[[Assigned], PartitionBuffer]
+"""Makes the buffer of a partition that is being assigned."""
 
 
 def _runs(batch: list[Message]) -> Iterator[tuple[int, list[Message]]]:
@@ -141,9 +145,22 @@ class Reading:
     """All assigned partitions of one consumer. One thread at a time."""
 
     def __init__(
-        self, log: Log, inner: LogConsumer, config: ConsumerConfig, counters: Counters
+        self,
+        log: Log,
+        inner: LogConsumer,
+        config: ConsumerConfig,
+        counters: ConsumerCounters,
+        *,
+        make_buffer: MakeBuffer | None = None,
     ) -> None:
         """Nothing is assigned yet.
+
+        Args:
+            log: what is read.
+            inner: librdkafka's consumer.
+            config: the consumer's.
+            counters: of it.
+            make_buffer: makes a partition's buffer; None: by ``isolation.level``.
 
         Raises:
             SpillError: ``pending.dir`` can't be written.
@@ -154,7 +171,7 @@ class Reading:
         self._topics: set[str] = set()
         """All that were ever assigned: of another no record comes."""
         self.counters = counters
-        self.make_buffer: Callable[[Assigned], PartitionBuffer] = self._partition_buffer
+        self._make_buffer = make_buffer or self._partition_buffer
         self._log = log
         self._inner = inner
         self._config = config
@@ -169,14 +186,14 @@ class Reading:
         self._fetched_s = 0.0
         self._upkeep_s = 0.0
 
-    # --- partitions -----------------------------------------------------------------------------
+    # ---- partitions -----------------------------------------------------------------------------
 
     def add(
         self,
         key: TopicPartition,
         start: Position,
         stored: Position | None,
-        began: Began = Began.ELSEWHERE,
+        started_at: StartedAt = StartedAt.ELSEWHERE,
     ) -> Assigned:
         """Begin a partition, or begin it anew elsewhere.
 
@@ -189,8 +206,8 @@ class Reading:
         former = self.assigned.get(key)
         if former is not None:
             self._drop_buffer(former)
-        assigned = Assigned(key, start, stored, began)
-        assigned.buffer = self.make_buffer(assigned)
+        assigned = Assigned(key, start, stored, started_at)
+        assigned.buffer = self._make_buffer(assigned)
         if former is not None:
             assigned.paused, assigned.marked = former.paused, former.marked
             assigned.claim, assigned.unsent = former.claim, former.unsent
@@ -210,10 +227,11 @@ class Reading:
             raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION, text))
         return assigned
 
-    def rebuild(self) -> None:
-        """Begin every partition anew, with buffers of another kind."""
+    def rebuild(self, make_buffer: MakeBuffer) -> None:
+        """Begin every partition anew, with buffers of another kind from now on."""
+        self._make_buffer = make_buffer
         for key, assigned in list(self.assigned.items()):
-            self.add(key, assigned.origin, assigned.stored, assigned.began)
+            self.add(key, assigned.origin, assigned.stored, assigned.started_at)
         if self.assigned:
             self.reassign(list(self.assigned))
 
@@ -224,7 +242,7 @@ class Reading:
             assigned = self.assigned.pop(key, None)
             if assigned is not None:
                 self._drop_buffer(assigned)
-                if assigned.paused or assigned.held:
+                if assigned.paused or assigned.throttled:
                     stopped.append(assigned.kafka())
         if stopped:
             self._unpause(stopped)
@@ -270,7 +288,7 @@ class Reading:
             torn_skip_below=assigned.torn_skip_below(self._config.torn_reset),
         )
 
-    # --- in -------------------------------------------------------------------------------------
+    # ---- in -------------------------------------------------------------------------------------
 
     def fetch(self, timeout_s: float, limit: int = FETCH_MAX_RECORDS) -> bool:
         """Read one batch, waiting up to `timeout_s` for its first record; True if there was any.
@@ -302,7 +320,7 @@ class Reading:
         if time.monotonic() - self._fetched_s < FETCH_EVERY_S or not self._active:
             return
         self.work()
-        idle = any(not (a.active or a.held or a.paused) for a in self.assigned.values())
+        idle = any(not (a.active or a.throttled or a.paused) for a in self.assigned.values())
         self.fetch(0, FETCH_MAX_RECORDS if idle else 1)
 
     def _sort(self, batch: list[Message]) -> None:
@@ -327,11 +345,11 @@ class Reading:
             assigned.ahead_bytes += sum(map(len, batch))
         buffer.feed(cast(Sequence[Record], batch))
         self._wake(assigned)
-        if assigned.held or assigned.urgent:
+        if assigned.throttled or assigned.urgent:
             return
-        if buffer.queued_records <= HELD_MAX_RECORDS and assigned.ahead_bytes <= HELD_MAX_BYTES:
+        if buffer.queued_records <= AHEAD_MAX_RECORDS and assigned.ahead_bytes <= AHEAD_MAX_BYTES:
             return
-        assigned.held = True
+        assigned.throttled = True
         self._inner.pause([assigned.kafka()])
 
     def _wake(self, assigned: Assigned) -> None:
@@ -365,7 +383,7 @@ class Reading:
         end = self._log.end_offset(topic, partition, timeout_s=OFFSET_TIMEOUT_S)
         position = assigned.buffer.position()
         reset = self._config.auto_offset_reset
-        began = Began.ELSEWHERE
+        started_at = StartedAt.ELSEWHERE
         if start <= position.o2 <= end:
             # Only o1's data is gone, which side reads and `torn.reset` settle one by one.
             position = Position(
@@ -379,13 +397,13 @@ class Reading:
             self._events.append(event)
             return
         else:
-            began = Began.AT_START if reset == "earliest" else Began.AT_END
+            started_at = StartedAt.AT_START if reset == "earliest" else StartedAt.AT_END
             position = Position.at(start if reset == "earliest" else end)
         _LOG.warning(
             "offset_reset topic=%s partition=%d from=%d to=%d start=%d end=%d",
             *(topic, partition, assigned.buffer.next_offset, position.o1, start, end),
         )
-        self.add(assigned.key, position, assigned.stored, began)
+        self.add(assigned.key, position, assigned.stored, started_at)
         self.reassign([assigned.key])
 
     def reassign(self, keys: Sequence[TopicPartition]) -> None:
@@ -397,11 +415,11 @@ class Reading:
         else:
             # seek fails on a partition that stopped with an error; assign takes all or nothing.
             self._inner.assign([a.kafka() for a in self.assigned.values()])
-        paused = [a.kafka() for a in self.assigned.values() if a.paused or a.held]
+        paused = [a.kafka() for a in self.assigned.values() if a.paused or a.throttled]
         if paused:
             self._inner.pause(paused)
 
-    # --- out ------------------------------------------------------------------------------------
+    # ---- out ------------------------------------------------------------------------------------
 
     def take(self, limit: int) -> list[Message]:
         """What can be delivered now, at most `limit`, of one partition after the other."""
@@ -436,8 +454,8 @@ class Reading:
 
     def release(self, assigned: Assigned) -> None:
         """Read a partition on that was held."""
-        if assigned.held:
-            assigned.held = False
+        if assigned.throttled:
+            assigned.throttled = False
             if not assigned.paused:
                 self._inner.resume([assigned.kafka()])
 
@@ -446,11 +464,11 @@ class Reading:
         for key in self._blocked:
             assigned = self.assigned[key]
             error = assigned.buffer.failure
-            if error is not None and not assigned.paused and (again or not assigned.told):
-                assigned.told = True
+            if error is not None and not assigned.paused and (again or not assigned.failure_raised):
+                assigned.failure_raised = True
                 raise error.with_traceback(None)
 
-    # --- side reads, look-ups -------------------------------------------------------------------
+    # ---- side reads, look-ups -------------------------------------------------------------------
 
     def work(self) -> bool:
         """A slice of side reads, and the look-ups that are due; True while side reads wait."""
@@ -484,8 +502,7 @@ class Reading:
         return True
 
     def _look_up(self, now: float) -> None:
-        answers, failed = self._look_ups.answers()
-        for answer in answers:
+        for answer in self._look_ups.answers():
             if answer.partition not in self.assigned:
                 continue
             buffer = self.assigned[answer.partition].buffer
@@ -493,7 +510,6 @@ class Reading:
             if found is not None:
                 found.state = answer.state
             buffer.resolve(answer.txid, end_offset=answer.end_offset, ended=answer.ended)
-        del failed  # asked again below, for they are still old enough
         age_s = self._config.pending_lookup_age_ms / 1000
         due = []
         for assigned in self.assigned.values():

@@ -2,7 +2,7 @@
 
 For ``isolation.level=serializable`` and for `Consumer.transactions()`.
 
-A thin shell around `WholeOrder`, which decides what may be delivered. There is one way into it and
+A thin shell around `SerialOrder`, which decides what may be delivered. There is one way into it and
 two ways out: `take` gives the records of the transaction whose turn it is, a few at a time, and
 `next` gives the transaction as one. Needs no coordinator, only the log.
 """
@@ -19,24 +19,24 @@ from typing import Final, cast
 from confluent_kafka import KafkaException, Message
 
 from ..journal.control import TopicPartition
-from ..journal.log import Log
+from ..journal.logs.interface import Log
 from ..journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, journal_partition_of
 from ..journal.txid import TxId
 from ..journal.value import value
 from .config import ConsumerConfig
-from .counters import Counters
-from .entries import EndedTransaction
+from .core.counters import ConsumerCounters
+from .core.entries import EndedTransaction
+from .core.serial_order import CommitDecision, SerialBuffer, SerialOrder, Whole
 from .journal_tail import JournalTail
 from .reading import (
+    AHEAD_MAX_RECORDS,
     FETCH_EVERY_S,
-    HELD_MAX_RECORDS,
     OFFSET_TIMEOUT_S,
     Assigned,
-    Began,
     Reading,
+    StartedAt,
     malformed_event,
 )
-from .whole import Decision, Whole, WholeBuffer, WholeOrder
 
 _LOG = logging.getLogger(__name__)
 WAIT_S: Final = 0.005
@@ -47,7 +47,8 @@ WAIT_S: Final = 0.005
 class CommittedTransaction:
     """A committed transaction, whole as far as this consumer's partitions go.
 
-    Source: seed 001, "What is transactional messaging?", atomicity and ordering.
+    Source: Transactional Messaging in Kafka, "What is transactional messaging?", atomicity and
+    ordering.
     """
 
     txid: TxId
@@ -55,7 +56,7 @@ class CommittedTransaction:
     """Place in the serial order of the transaction group."""
     timestamp: int
     """Coordinator's wall clock at the decision, milliseconds since 1970; -1 where reading of the
-    journal began above the decision (it was trimmed, or the consumer stood still for long)."""
+    journal started_at above the decision (it was trimmed, or the consumer stood still for long)."""
     complete: bool
     """Whether `partitions` are all partitions with records of the transaction; False also where
     some of them were delivered before, and, with `timestamp` -1, where that can't be told."""
@@ -71,7 +72,7 @@ class _Share:
     """A transaction's records in one partition."""
 
     key: TopicPartition
-    buffer: WholeBuffer
+    buffer: SerialBuffer
     entry: EndedTransaction
 
 
@@ -79,9 +80,9 @@ class SerialReader:
     """Gives out what `Reading` reads in the serial order of a transaction group."""
 
     def __init__(
-        self, log: Log, config: ConsumerConfig, reading: Reading, counters: Counters
+        self, log: Log, config: ConsumerConfig, reading: Reading, counters: ConsumerCounters
     ) -> None:
-        """From now on `reading` collects whole transactions.
+        """Read nothing yet: `reading` is to make its buffers by `make_buffer`.
 
         Raises:
             UnknownTopicError: there is no journal.
@@ -92,34 +93,37 @@ class SerialReader:
         self._config = config
         self._counters = counters
         self._reading = reading
-        self._order = WholeOrder(counters)
+        self._order = SerialOrder(counters)
         self._tail = JournalTail(log, partition, config.librdkafka_quiet, self._order)
-        self._buffers: dict[TopicPartition, WholeBuffer] = {}
+        self._buffers: dict[TopicPartition, SerialBuffer] = {}
         self._changes = -1
         """`Reading.changes` that `_buffers` is of."""
         self._shares: deque[_Share] = deque()
         """Of the transaction whose turn it is: in `take`, what is left of it."""
         self._given: list[_Share] = []
         """Of the one that `next` gave last."""
-        self._told = False
+        self._failure_raised = False
         """The failure of the next one was raised once."""
         self._fetched_s = 0.0
-        reading.make_buffer = self._make_buffer
-        reading.rebuild()
 
-    # --- partitions -----------------------------------------------------------------------------
+    # ---- partitions -----------------------------------------------------------------------------
 
-    def _make_buffer(self, assigned: Assigned) -> WholeBuffer:
-        buffer = WholeBuffer(
+    def make_buffer(self, assigned: Assigned) -> SerialBuffer:
+        """A buffer of a partition that is being assigned.
+
+        Raises:
+            BrokerError, JournalError: the last decision could not be learnt.
+        """
+        buffer = SerialBuffer(
             assigned.key,
             assigned.origin,
             self._reading.pending_map,
+            journal_partition=self._tail.partition,
             malformed=malformed_event,
             counters=self._counters,
             torn_skip_below=assigned.torn_skip_below(self._config.torn_reset),
         )
-        buffer.collect(self._tail.partition)
-        if assigned.began is Began.AT_END and not buffer.delivered:
+        if assigned.started_at is StartedAt.AT_END and not buffer.delivered:
             # What is decided by now is not ours to deliver, wherever its markers will stand.
             last = self._tail.last_decision()
             if last is not None:
@@ -131,7 +135,7 @@ class SerialReader:
         if changes == self._changes:
             return
         present = {
-            key: cast(WholeBuffer, assigned.buffer)
+            key: cast(SerialBuffer, assigned.buffer)
             for key, assigned in self._reading.assigned.items()
         }
         # What was begun is finished first, as far as it is still ours. Then the order begins anew:
@@ -143,11 +147,11 @@ class SerialReader:
         self._begin(present)
         self._changes = changes
 
-    def _begin(self, present: dict[TopicPartition, WholeBuffer]) -> None:
+    def _begin(self, present: dict[TopicPartition, SerialBuffer]) -> None:
         self._tail.begin({key: buffer.delivered for key, buffer in present.items()})
         self._buffers = present
 
-    # --- in -------------------------------------------------------------------------------------
+    # ---- in -------------------------------------------------------------------------------------
 
     def work(self) -> bool:
         """Read the journal on, side reads, look-ups; True where there may be more at once.
@@ -180,8 +184,8 @@ class SerialReader:
         missing = set() if self._shares else set(self._order.missing(self._buffers))
         for key, assigned in self._reading.assigned.items():
             assigned.urgent = key in missing
-            if assigned.held and (
-                assigned.urgent or assigned.buffer.queued_records < HELD_MAX_RECORDS // 2
+            if assigned.throttled and (
+                assigned.urgent or assigned.buffer.queued_records < AHEAD_MAX_RECORDS // 2
             ):
                 self._reading.release(assigned)
 
@@ -196,7 +200,7 @@ class SerialReader:
             self.work()
             self.fetch(0)
 
-    # --- out, record by record ------------------------------------------------------------------
+    # ---- out, record by record ------------------------------------------------------------------
 
     def take(self, limit: int) -> list[Message]:
         """Records that can be delivered now, at most `limit`, in serial order.
@@ -240,7 +244,7 @@ class SerialReader:
             return False
         self._shares.extend(self._shares_of(whole))
         self._shares[0].buffer.let_through(self._shares[0].entry.txid)
-        self._told = False
+        self._failure_raised = False
         return True
 
     def _shares_of(self, whole: Whole) -> list[_Share]:
@@ -258,11 +262,11 @@ class SerialReader:
             error = self._shares[0].buffer.failure
         else:
             error = self._order.failure(self._buffers)
-        if error is not None and (again or not self._told):
-            self._told = True
+        if error is not None and (again or not self._failure_raised):
+            self._failure_raised = True
             raise error.with_traceback(None)
 
-    # --- out, transaction by transaction ---------------------------------------------------------
+    # ---- out, transaction by transaction --------------------------------------------------------
 
     def next(self, timeout_s: float | None) -> CommittedTransaction | None:
         """The next transaction, or None after `timeout_s` seconds (None: never).
@@ -295,7 +299,7 @@ class SerialReader:
                 return None
 
     def _give(self, whole: Whole) -> CommittedTransaction:
-        decision: Decision = whole.decision
+        decision: CommitDecision = whole.decision
         self._given = given = self._shares_of(whole)
         for share in given:
             share.buffer.hand_over(share.entry.txid)

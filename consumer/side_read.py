@@ -4,7 +4,7 @@ A second consumer, kept warm, reads from the marker's lowest first offset up to 
 slice at a time and between other work, so that a long side read holds up its own partition only.
 It changes nothing but the transactions it was asked for.
 
-Source: DESIGN section 6, "Consumer", side read; seed 001, "Consumer failure".
+Source: Transactional Messaging in Kafka, "Consumer failure".
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, Message
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.errors import MalformedHeaderError
-from ..journal.log import Log, LogConsumer
-from .buffer import PartitionBuffer
-from .entries import SideRead
-from .headers import control_of, is_marker, txid_of
-from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
-from .ranges import ControlCache
+from ..journal.logs.interface import Log, LogConsumer
+from .core.buffer import PartitionBuffer
+from .core.entries import SideRead
+from .core.headers import control_of, is_marker, txid_of
+from .core.pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
+from .core.ranges import ControlCache
 
 _LOG = logging.getLogger(__name__)
 SLICE_RECORDS: Final = 2_000
@@ -130,7 +131,7 @@ class SideReader:
     def _assign(self, current: _Pass) -> None:
         assert self._consumer is not None
         topic, partition = current.buffer.partition
-        self._consumer.assign([TopicPartition(topic, partition, current.next_offset)])
+        self._consumer.assign([KafkaPartition(topic, partition, current.next_offset)])
 
     def _event(self, current: _Pass, message: Message) -> None:
         error = message.error()
@@ -186,7 +187,7 @@ class SideReader:
         if found is not None:
             self._pending_map.charge([found])
             del self._view[request.txid]
-        current.buffer.settle(
+        current.buffer.answer_side_read(
             request, found, duplicate=duplicate, torn=request.first_offset < current.log_start
         )
         if not current.wanted:

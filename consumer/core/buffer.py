@@ -26,7 +26,7 @@ Why it is right. Call a TxId's first marker in the partition its *end*.
    records of what ends at o2 goes on exactly. `met` belongs to o2: it leaves out the marker at o2,
    which a restarted reader would otherwise take for a duplicate.
 
-Source: seed 001, "Transactional consumer"; DESIGN section 6, "Consumer".
+Source: Transactional Messaging in Kafka, "Transactional consumer".
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from heapq import heappop, heappush
 from itertools import groupby, islice
 from typing import Final, TypeAlias
 
-from ..journal.control import (
+from ...journal.control import (
     TXCTL_HEADER,
     TXID_HEADER,
     Marker,
     TopicPartition,
     decode_control,
 )
-from ..journal.errors import (
+from ...journal.errors import (
     ConsumerError,
     IntegrityError,
     MalformedHeaderError,
     SpillError,
     TornTransactionError,
 )
-from ..journal.position import Journal, Position
-from ..journal.txid import TxId
-from .counters import Counters
-from .entries import EndedTransaction, EntryState, Run, Share, SideRead, advance, journal_of
+from ...journal.position import Journal, Position
+from ...journal.txid import TxId
+from .counters import ConsumerCounters
+from .entries import EndedTransaction, EntryState, PlainRun, Share, SideRead, advance, journal_of
 from .headers import txid_error, well_formed
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
 from .ranges import ControlCache, Match, Verdict
@@ -68,10 +68,22 @@ MalformedFactory: TypeAlias = Callable[[Record, MalformedHeaderError], Record]
 """Turns a record whose header does not decode into the event that stands in its place."""
 
 
+def met_before(start: Position) -> dict[Journal, int]:
+    """The last commit sequence of each journal that a position knows of.
+
+    What a serializable reader delivered is as good as met: by either, the transaction must not be
+    delivered again.
+    """
+    met = dict(start.met)
+    for journal, sequence in start.delivered.items():
+        met[journal] = max(sequence, met.get(journal, -1))
+    return met
+
+
 class PartitionBuffer:
     """Consumer rules of one data partition, for isolation level ``read_committed``.
 
-    Source: seed 001, "Transactional consumer", READ_COMMITTED.
+    Source: Transactional Messaging in Kafka, "Transactional consumer", READ_COMMITTED.
     """
 
     delivers_plain = True
@@ -84,7 +96,7 @@ class PartitionBuffer:
         pending_map: PendingTransactionMap,
         *,
         malformed: MalformedFactory,
-        counters: Counters | None = None,
+        counters: ConsumerCounters | None = None,
         torn_skip_below: int = 0,
     ) -> None:
         """Begin at a position.
@@ -99,7 +111,7 @@ class PartitionBuffer:
                 retention took a part, instead of stopping with `TornTransactionError`.
         """
         self.partition = partition
-        self.counters = counters if counters is not None else Counters()
+        self.counters = counters if counters is not None else ConsumerCounters()
         self.torn_skip_below = torn_skip_below
         self._pending_map = pending_map
         self._pending = pending_map.view()
@@ -108,11 +120,7 @@ class PartitionBuffer:
         self._start = start
         self.next_offset = start.o1
         """Offset of the next record to feed: everything below was read."""
-        # What a serializable reader delivered is as good as met: by either, the transaction must
-        # not be delivered again.
-        met = dict(start.met)
-        for journal, sequence in start.delivered.items():
-            met[journal] = max(sequence, met.get(journal, -1))
+        met = met_before(start)
         self._met = met
         """As of `next_offset`."""
         self._met_taken = dict(met)
@@ -126,13 +134,13 @@ class PartitionBuffer:
         self._touched: list[PendingTransaction] = []
         self._passed: list[Record] = []
         """Plain records of this batch that are not delivered."""
-        self._queue: deque[Run | EndedTransaction] = deque()
+        self._queue: deque[PlainRun | EndedTransaction] = deque()
         self._history: list[Share] = []
         """What the last `take` gave."""
         self._history_met: dict[Journal, int] = {}
         self._verdicts: dict[RawTxId, tuple[int, bool]] = {}
 
-    # --- in -----------------------------------------------------------------------------------
+    # ---- in -------------------------------------------------------------------------------------
 
     def feed(self, batch: Sequence[Record]) -> None:
         """Take in records in offset order, each once; those read before are passed over."""
@@ -184,14 +192,14 @@ class PartitionBuffer:
             else:
                 self._passed.extend(alike)
 
-    def _run(self) -> Run:
+    def _run(self) -> PlainRun:
         # The open run of plain records at the queue's end.
         queue = self._queue
         if queue:
             tail = queue[-1]
-            if isinstance(tail, Run):
+            if isinstance(tail, PlainRun):
                 return tail
-        run = Run()
+        run = PlainRun()
         queue.append(run)
         return run
 
@@ -301,7 +309,7 @@ class PartitionBuffer:
         self._controls.decode(control)
         return None
 
-    # --- markers --------------------------------------------------------------------------------
+    # ---- markers --------------------------------------------------------------------------------
 
     def _end(self, raw: RawTxId, marker: Marker, offset: int, live: bool) -> None:
         prefix = raw[:JOURNAL_BYTES]
@@ -459,7 +467,7 @@ class PartitionBuffer:
         self.counters.discarded_transactions += 1
         self._pending_map.discard(pending)
 
-    # --- out ------------------------------------------------------------------------------------
+    # ---- out ------------------------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
@@ -469,12 +477,12 @@ class PartitionBuffer:
         if not queue:
             return False
         head = queue[0]
-        return isinstance(head, Run) or head.state is EntryState.READY
+        return isinstance(head, PlainRun) or head.state is EntryState.READY
 
     @property
     def queued_records(self) -> int:
         """Records read, not pending any more and not taken: what is held beyond the pending."""
-        return sum(len(e.records) if isinstance(e, Run) else e.total for e in self._queue)
+        return sum(len(e.records) if isinstance(e, PlainRun) else e.total for e in self._queue)
 
     @property
     def failure(self) -> ConsumerError | None:
@@ -501,7 +509,7 @@ class PartitionBuffer:
     def shares(self) -> Iterator[tuple[EndedTransaction | None, Sequence[Record]]]:
         """What the last `take` gave, by where it comes from: None stands for plain records."""
         for entry, _, records in self._history:
-            yield (None if isinstance(entry, Run) else entry), records
+            yield (None if isinstance(entry, PlainRun) else entry), records
 
     def _take(self, limit: int) -> list[Record]:
         # A list that the application may do with as it likes; each copy costs a record 20 ns.
@@ -512,7 +520,7 @@ class PartitionBuffer:
             if not self._queue or room <= 0:
                 return taken
             entry = self._queue[0]
-            if isinstance(entry, Run):
+            if isinstance(entry, PlainRun):
                 start = entry.index
                 records: Sequence[Record] = entry.records[start : start + room]
                 entry.index = start + len(records)
@@ -535,7 +543,7 @@ class PartitionBuffer:
         queue = self._queue
         while queue:
             entry = queue[0]
-            if isinstance(entry, Run):
+            if isinstance(entry, PlainRun):
                 if entry.index < len(entry.records):
                     return
             else:
@@ -558,7 +566,7 @@ class PartitionBuffer:
         head = self._queue[0] if self._queue else None
         return isinstance(head, EndedTransaction) and head.state is not EntryState.READY
 
-    # --- side reads and look-ups ----------------------------------------------------------------
+    # ---- side reads and look-ups ----------------------------------------------------------------
 
     def side_reads(self) -> list[SideRead]:
         """What is waiting for a side read, by marker offset."""
@@ -569,7 +577,7 @@ class PartitionBuffer:
             if isinstance(entry, EndedTransaction) and entry.state is EntryState.WAITING:
                 yield entry
 
-    def settle(
+    def answer_side_read(
         self, request: SideRead, found: PendingTransaction | None, *, duplicate: bool, torn: bool
     ) -> None:
         """Answer a side read. Changes nothing but that transaction's delivery.
@@ -659,7 +667,7 @@ class PartitionBuffer:
         """TxIds with a verdict that waits for its end offset."""
         return frozenset(self._verdicts)
 
-    # --- positions ------------------------------------------------------------------------------
+    # ---- positions ------------------------------------------------------------------------------
 
     def position(self) -> Position:
         """What was delivered, exactly: (o1, o2, o3) and `met`."""
@@ -668,7 +676,7 @@ class PartitionBuffer:
         if not queue:
             return self._position(self.next_offset, 0, self._met_taken, ())
         head = queue[0]
-        if isinstance(head, Run):
+        if isinstance(head, PlainRun):
             return self._position(head.first_offset, 0, self._met_taken, queue)
         return self._position(head.marker_offset, head.taken, self._met_taken, queue)
 
@@ -677,7 +685,7 @@ class PartitionBuffer:
         o2: int,
         o3: int,
         met: dict[Journal, int],
-        queue: Sequence[Run | EndedTransaction] | deque[Run | EndedTransaction],
+        queue: Sequence[PlainRun | EndedTransaction] | deque[PlainRun | EndedTransaction],
     ) -> Position:
         o1 = min(o2, self.next_offset)
         if self._pending:
@@ -702,7 +710,7 @@ class PartitionBuffer:
                 continue
             rest = [share.entry for share in self._history[number:]]
             rest += [e for e in self._queue if e is not rest[-1]]
-            if isinstance(entry, Run):
+            if isinstance(entry, PlainRun):
                 return self._position(record.offset() + 1, 0, met, rest[1:])
             if start + index + 1 < entry.total:
                 return self._position(entry.marker_offset, start + index + 1, met, rest)

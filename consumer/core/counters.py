@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 
 @dataclass(slots=True)
-class Counters:
+class ConsumerCounters:
     """Plain counts since the consumer was made; only ever added to."""
 
     delivered_records: int = 0

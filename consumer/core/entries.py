@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from ..journal.control import Marker
-from ..journal.errors import ConsumerError
-from ..journal.position import Journal
+from ...journal.control import Marker
+from ...journal.errors import ConsumerError
+from ...journal.position import Journal
 from .pending import PendingTransaction, RawTxId, Record
 from .ranges import Verdict
 
@@ -24,7 +24,7 @@ class EntryState(Enum):
     """`error` says why; the partition stops there."""
 
 
-class Run:
+class PlainRun:
     """Plain records in a row, and malformed ones as events."""
 
     __slots__ = ("index", "records")
@@ -86,7 +86,7 @@ class EndedTransaction:
 class Share(NamedTuple):
     """What was taken of an entry at a time."""
 
-    entry: Run | EndedTransaction
+    entry: PlainRun | EndedTransaction
     start: int
     """Records of the entry that were taken before."""
     records: Sequence[Record]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..journal.control import TXCTL_HEADER, TXID_HEADER, Marker, decode_control
-from ..journal.errors import MalformedHeaderError
-from ..journal.txid import TXID_BYTES, TxId
+from ...journal.control import TXCTL_HEADER, TXID_HEADER, Marker, decode_control
+from ...journal.errors import MalformedHeaderError
+from ...journal.txid import TXID_BYTES, TxId
 from .pending import RawTxId, Record
 
 

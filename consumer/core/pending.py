@@ -5,8 +5,8 @@ its `PartitionBuffer` fills without asking; the map looks at all of them togethe
 batch, charges what was added and moves the largest transactions to a `SpillStore` when memory
 holds more than allowed. No I/O, clock or randomness of its own: the store is handed in.
 
-Source: seed 001, "Transactional consumer" (PendingTransactionMap [TxId-Partition] -> messages,
-seamlessly spilling to disk beyond a configurable memory limit).
+Source: Transactional Messaging in Kafka, "Transactional consumer" (PendingTransactionMap
+[TxId-Partition] -> messages, seamlessly spilling to disk beyond a configurable memory limit).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from itertools import chain
 from operator import methodcaller
 from typing import Final, Protocol
 
-from ..journal.control import TopicPartition
-from ..journal.state import State
+from ...journal.control import TopicPartition
+from ...journal.state import State
 
 RECORD_OVERHEAD_BYTES: Final = 600
 """What a buffered record costs beyond its key and value: message, TxId, list slot. Measured as
@@ -158,7 +158,7 @@ class PendingTransaction:
 class PendingTransactionMap:
     """[data partition, TxId] → records, with one memory limit over all of a consumer's partitions.
 
-    Source: seed 001, "Transactional consumer", READ_COMMITTED.
+    Source: Transactional Messaging in Kafka, "Transactional consumer", READ_COMMITTED.
     """
 
     def __init__(self, memory_max_bytes: int, store: SpillStore | None = None) -> None:

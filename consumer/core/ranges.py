@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from ..journal.control import OWN_BRANCH, TXCTL_HEADER, BranchRange, DataControl, decode_control
-from ..journal.errors import MalformedHeaderError
+from ...journal.control import OWN_BRANCH, TXCTL_HEADER, BranchRange, DataControl, decode_control
+from ...journal.errors import MalformedHeaderError
 from .pending import Record
 
 CONTROL_CACHE_MAX: Final = 65_536

@@ -1,7 +1,7 @@
 """Whole transactions of one transaction group, in commit-sequence order across partitions.
 
-Two things are joined. `WholeBuffer` collects, per data partition, the group's transactions whose
-marker was read. `WholeOrder` takes the decisions from the journal, in order, and lets the first
+Two things are joined. `SerialBuffer` collects, per data partition, the group's transactions whose
+marker was read. `SerialOrder` takes the decisions from the journal, in order, and lets the first
 one through when it has ended in every partition of ours. No I/O, clock or randomness.
 
 Why the journal: one partition's markers don't say what another partition's next marker is, so
@@ -27,7 +27,7 @@ which nothing is due in this partition; it says which decisions of the journal a
 without records in this partition included. So each partition has a place of its own: in the middle
 of a transaction those before have passed it, those behind have not, and one stands within it.
 
-Source: DESIGN section 6, `transactions()` and `serializable`; TRAPS 18, 23.
+What would go wrong otherwise: traps 18 and 23.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
-from ..journal.control import Marker, TopicPartition
-from ..journal.errors import ConsumerError, MalformedHeaderError
-from ..journal.position import Journal, Position
-from ..journal.txid import TxId
-from ..journal.value import value
-from .buffer import PartitionBuffer
-from .counters import Counters
-from .entries import EndedTransaction, EntryState, Run, SideRead, advance
+from ...journal.control import Marker, TopicPartition
+from ...journal.errors import ConsumerError, MalformedHeaderError
+from ...journal.position import Journal, Position
+from ...journal.txid import TxId
+from ...journal.value import value
+from .buffer import MalformedFactory, PartitionBuffer, met_before
+from .counters import ConsumerCounters
+from .entries import EndedTransaction, EntryState, PlainRun, advance
 from .headers import txid_error
-from .pending import PendingTransaction, RawTxId, Record
+from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
 
 PARTITION_BYTES: Final = 2
 """The part of a TxId that names the journal partition."""
@@ -55,20 +55,35 @@ NO_TIMESTAMP: Final = -1
 """Stands for the time of a decision that was trimmed from the journal, as in Kafka."""
 
 
-class WholeBuffer(PartitionBuffer):
+class SerialBuffer(PartitionBuffer):
     """A data partition in serial order: one journal partition's transactions only."""
 
     delivers_plain = False
-    journal_partition = 0
-    """Whose transactions are collected; set by `collect`."""
 
-    def collect(self, journal_partition: int) -> None:
-        """Begin: collect the transactions of this journal partition. Before the first `feed`."""
+    def __init__(
+        self,
+        partition: TopicPartition,
+        start: Position,
+        pending_map: PendingTransactionMap,
+        *,
+        journal_partition: int,
+        malformed: MalformedFactory,
+        counters: ConsumerCounters | None = None,
+        torn_skip_below: int = 0,
+    ) -> None:
+        """Collect nothing yet; arguments as `PartitionBuffer`'s, and `journal_partition`: whose
+        transactions are collected."""
+        own = {j: s for j, s in met_before(start).items() if j[0] == journal_partition}
+        super().__init__(
+            partition,
+            replace(start, met=own, delivered={}),
+            pending_map,
+            malformed=malformed,
+            counters=counters,
+            torn_skip_below=torn_skip_below,
+        )
         self.journal_partition = journal_partition
         self._wanted = journal_partition.to_bytes(PARTITION_BYTES, "big")
-        own = {j: s for j, s in self._met.items() if j[0] == journal_partition}
-        self._start = replace(self._start, met=own, delivered={})
-        self._met, self._met_taken = dict(own), dict(own)
         self._held: dict[RawTxId, EndedTransaction] = {}
         """Committed and not let through yet, by marker, so by commit sequence."""
         self._held_records = 0
@@ -90,7 +105,7 @@ class WholeBuffer(PartitionBuffer):
         """Deliver nothing that is decided up to here. Before the first `feed`."""
         self._met_taken[journal] = max(sequence, self._met_taken.get(journal, -1))
 
-    # --- in -------------------------------------------------------------------------------------
+    # ---- in -------------------------------------------------------------------------------------
 
     def _begin(self, raw: bytes | None, record: Record, live: bool) -> PendingTransaction | None:
         if raw is not None and raw[:PARTITION_BYTES] != self._wanted and len(raw) == 16:
@@ -152,7 +167,7 @@ class WholeBuffer(PartitionBuffer):
 
     @property
     def ready(self) -> bool:
-        """Never: whose turn it is, is `WholeOrder`'s to say."""
+        """Never: whose turn it is, is `SerialOrder`'s to say."""
         return False
 
     @property
@@ -160,16 +175,12 @@ class WholeBuffer(PartitionBuffer):
         """Whether a side read is wanted."""
         return next(self._waiting(), None) is not None
 
-    def side_reads(self) -> list[SideRead]:
-        """What is waiting for a side read, by marker offset."""
-        return [SideRead.of(e) for e in self._waiting()]
-
     @property
     def queued_records(self) -> int:
         """Records of collected transactions."""
         return self._held_records
 
-    # --- out ------------------------------------------------------------------------------------
+    # ---- out ------------------------------------------------------------------------------------
 
     def ended(self, raw: RawTxId) -> EndedTransaction | None:
         """A collected transaction."""
@@ -227,7 +238,7 @@ class WholeBuffer(PartitionBuffer):
         self._parked.pop(raw, None)
         return entry
 
-    # --- positions ------------------------------------------------------------------------------
+    # ---- positions ------------------------------------------------------------------------------
 
     def position(self) -> Position:
         """What was delivered, exactly: (o1, o2, o3) and `delivered`."""
@@ -242,7 +253,7 @@ class WholeBuffer(PartitionBuffer):
         o2: int,
         o3: int,
         met: dict[Journal, int],
-        queue: Sequence[Run | EndedTransaction] | deque[Run | EndedTransaction],
+        queue: Sequence[PlainRun | EndedTransaction] | deque[PlainRun | EndedTransaction],
     ) -> Position:
         place = super()._position(o2, o3, met, [*queue, *self._held.values()])
         # Below o2 of the start nothing was let through, but decisions may have passed by.
@@ -258,7 +269,7 @@ class WholeBuffer(PartitionBuffer):
 
 
 @value(frozen=True, slots=True)
-class Decision:
+class CommitDecision:
     """A valid decision to commit."""
 
     sequence: int
@@ -276,12 +287,12 @@ class Decision:
 class Whole:
     """A transaction whose turn it is."""
 
-    decision: Decision
+    decision: CommitDecision
     entries: Mapping[TopicPartition, EndedTransaction]
     """What ended in each of our partitions; without those that ended before our start."""
 
 
-Buffers = Mapping[TopicPartition, WholeBuffer]
+Buffers = Mapping[TopicPartition, SerialBuffer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,17 +301,17 @@ class Floor:
 
     journal: Journal
     sequence: int
-    """Of everything decided below, all is finished that is not told by `WholeOrder.decide`."""
+    """Of everything decided below, all is finished that is not told by `SerialOrder.decide`."""
     ends: Mapping[TopicPartition, int]
     """End offsets of our partitions, asked for after that was known."""
 
 
 @dataclass(slots=True)
-class WholeOrder:
+class SerialOrder:
     """Decisions in journal order, each let through when it has ended in all our partitions."""
 
-    counters: Counters
-    _decisions: deque[Decision] = field(default_factory=deque)
+    counters: ConsumerCounters
+    _decisions: deque[CommitDecision] = field(default_factory=deque)
     _finished: set[TxId] = field(default_factory=set)
     _ends: dict[TopicPartition, int] | None = None
     """Ends of the first decision's missing partitions, asked for after it was finished."""
@@ -317,7 +328,7 @@ class WholeOrder:
         """Decisions that wait."""
         return len(self._decisions)
 
-    def decide(self, decision: Decision) -> None:
+    def decide(self, decision: CommitDecision) -> None:
         """Take the next decision of the journal."""
         self._decisions.append(decision)
 
@@ -325,14 +336,14 @@ class WholeOrder:
         """The journal says that all markers of this transaction are written."""
         self._finished.add(txid)
 
-    # --- which is the next ----------------------------------------------------------------------
+    # ---- which is the next ----------------------------------------------------------------------
 
-    def head(self, buffers: Buffers) -> Decision | None:
+    def head(self, buffers: Buffers) -> CommitDecision | None:
         """The first decision that concerns our partitions; passes over those before it."""
         found = self._head(buffers)
         return None if found is None else found[0]
 
-    def _head(self, buffers: Buffers) -> tuple[Decision, list[TopicPartition]] | None:
+    def _head(self, buffers: Buffers) -> tuple[CommitDecision, list[TopicPartition]] | None:
         # With those of our partitions that it concerns.
         while True:
             if self._floor is not None:
@@ -377,7 +388,7 @@ class WholeOrder:
             entry = next(iter(entries.values()))
             txid, unnamed = TxId.from_bytes(entry.txid), entry.marker.partition_count - len(entries)
             self._decisions.appendleft(
-                Decision(lowest, txid, NO_TIMESTAMP, tuple(sorted(entries)), max(unnamed, 0))
+                CommitDecision(lowest, txid, NO_TIMESTAMP, tuple(sorted(entries)), max(unnamed, 0))
             )
             self._ends = None
 
@@ -441,7 +452,7 @@ class WholeOrder:
         found = (buffers[key].ended(raw) for key in needed)
         return next((e.error for e in found if e is not None and e.error is not None), None)
 
-    def _read_past(self, key: TopicPartition, buffer: WholeBuffer) -> bool:
+    def _read_past(self, key: TopicPartition, buffer: SerialBuffer) -> bool:
         return self._ends is not None and buffer.next_offset >= self._ends.get(key, 2**63)
 
     def _pass(

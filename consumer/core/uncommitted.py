@@ -1,14 +1,14 @@
 """What a ``read_uncommitted`` application gets: every record at its place, without the markers.
 
-Source: seed 001, "Transactional consumer", READ_UNCOMMITTED.
+Source: Transactional Messaging in Kafka, "Transactional consumer", READ_UNCOMMITTED.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..journal.control import TXCTL_HEADER, TXID_HEADER
-from ..journal.errors import MalformedHeaderError
+from ...journal.control import TXCTL_HEADER, TXID_HEADER
+from ...journal.errors import MalformedHeaderError
 from .buffer import PartitionBuffer
 from .headers import well_formed
 from .pending import Record

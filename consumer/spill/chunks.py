@@ -15,9 +15,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 from confluent_kafka import Message
 
-from ..journal.collector import collector_paused
-from ..journal.control import TopicPartition
-from .pending import Record
+from ...journal.collector import collector_paused
+from ...journal.control import TopicPartition
+from ..core.pending import Record
 
 CHUNK_MAX_BYTES: Final = 256 * 1024
 """Keys and values in a chunk, unless one record alone has more: what a reader of spilled records

@@ -26,7 +26,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from ..journal.errors import SpillError
+from ...journal.errors import SpillError
 from .scratch import ScratchDirectory
 
 _LOG = logging.getLogger(__name__)

@@ -3,8 +3,8 @@
 No durable state: a consumer that starts again reads its transactions from the log, and what a dead
 process left is deleted.
 
-Source: seed 001, "Transactional consumer" (spilling to disk), "Consumer failure" (delete any
-state that spilt over to disk and start with a new map); docs/decisions/0010.
+Source: Transactional Messaging in Kafka, "Transactional consumer" (spilling to disk), "Consumer
+failure" (delete any state that spilt over to disk and start with a new map); docs/decisions/0010.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from ..journal.control import TopicPartition
-from ..journal.errors import SpillError
-from .chunk import decode_chunk, encode_chunks
+from ...journal.control import TopicPartition
+from ...journal.errors import SpillError
+from ..core.pending import Record
+from .chunks import decode_chunk, encode_chunks
 from .generations import Generation, Generations, telling, value_bytes
-from .pending import Record
 from .scratch import remove_stale
 
 _LOG = logging.getLogger(__name__)
