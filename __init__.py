@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .consumer.consumer import Consumer
     from .integration import spark as spark
-    from .integration.process import Block, process
+    from .integration.blocks import Block, process
     from .journal.errors import (
         BrokerError,
         ClaimFencedError,
@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     )
     from .journal.txid import TxId
     from .producer.branch import Branch
+    from .producer.core.summary import BranchSummary
     from .producer.producer import Producer
-    from .producer.summary import BranchSummary
     from .producer.transaction import Transaction
 
 __all__ = [
@@ -120,14 +120,14 @@ __all__ = [
 
 _ERRORS = ".journal.errors"
 _HOMES = {
-    "Block": ".integration.process",
+    "Block": ".integration.blocks",
     "Branch": ".producer.branch",
-    "BranchSummary": ".producer.summary",
+    "BranchSummary": ".producer.core.summary",
     "Consumer": ".consumer.consumer",
     "Producer": ".producer.producer",
     "Transaction": ".producer.transaction",
     "TxId": ".journal.txid",
-    "process": ".integration.process",
+    "process": ".integration.blocks",
 }
 
 

@@ -1,5 +1,5 @@
 """`python -m logtx` is the command `logtx`."""
 
-from .integration.cli import main
+from .integration.cli.main import main
 
 main()

@@ -18,7 +18,7 @@ What happens to a block, and why nothing of the input is lost or doubled:
    and the consumer is rewound, which also settles what became of one whose outcome is unknown: the
    claim aborts what is undecided, and what is committed stands in the offsets that it returns.
 
-Source: seed 001, "Producer IDs and state groups"; DESIGN section 5, "IOV".
+Source: Transactional Messaging in Kafka, "Producer IDs and state groups".
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import wait
-from typing import TYPE_CHECKING, Final
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import KafkaException, Message
 
@@ -52,7 +53,9 @@ from ..producer.transaction import Transaction
 
 if TYPE_CHECKING:
     from ..consumer.consumer import Consumer
-    from ..journal.records import OffsetStep
+    from ..coordinator.protocol.commands import Outcome
+    from ..journal.logs.interface import DeliveryCallback
+    from ..journal.records.types import OffsetStep
     from ..producer.producer import Producer
     from ..producer.writer import Content, UserHeaders
 
@@ -120,9 +123,10 @@ class Block:
         topic: str,
         value: Content = None,
         key: Content = None,
-        headers: UserHeaders = None,
         partition: int = -1,
+        on_delivery: DeliveryCallback | None = None,
         timestamp: int = 0,
+        headers: UserHeaders = None,
     ) -> None:
         """Write a record within the block's transaction; arguments as `Transaction.produce`.
 
@@ -136,7 +140,7 @@ class Block:
         if self.failure is not None:
             return
         try:
-            self.txn.produce(topic, value, key, headers, partition, timestamp)
+            self.txn.produce(topic, value, key, partition, on_delivery, timestamp, headers)
         except TransactionStateError as error:
             if not self.txn.is_decided:
                 raise
@@ -196,6 +200,13 @@ def process(
     return pipeline.run(timeout, stop or threading.Event())
 
 
+class _Flying(NamedTuple):
+    """A block's transaction that was asked to commit."""
+
+    txn: Transaction
+    future: Future[Outcome]
+
+
 class _Pipeline:
     """The blocks of one loop: one at hand, some in flight."""
 
@@ -215,7 +226,7 @@ class _Pipeline:
         self._linger_s = linger_s
         self._retries = retries
         self._at_hand: Block | None = None
-        self._flying: deque[Block] = deque()
+        self._flying: deque[_Flying] = deque()
         """Asked to commit and not known to be, oldest first."""
         self._failures = 0
         """In a row, since a block was committed."""
@@ -306,16 +317,16 @@ class _Pipeline:
     def _commit(self, block: Block) -> None:
         if block.failure is not None:
             raise _RefusedError(block.failure)
-        block.txn.commit_async()
+        future = block.txn.commit_async()
         self._at_hand = None
-        self._flying.append(block)
+        self._flying.append(_Flying(block.txn, future))
         self._reap(self._in_flight - 1)
 
     def _reap(self, left: int) -> None:
         """Wait until at most `left` are in flight; those that are decided are taken off anyway."""
         while self._flying:
-            txn = self._flying[0].txn
-            if len(self._flying) <= left and not (txn.future is not None and txn.future.done()):
+            txn, future = self._flying[0]
+            if len(self._flying) <= left and not future.done():
                 return
             try:
                 # The commit that was asked for; of one whose outcome is unknown it asks again.
@@ -327,7 +338,7 @@ class _Pipeline:
 
     def _await_decisions(self) -> None:
         """Partitions are about to be given back: what is in flight of them first."""
-        wait([b.txn.future for b in self._flying if b.txn.future], timeout=REVOCATION_WAIT_S)
+        wait([flying.future for flying in self._flying], timeout=REVOCATION_WAIT_S)
 
     # Step 5.
 
@@ -350,10 +361,10 @@ class _Pipeline:
         """
         aborting = False
         while self._flying:
-            block = self._flying.popleft()
+            txn = self._flying.popleft().txn
             if not aborting:
                 try:
-                    block.txn.commit(max(0.0, deadline_s - time.monotonic()))
+                    txn.commit(max(0.0, deadline_s - time.monotonic()))
                     self._failures = 0
                 except LogtxError as error:
                     _LOG.info("commit_failed error=%r", error)
@@ -362,7 +373,7 @@ class _Pipeline:
                     for later in self._flying:
                         later.txn.abort_async()
             if aborting:
-                self._abort(block.txn, deadline_s)
+                self._abort(txn, deadline_s)
         block_at_hand, self._at_hand = self._at_hand, None
         if block_at_hand is not None:
             self._abort(block_at_hand.txn, deadline_s)
@@ -377,8 +388,8 @@ class _Pipeline:
                 return
             except TransactionStateError:
                 # Its commit is on its way, and is decided by what became of those before it.
-                if txn.future is not None:
-                    wait([txn.future], timeout=max(0.0, deadline_s - time.monotonic()))
+                with suppress(LogtxError):
+                    txn.commit(max(0.0, deadline_s - time.monotonic()))
             except LogtxError as error:
                 # Then the rewind's claim aborts it, or its timeout.
                 _LOG.warning("abort_not_confirmed error=%r", error)

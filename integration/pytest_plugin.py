@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 if TYPE_CHECKING:
-    from .kafka import LocalCluster
+    from .local.cluster import LocalCluster
     from .testing import Cluster
 
 _VARIABLE = "LOGTX_BOOTSTRAP_SERVERS"
@@ -88,7 +88,8 @@ def logtx_kafka(
     if existing:
         yield ExistingKafka(bootstrap_servers=existing)
         return
-    from .kafka import QUICK_TO_START, LocalCluster, LocalKafka, LocalKafkaError
+    from .local.cluster import QUICK_TO_START, LocalCluster, LocalKafka
+    from .local.errors import LocalKafkaError
 
     brokers = request.config.getoption("--logtx-brokers")
     data_dir = tmp_path_factory.mktemp("logtx-kafka")
@@ -112,7 +113,7 @@ def logtx_topic(logtx_kafka: LocalCluster | ExistingKafka) -> Iterator[TopicFact
     """A factory of topics with unique names; on an existing cluster they are deleted afterwards."""
     import uuid
 
-    from .kafka.topics import create_topic, delete_topic
+    from .local.topics import create_topic, delete_topic
 
     servers = logtx_kafka.bootstrap_servers
     made: list[str] = []

@@ -16,19 +16,20 @@ from typing import Any, Final, Protocol, Self
 from confluent_kafka import KafkaError, Message
 
 from ..consumer.consumer import Consumer
-from ..coordinator.checkpoint import Checkpoint
 from ..coordinator.embedded import EmbeddedCoordinator
+from ..coordinator.protocol.checkpoint import Checkpoint
 from ..coordinator.service import CoordinatorConfig
 from ..journal.control import TXID_HEADER
 from ..journal.errors import BrokerError, CoordinatorNotAvailableError, LogtxError
-from ..journal.kafka_log import KafkaLog
-from ..journal.log import Log, LogProducer
-from ..journal.memory_log import SCHEME, MemoryLog
+from ..journal.logs.interface import Log, LogProducer
+from ..journal.logs.kafka import KafkaLog
+from ..journal.logs.memory.broker import SCHEME
+from ..journal.logs.memory.log import MemoryLog
 from ..journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, journal_partition_of
 from ..journal.txid import TxId
 from ..producer.producer import Producer
 from ..producer.transaction import Transaction
-from .demo.processes import CoordinatorChild
+from .local.processes import CoordinatorChild
 
 _LOG = logging.getLogger(__name__)
 JOURNAL_PARTITIONS: Final = 8
@@ -96,7 +97,12 @@ class CoordinatorProcesses:
 
     def __init__(self, servers: str, count: int, *, directory: Path) -> None:
         self._all = [
-            CoordinatorChild(f"coordinator-{n}", directory / f"coordinator-{n}.log", servers)
+            CoordinatorChild(
+                f"coordinator-{n}",
+                directory / f"coordinator-{n}.log",
+                servers,
+                *("--journal-partitions", str(JOURNAL_PARTITIONS)),
+            )
             for n in range(count)
         ]
 

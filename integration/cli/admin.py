@@ -3,7 +3,7 @@
 Every owner is asked at the same time and for as long as `--timeout`: one that can't be reached is
 reported, what the others said is shown, and the exit status is 3.
 
-Source: seed 004, "CLI Commands".
+Source: Transaction keys, "CLI Commands".
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ..journal.errors import LogtxError, UnknownTransactionError
-from ..journal.keys import DEFAULT_OWNER, TransactionKey
-from ..journal.state import State
-from ..journal.txid import TxId
+from ...journal.errors import LogtxError, UnknownTransactionError
+from ...journal.keys import DEFAULT_OWNER, TransactionKey
+from ...journal.state import State
+from ...journal.txid import TxId
 
 if TYPE_CHECKING:
-    from ..coordinator.admin_client import AdminQueries
-    from ..coordinator.commands import KeyInfo, TransactionInfo
+    from ...coordinator.client.admin import AdminQueries
+    from ...coordinator.protocol.commands import KeyInfo, TransactionInfo
 
 EXIT_FAILED: Final = 1
 EXIT_INCOMPLETE: Final = 3
@@ -73,13 +73,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 Owner = Annotated[str, typer.Option(help="Whose key; without authentication there is one owner.")]
 
 
-# ---- asking ----------------------------------------------------------------------------------
+# ---- asking -------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _admin(servers: str, timeout_s: float) -> Iterator[AdminQueries]:
-    from ..coordinator.admin_client import AdminQueries
-    from ..journal.open import open_log
+    from ...coordinator.client.admin import AdminQueries
+    from ...journal.logs.open import open_log
 
     log = open_log({"bootstrap.servers": servers})
     admin = AdminQueries(log, timeout_s=timeout_s)
@@ -165,7 +165,7 @@ def show_age(age_ms: int) -> str:
     return " ".join(parts)
 
 
-# ---- transactions ----------------------------------------------------------------------------
+# ---- transactions -------------------------------------------------------------------------------
 
 
 @txn.command("list")
@@ -334,7 +334,7 @@ def _print_described(described: dict[str, Any]) -> None:
         console.print(f"{name.removesuffix('_ms')}: {shown}", markup=False, soft_wrap=True)
 
 
-# ---- transaction keys ------------------------------------------------------------------------
+# ---- transaction keys ---------------------------------------------------------------------------
 
 
 @keys.command("list")
@@ -435,7 +435,7 @@ def _key_age(info: KeyInfo) -> str:
     return show_age(info.age_ms) if info.connected_ms else "?"
 
 
-# ---- tables ----------------------------------------------------------------------------------
+# ---- tables -------------------------------------------------------------------------------------
 
 
 def _table(*columns: str) -> Table:

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from ..journal.errors import (
+from ...journal.errors import (
     ConfigError,
     CoordinatorNotAvailableError,
     LogtxError,
     RequestTimedOutError,
 )
-from ..journal.open import open_log
-from ..journal.txid import TxId
-from .cli_admin import Servers
+from ...journal.logs.open import open_log
+from ...journal.txid import TxId
+from .admin import Servers
 
 if TYPE_CHECKING:
-    from ..coordinator.admin_client import AdminQueries
+    from ...coordinator.client.admin import AdminQueries
 
 ASK_TIMEOUT_S: Final = 3.0
 
@@ -47,8 +47,8 @@ def accept_loss(
     logtx journal accept-loss 3 --end 18233 --bootstrap-servers localhost:9092
     ```
     """
-    from ..coordinator.admin_client import AdminQueries
-    from ..coordinator.lost_tail import fill_lost_tail
+    from ...coordinator.client.admin import AdminQueries
+    from ...coordinator.runtime.lost_tail import fill_lost_tail
 
     log = open_log({"bootstrap.servers": bootstrap_servers})
     admin = AdminQueries(log, timeout_s=ASK_TIMEOUT_S)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Final
@@ -16,9 +17,12 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from ..journal.errors import LogtxError
-from . import cli_admin, cli_chaos, cli_journal, cli_spark
-from .kafka.errors import LocalKafkaError
+from ...journal.errors import LogtxError
+from ..local.errors import LocalKafkaError
+from . import admin as cli_admin
+from . import checkout as cli_checkout
+from . import journal as cli_journal
+from . import spark as cli_spark
 
 _EXIT_INTERRUPTED: Final = 130
 _PORT_MAX: Final = 65_535
@@ -37,7 +41,12 @@ app.add_typer(cli_admin.txn, name="txn")
 app.add_typer(cli_admin.keys, name="keys")
 app.add_typer(cli_spark.spark, name="spark")
 app.add_typer(cli_journal.journal, name="journal")
-app.command()(cli_chaos.chaos)
+cli_checkout.add_chaos(app)
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options that were given: the others keep the defaults of their config."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def data_home() -> Path:
@@ -117,7 +126,7 @@ def up(
     logtx up --data-dir /tmp/try --port 19092 --coordinator-port 19095
     ```
     """
-    from .cli_up import UpOptions, parse_topic, run_up
+    from .up import UpOptions, parse_topic, run_up
 
     broker_ports = _ports(port, brokers, "--port")
     coordinator_ports = _ports(
@@ -225,31 +234,41 @@ def coordinator(
         --listen 0.0.0.0:9095 --advertise coordinator-1:9095
     ```
     """
-    from ..coordinator.housekeeping import HousekeepingConfig
-    from ..coordinator.retention import RetentionConfig
-    from ..coordinator.service import CoordinatorConfig, run
+    from ...coordinator.core.decision import ShardConfig
+    from ...coordinator.runtime.housekeeping import HousekeepingConfig
+    from ...coordinator.server.retention import RetentionConfig
+    from ...coordinator.service import CoordinatorConfig, run
 
     optional: dict[str, Any] = {
         "advertised": advertise,
         "metrics_listen": metrics_listen,
         "journal_partitions": journal_partitions,
         "replication_factor": replication_factor,
+    }
+    limits: dict[str, Any] = {
         "session_grace_ms": session_grace_ms,
         "max_timeout_ms": max_timeout_ms,
         "max_open_transactions_per_producer": max_open_transactions_per_producer,
         "max_open_transactions": max_open_transactions,
     }
-    given: dict[str, Any] = {k: v for k, v in optional.items() if v is not None}
-    shares = {"warn_share": retention_warn_share, "abort_share": retention_abort_share}
-    tidying = {
+    housekeeping: dict[str, Any] = {
         "snapshot_interval_records": snapshot_interval_records,
         "outcome_retention_ms": outcome_retention_ms,
     }
-    if told := {name: value for name, value in tidying.items() if value is not None}:
-        given["housekeeping"] = HousekeepingConfig(**told)
-    if parts := {name: share for name, share in shares.items() if share is not None}:
-        given["retention"] = RetentionConfig(**parts)
-    run(CoordinatorConfig(bootstrap_servers=bootstrap_servers, listen=listen, **given))
+    retention: dict[str, Any] = {
+        "warn_share": retention_warn_share,
+        "abort_share": retention_abort_share,
+    }
+    run(
+        CoordinatorConfig(
+            bootstrap_servers=bootstrap_servers,
+            listen=listen,
+            limits=ShardConfig(**_given(limits)),
+            housekeeping=HousekeepingConfig(**_given(housekeeping)),
+            retention=RetentionConfig(**_given(retention)),
+            **_given(optional),
+        )
+    )
 
 
 @app.command()
@@ -321,7 +340,8 @@ def demo(
     logtx demo --flights 20000 --spark
     ```
     """
-    from .demo import DemoOptions, run_demo
+    from ..demo.options import DemoOptions
+    from ..demo.run import run_demo
 
     options = DemoOptions(
         flights=flights,

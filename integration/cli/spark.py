@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from ..journal.log import Log
-    from .spark.checks import Report
+    from ...journal.logs.interface import Log
+    from ..inspect.checks import Report
 
 EXIT_NOT_CLEAN: Final = 4
 """The audit found a broken promise."""
@@ -47,7 +47,7 @@ Group = Annotated[str | None, typer.Option(help="Only of this consumer group.")]
 
 @contextmanager
 def _log(servers: str) -> Iterator[Log]:
-    from ..journal.open import open_log
+    from ...journal.logs.open import open_log
 
     log = open_log({"bootstrap.servers": servers})
     try:
@@ -58,7 +58,7 @@ def _log(servers: str) -> Iterator[Log]:
 
 @contextmanager
 def _session(master: str, memory: str) -> Iterator[Any]:
-    from .spark.session import close_keeper, start_session
+    from ..spark.session import close_keeper, start_session
 
     session = start_session(master, memory)
     try:
@@ -111,7 +111,8 @@ def show_iovs(
     logtx spark iov --bootstrap-servers localhost:9092 --group ledger --history
     ```
     """
-    from .spark.iov_rows import IovRow, StepRow, iov_rows, step_rows
+    from ..inspect.committed_offsets import iov_rows, step_rows
+    from ..inspect.rows import IovRow, StepRow
 
     with _log(bootstrap_servers) as log:
         rows: list[IovRow] | list[StepRow]
@@ -143,7 +144,7 @@ def show_recovery(
     logtx spark recover --bootstrap-servers localhost:9092 --group ledger --topic flights
     ```
     """
-    from .spark.planning import Planner, SourceOptions
+    from ..spark.planning import Planner, SourceOptions
 
     named = {
         "kafka.bootstrap.servers": bootstrap_servers,
@@ -188,7 +189,7 @@ def run_audit_job(
     logtx spark audit --bootstrap-servers localhost:9092 --topic airport_ledger --json
     ```
     """
-    from .spark.auditing import audit
+    from ..spark.auditing import audit
 
     with _session(master, driver_memory) as session:
         report = audit(session, bootstrap_servers=bootstrap_servers, topics=topic or None)
@@ -238,7 +239,7 @@ def run_export(
     logtx spark export --bootstrap-servers localhost:9092 --topic airport_ledger --path ledger
     ```
     """
-    from .spark.exporting import export
+    from ..spark.exporting import export
 
     with _session(master, driver_memory) as session:
         done = export(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,22 +12,14 @@ from typing import Final
 import typer
 from rich.console import Console
 
-from ..coordinator.ready import says_ready
-from .kafka.child import last_lines, spawn
-from .kafka.cluster import LocalCluster
-from .kafka.errors import DataDirError, LocalKafkaError
-from .kafka.keeper import RESTART_AFTER_S, Keeper
-from .kafka.ports import HOST, check_port
-from .kafka.topics import create_topic
+from ..local.cluster import LocalCluster
+from ..local.errors import DataDirError
+from ..local.keeper import RESTART_AFTER_S, Keeper
+from ..local.ports import HOST, check_port
+from ..local.processes import CoordinatorChild
+from ..local.topics import create_topic
 
-_START_TIMEOUT_S: Final = 30
-_STOP_TIMEOUT_S: Final = 10
 _POLL_S: Final = 0.1
-_LOG_LINES: Final = 8
-
-
-class CoordinatorDiedError(LocalKafkaError):
-    """The coordinator of `logtx up` ended by itself; `details` has its last lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +57,17 @@ def run_up(options: UpOptions, *, console: Console) -> None:
     kafka = LocalCluster(options.data_dir / "kafka", brokers=options.brokers, port=options.port)
     with console.status("Starting Kafka …"):
         kafka.start()
-    children: list[_Coordinator] = []
+    children: list[CoordinatorChild] = []
     try:
         for name, partitions in options.topics:
             create_topic(kafka.bootstrap_servers, name, partitions=partitions)
         for port in options.coordinator_ports:
             name = "coordinator" if len(options.coordinator_ports) == 1 else f"coordinator-{port}"
             log = options.data_dir / f"{name}.log"
-            children.append(_Coordinator(log, kafka.bootstrap_servers, f"{HOST}:{port}"))
+            address = f"{HOST}:{port}"
+            child = CoordinatorChild(name, log, kafka.bootstrap_servers, listen=address)
+            children.append(child)
+            _start(child)
         with console.status("Starting coordinators …"):
             for child in children:
                 child.await_ready()
@@ -85,6 +77,13 @@ def run_up(options: UpOptions, *, console: Console) -> None:
         console.print("Stopping.")
     finally:
         _stop(kafka, children)
+
+
+def _start(child: CoordinatorChild) -> None:
+    try:
+        child.start()
+    except OSError as error:
+        raise DataDirError(f"Cannot write {child.log} ({error.strerror}).") from error
 
 
 def _print_ready(console: Console, options: UpOptions, kafka: LocalCluster) -> None:
@@ -119,7 +118,7 @@ def _print_ready(console: Console, options: UpOptions, kafka: LocalCluster) -> N
     console.print(f"Records and logs are in {options.data_dir}. Ctrl-C stops it.", soft_wrap=True)
 
 
-def _watch(keeper: Keeper, children: Sequence[_Coordinator]) -> None:
+def _watch(keeper: Keeper, children: Sequence[CoordinatorChild]) -> None:
     while True:
         time.sleep(_POLL_S)
         for child in children:
@@ -131,7 +130,7 @@ def _say(console: Console, line: str) -> None:
     console.print(f"{datetime.now():%H:%M:%S} {line}", markup=False, soft_wrap=True)
 
 
-def _stop(kafka: LocalCluster, children: Sequence[_Coordinator]) -> None:
+def _stop(kafka: LocalCluster, children: Sequence[CoordinatorChild]) -> None:
     try:
         for child in children:
             child.ask_to_stop()
@@ -142,56 +141,3 @@ def _stop(kafka: LocalCluster, children: Sequence[_Coordinator]) -> None:
         for child in children:
             child.kill()
         kafka.kill()
-
-
-class _Coordinator:
-    """The coordinator's process; its output goes to a log, where its readiness is looked for."""
-
-    def __init__(self, log: Path, bootstrap_servers: str, listen: str) -> None:
-        self._log = log
-        command = [sys.executable, "-m", "logtx", "coordinator"]
-        command += ["--bootstrap-servers", bootstrap_servers, "--listen", listen]
-        try:
-            log.touch()
-            self._start = log.stat().st_size  # earlier runs' lines are not ours
-            self._process = spawn(command, output=log)
-        except OSError as error:
-            raise DataDirError(f"Cannot write {log} ({error.strerror}).") from error
-
-    def await_ready(self) -> None:
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < deadline:
-            self.check()
-            if says_ready(self._log, from_byte=self._start):
-                return
-            time.sleep(_POLL_S)
-        raise CoordinatorDiedError(
-            f"The coordinator was not ready within {_START_TIMEOUT_S} s; its log is {self._log}.",
-            self._last_lines(),
-        )
-
-    def check(self) -> None:
-        """Raise CoordinatorDiedError if the process has ended."""
-        status = self._process.poll()
-        if status is not None:
-            raise CoordinatorDiedError(
-                f"The coordinator ended by itself (exit status {status}); its log is {self._log}.",
-                self._last_lines(),
-            )
-
-    def ask_to_stop(self) -> None:
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-
-    def await_end(self) -> None:
-        try:
-            self._process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self.kill()
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def _last_lines(self) -> list[str]:
-        return last_lines(self._log, _LOG_LINES, from_byte=self._start)

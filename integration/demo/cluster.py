@@ -14,14 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from ...coordinator.checkpoint import Checkpoint
+from ...coordinator.protocol.checkpoint import Checkpoint
 from ...journal.errors import UnknownTopicError
-from ...journal.log import Log
+from ...journal.logs.interface import Log
 from ...journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, journal_partition_of
-from ..kafka import LocalKafka
-from .errors import DemoError, ProcessDiedError
-from .processes import JOURNAL_PARTITIONS
+from ..local.cluster import LocalKafka
+from ..local.errors import ProcessDiedError
+from .errors import DemoError
 
+JOURNAL_PARTITIONS: Final = 8
+"""If the journal is created by the demo's coordinators."""
 PARTITIONS: Final = 4
 """Of both topics."""
 _CONNECT_TIMEOUT_S: Final = 0.5

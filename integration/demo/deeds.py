@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final, Protocol, TypeAlias
 
-from ...journal.records import AbortReason
+from ...journal.records.types import AbortReason
 from ...journal.state import State
 from .journal_view import JournalView, Key
 from .plan import Fault

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -142,22 +142,31 @@ class LiveProgress(LiveDisplay):
 
 def print_outcome(console: Console, outcome: Outcome, reasons: Sequence[str]) -> None:
     """The table, and under it the reasons against, if any."""
-    table = Table(show_header=False, title="logtx demo", title_justify="left")
+    print_verdict(console, "logtx demo", _rows(outcome), reasons)
+
+
+def print_verdict(
+    console: Console, title: str, rows: Iterable[tuple[str, str, str]], reasons: Sequence[str]
+) -> None:
+    """A table with the verdict as its last row, the reasons against, and the verdict for programs.
+
+    Args:
+        console: where.
+        title: of the table.
+        rows: what, how much, and a remark.
+        reasons: against the verdict TRUE.
+    """
+    table = Table(show_header=False, title=title, title_justify="left")
     table.add_column(justify="left")
     table.add_column(justify="right")
     table.add_column(justify="left", style="dim")
-    for row in _rows(outcome):
+    for row in rows:
         table.add_row(*row)
     word, style = ("FALSE", "bold red") if reasons else ("TRUE", "bold green")
     says = "see below" if reasons else "every flight is booked exactly once"
     table.add_section()
     table.add_row("verdict", Text(word, style=style), says)
     console.print(table)
-    print_reasons(console, reasons)
-
-
-def print_reasons(console: Console, reasons: Sequence[str]) -> None:
-    """What comes under a table: the reasons against, if any, and the verdict for programs."""
     for reason in reasons:
         console.print(f"✗ {reason}", style="red", highlight=False, markup=False, soft_wrap=True)
     console.print(f"verdict: {'FALSE' if reasons else 'TRUE'}", highlight=False)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from .cluster import PARTITIONS, Names
-from .processes import Child, CoordinatorChild
+from ..local.processes import Child, CoordinatorChild
+from .cluster import JOURNAL_PARTITIONS, PARTITIONS, Names
 
 ASSIGNMENT: Final = ("0,3", "1", "2")
 """Partitions of topic `flights` that each worker consumes."""
@@ -66,7 +66,8 @@ class Fleet:
         self.auditors: Final = {level: self._auditor(level) for level in ISOLATION_LEVELS}
 
     def _coordinator(self, name: str) -> CoordinatorChild:
-        return CoordinatorChild(name, self._log_path(name), self._servers)
+        journal = ("--journal-partitions", str(JOURNAL_PARTITIONS))
+        return CoordinatorChild(name, self._log_path(name), self._servers, *journal)
 
     def _worker(self, number: int, partitions: str, group: str) -> Worker:
         producer_id = f"{self.names.producer_prefix}{number}"
@@ -109,12 +110,3 @@ class Fleet:
     def commit_reports(self) -> list[Path]:
         """What the workers' incarnations reported, a file each."""
         return sorted(self._reports.glob("worker-*.commits.*"))
-
-    def stop(self) -> None:
-        """End every process, at whatever point of the run."""
-        for child in (*self.children, *self.zombies):
-            child.kill()
-        for coordinator in self.coordinators:
-            coordinator.ask_to_stop()
-        for coordinator in self.coordinators:
-            coordinator.await_end()

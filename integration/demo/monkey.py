@@ -23,12 +23,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from ...journal.records.scan import SeenTransaction
 from ...journal.state import State
+from ..local.processes import CoordinatorChild
 from .deeds import CoordinatorKill, CoordinatorPause, Deed, WorkerKill, WorkerPause
 from .fleet import Worker
-from .journal_view import JournalTail, Key, Seen
+from .journal_view import JournalTail, Key, key_of
 from .plan import Fault, Plan
-from .processes import CoordinatorChild
 from .publisher import Publisher
 
 _LANDING_S: Final = 0.02
@@ -49,6 +50,8 @@ class Monkey:
     _done: int = 0
     _repeats: Counter[Fault] = field(default_factory=Counter)
     _dry_since_s: float | None = None
+    _harmed: Counter[int] = field(default_factory=Counter)
+    """Kills and pauses of each coordinator, by its place among them."""
 
     def start(self) -> None:
         """Let the first slice through."""
@@ -124,13 +127,13 @@ class Monkey:
                 return self._try_worker(worker, fault)
         return False
 
-    # ---- workers ---------------------------------------------------------------------------
+    # ---- workers --------------------------------------------------------------------------------
 
-    def _victim(self, worker: Worker) -> Seen | None:
+    def _victim(self, worker: Worker) -> SeenTransaction | None:
         seen = self.tail.view.open_of(worker.producer_id)
         # A stricken worker's transaction stays open until its successor is up: it counts once.
         hit = seen is not None and any(
-            isinstance(deed, WorkerKill | WorkerPause) and deed.key == seen.key
+            isinstance(deed, WorkerKill | WorkerPause) and deed.key == key_of(seen)
             for deed in self.deeds
         )
         return None if hit else seen
@@ -140,36 +143,40 @@ class Monkey:
         assert before is not None
         worker.child.pause()
         time.sleep(_LANDING_S)
-        self.tail.read_to_end(before.key[0], timeout_s=_READ_TIMEOUT_S)
+        self.tail.read_to_end(before.txid.partition, timeout_s=_READ_TIMEOUT_S)
         seen = self._victim(worker)
         if seen is None:
             worker.child.resume()
             return False
         if fault is Fault.WORKER_KILL:
             worker.child.kill()
-            self.deeds.append(WorkerKill(worker.child.name, seen.key))
+            self.deeds.append(WorkerKill(worker.child.name, key_of(seen)))
         else:
             zombie = worker.child.leave_behind()
             worker.zombies.append(zombie)
-            self.deeds.append(WorkerPause(zombie=zombie, key=seen.key, since_s=time.monotonic()))
+            self.deeds.append(
+                WorkerPause(zombie=zombie, key=key_of(seen), since_s=time.monotonic())
+            )
         worker.child.start()
         return True
 
-    # ---- coordinators ----------------------------------------------------------------------
+    # ---- coordinators ---------------------------------------------------------------------------
 
     def _committing(self, coordinator: CoordinatorChild) -> tuple[Key, ...]:
         """COMMITTING transactions that the coordinator itself decided and has to finish."""
         owned = self.tail.view.partitions_of(coordinator.address)
         return tuple(
-            seen.key
+            key_of(seen)
             for seen in self.tail.view.in_state(State.COMMITTING)
-            if seen.decided_in == owned.get(seen.key[0])
+            if seen.decided_in == owned.get(seen.txid.partition)
         )
 
     def _try_coordinators(self, fault: Fault) -> bool:
-        for coordinator in sorted(self.coordinators, key=lambda c: c.faults):
-            if keys := self._committing(coordinator):
-                return self._try_coordinator(coordinator, keys, fault)
+        for number in sorted(range(len(self.coordinators)), key=lambda n: self._harmed[n]):
+            if keys := self._committing(self.coordinators[number]):
+                done = self._try_coordinator(self.coordinators[number], keys, fault)
+                self._harmed[number] += done
+                return done
         return False
 
     def _try_coordinator(
@@ -183,7 +190,6 @@ class Monkey:
         if not keys:
             coordinator.resume()
             return False
-        coordinator.faults += 1
         if fault is Fault.COORDINATOR_KILL:
             coordinator.kill()
             coordinator.start()

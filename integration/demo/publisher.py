@@ -12,7 +12,7 @@ from typing import Final
 from confluent_kafka import KafkaError, Message
 
 from ...journal.errors import BrokerError, LogtxError
-from ...journal.log import Log
+from ...journal.logs.interface import Log
 from .flights import Flight, encode_flight, read_flights
 from .ledger import entries_of
 

@@ -1,56 +1,33 @@
-"""Runs the demo: starts its processes, follows the journal, and says the verdict.
+"""The workers' part of the demo: three workers, two auditors, one coordinator or several.
 
-Every wait is bounded: a run without progress for `STALL_S` ends with the verdict FALSE and
-a sentence that says what stood still.
+They are started, followed through the journal, and killed by a plan.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
-from rich.console import Console
-
-from ...journal.errors import LogtxError
-from ...journal.log import Log
-from ...journal.open import open_log
-from .afterwards import keep, print_logs
-from .cluster import (
-    Cluster,
-    Names,
-    StallWatch,
-    create_topics,
-    delete_topics,
-    directory_of,
-    journal_ends,
-    kafka_at,
-)
+from ..local.errors import ProcessDiedError
+from ..local.processes import CoordinatorChild
 from .deeds import CoordinatorKill, CoordinatorPause
 from .display import LiveProgress, Snapshot, print_outcome
-from .errors import DemoError, ProcessDiedError
+from .errors import DemoError
 from .fleet import ASSIGNMENT, Fleet
-from .flights import flights_file
-from .journal_view import JournalTail, JournalView
 from .ledger import LedgerFindings
 from .monkey import Monkey
 from .options import DemoOptions
+from .part import Part, Stage, play
 from .plan import Fault, Plan
-from .publisher import Publisher
 from .reports import percentile, read_commit_ms, read_status
 from .verdict import Outcome, Sharing, Tally, reasons_against
 
 DEFAULT_GROUP: Final = "default"
 """Transaction group of all workers, where there is one coordinator."""
-STALL_S: Final = 60.0
 SHARES_TIMEOUT_S: Final = 20.0
 """For coordinators that come new to get a part of the journal."""
-_TICK_S: Final = 0.005
-_STATUS_EVERY_S: Final = 0.25
 _END_TIMEOUT_S: Final = 30.0
 
 
@@ -61,145 +38,82 @@ def run_worker_demo(options: DemoOptions) -> int:
         DemoError, LocalKafkaError: it can't start; the message says why.
         KeyboardInterrupt: Ctrl-C or SIGTERM; every process is stopped first.
     """
-    console = Console()
-    options.check()
-    flights_file()  # before the seconds that Kafka takes
-    with ExitStack() as stack:
-        directory = stack.enter_context(directory_of(options.data_dir))
-        with console.status("Starting Kafka …"):
-            cluster = stack.enter_context(kafka_at(directory, options.bootstrap_servers))
-        # librdkafka reports every lost connection; what matters here is raised.
-        log = open_log({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-        stack.callback(log.close)
-        starts = journal_ends(log)
-        names = create_topics(log)
-        if options.bootstrap_servers is not None and not options.keep:
-            stack.callback(delete_topics, log, names)
-        fleet = _fleet(options, cluster, directory, names, len(starts))
-        stack.callback(fleet.stop)
-        with console.status("Starting coordinators …"):
-            for coordinator in fleet.coordinators:
-                coordinator.start()
-            for coordinator in fleet.coordinators:
-                coordinator.await_ready()
-        demo = stack.enter_context(Demo(console, log, cluster, fleet, starts, options))
-        outcome = demo.run()
-        reasons = reasons_against(outcome)
-        print_outcome(console, outcome, reasons)
-        if reasons:
-            demo.print_logs()
-        if options.keep:
-            demo.keep()
-        return 1 if reasons else 0
+    return play(options, WorkerPart)
 
 
-def _fleet(
-    options: DemoOptions, cluster: Cluster, directory: Path, names: Names, journal_partitions: int
-) -> Fleet:
-    coordinators = options.coordinator_count
-    if coordinators > journal_partitions:
+def _fleet(stage: Stage) -> Fleet:
+    coordinators, partitions = stage.options.coordinator_count, len(stage.journal_starts)
+    if coordinators > partitions:
         raise DemoError(
-            f"The journal has {journal_partitions} partitions: ask for at most that many "
-            "coordinators, so that each gets one."
+            f"The journal has {partitions} partitions: ask for at most that many coordinators,"
+            " so that each gets one."
         )
     # What belongs to one consumer group has one order, hence one owner: to keep several
     # coordinators busy, each worker is a transaction group and a consumer group of its own.
     groups = (
-        names.transaction_groups(len(ASSIGNMENT), journal_partitions)
+        stage.names.transaction_groups(len(ASSIGNMENT), partitions)
         if coordinators > 1
         else [DEFAULT_GROUP] * len(ASSIGNMENT)
     )
     return Fleet(
-        cluster.bootstrap_servers,
-        directory,
-        names,
-        flights=options.flight_count,
+        stage.cluster.bootstrap_servers,
+        stage.directory,
+        stage.names,
+        flights=stage.options.flight_count,
         coordinators=coordinators,
         groups=groups,
     )
 
 
-class Demo:
-    """One run of the demo, on a Kafka and coordinators that serve; a context manager."""
+class WorkerPart(Part):
+    """The workers' part."""
 
-    def __init__(
-        self,
-        console: Console,
-        log: Log,
-        cluster: Cluster,
-        fleet: Fleet,
-        journal_starts: Mapping[int, int],
-        options: DemoOptions,
-    ) -> None:
-        """No process is started before `run`.
+    def __init__(self, stage: Stage) -> None:
+        """No process is started before `play`.
 
-        Args:
-            console: where progress is shown.
-            log: the cluster, as clients see it.
-            cluster: the cluster, as we started it.
-            fleet: the processes.
-            journal_starts: ends of the journal's partitions before coordinators were started.
-            options: what was asked for.
+        Raises:
+            DemoError: more coordinators than journal partitions.
         """
-        self._console = console
-        self._log = log
-        self._cluster = cluster
-        self._fleet = fleet
-        self._flights = fleet.flights
+        self._fleet = fleet = _fleet(stage)
+        super().__init__(stage, fleet.names.producer_prefix)
         self._plan = Plan.of(
-            fleet.flights, coordinators=len(fleet.coordinators), chaos=options.chaos
+            fleet.flights, coordinators=len(fleet.coordinators), chaos=stage.options.chaos
         )
-        self._view = JournalView(fleet.names.producer_prefix)
-        self._tail = JournalTail(log, journal_starts, self._view)
-        self._publisher = Publisher(log, fleet.names.flights, fleet.flights)
         self._monkey = Monkey(
             self._plan, fleet.workers, fleet.coordinators, self._tail, self._publisher
         )
         self._takeovers_before = 0
-        self._started_s = 0.0
-        self._booked_all_s: float | None = None
         self._statuses: dict[str, dict[str, Any]] = {}
-        self._statuses_due_s = 0.0
-
-    def __enter__(self) -> Self:
-        """Nothing to do."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Stop publishing and reading."""
-        self._publisher.stop()
-        self._tail.close()
 
     @property
-    def _booked(self) -> int:
-        return self._view.records_committed // 2
+    def coordinators(self) -> Sequence[CoordinatorChild]:
+        """One, or several that share the journal."""
+        return self._fleet.coordinators
 
-    # ---- from start to end -----------------------------------------------------------------
+    @property
+    def _totals(self) -> Mapping[str, int]:
+        return Snapshot.totals(self._flights)
 
-    def run(self) -> Outcome:
-        """Run it all. What goes wrong on the way is told in the outcome's problems."""
-        problems: list[str] = []
-        with LiveProgress(self._console, Snapshot.totals(self._flights)) as display:
-            # Each one whatever became of the one before: if a flight is never booked, the
-            # auditors still tell which entries are missing.
-            for step in (
-                self._await_shares,
-                self._start,
-                self._drive,
-                self._await_shares,
-                self._end_workers,
-                self._end_auditors,
-            ):
-                try:
-                    step(display)
-                except LogtxError as error:
-                    problems.append(str(error))
-        return self._outcome(problems)
+    @property
+    def _groups(self) -> Sequence[str]:
+        return self._fleet.groups
+
+    def _end_children(self) -> None:
+        for child in (*self._fleet.children, *self._fleet.zombies):
+            child.kill()
+
+    # ---- from start to end ----------------------------------------------------------------------
+
+    def _steps(self) -> Sequence[Callable[[LiveProgress], None]]:
+        # If a flight is never booked, the auditors still tell which entries are missing.
+        return (
+            self._await_shares,
+            self._start,
+            self._drive,
+            self._await_shares,
+            self._end_workers,
+            self._end_auditors,
+        )
 
     def _start(self, _display: LiveProgress) -> None:
         self._takeovers_before = len(self._view.takeovers)
@@ -214,14 +128,10 @@ class Demo:
 
         def done() -> bool:
             self._monkey.step()
-            self._cluster.check()
+            self._stage.cluster.check()
             for child in (*self._fleet.children, *self._fleet.coordinators):
                 child.check()
-            if self._publisher.failure is not None:
-                raise self._publisher.failure
-            if self._booked >= self._flights and self._booked_all_s is None:
-                self._booked_all_s = time.monotonic()
-            return self._booked_all_s is not None and not self._monkey.pauses
+            return self._all_booked() and not self._monkey.pauses
 
         # Aborted transactions are no progress: a run that only aborts must end too.
         self._follow(
@@ -262,38 +172,14 @@ class Demo:
             raise ProcessDiedError(f"Did not end well when asked to: {names}.")
 
     def _end_auditors(self, display: LiveProgress) -> None:
-        for auditor in self._fleet.auditors.values():
-            auditor.ask_to_stop()
         auditors = self._fleet.auditors.values()
+        for auditor in auditors:
+            auditor.ask_to_stop()
         self._follow(
             display, lambda: not any(a.is_running for a in auditors), lambda: self._statuses
         )
-        self._read_statuses()
 
-    def _follow(
-        self, display: LiveProgress, done: Callable[[], bool], progress: Callable[[], object]
-    ) -> None:
-        """Read the journal and show how far it is until `done`.
-
-        Raises:
-            DemoError: `progress` was the same for `STALL_S`.
-        """
-        watch = StallWatch(STALL_S)
-        while not done():
-            self._tail.read(_TICK_S)
-            if time.monotonic() >= self._statuses_due_s:
-                self._statuses_due_s = time.monotonic() + _STATUS_EVERY_S
-                self._read_statuses()
-            snapshot = self._snapshot()
-            display.show(snapshot)
-            if watch.stalled(progress()):
-                raise DemoError(
-                    f"No progress for {STALL_S:.0f} s, with {snapshot.published:,} of "
-                    f"{snapshot.flights:,} flights published, {snapshot.booked:,} booked, "
-                    f"{snapshot.audited:,} entries audited and {snapshot.open} transactions open."
-                )
-
-    def _read_statuses(self) -> None:
+    def _read_status(self) -> None:
         self._statuses = {
             level: read_status(self._fleet.status_path(level)) for level in self._fleet.auditors
         }
@@ -322,7 +208,15 @@ class Demo:
             for coordinator, share in zip(coordinators, self._shares(), strict=True)
         )
 
-    def _outcome(self, problems: list[str]) -> Outcome:
+    # ---- the verdict ----------------------------------------------------------------------------
+
+    def _verdict(self) -> Sequence[str]:
+        outcome = self._outcome()
+        reasons = reasons_against(outcome)
+        print_outcome(self._stage.console, outcome, reasons)
+        return reasons
+
+    def _outcome(self) -> Outcome:
         committed = self._statuses.get("read_committed", {})
         uncommitted = self._statuses.get("read_uncommitted", {})
         commit_ms = read_commit_ms(self._fleet.commit_reports())
@@ -337,14 +231,14 @@ class Demo:
             transactions_unfinished=len(view.unfinished),
             faults=self._tallies(),
             sharing=self._sharing() if len(self._fleet.coordinators) > 1 else None,
-            elapsed_s=(self._booked_all_s or time.monotonic()) - self._started_s,
+            elapsed_s=self._elapsed_s,
             commit_p50_ms=percentile(commit_ms, 50),
             commit_p99_ms=percentile(commit_ms, 99),
             commit_worst_ms=percentile(commit_ms, 100),
             findings=LedgerFindings(**committed["findings"]) if committed.get("final") else None,
             transactions_audited=committed.get("transactions", 0),
             entries_uncommitted=uncommitted["entries"] if uncommitted.get("final") else None,
-            problems=tuple(problems),
+            problems=tuple(self._problems),
         )
 
     def _tallies(self) -> dict[Fault, Tally]:
@@ -361,26 +255,4 @@ class Demo:
             returned=len(returned),
             served_again=sum(deed.served_again(self._view) for deed in returned),
             void_entries=self._view.void_entries,
-        )
-
-    # ---- afterwards ------------------------------------------------------------------------
-
-    def print_logs(self) -> None:
-        """Show the last lines of every process's log: a temporary directory goes at the end."""
-        print_logs(self._console, self._fleet.directory)
-
-    def keep(self) -> None:
-        """Leave Kafka and the coordinators running until Ctrl-C.
-
-        Raises:
-            ProcessDiedError: one of them ended by itself.
-        """
-        fleet = self._fleet
-        keep(
-            self._console,
-            self._cluster,
-            fleet.coordinators,
-            names=fleet.names,
-            groups=fleet.groups,
-            directory=fleet.directory,
         )

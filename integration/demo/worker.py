@@ -27,10 +27,10 @@ from typing import Final, TextIO
 from confluent_kafka import TopicPartition
 
 from ...consumer.consumer import Consumer
+from ...coordinator.protocol.commands import Outcome
 from ...journal.errors import ClaimFencedError, ProducerFencedError
-from ...producer.coordinators import Outcome
 from ...producer.producer import Producer
-from ..process import process
+from ..blocks import process
 from .flights import decode_flight, encode_entry
 from .ledger import entries_of
 from .reports import FENCED_STATUS

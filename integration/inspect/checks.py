@@ -23,10 +23,10 @@ from ...journal.control import (
 )
 from ...journal.errors import MalformedHeaderError
 from ...journal.position import Place
+from ...journal.records.scan import JournalPart, SeenTransaction
 from ...journal.state import State
 from ...journal.txid import TxId
-from .journal_scan import JournalPart, Seen
-from .sums import Group
+from .groups import Group
 
 DETAILS_MAX: Final = 10_000
 """Findings that are listed; beyond it they are only counted."""
@@ -122,14 +122,14 @@ class Audit:
     Of the data it holds what was fed since the last `check`.
     """
 
-    finished_before: Mapping[TxId, Seen]
+    finished_before: Mapping[TxId, SeenTransaction]
     """What was finished in the journal before the data's ends were asked for."""
     parts: list[JournalPart]
     """The journal as it was read after."""
     starts: Mapping[TopicPartition, int]
     now_ms: int
     report: Report = field(default_factory=Report)
-    _seen: dict[TxId, Seen] = field(init=False)
+    _seen: dict[TxId, SeenTransaction] = field(init=False)
     _firsts: dict[int, int] = field(init=False)
     _markers: dict[Key, list[tuple[int, Marker]]] = field(default_factory=lambda: defaultdict(list))
     _data: dict[Key, list[tuple[DataControl, Group]]] = field(
@@ -142,7 +142,7 @@ class Audit:
         self._firsts = {part.partition: part.first for part in self.parts}
         self.report.transactions = len(self._seen)
 
-    # --- data -----------------------------------------------------------------------------------
+    # ---- data -----------------------------------------------------------------------------------
 
     def feed(self, groups: Iterable[Group]) -> None:
         """Take in what the data holds."""
@@ -187,7 +187,7 @@ class Audit:
     def _duplicate(self, at: Group | Key, count: int) -> None:
         self._find(Severity.NOTICE, "duplicate_markers", at, "written again after a crash", count)
 
-    # --- rules ----------------------------------------------------------------------------------
+    # ---- rules ----------------------------------------------------------------------------------
 
     def check(self, partitions: Collection[TopicPartition]) -> None:
         """Check what was fed, which is all that these partitions hold, and forget it."""
@@ -363,7 +363,7 @@ class Audit:
                 if marker.committed and stated.branch not in there:
                     self._too_few(key, stated.first_offset, f"{stated} stated, nothing there")
 
-    def settle(self, suspect: Suspect, within: int) -> None:
+    def resolve(self, suspect: Suspect, within: int) -> None:
         """A suspect's records were counted within the range that its marker states."""
         group, stated = suspect.group, suspect.stated
         key = group.topic, group.partition, group.raw_txid
@@ -419,7 +419,9 @@ class Audit:
                 )
 
 
-def _joined(seen: Seen) -> Iterator[tuple[str, tuple[TopicPartition, Place], Place | None]]:
+def _joined(
+    seen: SeenTransaction,
+) -> Iterator[tuple[str, tuple[TopicPartition, Place], Place | None]]:
     """A transaction's steps, those that continue each other as one: (group, (where, to), from)."""
     joined: dict[tuple[str, TopicPartition], tuple[Place | None, Place]] = {}
     for group, step in seen.offsets:

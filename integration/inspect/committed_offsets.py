@@ -6,62 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Final, NamedTuple
+from typing import Final
 
-from ...coordinator.commands import GroupOffsets
-from ...coordinator.offsets_log import OffsetsKey, decode_key, decode_value
+from ...coordinator.protocol.commands import GroupOffsets
+from ...coordinator.runtime.offsets_topic import OffsetsKey, decode_key, decode_value
 from ...journal.errors import UnknownTopicError
-from ...journal.log import Log
+from ...journal.logs.interface import Log
 from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, read_entries, read_records
-from ...journal.records import PrepareCommit
-from .journal_scan import Journal
-from .steps import BATCH_TOPIC
+from ...journal.records.types import PrepareCommit
+from .journal import Journal
+from .rows import BATCH_TOPIC, IovRow, StepRow
 
 READ_TIMEOUT_S: Final = 60.0
-
-
-class IovRow(NamedTuple):
-    """A consumer group's committed place in one partition."""
-
-    group: str
-    topic: str
-    partition: int
-    offset: int
-    """Everything that ended below is consumed."""
-    records: int
-    """And as many records of the transaction that ends at `offset`."""
-    txid: str
-    """The transaction that committed the group's IOV last."""
-    commit_sequence: int
-    committed_ms: int | None
-    """When that was decided; None where the journal was trimmed since."""
-    lag: int | None
-    """Offsets behind the partition's end; None where there is no such topic any more."""
-
-
-class StepRow(NamedTuple):
-    """One step of a group in one partition, as a transaction committed it."""
-
-    group: str
-    topic: str
-    partition: int
-    from_offset: int | None
-    """None: nothing was committed before."""
-    to_offset: int
-    txid: str
-    commit_sequence: int
-    committed_ms: int | None
-    producer_id: str
-
-
-IOV_SCHEMA: Final = (
-    "group string, topic string, partition int, offset bigint, records bigint, txid string, "
-    "commit_sequence bigint, committed_ms bigint, lag bigint"
-)
-STEP_SCHEMA: Final = (
-    "group string, topic string, partition int, from_offset bigint, to_offset bigint, txid string, "
-    "commit_sequence bigint, committed_ms bigint, producer_id string"
-)
 
 
 def committed_iovs(log: Log) -> dict[str, tuple[OffsetsKey, GroupOffsets]]:
@@ -145,7 +101,9 @@ def _decided_ms(log: Log, partition: int, sequence: int) -> int | None:
 def step_rows(log: Log, group: str | None = None) -> Iterator[StepRow]:
     """Every step that was committed, by journal partition in commit order, as far as the journal
     goes back."""
-    for seen in Journal(log).read_on():
+    with closing(Journal(log)) as journal:
+        decided = journal.read_on()
+    for seen in decided:
         if not seen.state.commits:
             continue
         for name, step in seen.offsets:

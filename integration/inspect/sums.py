@@ -1,4 +1,4 @@
-"""What a log holds of each transaction, summed up on executors: small, whatever the log's size.
+"""What a log holds of each transaction, summed up: small, whatever the log's size.
 
 In Python: a column of a batch is one pass in C, and no row is made, so that it takes half of the
 time that the JVM's connector and Spark SQL need to group the same records.
@@ -6,22 +6,17 @@ time that the JVM's connector and Spark SQL need to group the same records.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from confluent_kafka import Message
 
 from ...journal.collector import collector_paused
 from ...journal.control import TXCTL_HEADER, TXID_HEADER, TopicPartition
-from ...journal.log import Log
-from ...journal.open import open_log
+from ...journal.logs.interface import Log
 from ...journal.reader import read_batches
-from .vector import split
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from .groups import Group, Span
 
 READ_TIMEOUT_S: Final = 60.0
 TASK_OFFSETS: Final = 500_000
@@ -29,25 +24,6 @@ TASK_OFFSETS: Final = 500_000
 # Unbound, they are called in C.
 _headers_of: Any = Message.headers
 _value_of: Any = Message.value
-
-
-class Group(NamedTuple):
-    """What a partition holds of one TxId with one TxCtl: a branch's records, or equal markers."""
-
-    topic: str
-    partition: int
-    raw_txid: bytes
-    ctl: bytes
-    """Empty: none."""
-    records: int
-    first: int
-    last: int
-    blank: int
-    """How many have neither key nor value, as markers do; counted only where there is a TxCtl."""
-
-
-Span = tuple[int, int]
-"""First offset, and the one to stop before."""
 
 
 def sum_up(log: Log, key: TopicPartition, span: Span) -> list[Group]:
@@ -73,46 +49,3 @@ def _add(total: list[int], records: list[Message], *, blanks: bool) -> None:
     total[2] = cast(int, records[-1].offset())
     if blanks and None in map(_value_of, records):
         total[3] += sum(r.value() is None and r.key() is None for r in records)
-
-
-def merge(groups: Iterable[Group]) -> Iterator[Group]:
-    """Join the sums of ranges that follow each other."""
-    merged: dict[tuple[str, int, bytes, bytes], Group] = {}
-    for group in groups:
-        key = group[:4]
-        before = merged.get(key)
-        if before is not None:
-            group = Group(  # noqa: PLW2901
-                *key,
-                before.records + group.records,
-                min(before.first, group.first),
-                max(before.last, group.last),
-                before.blank + group.blank,
-            )
-        merged[key] = group
-    return iter(merged.values())
-
-
-def sum_on_executors(
-    spark: SparkSession, kafka: Mapping[str, str], spans: Mapping[TopicPartition, Span]
-) -> Iterator[Group]:
-    """Sums of these ranges, each task a piece."""
-    pieces = [
-        (key, piece)
-        for key, (start, end) in sorted(spans.items())
-        for piece in split(start, end, -(-(end - start) // TASK_OFFSETS))
-    ]
-    if not pieces:
-        return iter(())
-    settings = dict(kafka)
-
-    def work(part: tuple[TopicPartition, Span]) -> list[Group]:
-        log = open_log(settings)
-        try:
-            return sum_up(log, *part)
-        finally:
-            log.close()
-
-    found = spark.sparkContext.parallelize(pieces, len(pieces)).flatMap(work)
-    # All at once: an iterator would have the tasks run one after the other.
-    return merge(Group(*row) for row in found.collect())

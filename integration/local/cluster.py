@@ -26,7 +26,7 @@ from .ports import HOST, PORT_MAX, check_port, is_free, pick_ports
 from .settings import broker_settings
 from .topics import lagging_partitions
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 QUICK_TO_START: Final = ("-XX:TieredStopAtLevel=1",)
 """Java options with which a broker costs 40 % less CPU in its first minutes, and more under full
@@ -166,7 +166,7 @@ class LocalCluster:
                 self._give_back()
             raise
         pids = ",".join(str(broker.pid) for broker in self.brokers)
-        _log.info("kafka_started pid=%s bootstrap=%s", pids, self.bootstrap_servers)
+        _LOG.info("kafka_started pid=%s bootstrap=%s", pids, self.bootstrap_servers)
 
     def stop(self) -> None:
         """Orderly stop of all: SIGTERM, a bounded wait, then SIGKILL. Nothing to do if stopped.
@@ -184,7 +184,7 @@ class LocalCluster:
             deadline = min(deadline, time.monotonic() + _STRAGGLER_S)
             for broker in self.brokers:
                 if not broker.await_end(deadline):
-                    _log.warning("kafka_killed_at_stop broker=%d", broker.id)
+                    _LOG.warning("kafka_killed_at_stop broker=%d", broker.id)
         self.kill()
 
     def kill(self) -> None:

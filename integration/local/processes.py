@@ -1,26 +1,95 @@
-"""The demo's child processes: started, paused, killed and stopped; none outlives the demo."""
+"""Child processes: started, watched, paused, killed and stopped; none outlives us.
+
+They don't hear the terminal's Ctrl-C. The kernel's parent-death signal (prctl PR_SET_PDEATHSIG)
+ends a child when we are killed with SIGKILL. Two of its traps are handled here:
+
+- it is set by a few lines of Python that then become the program (exec keeps both the signal and
+  the process id). A `preexec_fn` would do the same inside our own forked process, where gRPC's
+  fork handlers and other threads' locks make it unsafe;
+- it fires when the *thread* that started the child ends, not the process. So one thread, which
+  lives as long as we do, starts all children.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 from ...coordinator.ready import says_ready
-from ..kafka.child import last_lines, spawn
-from ..kafka.ports import HOST, pick_ports
 from .errors import ProcessDiedError
+from .ports import HOST, pick_ports
 
-JOURNAL_PARTITIONS: Final = 8
-"""If the journal is created by the demo's coordinators."""
-COORDINATOR_START_TIMEOUT_S: Final = 30.0
-_STOP_TIMEOUT_S: Final = 10.0
+COORDINATOR_START_TIMEOUT_S: Final = 60.0
+"""How long a coordinator may take until it serves; on a busy machine Python alone takes seconds."""
+STOP_TIMEOUT_S: Final = 10.0
+"""How long a process may take to end after SIGTERM, before SIGKILL."""
 _POLL_S: Final = 0.02
 _LOG_LINES: Final = 8
+
+_BECOME_CHILD: Final = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+if os.getppid() != int(sys.argv[1]):  # the parent died before the line above took effect
+    sys.exit("parent is gone")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+@cache
+def _starter(pid: int) -> ThreadPoolExecutor:  # noqa: ARG001 - a forked process needs its own
+    return ThreadPoolExecutor(max_workers=1, thread_name_prefix="logtx-child-starter")
+
+
+def spawn(
+    command: Sequence[str],
+    *,
+    output: Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start `command` (an absolute program path and its arguments) in its own process group.
+
+    Standard output and error are appended to `output`. The child gets SIGKILL when this process
+    ends in whatever way. Raises OSError if `output` cannot be opened.
+    """
+    wrapped = [sys.executable, "-I", "-S", "-c", _BECOME_CHILD, str(os.getpid()), *command]
+    with output.open("ab") as sink:
+        started = _starter(os.getpid()).submit(
+            subprocess.Popen,
+            wrapped,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            env=None if env is None else dict(env),
+            cwd=cwd,
+            process_group=0,
+        )
+        return started.result()
+
+
+def last_lines(path: Path, count: int, *, from_byte: int = 0) -> list[str]:
+    """The last `count` lines of a log without blank ones and stack frames; [] if there is none.
+
+    Reads at most 64 KiB, from `from_byte` on.
+    """
+    try:
+        with path.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(from_byte, size - 65_536))
+            text = log.read().decode(errors="replace")
+    except FileNotFoundError:
+        return []
+    lines = [line.rstrip() for line in text.splitlines()]
+    return [line for line in lines if line and not line.startswith(("\tat ", "\t... "))][-count:]
 
 
 class Child:
@@ -57,8 +126,17 @@ class Child:
         """Of the ended process; None while it runs, and before."""
         return None if self._process is None else self._process.poll()
 
+    @property
+    def log(self) -> Path:
+        """What it and its predecessors printed."""
+        return self._log
+
     def start(self) -> None:
-        """Start it, or its successor."""
+        """Start it, or its successor.
+
+        Raises:
+            OSError: its log can't be written.
+        """
         assert not self.is_running, self.name
         self._log.touch()
         self._log_start = self._log.stat().st_size
@@ -80,13 +158,19 @@ class Child:
         """What the process that was started last said last."""
         return last_lines(self._log, count, from_byte=self._log_start)
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if it runs."""
+        if self.is_running:
+            assert self._process is not None
+            self._process.send_signal(number)
+
     def pause(self) -> None:
         """SIGSTOP: it does nothing more until `resume` or `kill`."""
-        self._send(signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """SIGCONT."""
-        self._send(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
 
     def leave_behind(self) -> Child:
         """Its running process as a child of its own; a successor can be started beside it."""
@@ -100,15 +184,15 @@ class Child:
         if self._process is not None:
             if self._process.poll() is None:
                 self._process.kill()
-            self._process.wait(_STOP_TIMEOUT_S)
+            self._process.wait(STOP_TIMEOUT_S)
             self._process = None
 
     def ask_to_stop(self) -> None:
         """SIGTERM; the process finishes what it is at."""
-        self._send(signal.SIGTERM)
-        self._send(signal.SIGCONT)  # a paused process would not see it
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)  # a paused process would not see it
 
-    def await_end(self, timeout_s: float = _STOP_TIMEOUT_S) -> bool:
+    def await_end(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
         """Wait for the end after `ask_to_stop`, then SIGKILL; whether it ended well and in time."""
         status = None
         if self._process is not None:
@@ -119,47 +203,72 @@ class Child:
         self.kill()
         return status == 0
 
-    def _send(self, number: signal.Signals) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(number)
-
 
 class CoordinatorChild(Child):
-    """`logtx coordinator`, at another port each time: clients find it through the log."""
+    """`logtx coordinator`; at another port each time unless one is given.
 
-    def __init__(self, name: str, log: Path, bootstrap_servers: str) -> None:
+    Clients find it through the log, wherever it listens.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        log: Path,
+        bootstrap_servers: str,
+        *options: str,
+        listen: str | None = None,
+        launcher: Sequence[str] = (),
+    ) -> None:
+        """Nothing is started yet.
+
+        Args:
+            name: for people.
+            log: standard output and error are appended to it.
+            bootstrap_servers: the Kafka cluster.
+            options: further ones of `logtx coordinator`.
+            listen: host:port; None picks a free port at each start.
+            launcher: a module and its arguments that run `logtx` in its place.
+        """
         super().__init__(name, log, ())
-        self._bootstrap_servers = bootstrap_servers
-        self.address = ""
-        self.faults = 0
-        """Kills and pauses so far."""
+        self._servers = bootstrap_servers
+        self._options = options
+        self._listen = listen
+        self._launcher = launcher
+        self.address = listen or ""
+        """host:port where it listens."""
         self._started_s = 0.0
         self._ready = False
 
     def start(self) -> None:
         """Start it, or its successor."""
-        self.address = f"{HOST}:{pick_ports(1)[0]}"
+        self.address = self._listen_at()
         self._ready = False
         self._started_s = time.monotonic()
         super().start()
 
+    def _listen_at(self) -> str:
+        return self._listen or f"{HOST}:{pick_ports(1)[0]}"
+
     def _command(self) -> list[str]:
-        servers = ["--bootstrap-servers", self._bootstrap_servers]
-        journal = ["--journal-partitions", str(JOURNAL_PARTITIONS)]
-        return ["logtx", "coordinator", *servers, *journal, "--listen", self.address]
+        where = ["--bootstrap-servers", self._servers, "--listen", self.address]
+        return [*self._launcher, "logtx", "coordinator", *where, *self._options]
 
     @property
     def is_ready(self) -> bool:
-        """Whether it serves. Raises ProcessDiedError if it died or takes too long."""
+        """Whether it serves, or stands by.
+
+        Raises:
+            ProcessDiedError: it died, or takes too long; with its last lines.
+        """
         if not self._ready:
             self._ready = says_ready(self._log, from_byte=self._log_start)
         if not self._ready:
             self.check()
             if time.monotonic() - self._started_s > COORDINATOR_START_TIMEOUT_S:
                 raise ProcessDiedError(
-                    f"The {self.name} was not ready within {COORDINATOR_START_TIMEOUT_S:.0f} s; "
-                    f"its log is {self._log}.",
-                    last_lines(self._log, _LOG_LINES, from_byte=self._log_start),
+                    f"The {self.name} was not ready within {COORDINATOR_START_TIMEOUT_S:.0f} s;"
+                    f" its log is {self._log}.",
+                    self.last_lines(_LOG_LINES),
                 )
         return self._ready
 

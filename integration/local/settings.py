@@ -1,4 +1,4 @@
-"""The configuration of a local cluster's brokers. Pure: ports and ids in, properties out."""
+"""The configuration of a local cluster's brokers. Ports and ids in, properties out."""
 
 from __future__ import annotations
 

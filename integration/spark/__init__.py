@@ -14,14 +14,11 @@ from .errors import PySparkMissingError
 if TYPE_CHECKING:
     from .auditing import audit, findings
     from .exporting import export
-    from .jars import connector_jars
-    from .recovery import iov_history, iovs, resume
+    from .recovery import iov_history, iovs, read, resume
     from .session import register
-    from .volume import read
 
 __all__ = [
     "audit",
-    "connector_jars",
     "export",
     "findings",
     "iov_history",
@@ -34,11 +31,10 @@ __all__ = [
 _HOMES = {
     "audit": ".auditing",
     "findings": ".auditing",
-    "connector_jars": ".jars",
     "export": ".exporting",
     "iov_history": ".recovery",
     "iovs": ".recovery",
-    "read": ".volume",
+    "read": ".recovery",
     "register": ".session",
     "resume": ".recovery",
 }

@@ -12,23 +12,22 @@ A run takes whole transactions, each in the run of its decision:
 3. ask for the ends again (*end*: every marker of a commit up to S lies below);
 4. read [place of the last run, *end*), and keep commits above the last run's S and up to this one;
 5. the next run begins at *next*: markers of later commits lie at or behind it.
-
-Source: DESIGN section 7, "Spark", export.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ...journal.errors import ConfigError, LogtxError, RequestTimedOutError
-from ...journal.log import Log
-from ...journal.open import open_log
+from ...journal.logs.interface import Log
+from ...journal.logs.open import open_log
 from ...journal.reader import JOURNAL_TOPIC, journal_partition_of
 from ...journal.state import State
-from .journal_scan import Journal
+from ..inspect.journal import Journal
 from .planning import Planner, SourceOptions
 from .vector import Spot, from_offsets, to_offsets
 
@@ -133,21 +132,21 @@ def _decided(log: Log, transaction_group: str) -> int:
     """The last commit of the group's journal partition, once everything up to it is finished."""
     count = log.topic_info(JOURNAL_TOPIC).partition_count
     partition = journal_partition_of(transaction_group, count)
-    journal = Journal(log)
-    journal.read_on()
-    transactions = journal.parts[partition].transactions
-    decided = [s for s in transactions.values() if s.state.commits]
-    last = max((s.commit_sequence or -1 for s in decided), default=-1)
-    deadline_s = time.monotonic() + FINISH_S
-    while any(s.state is State.COMMITTING for s in decided):
-        if time.monotonic() > deadline_s:
-            raise RequestTimedOutError(
-                f"commits up to {last} have not got all their markers within {FINISH_S:g} s: is a "
-                "coordinator running?"
-            )
-        time.sleep(0.05)
+    with closing(Journal(log)) as journal:
         journal.read_on()
-    return last
+        transactions = journal.parts[partition].transactions
+        decided = [s for s in transactions.values() if s.state.commits]
+        last = max((s.commit_sequence or -1 for s in decided), default=-1)
+        deadline_s = time.monotonic() + FINISH_S
+        while any(s.state is State.COMMITTING for s in decided):
+            if time.monotonic() > deadline_s:
+                raise RequestTimedOutError(
+                    f"commits up to {last} have not got all their markers within {FINISH_S:g} s:"
+                    " is a coordinator running?"
+                )
+            time.sleep(0.05)
+            journal.read_on()
+        return last
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection, Listener
 from multiprocessing.context import AuthenticationError
 from typing import Any, Final
 
-from ...coordinator.queries import CoordinatorQueries
+from ...coordinator.client.queries import CoordinatorQueries
 from ...journal.errors import (
     ConfigError,
     DoubleStartError,
@@ -36,18 +36,19 @@ from ...journal.errors import (
     UnknownTransactionError,
     UnsupportedTopicError,
 )
-from ...journal.log import Log
-from ...journal.open import open_log
+from ...journal.logs.interface import Log
+from ...journal.logs.open import open_log
 from ...journal.position import Place, Position
-from ...journal.records import OffsetStep
+from ...journal.records.types import OffsetStep
 from ...journal.state import State
+from ...producer.core.summary import BranchSummary
 from ...producer.producer import Producer
-from ...producer.summary import BranchSummary
 from ...producer.transaction import Transaction
+from ..inspect.rows import BATCH_TOPIC
 from .errors import BatchGapError
 from .keeper_client import KeeperAddress, answer_of
 from .options import SinkOptions
-from .steps import BATCH_TOPIC, query_group, steps_from_json
+from .steps import query_group, steps_from_json
 
 _LOG = logging.getLogger(__name__)
 PRODUCERS_MAX: Final = 32
@@ -158,7 +159,7 @@ class Keeper:
         for cluster in clusters:
             cluster.close()
 
-    # --- questions ------------------------------------------------------------------------------
+    # ---- questions ------------------------------------------------------------------------------
 
     def _listen(self) -> None:
         assert self._listener is not None
@@ -167,7 +168,7 @@ class Keeper:
                 connection = self._listener.accept()
             except (OSError, EOFError, AuthenticationError) as error:
                 if not self._closed:
-                    _LOG.warning("event=keeper_refused error=%s", type(error).__name__)
+                    _LOG.warning("keeper_refused error=%s", type(error).__name__)
                     time.sleep(PAUSE_S)
                 continue
             if self._closed:
@@ -183,7 +184,7 @@ class Keeper:
                 answer_of(connection, self._result(question))
         except (OSError, EOFError, ValueError) as error:
             # Whoever asked has gone; it asks again, or its job is given up.
-            _LOG.warning("event=keeper_asker_gone error=%s", error)
+            _LOG.warning("keeper_asker_gone error=%s", error)
         finally:
             self._askers.release()
 
@@ -208,10 +209,10 @@ class Keeper:
                     return LogtxError(f"the keeper does not know {what!r}: use one logtx version")
         except Exception as error:  # noqa: BLE001 - told to whoever asked
             if not isinstance(error, LogtxError):
-                _LOG.exception("event=keeper_failed question=%s", what)
+                _LOG.exception("keeper_failed question=%s", what)
             return error
 
-    # --- transactions ---------------------------------------------------------------------------
+    # ---- transactions ---------------------------------------------------------------------------
 
     def begin(self, options: str, stream: bool) -> dict[str, Any]:
         """Begin the transaction of a job or a micro-batch.
@@ -325,7 +326,7 @@ class Keeper:
             try:
                 job.transaction.abort()
             except TransactionCommittedError:
-                _LOG.info("event=abort_after_commit txid=%s", txid)
+                _LOG.info("abort_after_commit txid=%s", txid)
                 return {"state": str(State.COMMITTED)}
             except (ProducerFencedError, DoubleStartError):
                 # Whoever took over aborted it, unless its commit was decided before.
@@ -450,7 +451,7 @@ class Keeper:
         try:
             job.transaction.abort()
         except TransactionAbortedError:
-            _LOG.info("event=replay_aborted_before txid=%s", job.transaction.txid)
+            _LOG.info("replay_aborted_before txid=%s", job.transaction.txid)
         return {"state": "replayed"}
 
     def _await_markers(self, job: _Job) -> None:
@@ -462,7 +463,7 @@ class Keeper:
                 return
             time.sleep(PAUSE_S / 5)
 
-    # --- what is known --------------------------------------------------------------------------
+    # ---- what is known --------------------------------------------------------------------------
 
     def _job(self, txid: str) -> _Job:
         with self._guard:

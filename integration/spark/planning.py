@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self
 
-from ...coordinator.queries import CoordinatorQueries
+from ...coordinator.client.queries import CoordinatorQueries
 from ...journal.control import TopicPartition
 from ...journal.errors import ConfigError, OffsetsPendingError
-from ...journal.log import Log
+from ...journal.logs.interface import Log
 from ...journal.position import Position
 from ...journal.reader import JOURNAL_TOPIC, journal_partition_of
 from ...journal.settings import take_choice, take_flag, take_integer, take_text

@@ -12,18 +12,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, Message
+from confluent_kafka import TopicPartition as KafkaPartition
 
-from ...consumer.buffer import PartitionBuffer
-from ...consumer.pending import PendingTransactionMap, RawTxId, Record
+from ...consumer.core.buffer import PartitionBuffer
+from ...consumer.core.pending import PendingTransactionMap, RawTxId, Record
+from ...consumer.core.uncommitted import UncommittedBuffer
 from ...consumer.reading import malformed_event
 from ...consumer.side_read import SideReader
-from ...consumer.spill import RocksSpillStore
-from ...consumer.uncommitted import UncommittedBuffer
+from ...consumer.spill.store import RocksSpillStore
 from ...journal.collector import collector_paused
 from ...journal.errors import BrokerError, MalformedHeaderError
-from ...journal.log import Log, LogConsumer
-from ...journal.open import open_log
+from ...journal.logs.interface import Log, LogConsumer
+from ...journal.logs.open import open_log
 from ...journal.position import Position
 from .errors import DataLossError
 
@@ -157,7 +158,7 @@ class RangeReader:
 
     def _assign(self, offset: int) -> None:
         if not self._reached:
-            place = TopicPartition(self._part.topic, self._part.partition, offset)
+            place = KafkaPartition(self._part.topic, self._part.partition, offset)
             self._consumer.assign([place])
 
     def _fetch(self) -> bool:

@@ -1,4 +1,4 @@
-"""Going on from committed IOVs: `resume`, and the IOVs as DataFrames."""
+"""DataFrames of committed records: `read`, `resume` from committed IOVs; and the IOVs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,35 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ...journal.errors import ConfigError
-from ...journal.log import Log
-from ...journal.open import open_log
-from .iov_rows import IOV_SCHEMA, STEP_SCHEMA, iov_rows, step_rows
+from ...journal.logs.interface import Log
+from ...journal.logs.open import open_log
+from ..inspect.committed_offsets import iov_rows, step_rows
+from ..inspect.rows import IOV_SCHEMA, STEP_SCHEMA
 from .planning import Planner, SourceOptions
 from .session import keeper_of
 from .vector import moved, steps_between, to_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+def read(
+    spark: SparkSession, *, subscribe: str, bootstrap_servers: str, **options: str
+) -> DataFrame:
+    """Committed records of a batch: the format "logtx" with its options as arguments.
+
+    Args:
+        spark: a session that `register` was called for.
+        subscribe: topics, with commas between them.
+        bootstrap_servers: the Kafka cluster.
+        options: further ones of the source; those with dots as ``**{"kafka.…": …}``.
+
+    Raises:
+        UnknownTopicError, ConfigError, DataLossError: by the options.
+    """
+    named = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": subscribe, **options}
+    frame: DataFrame = spark.read.format("logtx").options(**named).load()
+    return frame
 
 
 def resume(

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
-from ..kafka.errors import JavaNotFoundError
-from ..kafka.java import JAVA_VERSION_MIN, find_java
+from ..local.errors import JavaNotFoundError
+from ..local.java import JAVA_VERSION_MIN, find_java
 from .datasource import registered
 from .errors import JavaMissingError
 from .keeper import Keeper
@@ -130,7 +130,7 @@ def _read_file(spark: SparkSession, path: str) -> str | None:
         finally:
             stream.close()
     except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
-        _LOG.warning("event=checkpoint_not_read path=%s error=%s", path, error)
+        _LOG.warning("checkpoint_not_read path=%s error=%s", path, error)
         return None
 
 
@@ -140,5 +140,5 @@ def _any_available_now(spark: SparkSession) -> bool:
         active: Any = spark._jsparkSession.streams().active()
         return any("AvailableNow" in str(q.streamingQuery().trigger()) for q in active)
     except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
-        _LOG.warning("event=trigger_not_known error=%s", error)
+        _LOG.warning("trigger_not_known error=%s", error)
         return True

@@ -65,7 +65,7 @@ class BatchSink(DataSourceArrowWriter):
         self._token = begun["token"]
         self._committed = begun["committed"]
 
-    # --- on executors ---------------------------------------------------------------------------
+    # ---- on executors ---------------------------------------------------------------------------
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
         """Write a partition of the job, as a branch of this attempt alone."""
@@ -91,7 +91,7 @@ class BatchSink(DataSourceArrowWriter):
                 produce = branch.produce
                 while first is not None:
                     for name, value, key, headers, partition, timestamp in rows_of(first, topic):
-                        produce(name, value, key, headers, partition, timestamp)
+                        produce(name, value, key, partition, None, timestamp, headers)
                     first = next(batches, None)
                 return branch.finish().to_bytes()
         except LogtxError:
@@ -99,7 +99,7 @@ class BatchSink(DataSourceArrowWriter):
             _drop_branches()
             raise
 
-    # --- beside the driver ----------------------------------------------------------------------
+    # ---- beside the driver ----------------------------------------------------------------------
 
     def commit(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803 - Spark's name
         """Commit what these attempts wrote.

@@ -12,8 +12,8 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from ...journal.control import TopicPartition
 from ...journal.errors import ConfigError
-from ...journal.log import Log
-from ...journal.open import open_log
+from ...journal.logs.interface import Log
+from ...journal.logs.open import open_log
 from .keeper_client import KeeperAddress
 from .planning import Planner, SourceOptions
 from .reading import Range, RangeReader, ReadConfig
@@ -106,7 +106,7 @@ class StreamSource(DataSourceStreamReader):
         # A query that ends by itself asks once and then no more.
         if limit is not None and self._keeper.ask("to_the_end"):
             _LOG.warning(
-                "event=limit_left_out maxRecordsPerTrigger=%d: with Trigger.AvailableNow Spark 4.0 "
+                "limit_left_out maxRecordsPerTrigger=%d: with Trigger.AvailableNow Spark 4.0 "
                 "asks a Python source for its end once; to keep the limit, use the default "
                 "trigger, query.processAllAvailable() and query.stop()",
                 limit,

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 from ...journal.position import Place, Position
-from ...journal.records import OffsetStep
-
-BATCH_TOPIC: Final = "micro-batch"
-"""Stands for a topic in the IOV of a streaming query; its offset is the last committed batch."""
+from ...journal.records.types import OffsetStep
 
 
 def query_group(query_id: str | None) -> str | None:

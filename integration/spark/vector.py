@@ -14,7 +14,7 @@ from typing import Any, Final
 from ...journal.control import TopicPartition
 from ...journal.errors import ConfigError
 from ...journal.position import Place, Position
-from ...journal.records import OffsetStep
+from ...journal.records.types import OffsetStep
 
 _VERSION: Final = 1
 

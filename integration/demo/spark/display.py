@@ -9,9 +9,8 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from ..display import print_reasons
+from ..display import print_verdict
 from .verdict import SparkOutcome
 
 _BARS: Final = ("flights published", "flights booked", "inspection")
@@ -69,18 +68,7 @@ def print_outcome(console: Console, outcome: SparkOutcome, reasons: Sequence[str
     """The recovered offsets, the table, and under it the reasons against, if any."""
     if rows := outcome.inspection.get("iovs"):
         console.print(_iov_table(rows))
-    table = Table(show_header=False, title="logtx demo --spark", title_justify="left")
-    table.add_column(justify="left")
-    table.add_column(justify="right")
-    table.add_column(justify="left", style="dim")
-    for row in _rows(outcome):
-        table.add_row(*row)
-    word, style = ("FALSE", "bold red") if reasons else ("TRUE", "bold green")
-    says = "see below" if reasons else "every flight is booked exactly once"
-    table.add_section()
-    table.add_row("verdict", Text(word, style=style), says)
-    console.print(table)
-    print_reasons(console, reasons)
+    print_verdict(console, "logtx demo --spark", _rows(outcome), reasons)
 
 
 def _iov_table(rows: Sequence[dict[str, Any]]) -> Table:

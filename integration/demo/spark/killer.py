@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-from ....journal.log import Log
+from ....journal.logs.interface import Log
+from ....journal.records.scan import SeenTransaction
 from ..deeds import WorkerKill
-from ..journal_view import JournalTail, Key, Seen
+from ..journal_view import JournalTail, Key, key_of
 from .processes import SparkChild
 
 KILLS_MAX: Final = 2
@@ -68,18 +69,18 @@ class DriverKiller:
         if self._spare == inf or self._is_due():
             self._note_spare()
         seen = self._victim()
-        if seen is None or not self._is_due() or seen.key == self._passed_over:
+        if seen is None or not self._is_due() or key_of(seen) == self._passed_over:
             return
         self.driver.pause()
         wrote = self._await_records()
-        self.tail.read_to_end(seen.key[0], timeout_s=_READ_TIMEOUT_S)
+        self.tail.read_to_end(seen.txid.partition, timeout_s=_READ_TIMEOUT_S)
         if not wrote or self._victim() is not seen:
-            self._passed_over = seen.key
+            self._passed_over = key_of(seen)
             self.driver.resume()
             return
         self.driver.kill()
         self._spare = inf
-        self.deeds.append(WorkerKill(self.driver.name, seen.key))
+        self.deeds.append(WorkerKill(self.driver.name, key_of(seen)))
         self.driver.start()
 
     def _is_due(self) -> bool:
@@ -90,10 +91,10 @@ class DriverKiller:
         share = self.flights * (done + 1) // (self.kills + 2)
         return view.records_committed // 2 >= share
 
-    def _victim(self) -> Seen | None:
+    def _victim(self) -> SeenTransaction | None:
         seen = self.tail.view.open_of(self.producer_id)
         # What a killed driver had open stays so until it is aborted: it is hit once.
-        return None if seen is None or any(d.key == seen.key for d in self.deeds) else seen
+        return None if seen is None or any(d.key == key_of(seen) for d in self.deeds) else seen
 
     def _await_records(self) -> bool:
         """Whether the ledger has records of what is open, or gets them soon."""

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from typing import Final
 
-from ..processes import Child
+from ...local.processes import Child
 
 _GONE_S: Final = 15.0
 """For the JVM, and what it started, to follow."""

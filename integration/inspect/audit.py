@@ -1,0 +1,112 @@
+"""The audit: reads whole data topics and the journal, and checks what logs can show."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, Final
+
+from ...journal.control import TXCTL_HEADER, TXID_HEADER, TopicPartition
+from ...journal.errors import UnknownTopicError
+from ...journal.logs.interface import Log
+from ...journal.reader import read_records
+from ...journal.state import State
+from .checks import Audit, Report, Suspect
+from .committed_offsets import committed_iovs
+from .groups import Span
+from .journal import Journal
+from .sums import READ_TIMEOUT_S, TASK_OFFSETS
+
+_FINISHED: Final = (State.COMMITTED, State.ABORTED)
+
+
+def run_audit(
+    log: Log, topics: Sequence[str] | None, sums: Any, wave_offsets: int = TASK_OFFSETS
+) -> Report:
+    """The audit, in the order that `checks` needs.
+
+    Args:
+        log: the cluster's.
+        topics: data topics; None: all that the journal names.
+        sums: sums up ranges: {partition: span} → groups.
+        wave_offsets: of how many offsets sums are held at a time, or of one partition.
+    """
+    with closing(Journal(log)) as journal:
+        audited, spans_of_all = _begin(log, topics, journal)
+    for spans in waves(spans_of_all, wave_offsets):
+        audited.feed(sums(spans))
+        audited.check(spans)
+    iovs = {
+        group: {partition: position.place for partition, position in found.offsets.items()}
+        for group, (_, found) in committed_iovs(log).items()
+    }
+    report = audited.finish(iovs)
+    for suspect in report.suspects:
+        audited.resolve(suspect, _count(log, suspect))
+    return report
+
+
+def _begin(
+    log: Log, topics: Sequence[str] | None, journal: Journal
+) -> tuple[Audit, dict[TopicPartition, Span]]:
+    """Reads the journal, asks for the ends of the data, and reads the journal on."""
+    journal.read_on()
+    finished = {s.txid: s for s in journal if s.state in _FINISHED}
+    keys = _partitions(log, topics, journal)
+    starts = {key: log.start_offset(*key) for key in keys}
+    ends = {key: log.end_offset(*key) for key in keys}
+    journal.read_on()
+    audited = Audit(
+        finished_before=finished,
+        parts=journal.parts,
+        starts=starts,
+        now_ms=round(time.time() * 1000),
+    )
+    return audited, {key: (starts[key], ends[key]) for key in keys}
+
+
+def waves(
+    spans: Mapping[TopicPartition, Span], offsets: int
+) -> Iterator[dict[TopicPartition, Span]]:
+    """Partitions in portions of at most so many offsets, or one that has more."""
+    wave: dict[TopicPartition, Span] = {}
+    room = offsets
+    for key, (start, end) in spans.items():
+        if wave and end - start > room:
+            yield wave
+            wave, room = {}, offsets
+        wave[key] = start, end
+        room -= end - start
+    if wave:
+        yield wave
+
+
+def _partitions(
+    log: Log, topics: Sequence[str] | None, journal: Iterable[Any]
+) -> list[TopicPartition]:
+    named = {topic for seen in journal for topic, _ in seen.partitions}
+    keys = []
+    for topic in sorted(named if topics is None else topics):
+        try:
+            count = log.topic_info(topic).partition_count
+        except UnknownTopicError:
+            if topics is not None:
+                raise
+            continue  # deleted since
+        keys += [(topic, partition) for partition in range(count)]
+    return keys
+
+
+def _count(log: Log, suspect: Suspect) -> int:
+    group, stated = suspect.group, suspect.stated
+    found = 0
+    start = log.start_offset(group.topic, group.partition)
+    span = max(stated.first_offset, start), stated.last_offset + 1
+    records = read_records(log, group.topic, group.partition, *span, timeout_s=READ_TIMEOUT_S)
+    with closing(records):
+        for record in records:
+            headers: dict[str, Any] = dict(record.headers() or ())
+            if headers.get(TXID_HEADER) == group.raw_txid:
+                found += (headers.get(TXCTL_HEADER) or b"") == group.ctl
+    return found

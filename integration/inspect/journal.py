@@ -1,0 +1,73 @@
+"""All of the journal: a `JournalScan` of each partition, from its first certain place on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from ...journal.errors import JournalError
+from ...journal.follower import JournalFollower
+from ...journal.logs.interface import Log
+from ...journal.reader import JOURNAL_TOPIC, find_snapshot
+from ...journal.records.fate import EpochFilter
+from ...journal.records.scan import JournalPart, JournalScan, SeenTransaction
+
+READ_TIMEOUT_S: Final = 60.0
+"""Longest wait without any progress."""
+
+
+class Journal:
+    """All journal partitions, read from their first certain places, and then on and on."""
+
+    def __init__(self, log: Log) -> None:
+        """Find where reading begins; `close` when done.
+
+        Raises:
+            UnknownTopicError: there is no journal.
+            JournalError, BrokerError: it can't be read.
+        """
+        self._scans: dict[int, JournalScan] = {}
+        self.parts: list[JournalPart] = []
+        places = {}
+        for partition in range(log.topic_info(JOURNAL_TOPIC).partition_count):
+            first, epochs = _begin(log, partition)
+            scan = self._scans[partition] = JournalScan(partition, epochs, at_snapshot=first > 0)
+            places[partition] = first
+            self.parts.append(JournalPart(partition, first, scan.transactions))
+        self._follower = JournalFollower(log, places)
+
+    def read_on(self) -> list[SeenTransaction]:
+        """Read up to the ends as they are now.
+
+        Returns:
+            What was decided, by journal partition in commit order.
+
+        Raises:
+            JournalError, BrokerError: it can't be read.
+        """
+        decided: dict[int, list[SeenTransaction]] = {partition: [] for partition in self._scans}
+        for partition, offset, entry in self._follower.read_to_ends(timeout_s=READ_TIMEOUT_S):
+            decided[partition] += self._scans[partition].feed(offset, entry)
+        return [seen for partition in sorted(decided) for seen in decided[partition]]
+
+    def __iter__(self) -> Iterator[SeenTransaction]:
+        """All transactions that were read."""
+        for part in self.parts:
+            yield from part.transactions.values()
+
+    def close(self) -> None:
+        """Read no more; what was read stays."""
+        self._follower.close()
+
+
+def _begin(log: Log, partition: int) -> tuple[int, EpochFilter]:
+    start = log.start_offset(JOURNAL_TOPIC, partition)
+    if start == 0:
+        return 0, EpochFilter()
+    found = find_snapshot(log, partition, timeout_s=READ_TIMEOUT_S)
+    if found is None:
+        raise JournalError(
+            f"{JOURNAL_TOPIC}-{partition} begins at {start} and holds no snapshot: it was not"
+            " trimmed by its owner, so what its records mean is not certain"
+        )
+    return found.first, found.epochs()
