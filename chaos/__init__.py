@@ -8,25 +8,6 @@
     recorder     the history: what a process is about to do, and what came of it
     checker/     judges the history and the logs; shares no code with what it judges
 
-`docs/chaos.md` says what is done and what is looked for. Names are loaded on first use: the
-workload's processes import this package too.
+`docs/chaos.md` says what is done and what is looked for. Imports the rooms that it attacks and
+`integration.local`; no room imports it. It is part of a checkout and never of the wheel.
 """
-
-from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from .options import ChaosOptions
-    from .run import check_again, run_chaos
-
-__all__ = ["ChaosOptions", "check_again", "run_chaos"]
-
-_HOMES = {"ChaosOptions": ".options", "check_again": ".run", "run_chaos": ".run"}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name], __name__), name)

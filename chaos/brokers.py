@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from ..kafka.cluster import QUICK_TO_START, LocalCluster
-from ..kafka.ports import HOST
-from ..kafka.topics import create_topic
+from ..integration.local.cluster import QUICK_TO_START, LocalCluster
+from ..integration.local.ports import HOST
+from ..integration.local.topics import create_topic
 from .proxy import Proxies
 from .settings import DATA_TOPIC, OUT_TOPIC, PARTITIONS
 

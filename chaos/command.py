@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .chaos.options import SECONDS_MIN, System
+from .options import SECONDS_MIN, System
 
 
 def chaos(
@@ -52,7 +52,8 @@ def chaos(
     logtx chaos --check /tmp/logtx-chaos-x1y2
     ```
     """
-    from .chaos import ChaosOptions, check_again, run_chaos
+    from .options import ChaosOptions
+    from .run import check_again, run_chaos
 
     if check is not None:
         raise typer.Exit(check_again(check))

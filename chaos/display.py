@@ -9,7 +9,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from ..live import LiveDisplay
+from ..integration.live import LiveDisplay
 
 _LINE_EVERY_S: Final = 5.0
 _REFRESH_PER_S: Final = 4

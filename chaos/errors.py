@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...journal.errors import LogtxError
+from ..journal.errors import LogtxError
 
 
 class ChaosError(LogtxError):

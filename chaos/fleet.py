@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ...coordinator.ready import says_ready
-from ..demo.processes import Child
-from ..kafka.ports import HOST, pick_ports
+from ..integration.local.ports import HOST, pick_ports
+from ..integration.local.processes import Child, CoordinatorChild
 from .errors import ChaosError
 from .options import ChaosOptions
 from .plan import Role
@@ -28,7 +27,7 @@ SNAPSHOT_INTERVAL_RECORDS: Final = 3_000
 OUTCOME_RETENTION_MS: Final = 60_000
 """So the journal is trimmed while the run goes on; longer than anybody sleeps."""
 _STOP_TIMEOUT_S: Final = 15.0
-_WORKLOAD: Final = "logtx.integration.chaos.workload"
+_WORKLOAD: Final = "logtx.chaos.workload"
 _LOG_LINES: Final = 3
 RESTARTS_MAX: Final = 20
 """Of processes that ended by themselves, all together: beyond it something is wrong."""
@@ -140,7 +139,7 @@ class ChaosChild(Child):
         return [*self._launcher, *own, str(self.starts - 1)]
 
 
-class ChaosCoordinator(Child):
+class ChaosCoordinator(CoordinatorChild):
     """`logtx coordinator` behind a link: the address that it tells others is the proxy's."""
 
     def __init__(
@@ -152,38 +151,23 @@ class ChaosCoordinator(Child):
         launcher: Sequence[str] = (),
     ) -> None:
         name = f"coordinator-{number}"
-        super().__init__(name, directory / LOGS / f"{name}.log", ())
-        self._bootstrap_servers = bootstrap_servers
-        self._proxies = proxies
-        self._launcher = launcher
-        self._advertised = f"{HOST}:{proxies.add(name)}"
-        self._listen = ""
-
-    def start(self) -> None:
-        """Start it, or its successor, which has the same address for others."""
-        port = pick_ports(1)[0]
-        self._listen = f"{HOST}:{port}"
-        self._proxies.lead(self.name, (HOST, port))
-        super().start()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it serves, or stands by. Raises ProcessDiedError if it died."""
-        self.check()
-        return says_ready(self._log, from_byte=self._log_start)
-
-    def _command(self) -> list[str]:
-        return [
-            *self._launcher,
-            "logtx",
-            "coordinator",
-            *("--bootstrap-servers", self._bootstrap_servers),
-            *("--listen", self._listen),
-            *("--advertise", self._advertised),
+        super().__init__(
+            name,
+            directory / LOGS / f"{name}.log",
+            bootstrap_servers,
+            *("--advertise", f"{HOST}:{proxies.add(name)}"),
             *("--journal-partitions", str(JOURNAL_PARTITIONS)),
             *("--snapshot-interval-records", str(SNAPSHOT_INTERVAL_RECORDS)),
             *("--outcome-retention-ms", str(OUTCOME_RETENTION_MS)),
-        ]
+            launcher=launcher,
+        )
+        self._proxies = proxies
+
+    def _listen_at(self) -> str:
+        # The link leads to it before it listens, or its peers would be sent to its predecessor.
+        port = pick_ports(1)[0]
+        self._proxies.lead(self.name, (HOST, port))
+        return f"{HOST}:{port}"
 
 
 class Fleet:

@@ -9,10 +9,10 @@ from confluent_kafka import IsolationLevel, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka import admin as kafka_admin
 
-from ...coordinator.admin_client import AdminQueries
-from ...journal.errors import LogtxError
-from ...journal.log import Log
-from ...journal.position import Position
+from ..coordinator.client.admin import AdminQueries
+from ..journal.errors import LogtxError
+from ..journal.logs.interface import Log
+from ..journal.position import Position
 from .options import System
 from .settings import Settings
 from .workload.readers import consumer_readers

@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from ...journal.errors import BrokerError, LogtxError
-from ..demo.processes import Child
-from ..kafka.cluster import LocalCluster
-from ..kafka.errors import LocalKafkaError, NotInSyncError
-from ..kafka.node import Broker
+from ..integration.local.cluster import LocalCluster
+from ..integration.local.errors import LocalKafkaError, NotInSyncError
+from ..integration.local.node import Broker
+from ..integration.local.processes import Child
+from ..journal.errors import BrokerError, LogtxError
 from .brokers import link_of
 from .errors import ChaosError
 from .fleet import Fleet, Member
@@ -109,7 +109,7 @@ class Nemesis:
         with self._guard:
             return sorted(self._active.values())
 
-    # ---- one lane ------------------------------------------------------------------------------
+    # ---- one lane -------------------------------------------------------------------------------
 
     def _run_lane(self, name: str, faults: list[Fault]) -> None:
         late_s = 0.0
@@ -147,7 +147,7 @@ class Nemesis:
     def _tell(self, what: str, target: str, **more: object) -> None:
         self._recorder.write("fault", what=what, target=target, **more)
 
-    # ---- brokers -------------------------------------------------------------------------------
+    # ---- brokers --------------------------------------------------------------------------------
 
     def _hurt_broker(self, fault: Fault) -> bool:
         broker = self._cluster.brokers[fault.number]
@@ -186,7 +186,7 @@ class Nemesis:
             else:
                 return
 
-    # ---- connections ---------------------------------------------------------------------------
+    # ---- connections ----------------------------------------------------------------------------
 
     def _hurt_link(self, fault: Fault, target: str, rule: Rule) -> None:
         more = {"delay_ms": fault.delay_ms} if fault.delay_ms else {}
@@ -198,7 +198,7 @@ class Nemesis:
         finally:
             self._proxies.heal(target)
 
-    # ---- processes of logtx --------------------------------------------------------------------
+    # ---- processes of logtx ---------------------------------------------------------------------
 
     def _hurt_member(self, fault: Fault) -> bool:
         member = self._fleet.member(fault.role, fault.number)
@@ -267,7 +267,7 @@ class Nemesis:
         What.REPLACE: _replace,
     }
 
-    # ---- topics --------------------------------------------------------------------------------
+    # ---- topics ---------------------------------------------------------------------------------
 
     def _trim(self, fault: Fault) -> bool:
         trim = self._trimmer.choose(fault.number)

@@ -23,7 +23,7 @@ from typing import Any, Final, Self, TypeVar, cast
 
 import uvloop
 
-from ..kafka.ports import HOST, pick_ports
+from ..integration.local.ports import HOST, pick_ports
 from .sockets import local_ports
 
 _LOG = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Proxies:
         self._thread = threading.Thread(target=self._run, name="chaos-proxies", daemon=True)
         self._thread.start()
 
-    # ---- for any thread --------------------------------------------------------------------
+    # ---- for any thread -------------------------------------------------------------------------
 
     def add(self, name: str, upstream: tuple[str, int] | None = None, *, port: int = 0) -> int:
         """Listen for a link.
@@ -130,7 +130,7 @@ class Proxies:
         finally:
             self._loop.close()
 
-    # ---- on the loop -----------------------------------------------------------------------
+    # ---- on the loop ----------------------------------------------------------------------------
 
     async def _add(self, link: _Link) -> int:
         link.server = await self._loop.create_server(

@@ -23,10 +23,10 @@ from typing import Final
 
 from rich.console import Console
 
-from ...journal.errors import LogtxError
-from ...journal.open import open_log
-from ..kafka.cluster import LocalCluster
-from ..kafka.errors import LocalKafkaError
+from ..integration.local.cluster import LocalCluster
+from ..integration.local.errors import LocalKafkaError
+from ..journal.errors import LogtxError
+from ..journal.logs.open import open_log
 from .brokers import brokers
 from .display import Display, Snapshot
 from .drain import (
@@ -157,7 +157,7 @@ class _Run:
             self._load()
             self._end()
 
-    # ---- start -----------------------------------------------------------------------------
+    # ---- start ----------------------------------------------------------------------------------
 
     def _start(self, stack: ExitStack) -> None:
         options, directory = self._options, self._directory
@@ -198,7 +198,7 @@ class _Run:
                 said = " / ".join(child.last_lines(3))
                 raise ChaosError(f"{member.name} was not ready within {READY_S:.0f} s: {said}")
 
-    # ---- load ------------------------------------------------------------------------------
+    # ---- load -----------------------------------------------------------------------------------
 
     def _load(self) -> None:
         for member in self._fleet.clients:
@@ -241,7 +241,7 @@ class _Run:
             )
         )
 
-    # ---- end -------------------------------------------------------------------------------
+    # ---- end ------------------------------------------------------------------------------------
 
     def _end(self) -> None:
         for phase, step in (

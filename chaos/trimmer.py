@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ...journal.errors import LogtxError
-from ...journal.log import Log
+from ..journal.errors import LogtxError
+from ..journal.logs.interface import Log
 from .inspector import Inspector
 from .settings import Settings
 

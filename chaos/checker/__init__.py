@@ -15,9 +15,9 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
+from .core.findings import MEANINGS, Anomaly, Evidence
 from .dump import dump
 from .errors import BrokenHistoryError, BrokenLogError, CheckError, DumpError
-from .findings import MEANINGS, Anomaly, Evidence
 from .judge import judge
 from .load import load
 from .verdict import Verdict

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from sys import intern
 from typing import NamedTuple
 
-from .avro import read_entry
+from .core.avro import read_entry
+from .core.facts import KAFKA, LOGTX, Facts
+from .core.history import History
+from .core.journal import Journal, Partition, read_journal
+from .core.logs import NO_VALUE, Record, View, view_kafka, view_logtx
+from .core.wire import TXCTL_HEADER, TXID_HEADER, Control, TxId, read_control, read_txid
 from .errors import BrokenLogError
-from .facts import KAFKA, LOGTX, Facts
-from .history import History
-from .journal import Journal, Partition, read_journal
-from .logs import NO_VALUE, Record, View, view_kafka, view_logtx
 from .store import Head, Headers, RawRecord
-from .wire import TXCTL_HEADER, TXID_HEADER, Control, TxId, read_control, read_txid
 
 Logs = Iterable[tuple[Head, Iterable[RawRecord]]]
 

@@ -6,11 +6,12 @@ import time
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from . import store
+from .core.facts import LOGTX
 from .errors import DumpError
-from .facts import LOGTX
 from .load import LOGS, read_settings
 from .store import Head, RawRecord
 
@@ -86,7 +87,7 @@ class _Dumper:
         while True:
             try:
                 bounds = consumer.get_watermark_offsets(
-                    TopicPartition(topic, number), timeout=self._patience_s()
+                    KafkaPartition(topic, number), timeout=self._patience_s()
                 )
             except KafkaException as error:
                 if time.monotonic() > self._deadline_s or not error.args[0].retriable():
@@ -132,7 +133,7 @@ class _Dumper:
         self, consumer: Consumer, topic: str, number: int, start: int
     ) -> tuple[list[RawRecord], int]:
         """All records from the partition's start, and where it ends."""
-        consumer.assign([TopicPartition(topic, number, start)])
+        consumer.assign([KafkaPartition(topic, number, start)])
         records: list[RawRecord] = []
         try:
             while True:

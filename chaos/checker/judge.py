@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from .cycles import check_cycles
-from .facts import KAFKA, Facts
-from .fencing import check_fencing
-from .finals import check_finals
-from .findings import Findings
-from .inputs import check_inputs
-from .markers import check_markers
-from .polls import check_polls
-from .reads import check_acknowledged, check_offsets, check_reads
-from .serial import check_serializable
+from .core.cycles import check_cycles
+from .core.facts import KAFKA, Facts
+from .core.fencing import check_fencing
+from .core.finals import check_finals
+from .core.findings import Findings
+from .core.inputs import check_inputs
+from .core.markers import check_markers
+from .core.polls import check_polls
+from .core.reads import check_acknowledged, check_offsets, check_reads
+from .core.serial import check_serializable
+from .core.writes import check_duplicates, check_outcomes, check_whole
 from .verdict import Verdict
-from .writes import check_duplicates, check_outcomes, check_whole
 
 CHECKS: Final[tuple[Callable[[Facts, Findings], None], ...]] = (
     check_reads,

@@ -9,9 +9,9 @@ from typing import Final
 
 from . import store
 from .assemble import RunSettings, assemble
+from .core.facts import KAFKA, LOGTX, Facts
+from .core.history import Event, History
 from .errors import BrokenHistoryError
-from .facts import KAFKA, LOGTX, Facts
-from .history import Event, History
 
 SETTINGS: Final = "chaos.json"
 HISTORY: Final = "history"
@@ -59,7 +59,7 @@ def read_settings(run_dir: Path) -> RunSettings:
     return settings
 
 
-# ---- history -----------------------------------------------------------------------------------
+# ---- history ------------------------------------------------------------------------------------
 
 
 def read_history(directory: Path) -> History:

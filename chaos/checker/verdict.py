@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from .findings import MEANINGS, Anomaly
+from .core.findings import MEANINGS, Anomaly
 
 SHOWN = 3
 """Of each anomaly so many are printed with their evidence."""

@@ -8,9 +8,6 @@ from typing import Literal, Protocol
 
 from confluent_kafka import KafkaError, Message
 
-from ..options import System
-from ..settings import Settings
-
 DeliveryCallback = Callable[[KafkaError | None, Message], None]
 OutcomeName = Literal["committed", "aborted", "unknown"]
 
@@ -68,25 +65,3 @@ class WriterClient(Protocol):
 
     def close(self) -> None:
         """End what is under way, and close; bounded."""
-
-
-def open_writer(
-    settings: Settings, *, name: str | None = None, key: str | None = None, in_flight: int = 1
-) -> WriterClient:
-    """A producer of this name, or the holder of a transaction key.
-
-    Kafka has no keys: there who writes with one takes it for a name, and throws out whoever has it.
-
-    Raises:
-        FencedError: a newer one has the name.
-        FailedError: there is none now.
-    """
-    if settings.system is System.LOGTX:
-        from .logtx_writer import LogtxWriter
-
-        return LogtxWriter(settings, name=name, key=key, in_flight=in_flight)
-    from .kafka_writer import KafkaWriter
-
-    transactional_id = key or name
-    assert transactional_id is not None
-    return KafkaWriter(settings, transactional_id)

@@ -1,6 +1,6 @@
 """A consumer that reads along: a member of a group, or alone and from the beginning.
 
-    python -m logtx.integration.chaos.workload.consumer DIRECTORY NUMBER INCARNATION
+    python -m logtx.chaos.workload.consumer DIRECTORY NUMBER INCARNATION
 
 It commits its positions about each second, and a successor goes on from there.
 """

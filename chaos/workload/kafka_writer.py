@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..settings import TRANSACTION_TIMEOUT_MS, Settings
 from .clients import BrokenError, DeliveryCallback, Ended, FailedError, FencedError
@@ -73,7 +74,7 @@ class KafkaTransaction:
         except (KafkaException, BufferError) as error:
             raise FailedError(str(error)) from error
 
-    def send_offsets(self, positions: list[TopicPartition], metadata: Any) -> None:
+    def send_offsets(self, positions: list[KafkaPartition], metadata: Any) -> None:
         """Make input offsets part of it. Raises FencedError, FailedError."""
         retried(
             lambda: self._writer.producer.send_offsets_to_transaction(positions, metadata, _CALL_S)

@@ -9,14 +9,14 @@ from typing import Any, Final
 from confluent_kafka import KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from ....consumer.consumer import Consumer
-from ....journal.errors import ConsumerError, DoubleStartError, LogtxError, ProducerFencedError
-from ....journal.position import Place
-from ....journal.records import OffsetStep
-from ....producer.coordinators import Outcome
-from ....producer.producer import Producer
-from ....producer.transaction import Transaction
-from ...process import Block, process
+from ...consumer.consumer import Consumer
+from ...coordinator.protocol.commands import Outcome
+from ...integration.blocks import Block, process
+from ...journal.errors import ConsumerError, DoubleStartError, LogtxError, ProducerFencedError
+from ...journal.position import Place
+from ...journal.records.types import OffsetStep
+from ...producer.producer import Producer
+from ...producer.transaction import Transaction
 from .clients import Ended
 from .logtx_writer import ended_of, producer_settings
 from .output import ABORT_SHARE, BLOCK, enter_end, outputs, workers_reader

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from ....journal.errors import (
+from ...coordinator.protocol.commands import Outcome
+from ...journal.errors import (
     DoubleStartError,
     LogtxError,
     ProducerFencedError,
@@ -16,9 +17,8 @@ from ....journal.errors import (
     TransactionCommittedError,
     UnknownOutcomeError,
 )
-from ....producer.coordinators import Outcome
-from ....producer.producer import Producer
-from ....producer.transaction import Transaction
+from ...producer.producer import Producer
+from ...producer.transaction import Transaction
 from ..settings import TRANSACTION_TIMEOUT_MS, Settings
 from .clients import DeliveryCallback, Ended, FailedError, FencedError
 

@@ -1,6 +1,6 @@
 """A producer: appends values to keys in transactions, some of which it aborts, and plainly.
 
-    python -m logtx.integration.chaos.workload.producer DIRECTORY NUMBER INCARNATION
+    python -m logtx.chaos.workload.producer DIRECTORY NUMBER INCARNATION
 
 The first ones have a `transactional.id` each, which a successor takes over, and up to `IN_FLIGHT`
 transactions under way. The last ones hold a transaction key for a while, one transaction at a time,
@@ -26,12 +26,12 @@ from .clients import (
     FencedError,
     WriterClient,
     WriterTransaction,
-    open_writer,
 )
 from .pacer import Pacer
 from .plain import PlainWriter, reporter
 from .process import Process, TakenOverError, run
 from .record import Value
+from .writers import open_writer
 
 _LOG = logging.getLogger(__name__)
 IN_FLIGHT: Final = 256

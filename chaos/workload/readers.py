@@ -11,8 +11,8 @@ from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from ....consumer.consumer import Consumer
-from ....journal.errors import BrokerError, RetriableError
+from ...consumer.consumer import Consumer
+from ...journal.errors import BrokerError, RetriableError
 from ..options import System
 from ..recorder import Recorder
 from ..settings import Settings

@@ -1,6 +1,6 @@
 """A worker: reads what producers wrote, and writes one record for each, exactly once.
 
-    python -m logtx.integration.chaos.workload.worker DIRECTORY NUMBER INCARNATION
+    python -m logtx.chaos.workload.worker DIRECTORY NUMBER INCARNATION
 
 Those of even numbers use `logtx.process`, those of odd numbers a loop by hand as `docs/process.md`
 shows it; with Kafka's transactions all use its own pattern. SIGTERM ends one after the block at

@@ -14,7 +14,7 @@ from enum import IntEnum
 from sys import intern
 from typing import Any, Final, NamedTuple
 
-from .errors import BrokenLogError
+from ..errors import BrokenLogError
 from .wire import varint
 
 VERSION: Final = 2

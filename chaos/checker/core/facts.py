@@ -10,7 +10,7 @@ from enum import Enum, auto
 from functools import lru_cache
 from typing import Final
 
-from .errors import BrokenHistoryError
+from ..errors import BrokenHistoryError
 from .history import Append, History, Op, Reader
 from .journal import Fate, Journal, Partition
 from .logs import NO_VALUE, Order, Standing, View
@@ -96,7 +96,7 @@ class Facts:
             if record.value not in self.where or offset in view.committed.rank:
                 self.where[record.value] = view.partition, offset
 
-    # ---- operations ------------------------------------------------------------------------
+    # ---- operations -----------------------------------------------------------------------------
 
     def op_of(self, value: int) -> Op | None:
         """The operation that appended a value; None for plain ones, and those nobody appended."""
@@ -176,7 +176,7 @@ class Facts:
         truth = self.truths[op.name]
         return truth is Truth.COMMITTED or (truth is Truth.UNKNOWN and op.acknowledged)
 
-    # ---- what was trimmed ------------------------------------------------------------------
+    # ---- what was trimmed -----------------------------------------------------------------------
 
     def _find_solid(self, view: View) -> int | None:
         # The earliest moment at which something that is still there was known to be there. What

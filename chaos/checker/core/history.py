@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from sys import intern
 from typing import Any, Final, NamedTuple
 
-from .errors import BrokenHistoryError
+from ..errors import BrokenHistoryError
 from .journal import Partition, Place
 
 Event = Mapping[str, Any]
@@ -225,7 +225,7 @@ class _Indexer:
     def _nothing(self, event: Event, line: Line) -> None:
         pass  # counted, and of no use to any check
 
-    # ---- writers ---------------------------------------------------------------------------
+    # ---- writers --------------------------------------------------------------------------------
 
     def _begin(self, event: Event, line: Line) -> None:
         name = intern(event["op"])
@@ -290,7 +290,7 @@ class _Indexer:
                 reader.open.clear()
                 _reset(reader)
 
-    # ---- readers ---------------------------------------------------------------------------
+    # ---- readers --------------------------------------------------------------------------------
 
     def _reader(self, isolation: str, group: str | None = None) -> Reader:
         reader = self._readers.get(isolation)

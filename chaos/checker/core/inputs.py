@@ -29,7 +29,7 @@ def check_inputs(facts: Facts, found: Findings) -> None:
         _check_steps(journal, found)
 
 
-# ---- outputs -----------------------------------------------------------------------------------
+# ---- outputs ------------------------------------------------------------------------------------
 
 
 def _check_outputs(facts: Facts, found: Findings) -> None:
@@ -120,7 +120,7 @@ def _check_gaps(
             found.add("iov-gap", sentence, evidence, lies(facts, view.partition, behind))
 
 
-# ---- claims of the history ---------------------------------------------------------------------
+# ---- claims of the history ----------------------------------------------------------------------
 
 
 class _Stretch(NamedTuple):
@@ -206,7 +206,7 @@ def _place(place: Place) -> str:
     return f"{place[0]}+{place[1]}" if place[1] else str(place[0])
 
 
-# ---- steps of the journal ----------------------------------------------------------------------
+# ---- steps of the journal -----------------------------------------------------------------------
 
 
 def _check_steps(journal: Journal, found: Findings) -> None:

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from .errors import BrokenLogError
+from ..errors import BrokenLogError
 
 TXID_HEADER: Final = "TxId"
 TXCTL_HEADER: Final = "TxCtl"
