@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from logtx.integration.kafka import LocalKafkaError
-from logtx.integration.kafka.jars import KAFKA_VERSION
+from logtx.integration.local.errors import LocalKafkaError
+from logtx.integration.local.jars import KAFKA_VERSION
 
 from . import document
 from .cluster import CoordinatorFailedError, started

@@ -10,7 +10,7 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
 import logtx
-from logtx.integration.kafka import create_topic
+from logtx.integration.local.topics import create_topic
 
 PRODUCER: Final[Mapping[str, Any]] = {
     "acks": "all",

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from logtx.coordinator.ready import says_ready
-from logtx.integration.kafka import LocalKafka
-from logtx.integration.kafka.child import last_lines, spawn
+from logtx.integration.local.cluster import LocalKafka
+from logtx.integration.local.processes import CoordinatorChild
 
 from .profiling import ThreadProfile
 
@@ -26,51 +23,35 @@ BROKER_SETTINGS: Final = {
     "log.retention.check.interval.ms": "5000",
     "log.initial.task.delay.ms": "1000",
 }
-_START_TIMEOUT_S: Final = 60.0
-_STOP_TIMEOUT_S: Final = 15.0
 _PROFILE_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.05
 
 
 class CoordinatorFailedError(Exception):
-    """The coordinator did not start, or did not write its profile; with its last lines."""
+    """The coordinator did not write its profile."""
 
 
-class CoordinatorProcess:
-    """A `logtx coordinator` of one journal partition per group, as a user would start it."""
+class ProfiledCoordinator(CoordinatorChild):
+    """`logtx coordinator`, as a user would start it, that can be sampled."""
 
     def __init__(self, directory: Path, servers: str) -> None:
-        package = __package__ or "benchmarks"
-        self._log = directory / "coordinator.log"
+        """Nothing is started yet; logs and profiles go into `directory`."""
         self._profile = directory / "coordinator-profile.json"
-        command = [sys.executable, "-m", f"{package}.coordinator_process", str(self._profile)]
-        command += ["coordinator", "--bootstrap-servers", servers, "--listen", "127.0.0.1:0"]
-        root = Path(__file__).resolve().parent.parent
-        paths = [str(root), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        self._process = spawn(command, output=self._log, env=environment)
-
-    @property
-    def pid(self) -> int:
-        """Of its process."""
-        return self._process.pid
-
-    def await_ready(self) -> None:
-        """Wait until it serves. Raises CoordinatorFailedError."""
-        deadline_s = time.monotonic() + _START_TIMEOUT_S
-        while not says_ready(self._log):
-            if self._process.poll() is not None or time.monotonic() > deadline_s:
-                raise CoordinatorFailedError("\n".join(last_lines(self._log, 12)))
-            time.sleep(_POLL_S)
+        super().__init__(
+            "coordinator",
+            directory / "coordinator.log",
+            servers,
+            launcher=("logtx.benchmarks.coordinator_process", str(self._profile)),
+        )
 
     def start_profile(self) -> None:
         """Begin to sample."""
         self._profile.unlink(missing_ok=True)
-        self._process.send_signal(signal.SIGUSR1)
+        self.signal(signal.SIGUSR1)
 
     def stop_profile(self) -> list[ThreadProfile]:
         """What was sampled. Raises CoordinatorFailedError."""
-        self._process.send_signal(signal.SIGUSR2)
+        self.signal(signal.SIGUSR2)
         deadline_s = time.monotonic() + _PROFILE_TIMEOUT_S
         while not self._profile.exists():
             if time.monotonic() > deadline_s:
@@ -80,13 +61,8 @@ class CoordinatorProcess:
 
     def stop(self) -> None:
         """SIGTERM, a bounded wait, then SIGKILL."""
-        self._process.terminate()
-        try:
-            self._process.wait(_STOP_TIMEOUT_S)
-        finally:
-            if self._process.poll() is None:
-                self._process.kill()
-                self._process.wait()
+        self.ask_to_stop()
+        self.await_end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +70,13 @@ class Cluster:
     """What runs."""
 
     bootstrap_servers: str
-    coordinator: CoordinatorProcess
+    coordinator: ProfiledCoordinator
     pids: dict[str, int]
     """Processes by name; without the broker if it was there before."""
 
 
 @contextmanager
-def cluster(existing: str | None = None) -> Iterator[tuple[str, CoordinatorProcess]]:
+def cluster(existing: str | None = None) -> Iterator[tuple[str, ProfiledCoordinator]]:
     """The broker's address and a coordinator on it; both are stopped at the end.
 
     Args:
@@ -126,7 +102,8 @@ def started(existing: str | None = None) -> Iterator[Cluster]:
             kafka.start()
             existing, pids["broker"] = kafka.bootstrap_servers, kafka.pid
         try:
-            coordinator = CoordinatorProcess(directory, existing)
+            coordinator = ProfiledCoordinator(directory, existing)
+            coordinator.start()
             try:
                 coordinator.await_ready()
                 pids["coordinator"] = coordinator.pid

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
-from logtx.integration.cli import main
+from logtx.integration.cli.main import main
 
 from .profiling import Sampler
 
@@ -40,5 +40,7 @@ def _install(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    _install(Path(sys.argv.pop(1)))
+    profile, program = sys.argv.pop(1), sys.argv.pop(1)
+    assert program == "logtx", program
+    _install(Path(profile))
     main()

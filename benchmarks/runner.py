@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import median
 
-from .cluster import CoordinatorProcess
+from .cluster import ProfiledCoordinator
 from .model import Better, Comparison, Context, Sample, Scenario, Sides
 from .profiling import ThreadProfile
 from .stats import Spread, ratio
@@ -110,7 +110,7 @@ def steps(scenario: Scenario, rounds: int) -> int:
 def run(
     scenario: Scenario,
     context: Context,
-    coordinator: CoordinatorProcess,
+    coordinator: ProfiledCoordinator,
     *,
     rounds: int,
     profile: bool | None,
@@ -162,7 +162,7 @@ def _to_profile(result: Result, wanted: bool | None) -> Iterable[str]:
     return dict.fromkeys(line.logtx_side for line in lines if wanted or line.met is False)
 
 
-def _profile(side: str, worker: Worker, coordinator: CoordinatorProcess) -> Profile:
+def _profile(side: str, worker: Worker, coordinator: ProfiledCoordinator) -> Profile:
     coordinator.start_profile()
     sample, client = worker.profile()
     return Profile(side=side, sample=sample, client=client, coordinator=coordinator.stop_profile())

@@ -13,9 +13,10 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from logtx.integration.kafka import LocalKafka, LocalKafkaError
-from logtx.integration.kafka.jars import KAFKA_VERSION
-from logtx.journal.kafka_log import KafkaLog
+from logtx.integration.local.cluster import LocalKafka
+from logtx.integration.local.errors import LocalKafkaError
+from logtx.integration.local.jars import KAFKA_VERSION
+from logtx.journal.logs.kafka import KafkaLog
 
 from .. import document
 from ..model import Json

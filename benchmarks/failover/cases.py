@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+from logtx.integration.local.processes import CoordinatorChild
 from logtx.journal.errors import TransactionAbortedError
-from logtx.journal.log import Log
+from logtx.journal.logs.interface import Log
 from logtx.journal.reader import JOURNAL_TOPIC, journal_partition_of
 
 from .committer import PARTITIONS, Committer
-from .fleet import CoordinatorFailedError, CoordinatorProcess, Fleet
+from .fleet import CoordinatorFailedError, Fleet
 from .truth import Truth, find_truth
 
 GROUP: Final = "default"
@@ -69,7 +70,7 @@ class Bench:
                 owner = self._settled(fleet)
                 stall_ms = self._stall_ms(committer, partial(owner.signal, signal.SIGKILL))
                 outcome.stalls_ms.append(stall_ms)
-                owner.wait()
+                owner.await_end()
                 owner.start()
                 owner.await_ready()
         return outcome
@@ -82,7 +83,7 @@ class Bench:
                 owner = self._settled(fleet)
                 stall_ms = self._stall_ms(committer, partial(owner.signal, signal.SIGTERM))
                 outcome.stalls_ms.append(stall_ms)
-                owner.wait()
+                owner.await_end()
                 owner.start()
                 owner.await_ready()
         return outcome
@@ -100,7 +101,7 @@ class Bench:
                 before = fleet.await_settled(2, SETTLE_S, SETTLE_TIMEOUT_S)
                 joiner = next(m for m in fleet.members if m.address == before[0])
                 joiner.signal(signal.SIGTERM)
-                joiner.wait()
+                joiner.await_end()
                 before = fleet.await_settled(2, SETTLE_S, SETTLE_TIMEOUT_S)
                 joiner.start()
                 joiner.await_ready()
@@ -192,7 +193,7 @@ class Bench:
                 return moved
         raise CoordinatorFailedError(f"no partition moved within {SETTLE_TIMEOUT_S:g} s")
 
-    def _settled(self, fleet: Fleet) -> CoordinatorProcess:
+    def _settled(self, fleet: Fleet) -> CoordinatorChild:
         """Who owns the client's journal partition, once nothing moves any more."""
         partitions = self._log.topic_info(JOURNAL_TOPIC).partition_count
         owners = fleet.await_settled(partitions, SETTLE_S, SETTLE_TIMEOUT_S)

@@ -2,83 +2,30 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from logtx.coordinator.checkpoint import Checkpoint
-from logtx.coordinator.ready import says_ready
-from logtx.integration.kafka.child import last_lines, spawn
-from logtx.journal.log import Log
+from logtx.coordinator.protocol.checkpoint import Checkpoint
+from logtx.integration.local.ports import HOST, pick_ports
+from logtx.integration.local.processes import CoordinatorChild
+from logtx.journal.logs.interface import Log
 from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC
 
-_START_TIMEOUT_S: Final = 60.0
-_STOP_TIMEOUT_S: Final = 15.0
 _POLL_S: Final = 0.02
 
 
 class CoordinatorFailedError(Exception):
-    """A coordinator did not start, or ended by itself; with its last lines."""
+    """Coordinators did not do what a measurement needs."""
 
 
-def free_address() -> str:
-    """host:port where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return f"127.0.0.1:{listening.getsockname()[1]}"
-
-
-class CoordinatorProcess:
+def coordinator_child(servers: str, directory: Path, *options: str) -> CoordinatorChild:
     """One coordinator at an address of its own, that may be started again and again."""
-
-    def __init__(self, servers: str, directory: Path, *options: str) -> None:
-        self.address = free_address()
-        self.output = directory / f"coordinator-{self.address.rpartition(':')[2]}.log"
-        self._command = [sys.executable, "-m", "logtx", "coordinator"]
-        self._command += ["--bootstrap-servers", servers, "--listen", self.address, *options]
-        self._process: subprocess.Popen[bytes] | None = None
-        self._read_from = 0
-
-    def start(self) -> None:
-        """Start it; `await_ready` waits."""
-        self._read_from = self.output.stat().st_size if self.output.exists() else 0
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        self._process = spawn(self._command, output=self.output, env=environment)
-
-    def await_ready(self) -> None:
-        """Wait until it says that it is. Raises CoordinatorFailedError."""
-        deadline_s = time.monotonic() + _START_TIMEOUT_S
-        while not says_ready(self.output, from_byte=self._read_from):
-            if not self.is_running or time.monotonic() > deadline_s:
-                lines = last_lines(self.output, 12, from_byte=self._read_from)
-                raise CoordinatorFailedError(f"{self.address} did not start:\n" + "\n".join(lines))
-            time.sleep(_POLL_S)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it was started and has not ended."""
-        return self._process is not None and self._process.poll() is None
-
-    def signal(self, signum: signal.Signals) -> None:
-        """Send a signal."""
-        assert self._process is not None
-        self._process.send_signal(signum)
-
-    def wait(self) -> int:
-        """Its exit status. Raises subprocess.TimeoutExpired."""
-        assert self._process is not None
-        return self._process.wait(_STOP_TIMEOUT_S)
-
-    def kill(self) -> None:
-        """End it, in whatever state it is."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+    port = pick_ports(1)[0]
+    name = f"coordinator-{port}"
+    log = directory / f"{name}.log"
+    return CoordinatorChild(name, log, servers, *options, listen=f"{HOST}:{port}")
 
 
 class Fleet:
@@ -89,7 +36,7 @@ class Fleet:
         self._log = log
         self._epochs: dict[int, int] = {}
         """The newest that each journal partition was seen with."""
-        self.members = [CoordinatorProcess(servers, directory, *options) for _ in range(count)]
+        self.members = [coordinator_child(servers, directory, *options) for _ in range(count)]
 
     def __enter__(self) -> Fleet:
         """Start all of them; the first creates the topics."""
@@ -107,7 +54,7 @@ class Fleet:
         for member in self.members:
             member.kill()
 
-    def owner(self, partition: int) -> CoordinatorProcess:
+    def owner(self, partition: int) -> CoordinatorChild:
         """Who published that it owns a journal partition, among those that run."""
         checkpoint = self.published(partition)
         address = checkpoint.address if checkpoint else ""

@@ -12,7 +12,7 @@ from uuid import uuid4
 from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
 import logtx
-from logtx.journal.log import Log
+from logtx.journal.logs.interface import Log
 from logtx.journal.reader import find_fates
 
 from .committer import PARTITIONS, Committer, Told

@@ -11,9 +11,10 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from logtx.integration.kafka import LocalKafka, LocalKafkaError
-from logtx.integration.kafka.jars import KAFKA_VERSION
-from logtx.journal.kafka_log import KafkaLog
+from logtx.integration.local.cluster import LocalKafka
+from logtx.integration.local.errors import LocalKafkaError
+from logtx.integration.local.jars import KAFKA_VERSION
+from logtx.journal.logs.kafka import KafkaLog
 
 from .. import document
 from ..failover.fleet import CoordinatorFailedError
@@ -41,7 +42,7 @@ _METHOD: Final = """\
 `make bench-recovery`: a journal partition of {records} records on one broker, by {producers}
 producer ids: BEGIN with a partition, ADD_PARTITIONS, for each second transaction ADD_OFFSETS,
 PREPARE_COMMIT with two partitions, COMMITTED; {open} transactions are open at its end. It is
-loaded by `coordinator/loading.py` from its start, then behind the snapshot that a `logtx
+loaded by `coordinator/runtime/loading.py` from its start, then behind the snapshot that a `logtx
 coordinator` has taken of it; and by that coordinator as its log says, once each. The parts are
 passes of their own: reading alone, reading and decoding, all of it.
 

@@ -5,15 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from logtx.coordinator import commands as c
-from logtx.coordinator.decision import Effect, Instant, Ref, ShardConfig, TopicFacts, WriteOffsets
-from logtx.coordinator.shard import Shard
-from logtx.coordinator.tenure import Tenure
+from logtx.coordinator.core.decision import (
+    Effect,
+    Instant,
+    Ref,
+    ShardConfig,
+    TopicFacts,
+    WriteOffsets,
+)
+from logtx.coordinator.core.shard import Shard
+from logtx.coordinator.core.tenure import Tenure
+from logtx.coordinator.protocol import commands
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import LogtxError
 from logtx.journal.position import Place, Position
-from logtx.journal.record_codec import encode_entry
-from logtx.journal.records import Entry, OffsetStep, Owner
+from logtx.journal.records.codec import encode_entry
+from logtx.journal.records.types import Entry, OffsetStep, Owner
 from logtx.journal.txid import TxId
 
 PRODUCERS: Final = 100_000
@@ -39,7 +46,7 @@ class Journalist:
     def __init__(self) -> None:
         self.values: list[bytes] = []
         """Records that were appended and not taken."""
-        self.replies: dict[Ref, c.Reply] = {}
+        self.replies: dict[Ref, commands.Reply] = {}
         self._unacknowledged: list[int] = []
         self._unwritten: list[int] = []
 
@@ -50,10 +57,10 @@ class Journalist:
     def ask_end(self) -> None:
         raise AssertionError("nothing is asked whose answer could be stale")
 
-    def answer(self, ref: Ref, reply: c.Reply) -> None:
+    def answer(self, ref: Ref, reply: commands.Reply) -> None:
         self.replies[ref] = reply
 
-    def look_up(self, ref: Ref, command: c.Command, txid: TxId) -> None:
+    def look_up(self, ref: Ref, command: commands.Command, txid: TxId) -> None:
         raise AssertionError(f"only the journal knows {txid}: {command} of {ref}")
 
     def execute(self, effect: Effect) -> None:
@@ -106,7 +113,7 @@ class History:
     def values(self) -> Iterator[list[bytes]]:
         """The journal's records, some at a time, up to its last."""
         for number in range(self._producers):
-            self._ask(c.Connect(producer_id=f"worker-{number}", nonce=_nonce(number)))
+            self._ask(commands.Connect(producer_id=f"worker-{number}", nonce=_nonce(number)))
             yield self._take()
         number = 0
         while self.tenure.shard.next_offset < self._records - 2 * OPEN:
@@ -122,7 +129,7 @@ class History:
         taken, self._shell.values = self._shell.values, []
         return taken
 
-    def _ask(self, command: c.Command) -> c.Reply:
+    def _ask(self, command: commands.Command) -> commands.Reply:
         self.tenure.submit(command, None, NOW)
         self._shell.settle()
         return self._shell.replies.pop(None)
@@ -130,12 +137,12 @@ class History:
     def _transaction(self, number: int, *, commit: bool) -> None:
         """BEGIN, one more partition, for each second one input offsets, and the decision."""
         producer = number % self._producers
-        session = c.Session(f"worker-{producer}", 0, _nonce(producer))
+        session = commands.SessionId(f"worker-{producer}", 0, _nonce(producer))
         request = number // self._producers + 1
         first = (TOPIC, number % TOPIC_PARTITIONS)
         second = (TOPIC, (number + 7) % TOPIC_PARTITIONS)
         begun = self._ask(
-            c.Begin(
+            commands.Begin(
                 session=session,
                 request_id=request,
                 answered_below=request,
@@ -143,16 +150,20 @@ class History:
                 partitions=(first,),
             )
         )
-        assert isinstance(begun, c.Began), begun
-        self._ask(c.AddPartitions(txid=begun.txid, partitions=(second,), session=session))
+        assert isinstance(begun, commands.Began), begun
+        self._ask(commands.AddPartitions(txid=begun.txid, partitions=(second,), session=session))
         if not commit:
             return
         if number % 2:
             self._ask(self._offsets(number, begun.txid, session))
         writes = {p: (BranchRange(0, number * 10, number * 10 + 9, 10),) for p in (first, second)}
-        self._ask(c.End(session=session, txid=begun.txid, action=c.Action.COMMIT, writes=writes))
+        self._ask(
+            commands.End(
+                session=session, txid=begun.txid, action=commands.Action.COMMIT, writes=writes
+            )
+        )
 
-    def _offsets(self, number: int, txid: TxId, session: c.Session) -> c.AddOffsets:
+    def _offsets(self, number: int, txid: TxId, session: commands.SessionId) -> commands.AddOffsets:
         group, partition = f"group-{number % CONSUMER_GROUPS}", number % TOPIC_PARTITIONS
         place = self._steps.get((group, partition))
         to = (place or 0) + 10
@@ -160,4 +171,4 @@ class History:
         position = Position(o1=to, o2=to, met={(0, INCARNATION): txid.offset})
         start = None if place is None else Place(place)
         step = OffsetStep("flights", partition, start, position)
-        return c.AddOffsets(session=session, txid=txid, group=group, steps=(step,))
+        return commands.AddOffsets(session=session, txid=txid, group=group, steps=(step,))

@@ -11,22 +11,22 @@ from typing import Final
 
 from confluent_kafka import KafkaError, Message
 
-from logtx.coordinator.appender import APPENDER_CONFIG
-from logtx.coordinator.decision import ShardConfig
-from logtx.coordinator.loading import load
-from logtx.coordinator.own_topics import JOURNAL_SETTINGS
-from logtx.coordinator.replica import Replica
-from logtx.coordinator.snapshot import SnapshotTaker
-from logtx.journal.log import Log
+from logtx.coordinator.core.decision import ShardConfig
+from logtx.coordinator.core.replica import Replica
+from logtx.coordinator.core.snapshot import SnapshotTaker
+from logtx.coordinator.runtime.appender import APPENDER_CONFIG
+from logtx.coordinator.runtime.internal_topics import JOURNAL_SETTINGS
+from logtx.coordinator.runtime.loading import load
+from logtx.journal.logs.interface import Log
 from logtx.journal.reader import (
     COORDINATORS_GROUP,
     JOURNAL_TOPIC,
     read_entries,
     read_records,
 )
-from logtx.journal.record_codec import encode_entry
+from logtx.journal.records.codec import encode_entry
 
-from ..failover.fleet import CoordinatorFailedError, CoordinatorProcess
+from ..failover.fleet import CoordinatorFailedError, coordinator_child
 from .history import TOPIC, TOPIC_PARTITIONS
 
 TIMEOUT_S: Final = 300.0
@@ -139,8 +139,8 @@ class Bench:
 
     def _process_s(self) -> float:
         """Seconds that a coordinator's log states, which is killed when it has a snapshot."""
-        coordinator = CoordinatorProcess(self._log.bootstrap_servers, self._directory)
-        before = coordinator.output.stat().st_size if coordinator.output.exists() else 0
+        coordinator = coordinator_child(self._log.bootstrap_servers, self._directory)
+        before = coordinator.log.stat().st_size if coordinator.log.exists() else 0
         coordinator.start()
         try:
             coordinator.await_ready()
@@ -151,7 +151,7 @@ class Bench:
                 time.sleep(_POLL_S)
         finally:
             coordinator.kill()
-        found = _LOADED.search(coordinator.output.read_text()[before:])
+        found = _LOADED.search(coordinator.log.read_text()[before:])
         if found is None:
             raise CoordinatorFailedError("the coordinator did not say how long it loaded")
         return int(found[1]) / 1000

@@ -13,8 +13,8 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from logtx.integration.kafka import LocalKafkaError
-from logtx.integration.kafka.jars import KAFKA_VERSION
+from logtx.integration.local.errors import LocalKafkaError
+from logtx.integration.local.jars import KAFKA_VERSION
 from logtx.journal.errors import LogtxError
 
 from .. import document

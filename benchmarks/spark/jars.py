@@ -1,9 +1,9 @@
-"""The jars of Spark's own Kafka connector, for reading in volume: locked and checked as Kafka's.
+"""The jars of Spark's own Kafka connector, which logtx is measured beside: locked and checked.
 
 Only what PySpark does not bring along. `connector_jars` gives them, to be named when the session
-is made; a session without them reads through Python.
+is made.
 
-    python -m logtx.integration.spark.jars --lock   resolve anew and rewrite the lock
+    python -m logtx.benchmarks.spark.jars --lock   resolve anew and rewrite the lock
 """
 
 from __future__ import annotations
@@ -12,39 +12,24 @@ import argparse
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from ..kafka.errors import LocalKafkaError
-from ..kafka.jars import Wanted, ensure_jars, write_lock
-from .errors import PySparkMissingError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from logtx.integration.local.errors import LocalKafkaError
+from logtx.integration.local.jars import Wanted, ensure_jars, write_lock
+from logtx.integration.spark.errors import PySparkMissingError
 
 SPARK_VERSION: Final = "4.0.0"
 """The newest of which Maven Central has the connector and its token provider both."""
 LOCK_PATH: Final = Path(__file__).with_name("jars.lock")
-_PROVIDER: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 
 
 def connector_jars() -> list[str]:
     """Paths of the connector's jars, downloaded at the first call and verified at each.
 
-        SparkSession.builder.config("spark.jars", ",".join(logtx.spark.connector_jars()))
-
     Raises:
         LocalKafkaError: they can't be had, in one sentence.
     """
     return [str(path) for path in ensure_jars(lock=LOCK_PATH)]
-
-
-def has_connector(spark: SparkSession) -> bool:
-    """Whether a session was made with the connector's jars."""
-    jvm = spark._jvm
-    if jvm is None:  # Spark Connect
-        return False
-    loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
-    return loader.getResource(_PROVIDER.replace(".", "/") + ".class") is not None
 
 
 def _pyspark_jars() -> set[str]:
@@ -58,7 +43,7 @@ def _pyspark_jars() -> set[str]:
 
 def main() -> int:
     """Command line: download and verify, or `--lock`; 1 and a sentence on stderr on failure."""
-    parser = argparse.ArgumentParser(prog="python -m logtx.integration.spark.jars")
+    parser = argparse.ArgumentParser(prog="python -m logtx.benchmarks.spark.jars")
     parser.add_argument("--lock", action="store_true", help="resolve anew and rewrite jars.lock")
     try:
         if parser.parse_args().lock:

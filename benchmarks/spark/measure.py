@@ -11,8 +11,8 @@ from statistics import median
 from typing import Any, Final
 
 import logtx
-from logtx.integration.kafka.topics import create_topic
-from logtx.journal.kafka_log import KafkaLog
+from logtx.integration.local.topics import create_topic
+from logtx.journal.logs.kafka import KafkaLog
 
 from ..stats import Spread, ratio
 from .session import PeakMemory
@@ -95,7 +95,7 @@ class Bench:
         create_topic(self._servers, name, partitions=PARTITIONS)
         return name
 
-    # ---- sinks -----------------------------------------------------------------------------
+    # ---- sinks ----------------------------------------------------------------------------------
 
     def sink(self, records: int, rounds: int) -> Compared:
         """A batch into a new topic, by Spark's own sink and by ours."""
@@ -168,7 +168,7 @@ class Bench:
         # The first ones start Python's processes.
         return float(median(found[BATCHES // 3 : BATCHES]))
 
-    # ---- sources ---------------------------------------------------------------------------
+    # ---- sources --------------------------------------------------------------------------------
 
     def committed_log(self, records: int) -> str:
         """A new topic of so many records in committed transactions."""
@@ -201,19 +201,17 @@ class Bench:
         plain = {**self._kafka, "subscribe": topic}
         readers: dict[str, Callable[[], Any]] = {
             "kafka": lambda: self._spark.read.format("kafka").options(**plain).load(),
-            "volume": lambda: logtx.spark.read(
-                self._spark, subscribe=topic, bootstrap_servers=self._servers
-            ),
             "bare": lambda: (
                 self._spark.read.format("bare").options(servers=self._servers, topic=topic).load()
             ),
-            "logtx": lambda: self._spark.read.format("logtx").options(**plain).load(),
+            "logtx": lambda: logtx.spark.read(
+                self._spark, subscribe=topic, bootstrap_servers=self._servers
+            ),
         }
-        for side in ("volume", "logtx"):  # and with that it is warm
-            self._tell(f"source, {side}, counted")
-            count = readers[side]().count()
-            if count != records:
-                raise NotMeasuredError(f"{side} read {count:,} of {records:,} records")
+        self._tell("source, logtx, counted")  # and with that it is warm
+        count = readers["logtx"]().count()
+        if count != records:
+            raise NotMeasuredError(f"logtx read {count:,} of {records:,} records")
         rates: dict[str, list[float]] = {side: [] for side in readers}
         for _ in range(rounds):
             for side, read in readers.items():
@@ -224,7 +222,6 @@ class Bench:
         self._log.delete_topic(topic)
         pairs = (
             ("batch source, beside the plain JVM connector", "kafka", "logtx", 0.6),
-            ("batch source in volume, beside the plain JVM connector", "kafka", "volume", 0.6),
             ("pure-Python source, beside a bare Python source", "bare", "logtx", 0.8),
         )
         return [

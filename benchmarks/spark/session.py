@@ -12,10 +12,10 @@ from typing import Any, Final, Self
 
 import psutil
 
-import logtx
 from logtx.integration.spark.session import close_keeper, start_session
 
 from .bare import Bare
+from .jars import connector_jars
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 MASTER: Final = "local[2]"
@@ -33,7 +33,7 @@ def session_at(directory: Path) -> Iterator[Any]:
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.jars": ",".join(logtx.spark.connector_jars()),
+        "spark.jars": ",".join(connector_jars()),
         "spark.local.dir": str(directory / "local"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.shuffle.partitions": "4",

@@ -14,10 +14,10 @@ from typing import Any, Final, cast
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 
-from logtx.consumer.buffer import PartitionBuffer
-from logtx.consumer.pending import PendingTransactionMap, Record
+from logtx.consumer.core.buffer import PartitionBuffer
+from logtx.consumer.core.pending import PendingTransactionMap, Record
 from logtx.consumer.reading import malformed_event
-from logtx.consumer.spill import RocksSpillStore
+from logtx.consumer.spill.store import RocksSpillStore
 from logtx.journal.collector import collector_paused
 from logtx.journal.control import (
     TXCTL_HEADER,
