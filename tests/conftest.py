@@ -15,11 +15,11 @@ from typing import Final
 import pytest
 from confluent_kafka import Producer
 
-from logtx.integration.kafka import QUICK_TO_START, LocalKafka
+from logtx.integration.local.cluster import QUICK_TO_START, LocalKafka
 from logtx.integration.testing import Cluster
-from logtx.journal.kafka_log import KafkaLog
-from logtx.journal.log import Log
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.interface import Log
+from logtx.journal.logs.kafka import KafkaLog
+from logtx.journal.logs.memory.log import MemoryLog
 
 MakeTopic = Callable[..., str]
 Append = Callable[..., list[int]]
@@ -28,19 +28,19 @@ LONGEST: Final = (
     "chaos/test_run.py",
     "simulation/test_simulation.py",
     "simulation/test_mutations.py",
-    "integration/test_demo_runs.py",
+    "integration/demo/test_runs.py",
     "benchmarks/test_scenarios.py",
     "test_groups_kafka.py",
-    "integration/test_demo_faults.py",
+    "integration/demo/test_faults.py",
     "chaos/test_mutations.py",
     "integration/spark/test_faults.py",
     "integration/spark/test_sink.py",
     "integration/spark/test_source.py",
-    "integration/test_demo_spark.py",
+    "integration/demo/test_spark.py",
     "search/test_search.py",
     "test_failover_kafka.py",
-    "integration/test_cluster.py",
-    "integration/test_cli_up.py",
+    "integration/local/test_cluster.py",
+    "integration/cli/test_up.py",
 )
 """Files that take longest: begun last, one of them alone would keep everybody waiting."""
 

@@ -12,7 +12,7 @@ from confluent_kafka import Message, TopicPartition
 import logtx
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
-from logtx.journal.log import Log
+from logtx.journal.logs.interface import Log
 
 MakeTopic = Callable[..., str]
 TIMEOUT_S = 20.0
@@ -307,7 +307,7 @@ def test_serializable_stops_and_moves_within_transactions(
     unique: Callable[[str], str],
     transport: str,
 ) -> None:
-    """TRAPS 18, 23, 24: killed within a transaction, then a second member comes."""
+    """Traps 18, 23, 24: killed within a transaction, then a second member comes."""
     topic, group, wanted = make_topic(partitions=3), unique("group"), []
     for number in range(6):
         with producer.begin_transaction() as transaction:

@@ -11,15 +11,17 @@ import pytest
 
 import logtx
 from logtx.benchmarks.failover.committer import PARTITIONS, Committer
-from logtx.benchmarks.failover.fleet import CoordinatorProcess, Fleet
+from logtx.benchmarks.failover.fleet import Fleet
 from logtx.benchmarks.failover.truth import find_truth
-from logtx.coordinator.client import CoordinatorQueries, State
-from logtx.integration.kafka import QUICK_TO_START, LocalKafka
+from logtx.coordinator.client.queries import CoordinatorQueries
+from logtx.integration.local.cluster import QUICK_TO_START, LocalKafka
+from logtx.integration.local.processes import CoordinatorChild
 from logtx.journal.errors import TransactionAbortedError, UnknownOutcomeError
-from logtx.journal.fate import EpochFilter
-from logtx.journal.kafka_log import KafkaLog
+from logtx.journal.logs.kafka import KafkaLog
 from logtx.journal.reader import JOURNAL_TOPIC, find_fates, journal_partition_of, read_entries
-from logtx.journal.records import Begin
+from logtx.journal.records.fate import EpochFilter
+from logtx.journal.records.types import Begin
+from logtx.journal.state import State
 
 pytestmark = pytest.mark.kafka
 TIMEOUT_S: Final = 30.0
@@ -56,7 +58,7 @@ def settled(log: KafkaLog, fleet: Fleet) -> dict[int, str]:
     return fleet.await_settled(count, quiet_s=0.7, timeout_s=TIMEOUT_S)
 
 
-def owner(log: KafkaLog, fleet: Fleet) -> CoordinatorProcess:
+def owner(log: KafkaLog, fleet: Fleet) -> CoordinatorChild:
     """Who owns the journal partition of the default transaction group."""
     owners = settled(log, fleet)
     address = owners[journal_partition_of("default", len(owners))]
@@ -95,7 +97,7 @@ def test_kill_of_the_owner_while_clients_commit(
     with Committer(servers, topic, in_flight=in_flight) as committer:
         assert committer.await_told(20, TIMEOUT_S)
         killed.signal(signal.SIGKILL)
-        killed.wait()
+        killed.await_end()
         assert committer.await_told(100, TIMEOUT_S), "clients follow by themselves"
     killed.start()
     killed.await_ready()
@@ -124,7 +126,7 @@ def test_open_transactions_live_on_through_the_new_owner(
         for outcome in outcomes:
             assert queries.outcome(outcome.txid).state in {State.COMMITTING, State.COMMITTED}
         queries.close()
-    killed.wait()
+    killed.await_end()
     killed.start()
     killed.await_ready()
 
@@ -159,7 +161,7 @@ def test_planned_moves_abort_nothing_and_keep_the_balance(
         transaction.produce(elsewhere, b"held", partition=0)
         assert transaction.txid
         leaving.signal(signal.SIGTERM)
-        assert leaving.wait() == 0
+        assert leaving.await_end()
         assert committer.await_told(50, TIMEOUT_S)
         leaving.start()
         leaving.await_ready()
@@ -190,7 +192,7 @@ def test_commits_of_unknown_outcome_are_resolved_as_decided(
         errors = [future.exception(TIMEOUT_S) for future in futures]
         assert all(error is None or isinstance(error, UnknownOutcomeError) for error in errors)
         for member in fleet.members:
-            member.wait()
+            member.await_end()
             member.start()
         for member in fleet.members:
             member.await_ready()

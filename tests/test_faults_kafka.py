@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -16,13 +15,15 @@ import pytest
 from confluent_kafka import TopicPartition
 
 import logtx
-from logtx.coordinator.client import CoordinatorQueries, State
+from logtx.coordinator.client.queries import CoordinatorQueries
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
-from logtx.integration.kafka import LocalKafka
-from logtx.journal.kafka_log import KafkaLog
+from logtx.integration.local.cluster import LocalKafka
+from logtx.integration.local.processes import CoordinatorChild
+from logtx.journal.logs.kafka import KafkaLog
 from logtx.journal.reader import read_entries
-from logtx.journal.records import Aborted, Committed
+from logtx.journal.records.types import Aborted, Committed
+from logtx.journal.state import State
 
 pytestmark = pytest.mark.kafka
 TIMEOUT_S = 30.0
@@ -126,27 +127,24 @@ def test_a_deleted_topic_ends_the_transactions_open_on_it(
     assert read(servers, topic, 1) == [b"kept"]
 
 
-def start_coordinator(servers: str) -> subprocess.Popen[str]:
+def start_coordinator(servers: str, log: Path) -> CoordinatorChild:
     """A coordinator process that serves."""
-    command = [sys.executable, "-m", "logtx", "coordinator", "--bootstrap-servers", servers]
-    process = subprocess.Popen(
-        [*command, "--listen", "127.0.0.1:0"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line.startswith("coordinator ready on "), line
-    return process
+    child = CoordinatorChild("coordinator", log, servers)
+    child.start()
+    child.await_ready()
+    return child
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
 def test_open_transactions_outlive_the_coordinator_process(
-    logtx_kafka: LocalKafka, topic: str, unique: Callable[[str], str], signum: signal.Signals
+    logtx_kafka: LocalKafka,
+    topic: str,
+    unique: Callable[[str], str],
+    signum: signal.Signals,
+    tmp_path: Path,
 ) -> None:
-    servers = logtx_kafka.bootstrap_servers
-    first = start_coordinator(servers)
+    servers, path = logtx_kafka.bootstrap_servers, tmp_path / "coordinator.log"
+    first = start_coordinator(servers, path)
     second = None
     try:
         with logtx.Producer(
@@ -156,11 +154,10 @@ def test_open_transactions_outlive_the_coordinator_process(
             for number, txn in enumerate(txns):
                 txn.produce(topic, str(number), partition=0)
                 assert txn.txid
-            first.send_signal(signum)
-            status = first.wait(TIMEOUT_S)
-            assert status == (0 if signum == signal.SIGTERM else -signum)
+            first.signal(signum)
+            assert first.await_end(TIMEOUT_S) == (signum == signal.SIGTERM)
             futures = [txn.commit_async() for txn in txns]
-            second = start_coordinator(servers)
+            second = start_coordinator(servers, path)
             for future in futures:
                 assert future.result(TIMEOUT_S).state.commits
         assert sorted(read(servers, topic, 5)) == [str(n).encode() for n in range(5)]
@@ -168,9 +165,6 @@ def test_open_transactions_outlive_the_coordinator_process(
         for process in (first, second):
             if process is not None:
                 process.kill()
-                process.wait()
-                assert process.stdout is not None
-                process.stdout.close()
 
 
 PRODUCER = """

@@ -1,5 +1,5 @@
 """Consumer groups on a real broker, with each way to rebalance: members join, leave, die, and stand
-still, in the middle of transactions. TRAPS 18, 24 and 29.
+still, in the middle of transactions. Traps 18, 24 and 29.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
 from logtx.consumer.consumer import Consumer
-from logtx.integration.kafka.child import spawn
+from logtx.integration.local.processes import spawn
 from logtx.integration.testing import Cluster
-from logtx.journal.position import METADATA_MAX_CHARS, Position
+from logtx.journal.position import POSITION_MAX_CHARS, Position
 from logtx.journal.state import State
 
 from .consumer.logs import Transactions, nothing_more, read
@@ -341,7 +341,7 @@ def test_a_position_as_long_as_kafka_takes(
     met = {(n, 2**48 - 1 - n): 2**62 + n for n in range(500)}
     crowded = Position(o1=0, o2=position.o2, o3=position.o3, met={**met, **position.met})
     text = crowded.to_metadata()
-    assert METADATA_MAX_CHARS - 40 < len(text) <= METADATA_MAX_CHARS
+    assert POSITION_MAX_CHARS - 40 < len(text) <= POSITION_MAX_CHARS
     at = TopicPartition(topic, 0, crowded.o1, text)
     consumer.commit(offsets=[at], asynchronous=False)
     consumer.close()

@@ -129,7 +129,7 @@ def test_a_transaction_older_than_its_timeout_is_looked_up_and_holds_nothing_for
 ) -> None:
     topic, stray = cluster.topic(), cluster.topic()
     hanging = cluster.open_transaction(topic, [b"never"], timeout=1)
-    # TRAPS 19: written, and never registered; no marker will come here.
+    # trap 19: written, and never registered; no marker will come here.
     cluster.late_record(hanging.txid, stray)
     consumer = cluster.consumer(
         enable_auto_commit=False, pending_lookup_age_ms=300, auto_offset_reset="earliest"

@@ -1,4 +1,4 @@
-"""Transaction keys, from `logtx.Producer` to the consumer (seed 004)."""
+"""Transaction keys, from `logtx.Producer` to the consumer (Transaction keys)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import logtx
-from logtx.coordinator.admin_client import AdminQueries
-from logtx.coordinator.client import State
+from logtx.coordinator.client.admin import AdminQueries
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.journal.errors import (
@@ -22,8 +21,9 @@ from logtx.journal.errors import (
     UnknownKeyError,
 )
 from logtx.journal.keys import TransactionKey
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import journal_partition_of
+from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
 from .coordinator.clusters import Node, cluster_of
@@ -244,7 +244,7 @@ def test_a_deleted_key_starts_above_its_zombies(
     newcomer = producers()
     with newcomer.begin_transaction() as txn:
         txn.produce("out", b"new")
-    assert admin.get_key(NAME).epoch == 3, "and not 0 (TRAPS 32)"
+    assert admin.get_key(NAME).epoch == 3, "and not 0 (trap 32)"
 
 
 @pytest.mark.usefixtures("coordinator")

@@ -12,7 +12,7 @@ from logtx.benchmarks.failover.committer import PARTITIONS, Committer, Told, lon
 from logtx.benchmarks.failover.truth import find_truth
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.txid import TxId
 
 

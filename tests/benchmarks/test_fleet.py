@@ -10,7 +10,7 @@ from logtx.benchmarks.scenarios import fleet
 from logtx.benchmarks.scenarios.fleet import PARTITIONS, TOPICS, ConnectedCrew, Counted, Crew
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 
 SECONDS = 0.2
 

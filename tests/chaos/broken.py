@@ -19,18 +19,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from logtx.consumer.buffer import PartitionBuffer
-from logtx.consumer.entries import EntryState
-from logtx.consumer.whole import Buffers, Whole, WholeOrder
-from logtx.coordinator.client import CoordinatorClient
-from logtx.coordinator.commands import End
-from logtx.coordinator.decision import Effect, Instant
-from logtx.coordinator.shard import Shard
-from logtx.coordinator.shell import LogShell
-from logtx.integration.chaos.options import SECONDS_MIN, ChaosOptions
+from logtx.chaos.options import SECONDS_MIN, ChaosOptions
+from logtx.consumer.core.buffer import PartitionBuffer
+from logtx.consumer.core.entries import EntryState
+from logtx.consumer.core.serial_order import Buffers, SerialOrder, Whole
+from logtx.coordinator.client.session import CoordinatorClient
+from logtx.coordinator.core.decision import Effect, Instant
+from logtx.coordinator.core.shard import Shard
+from logtx.coordinator.protocol.commands import End
+from logtx.coordinator.runtime.serving import Serving
 from logtx.journal.errors import TransactionAbortedError
 from logtx.journal.position import Position
-from logtx.producer.tally import BranchTally
+from logtx.producer.core.tally import BranchTally
 from logtx.tests.simulation import mutations
 
 MODULE: Final = "logtx.tests.chaos.broken"
@@ -65,7 +65,7 @@ def ignores_aborts(patch: mutations.Patch) -> None:
 def does_not_wait(patch: mutations.Patch) -> None:
     """The consumer delivers records of open transactions."""
     from logtx.consumer import reading
-    from logtx.consumer.uncommitted import UncommittedBuffer
+    from logtx.consumer.core.uncommitted import UncommittedBuffer
 
     patch(reading, "PartitionBuffer", UncommittedBuffer)
 
@@ -114,10 +114,10 @@ def offsets_forgotten(patch: mutations.Patch) -> None:
 def told_too_early(patch: mutations.Patch) -> None:
     """The coordinator answers at once, and writes its journal behind."""
     mutations.reply_before_acknowledgement(patch)
-    append = LogShell.append
+    append = Serving.append
     behind: deque[Callable[[], None]] = deque()
 
-    def mutant(self: LogShell, predicted: int, value: bytes) -> None:
+    def mutant(self: Serving, predicted: int, value: bytes) -> None:
         behind.append(partial(append, self, predicted, value))
         asyncio.get_running_loop().call_later(BEHIND_S, catch_up)
 
@@ -125,7 +125,7 @@ def told_too_early(patch: mutations.Patch) -> None:
         # In order, which two timers of the same instant would not keep.
         behind.popleft()()
 
-    patch(LogShell, "append", mutant)
+    patch(Serving, "append", mutant)
 
 
 def markers_not_redone(patch: mutations.Patch) -> None:
@@ -150,7 +150,7 @@ def unknown_is_aborted(patch: mutations.Patch) -> None:
                 asked = [
                     number
                     for number, request in self._requests.items()
-                    if request.sent and isinstance(request.make(number, number), End)
+                    if request.sent and isinstance(request.command, End)
                 ]
             for number in asked:
                 self._answered(number, TransactionAbortedError("the stream ended"))
@@ -160,9 +160,9 @@ def unknown_is_aborted(patch: mutations.Patch) -> None:
 
 def order_of_markers(patch: mutations.Patch) -> None:
     """A serializable reader goes on with what it has all markers of, whatever comes before."""
-    take = WholeOrder.take
+    take = SerialOrder.take
 
-    def mutant(self: WholeOrder, buffers: Buffers) -> Whole | None:
+    def mutant(self: SerialOrder, buffers: Buffers) -> Whole | None:
         for decision in self._decisions:
             raw = decision.txid.to_bytes()
             ended = {key: buffers[key].ended(raw) for key in decision.partitions if key in buffers}
@@ -177,7 +177,7 @@ def order_of_markers(patch: mutations.Patch) -> None:
                 return Whole(decision, ready)
         return take(self, buffers)
 
-    patch(WholeOrder, "take", mutant)
+    patch(SerialOrder, "take", mutant)
 
 
 BROKEN: Final[Mapping[str, Broken]] = {
@@ -208,7 +208,7 @@ def main() -> None:
     """Run a process of a broken build, or a whole run with it."""
     name, rest = sys.argv[1], sys.argv[2:]
     if not rest:
-        from logtx.integration.chaos import run_chaos
+        from logtx.chaos.run import run_chaos
 
         sys.exit(run_chaos(options_of(name, None)))
     BROKEN[name].apply(_patch)

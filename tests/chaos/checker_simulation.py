@@ -56,7 +56,7 @@ class Simulation:
             self._step()
         self._finish()
 
-    # ---- one thing at a time ---------------------------------------------------------------
+    # ---- one thing at a time --------------------------------------------------------------------
 
     def _step(self) -> None:
         steps = (
@@ -129,7 +129,7 @@ class Simulation:
     def _own(self) -> None:
         self.world.own(self.random.randrange(JOURNALS))
 
-    # ---- readers ---------------------------------------------------------------------------
+    # ---- readers --------------------------------------------------------------------------------
 
     def _read(self) -> None:
         reader = self.random.choice(self.readers)
@@ -148,7 +148,7 @@ class Simulation:
         reader.places = defaultdict(int, reader.committed)
         self.world.assign(reader.process, isolation=reader.isolation)
 
-    # ---- a worker --------------------------------------------------------------------------
+    # ---- a worker -------------------------------------------------------------------------------
 
     def _process(self) -> None:
         world, number = self.world, self.random.randrange(PARTITIONS)
@@ -173,7 +173,7 @@ class Simulation:
     def _place_behind(self, partition: Partition, offset: int) -> tuple[int, int]:
         return self.world.places[partition][offset]
 
-    # ---- the end ---------------------------------------------------------------------------
+    # ---- the end --------------------------------------------------------------------------------
 
     def _finish(self) -> None:
         for lane, waiting in list(self.lanes.items()):

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from logtx.integration.chaos.checker import Verdict, store
-from logtx.integration.chaos.checker.assemble import RunSettings, assemble
-from logtx.integration.chaos.checker.history import History
-from logtx.integration.chaos.checker.judge import judge
+from logtx.chaos.checker import Verdict, store
+from logtx.chaos.checker.assemble import RunSettings, assemble
+from logtx.chaos.checker.core.history import History
+from logtx.chaos.checker.judge import judge
 from logtx.journal.control import BranchRange, Marker, encode_marker
 from logtx.journal.position import Place, Position
-from logtx.journal.record_codec import encode_entry
-from logtx.journal.records import (
+from logtx.journal.records.codec import encode_entry
+from logtx.journal.records.types import (
     Aborted,
     AbortReason,
     AddOffsets,
@@ -192,7 +192,7 @@ class World:
         self._operations = 0
         self._values = 0
 
-    # ---- history ---------------------------------------------------------------------------
+    # ---- history --------------------------------------------------------------------------------
 
     def say(self, process: str, event: str, **fields: Any) -> dict[str, Any]:
         """An event of a process."""
@@ -223,7 +223,7 @@ class World:
         topic, number = partition
         self.say(process, "acked", topic=topic, partition=number, offset=offset, v=value)
 
-    # ---- logs ------------------------------------------------------------------------------
+    # ---- logs -----------------------------------------------------------------------------------
 
     def record(
         self,
@@ -274,7 +274,7 @@ class World:
         assert op
         return offset
 
-    # ---- journal ---------------------------------------------------------------------------
+    # ---- journal --------------------------------------------------------------------------------
 
     def journal_append(
         self, number: int, record: JournalRecord, *, epoch: int | None = None, shift: int = 0
@@ -332,7 +332,7 @@ class World:
         offset = self.journal_append(journal, record)
         return Txn(self, process, name, TxId(journal, INCARNATION, offset), journal)
 
-    # ---- readers ---------------------------------------------------------------------------
+    # ---- readers --------------------------------------------------------------------------------
 
     def given(self, partition: Partition, isolation: str = "read_committed") -> list[int]:
         """Offsets that a reader is to be given now, in order; none below the log's start."""
@@ -387,7 +387,7 @@ class World:
         self.read("final-0.0")
         return self
 
-    # ---- the checker -----------------------------------------------------------------------
+    # ---- the checker ----------------------------------------------------------------------------
 
     def history(self) -> History:
         """Indexed as from files."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from logtx.integration.chaos.checker import MEANINGS, Verdict
+from logtx.chaos.checker import MEANINGS, Verdict
 
 from .checker_world import IN, OUT, Txn, World
 
@@ -38,7 +38,7 @@ def two_partitions(world: World, process: str = "producer-0.0") -> Txn:
     return txn
 
 
-# ---- reads -----------------------------------------------------------------------------------
+# ---- reads --------------------------------------------------------------------------------------
 
 
 def test_g1a_of_an_acknowledged_abort() -> None:
@@ -163,7 +163,7 @@ def test_zombie_write_of_a_worker_whose_input_was_claimed() -> None:
     assert "CLAIM of chaos[0]" in shown(only(world.finals(), "zombie-write"), "zombie-write")
 
 
-# ---- writes ----------------------------------------------------------------------------------
+# ---- writes -------------------------------------------------------------------------------------
 
 
 def test_lost_write_that_the_last_reader_passed_over() -> None:
@@ -264,7 +264,7 @@ def test_duplicate_of_an_uncommitted_reader() -> None:
     only(world.finals(), "duplicate")
 
 
-# ---- whole transactions ----------------------------------------------------------------------
+# ---- whole transactions -------------------------------------------------------------------------
 
 
 def test_torn_transaction_of_which_one_partition_is_missing() -> None:
@@ -364,7 +364,7 @@ def test_torn_transaction_of_a_serializable_reader() -> None:
     assert "in the midst of" in shown(verdict, "torn-transaction")
 
 
-# ---- cycles ----------------------------------------------------------------------------------
+# ---- cycles -------------------------------------------------------------------------------------
 
 
 def crossed(world: World, journals: tuple[int, int] = (0, 0)) -> None:
@@ -437,7 +437,7 @@ def test_g1c_of_two_workers_that_read_each_other() -> None:
     only(world.finals(), "g1c")
 
 
-# ---- offsets and polls -----------------------------------------------------------------------
+# ---- offsets and polls --------------------------------------------------------------------------
 
 
 def test_inconsistent_offsets_of_two_readers() -> None:
@@ -597,7 +597,7 @@ def test_order_differs_from_the_journal_over_partitions() -> None:
     assert "decided earlier" in found
 
 
-# ---- outcomes --------------------------------------------------------------------------------
+# ---- outcomes -----------------------------------------------------------------------------------
 
 
 def test_committed_but_aborted_by_the_journal() -> None:
@@ -647,7 +647,7 @@ def test_committed_though_nobody_asked() -> None:
     assert "nobody asked" in shown(verdict, "aborted-but-committed")
 
 
-# ---- inputs ----------------------------------------------------------------------------------
+# ---- inputs -------------------------------------------------------------------------------------
 
 
 def process(world: World, *inputs: int) -> None:
@@ -713,7 +713,7 @@ def test_iov_overlap_of_claims() -> None:
     only(world.finals(), "iov-overlap")
 
 
-# ---- journal and markers ---------------------------------------------------------------------
+# ---- journal and markers ------------------------------------------------------------------------
 
 
 def test_marker_mismatch_with_the_decision() -> None:
@@ -810,7 +810,7 @@ def test_watermark_of_a_marker_written_again() -> None:
     assert "chaos[0]@3" in shown(verdict, "watermark")
 
 
-# ---- Kafka's system --------------------------------------------------------------------------
+# ---- Kafka's system -----------------------------------------------------------------------------
 
 
 def test_kafka_has_no_journal_and_the_same_anomalies() -> None:

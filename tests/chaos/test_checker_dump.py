@@ -14,8 +14,8 @@ from confluent_kafka import Message, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import logtx
-from logtx.integration.chaos.checker import DumpError, check, dump, store
-from logtx.integration.chaos.recorder import Recorder
+from logtx.chaos.checker import DumpError, check, dump, store
+from logtx.chaos.recorder import Recorder
 from logtx.integration.testing import Cluster
 
 pytestmark = pytest.mark.kafka

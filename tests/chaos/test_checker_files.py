@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from logtx.integration.chaos.checker import BrokenHistoryError, BrokenLogError, check, store
-from logtx.integration.chaos.checker.avro import Kind, read_entry
-from logtx.integration.chaos.checker.facts import parse_txid
-from logtx.integration.chaos.checker.wire import Control, Range, read_control, read_txid
-from logtx.journal import record_codec
+from logtx.chaos.checker import BrokenHistoryError, BrokenLogError, check, store
+from logtx.chaos.checker.core.avro import Kind, read_entry
+from logtx.chaos.checker.core.facts import parse_txid
+from logtx.chaos.checker.core.wire import Control, Range, read_control, read_txid
 from logtx.journal.control import BranchRange, DataControl, Marker, encode_data_control
 from logtx.journal.control import encode_marker as encode
+from logtx.journal.records import codec as record_codec
 from logtx.journal.txid import TxId
 
 from .checker_world import IN, World
@@ -93,7 +93,7 @@ def test_of_many_of_one_kind_some_are_kept_and_all_are_counted() -> None:
     assert len(verdict.anomalies) == 20
 
 
-# ---- history ---------------------------------------------------------------------------------
+# ---- history ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cut", [1, 20, 2])
@@ -172,7 +172,7 @@ def test_a_directory_of_no_run(tmp_path: Path, world: World, missing: str) -> No
         check(tmp_path)
 
 
-# ---- logs ------------------------------------------------------------------------------------
+# ---- logs ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("missing", ["journal/0", "data/chaos-0", "data/chaos-out-1"])
@@ -208,7 +208,7 @@ def test_bytes_survive_the_dump(tmp_path: Path) -> None:
         assert "TxId" in lines.read()
 
 
-# ---- the parsers, against what logtx writes --------------------------------------------------
+# ---- the parsers, against what logtx writes -----------------------------------------------------
 
 
 @pytest.mark.parametrize("raw", [line.split() for line in GOLDEN.read_text().splitlines() if line])
@@ -270,7 +270,7 @@ def test_a_header_that_does_not_decode(raw: bytes) -> None:
         read_txid(raw)
 
 
-# ---- size ------------------------------------------------------------------------------------
+# ---- size ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from logtx.integration.chaos.checker import Verdict
-from logtx.journal.records import AddPartitions, DataPartition
+from logtx.chaos.checker import Verdict
+from logtx.journal.records.types import AddPartitions, DataPartition
 
 from .checker_world import IN, OUT, Txn, World
 
@@ -176,7 +176,7 @@ def test_transactions_of_two_journals_have_no_common_order() -> None:
     fine(world.finals())
 
 
-# ---- readers ---------------------------------------------------------------------------------
+# ---- readers ------------------------------------------------------------------------------------
 
 
 def test_a_group_member_is_given_again_what_was_not_committed() -> None:
@@ -290,7 +290,7 @@ def test_a_serializable_reader_of_another_transaction_group() -> None:
     fine(world.finals())
 
 
-# ---- trimmed logs ----------------------------------------------------------------------------
+# ---- trimmed logs -------------------------------------------------------------------------------
 
 
 def test_what_was_trimmed_is_counted_and_no_anomaly() -> None:
@@ -413,7 +413,7 @@ def test_a_journal_that_was_trimmed_anywhere(start: int, outcome: str) -> None:
     assert verdict.stats["committed by the log"] == 2
 
 
-# ---- Kafka's system --------------------------------------------------------------------------
+# ---- Kafka's system -----------------------------------------------------------------------------
 
 
 def test_kafka_delivers_in_the_order_of_the_log() -> None:

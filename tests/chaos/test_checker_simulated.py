@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from logtx.integration.chaos.checker import Verdict
+from logtx.chaos.checker import Verdict
 
 from .checker_simulation import Simulation
 from .checker_world import IN, Partition, Txn
@@ -69,7 +69,7 @@ def torn_by_trimming(simulation: Simulation) -> dict[Partition, set[int]]:
     return torn
 
 
-# ---- changes ---------------------------------------------------------------------------------
+# ---- changes ------------------------------------------------------------------------------------
 
 
 def committed(simulation: Simulation, records: int = 1) -> list[Txn]:

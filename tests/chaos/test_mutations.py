@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from logtx.integration.chaos import run_chaos
-from logtx.integration.chaos.checker import MEANINGS
-from logtx.integration.chaos.run import VERDICT
+from logtx.chaos.checker import MEANINGS
+from logtx.chaos.run import VERDICT, run_chaos
 
 from .broken import BROKEN, options_of
 

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from logtx.integration.chaos.options import ChaosOptions, System
-from logtx.integration.chaos.plan import (
+from logtx.chaos.options import ChaosOptions, System
+from logtx.chaos.plan import (
     BROKER_REST_S,
     CALM_START_S,
     Fault,

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from logtx.integration.chaos.proxy import Proxies, Rule
-from logtx.integration.chaos.sockets import local_ports
+from logtx.chaos.proxy import Proxies, Rule
+from logtx.chaos.sockets import local_ports
 
 HOST = "127.0.0.1"
 TIMEOUT_S = 10.0

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from logtx.integration.chaos.progress import Progress
-from logtx.integration.chaos.recorder import Recorder
+from logtx.chaos.progress import Progress
+from logtx.chaos.recorder import Recorder
 
 WRITE_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
-from logtx.integration.chaos.recorder import Recorder
+from logtx.chaos.recorder import Recorder
 recorder = Recorder(Path(sys.argv[1]), "producer-0.0")
 for number in range(1000):
     recorder.write("append", v=number)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from logtx.integration.chaos import ChaosOptions, check_again, run_chaos
-from logtx.integration.chaos.errors import ChaosError
-from logtx.integration.chaos.options import System
-from logtx.integration.chaos.settings import HISTORY, Settings
+from logtx.chaos.errors import ChaosError
+from logtx.chaos.options import ChaosOptions, System
+from logtx.chaos.run import check_again, run_chaos
+from logtx.chaos.settings import HISTORY, Settings
 
 pytestmark = pytest.mark.kafka
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from logtx.integration.kafka.cluster import LocalCluster
-from logtx.integration.kafka.topics import create_topic
-from logtx.journal.kafka_log import KafkaLog
+from logtx.integration.local.cluster import LocalCluster
+from logtx.integration.local.topics import create_topic
+from logtx.journal.logs.kafka import KafkaLog
 
 PARTITIONS = 6
 TIMEOUT_S = 60.0

@@ -7,25 +7,25 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from logtx.integration.chaos import drain
-from logtx.integration.chaos.checker.avro import Entry, Kind
-from logtx.integration.chaos.checker.journal import read_journal
-from logtx.integration.chaos.errors import ChaosError
-from logtx.integration.chaos.options import ChaosOptions, System
-from logtx.integration.chaos.run import _directory_of
-from logtx.integration.chaos.settings import Settings
-from logtx.integration.chaos.trimmer import LEAST_RECORDS, Trim, Trimmer
-from logtx.integration.chaos.workload import kafka_writer
-from logtx.integration.chaos.workload.clients import BrokenError, Ended, FencedError
-from logtx.integration.chaos.workload.kafka_writer import KafkaWriter
-from logtx.integration.chaos.workload.pacer import CATCH_UP, Pacer
-from logtx.integration.chaos.workload.readers import (
+from logtx.chaos import drain
+from logtx.chaos.checker.core.avro import Entry, Kind
+from logtx.chaos.checker.core.journal import read_journal
+from logtx.chaos.errors import ChaosError
+from logtx.chaos.options import ChaosOptions, System
+from logtx.chaos.run import _directory_of
+from logtx.chaos.settings import Settings
+from logtx.chaos.trimmer import LEAST_RECORDS, Trim, Trimmer
+from logtx.chaos.workload import kafka_writer
+from logtx.chaos.workload.clients import BrokenError, Ended, FencedError
+from logtx.chaos.workload.kafka_writer import KafkaWriter
+from logtx.chaos.workload.pacer import CATCH_UP, Pacer
+from logtx.chaos.workload.readers import (
     consumer_readers,
     final_readers,
     reader_settings,
 )
-from logtx.integration.chaos.workload.record import Value
-from logtx.journal.memory_log import MemoryLog
+from logtx.chaos.workload.record import Value
+from logtx.journal.logs.memory.log import MemoryLog
 
 
 def settings(**changes: object) -> Settings:
@@ -42,7 +42,7 @@ def settings(**changes: object) -> Settings:
     return Settings(**{**plain, **changes})  # type: ignore[arg-type]
 
 
-# ---- pacing ------------------------------------------------------------------------------------
+# ---- pacing -------------------------------------------------------------------------------------
 
 
 def begun(pacer: Pacer, from_s: float, to_s: float, step_s: float = 0.001) -> int:
@@ -74,7 +74,7 @@ def test_a_wait_says_how_long() -> None:
     assert pacer.wait_s(5.1) == 0
 
 
-# ---- records, settings -------------------------------------------------------------------------
+# ---- records, settings --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_run_directory_is_for_one_run(tmp_path: Path) -> None:
         _directory_of(options)
 
 
-# ---- Kafka's own transactions ------------------------------------------------------------------
+# ---- Kafka's own transactions -------------------------------------------------------------------
 
 FATAL = KafkaError(KafkaError.INVALID_TXN_STATE, "in no state for it", True)
 FENCED = KafkaError(KafkaError._FENCED, "by a newer one", True)
@@ -200,7 +200,7 @@ def test_a_writer_of_kafkas_that_failed_for_good_can_be_closed(
     assert producer.calls[-2:] == ["purge", "poll"]
 
 
-# ---- trimming, draining ------------------------------------------------------------------------
+# ---- trimming, draining -------------------------------------------------------------------------
 
 
 class Asked:
@@ -288,7 +288,7 @@ def test_the_end_waits_until_workers_are_behind_the_last_records() -> None:
         drain.await_worked_off(inspector, {0: 10, 1: 20}, lambda: None)
 
 
-# ---- seen in runs, and fixed in the checker ----------------------------------------------------
+# ---- seen in runs, and fixed in the checker -----------------------------------------------------
 
 
 def test_a_trimmed_journal_may_begin_with_an_owner() -> None:

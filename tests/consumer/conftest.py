@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from logtx.consumer.consumer import Consumer
-from logtx.journal.log import Log
+from logtx.journal.logs.interface import Log
 
 from .logs import Transactions
 

@@ -19,10 +19,10 @@ from logtx.journal.control import (
     encode_data_control,
     encode_marker,
 )
-from logtx.journal.log import Log
+from logtx.journal.logs.interface import Log
 from logtx.journal.reader import JOURNAL_TOPIC
-from logtx.journal.record_codec import encode_entry
-from logtx.journal.records import (
+from logtx.journal.records.codec import encode_entry
+from logtx.journal.records.types import (
     Aborted,
     AbortReason,
     Begin,

@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 
 from logtx.consumer.consumer import Consumer
-from logtx.consumer.standing import HeldBack, HeldBy
+from logtx.consumer.lag import HeldBack, HeldBy
 from logtx.journal.errors import ConfigError, ConsumerError, TornTransactionError
-from logtx.journal.log import Log
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.interface import Log
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.state import State
 
 from .conftest import MakeConsumer

@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.lookup import answer
 from logtx.journal.errors import TornTransactionError
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 
 from .conftest import MakeConsumer
 from .logs import Transactions, nothing_more, read, wait_for

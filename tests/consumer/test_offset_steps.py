@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, TopicPartition
 
 from logtx.consumer.consumer import Consumer
-from logtx.coordinator.commands import Binding, Claimed, GroupOffsets
+from logtx.coordinator.protocol.commands import Binding, Claimed, GroupOffsets
 from logtx.journal.control import TopicPartition as Key
 from logtx.journal.errors import (
     ClaimFencedError,
@@ -20,10 +20,10 @@ from logtx.journal.errors import (
     NotSupportedError,
     OffsetsPendingError,
 )
-from logtx.journal.memory_log import MemoryLog
-from logtx.journal.offsets import OffsetSource
+from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.offset_source import OffsetSource
 from logtx.journal.position import Place, Position
-from logtx.journal.records import OffsetStep
+from logtx.journal.records.types import OffsetStep
 
 from .conftest import MakeConsumer
 from .logs import Transactions, read, wait_for
@@ -108,7 +108,7 @@ def queries(monkeypatch: pytest.MonkeyPatch, memory_log: MemoryLog) -> FakeQueri
         assert (log, timeout_s) == (memory_log, 2)
         return fake
 
-    monkeypatch.setattr("logtx.coordinator.client.CoordinatorQueries", make)
+    monkeypatch.setattr("logtx.coordinator.client.queries.CoordinatorQueries", make)
     return fake
 
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logtx.consumer.config import ConsumerConfig
-from logtx.consumer.counters import Counters
+from logtx.consumer.core.counters import ConsumerCounters
 from logtx.consumer.reading import Reading
 from logtx.journal.collector import collector_paused
 from logtx.journal.control import TopicPartition
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Position
 
 ASSIGNED = [("a", 0), ("a", 1), ("b", 0)]
@@ -37,7 +37,7 @@ def sort(
     log = MemoryLog("sorted")
     consumer = log.consumer({"group.id": "g"})
     config = ConsumerConfig.parse({"group.id": "g"})
-    reading = Reading(log, consumer, config, Counters())
+    reading = Reading(log, consumer, config, ConsumerCounters())
     fed: list[tuple[TopicPartition, list[Message]]] = []
     try:
         for key in (*formerly, *assigned):

@@ -11,8 +11,8 @@ from confluent_kafka import TopicPartition
 
 from logtx.consumer.consumer import Consumer
 from logtx.journal.errors import BrokerError
-from logtx.journal.log import Log
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.interface import Log
+from logtx.journal.logs.memory.log import MemoryLog
 
 from .conftest import MakeConsumer
 from .logs import Transactions, read

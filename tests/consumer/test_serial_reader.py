@@ -8,11 +8,11 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from logtx.consumer.consumer import Consumer
-from logtx.consumer.transactions import CommittedTransaction
+from logtx.consumer.serial_reader import CommittedTransaction
 from logtx.journal.control import TXID_HEADER
 from logtx.journal.errors import MalformedHeaderError, NotSupportedError
-from logtx.journal.memory_log import MemoryLog
-from logtx.journal.records import Owner
+from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.records.types import Owner
 
 from .conftest import MakeConsumer
 from .logs import Transactions

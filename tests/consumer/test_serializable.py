@@ -9,15 +9,15 @@ import pytest
 from confluent_kafka import Message, TopicPartition
 
 from logtx.consumer.consumer import Consumer
-from logtx.consumer.offsets import Taken, TransactionPositions
+from logtx.consumer.position_store import Taken, TransactionPositions
 from logtx.journal.control import TXID_HEADER
 from logtx.journal.errors import BrokerError, TornTransactionError
-from logtx.journal.log import GroupOffset
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.interface import GroupOffset
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Position
 from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC
-from logtx.journal.records import Owner, PartitionWrites, PrepareCommit, Snapshot
-from logtx.journal.records import SnapshotTransaction as Row
+from logtx.journal.records.types import Owner, PartitionWrites, PrepareCommit, Snapshot
+from logtx.journal.records.types import SnapshotTransaction as Row
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
@@ -269,7 +269,7 @@ def test_latest_begins_with_what_is_decided_from_now_on(
         assert nothing_more(reader, 0.1)
 
 
-# --- where the journal is read from ---------------------------------------------------------------
+# ---- where the journal is read from -------------------------------------------------------------
 
 
 def snapshot(written: Transactions, *committing: TxId, last: bool = True) -> int:
@@ -412,7 +412,7 @@ def test_a_journal_without_a_snapshot_that_somebody_trimmed_is_refused(
         serial().consume(1, 1)
 
 
-# --- groups ---------------------------------------------------------------------------------------
+# ---- groups -------------------------------------------------------------------------------------
 
 
 def test_trap_24_partitions_that_move_in_the_middle_of_a_transaction(

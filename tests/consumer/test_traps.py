@@ -1,4 +1,4 @@
-"""TRAPS.md, consumer part: each sequence that broke a plausible design, by its number."""
+"""The consumer's part of `docs/traps.md`: each sequence that broke a plausible design."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import tracemalloc
 
 import pytest
 
-from logtx.consumer.buffer import ENDED_MAX, PartitionBuffer
-from logtx.consumer.pending import PendingTransactionMap
+from logtx.consumer.core.buffer import ENDED_MAX, PartitionBuffer
+from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.journal.errors import IntegrityError, TornTransactionError
 from logtx.journal.position import Position
 
+from .core.test_buffer_against_naive import Reader
 from .records import DATA, INCARNATION, FakeRecord, data, malformed, marker, plain, txid
-from .test_buffer_against_naive import Reader
 
 T1, T2, T3 = txid(1), txid(2), txid(3)
 
@@ -136,7 +136,7 @@ def test_trap_19_data_that_never_gets_a_marker_goes_by_a_marker_hw() -> None:
 
 def test_trap_20_memory_of_ended_transactions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ENDED_MAX <= 100_000
-    monkeypatch.setattr("logtx.consumer.buffer.ENDED_MAX", 10)
+    monkeypatch.setattr("logtx.consumer.core.buffer.ENDED_MAX", 10)
     live = buffer()
     hanging = txid(0)
     live.feed([data(0, hanging)])
@@ -158,7 +158,7 @@ def test_trap_20_memory_of_ended_transactions_is_bounded(monkeypatch: pytest.Mon
 def test_trap_20_hours_behind_an_open_transaction_take_no_more_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("logtx.consumer.buffer.ENDED_MAX", 500)
+    monkeypatch.setattr("logtx.consumer.core.buffer.ENDED_MAX", 500)
     live = buffer()
     hanging = [txid(0, partition=journal) for journal in range(3)]
     live.feed([data(at, owner) for at, owner in enumerate(hanging)])
@@ -191,7 +191,7 @@ def test_trap_21_the_oldest_transaction_of_a_retained_topic_is_torn() -> None:
         assert offsets(live) == [4]
         [request] = live.side_reads()
         assert (request.first_offset, request.marker_offset) == (1, 5)
-        live.settle(request, None, duplicate=False, torn=True)
+        live.answer_side_read(request, None, duplicate=False, torn=True)
         if failure is None:
             assert offsets(live) == [6]
             assert live.counters.torn_transactions == 1
@@ -206,7 +206,7 @@ def test_a_whole_log_that_lacks_committed_records_is_an_integrity_error() -> Non
     live.feed([data(0, T1), marker(1, T1, 10, (0, 0, 0, 1)), marker(2, T2, 11, (0, 0, 1, 2))])
     offsets(live)
     [request] = live.side_reads()
-    live.settle(request, None, duplicate=False, torn=False)
+    live.answer_side_read(request, None, duplicate=False, torn=False)
     assert isinstance(live.failure, IntegrityError)
 
 

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from logtx.coordinator.client import Action, Began, CoordinatorClient, Outcome
-from logtx.coordinator.runtime import PartitionRuntime, Serving
+from logtx.coordinator.client.session import CoordinatorClient, SessionOptions
+from logtx.coordinator.protocol.commands import Action, Began, Outcome
+from logtx.coordinator.runtime.partition import PartitionRuntime, Role
 from logtx.coordinator.service import Coordinator, CoordinatorConfig
 from logtx.journal.control import BranchRange, TopicPartition
-from logtx.journal.log import Log
+from logtx.journal.logs.interface import Log
 from logtx.journal.txid import TxId
 
 TIMEOUT_S = 20.0
@@ -61,7 +62,7 @@ class Node:
     @property
     def serving(self) -> set[int]:
         """Journal partitions that it serves."""
-        return {p for p, r in self.runtimes.items() if r.status is Serving.SERVING}
+        return {p for p, r in self.runtimes.items() if r.role is Role.SERVING}
 
     def leave(self) -> None:
         """As on SIGTERM."""
@@ -175,7 +176,7 @@ class Committer:
 
     def __init__(self, log: Log, topic: str, *, group: str = "default", name: str = "p") -> None:
         self._client = CoordinatorClient(
-            log, producer_id=name, transaction_group=group, timeout_s=TIMEOUT_S
+            log, SessionOptions(producer_id=name, transaction_group=group, timeout_s=TIMEOUT_S)
         )
         self._client.connect()
         self._writes: dict[TopicPartition, tuple[BranchRange, ...]] = {

@@ -25,5 +25,5 @@ def rewrite(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(autouse=True)
 def quickly_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """That a journal lost its tail is certain at once: there is no leader that could have slept."""
-    monkeypatch.setattr("logtx.coordinator.loading.CONFIRM_S", 0.05)
-    monkeypatch.setattr("logtx.coordinator.loading.CONFIRM_PAUSE_S", 0.01)
+    monkeypatch.setattr("logtx.coordinator.runtime.loading.CONFIRM_S", 0.05)
+    monkeypatch.setattr("logtx.coordinator.runtime.loading.CONFIRM_PAUSE_S", 0.01)

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from logtx.coordinator import commands as c
-from logtx.coordinator.decision import (
+from logtx.coordinator.core.answers import answer_fate
+from logtx.coordinator.core.data_partitions import Topics
+from logtx.coordinator.core.decision import (
     Decision,
     Effect,
     Instant,
@@ -25,14 +26,15 @@ from logtx.coordinator.decision import (
     WriteMarkers,
     WriteOffsets,
 )
-from logtx.coordinator.shard import Shard
-from logtx.coordinator.tenure import Tenure
+from logtx.coordinator.core.shard import Shard
+from logtx.coordinator.core.tenure import Tenure
+from logtx.coordinator.protocol import commands
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import CoordinatorLoadingError, LogtxError
-from logtx.journal.fate import NO_EPOCH, FateScan
 from logtx.journal.position import Place, Position
-from logtx.journal.record_codec import decode_entry, encode_entry
-from logtx.journal.records import (
+from logtx.journal.records.codec import decode_entry, encode_entry
+from logtx.journal.records.fate import NO_EPOCH, FateScan
+from logtx.journal.records.types import (
     Begin,
     Entry,
     JournalRecord,
@@ -65,7 +67,7 @@ def step(
     return OffsetStep(*partition, place, Position.at(to), claim)
 
 
-# ---- events ----------------------------------------------------------------------------------
+# ---- events -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class Replied:
     """A client was told."""
 
     ref: Ref
-    reply: c.Reply
+    reply: commands.Reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ class Owned:
 Event = Appended | Parked | Replied | Failed | Waits | Closed | Emitted | Surprised | Owned
 
 
-# ---- the journal and its coordinators --------------------------------------------------------
+# ---- the journal and its coordinators -----------------------------------------------------------
 
 
 class Journal:
@@ -169,7 +171,6 @@ class Journal:
 def load(entries: Iterable[Entry], config: ShardConfig | None = None) -> Shard:
     """A shard that has replayed these records from offset 0."""
     shard = Shard(PARTITION, config)
-    shard.topics = dict(TOPICS)
     for offset, entry in enumerate(entries):
         shard.replay(offset, entry)
     return shard
@@ -194,18 +195,19 @@ class _Tenure(Tenure):
         shard.handle = self._handle_purely  # type: ignore[method-assign]
         self._waits: Ref | None = None
 
-    def _handle_purely(self, command: c.Command, ref: Ref, now: Instant) -> Decision:
+    def _handle_purely(
+        self, command: commands.Command, ref: Ref, now: Instant, topics: Topics
+    ) -> Decision:
         before = dump(self.shard)
-        decision = self._handle(command, ref, now)
+        decision = self._handle(command, ref, now, topics)
         assert dump(self.shard) == before, f"handle() changed the state: {command}"
         self._waits = None if decision.replies or decision.look_up else ref
         return decision
 
-    def tick(self, now: Instant) -> None:
-        ref, self._waits = self._waits, None
-        if ref is not None:
-            self._coordinator.listen(Waits(ref))
-        super().tick(now)
+    def _decide(self, command: commands.Command, ref: Ref, now: Instant, topics: Topics) -> None:
+        super()._decide(command, ref, now, topics)
+        if self._waits is not None:
+            self._coordinator.listen(Waits(self._waits))
 
     def _park(self, parked: Any) -> None:
         ref = getattr(parked.item, "ref", None)
@@ -237,13 +239,15 @@ class Coordinator:
         self.name = name
         self.config = config or ShardConfig()
         self.now = Instant(0, WALL_MS)
+        self.topics = dict(TOPICS)
+        """What is known of data topics."""
         self.shard = Shard(PARTITION, self.config)
         self.in_flight: deque[Flying] = deque()
         """Appended and neither acknowledged nor lost."""
         self.late: deque[Flying] = deque()
         """Given up by `lose`, and yet to land."""
-        self.commands: dict[Ref, c.Command] = {}
-        self.replies: dict[Ref, c.Reply] = {}
+        self.commands: dict[Ref, commands.Command] = {}
+        self.replies: dict[Ref, commands.Reply] = {}
         self.markers: dict[int, WriteMarkers] = {}
         """Effects to be carried out, by BEGIN: `finish` says that one was."""
         self._tenure: Tenure | None = None
@@ -282,16 +286,16 @@ class Coordinator:
         assert shard.epoch == offset, "nobody bids in between"
         self.shard, self._tenure = shard, _Tenure(shard, self)
         self.listen(Owned(shard.epoch))
-        self.tenure.begin(self.now)
+        self.tenure.begin(self.now, self.topics)
         self._tell_end()
 
-    def submit(self, command: c.Command, ref: Ref) -> None:
+    def submit(self, command: commands.Command, ref: Ref) -> None:
         """A client asks; the reply comes by `replies` when it may be told."""
         if not self.serving:
             self.listen(Failed(ref))
             return
         self.commands[ref] = command
-        self.tenure.submit(command, ref, self.now)
+        self.tenure.submit(command, ref, self.now, self.topics)
         self._tell_end()
 
     def ack(self, count: int | None = None) -> None:
@@ -351,7 +355,7 @@ class Coordinator:
     def catch_up(self) -> None:
         """Do what is due without any command."""
         if self.serving:
-            self.tenure.tick(self.now)
+            self.tenure.tick(self.now, self.topics)
             self._tell_end()
 
     def attach(self, producer_id: str) -> None:
@@ -388,7 +392,7 @@ class Coordinator:
         """Told as soon as the tenure's own call is over."""
         self._asked = True
 
-    def answer(self, ref: Ref, reply: c.Reply) -> None:
+    def answer(self, ref: Ref, reply: commands.Reply) -> None:
         """Give a client its reply."""
         if not self.serving and isinstance(reply, CoordinatorLoadingError):
             self.listen(Failed(ref))
@@ -397,11 +401,11 @@ class Coordinator:
         self.replies[ref] = reply
         self.listen(Replied(ref, reply))
 
-    def look_up(self, ref: Ref, command: c.Command, txid: TxId) -> None:
+    def look_up(self, ref: Ref, command: commands.Command, txid: TxId) -> None:
         """Answer from a transaction's fate in the journal."""
         fate = fates(self.journal.entries, [txid])[txid]
-        outcome = c.Outcome(txid, fate.state, fate.commit_sequence)
-        self.answer(ref, Shard.answer_fate(command, outcome))
+        outcome = commands.Outcome(txid, fate.state, fate.commit_sequence)
+        self.answer(ref, answer_fate(command, outcome))
 
     def execute(self, effect: Effect) -> None:
         """Markers wait for `finish`; offsets are written at once."""

@@ -10,19 +10,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from logtx.coordinator import commands as c
-from logtx.coordinator.appender import Appender
-from logtx.coordinator.decision import ShardConfig, TopicFacts
-from logtx.coordinator.housekeeping import HousekeepingConfig
-from logtx.coordinator.markers import MarkerWriter
-from logtx.coordinator.members import Members
-from logtx.coordinator.offsets_log import OffsetsWriter
-from logtx.coordinator.runtime import PartitionRuntime, Serving
-from logtx.coordinator.shell import Services
-from logtx.coordinator.tail import Batch, Tail
+from logtx.coordinator.core.decision import ShardConfig, TopicFacts
+from logtx.coordinator.membership.members import Members
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.runtime.appender import Appender
+from logtx.coordinator.runtime.housekeeping import HousekeepingConfig
+from logtx.coordinator.runtime.markers import MarkerWriter
+from logtx.coordinator.runtime.offsets_topic import OffsetsWriter
+from logtx.coordinator.runtime.partition import PartitionRuntime, Role
+from logtx.coordinator.runtime.services import Services
+from logtx.coordinator.runtime.tail import Batch, Tail
 from logtx.journal.control import BranchRange, TopicPartition
 from logtx.journal.errors import LogtxError
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC
 from logtx.journal.txid import TxId
 
@@ -40,33 +40,33 @@ class Driver:
     closed: list[tuple[str, LogtxError]] = field(default_factory=list)
     requests: int = 0
 
-    def send(self, command: c.Command) -> asyncio.Future[c.Reply]:
+    def send(self, command: commands.Command) -> asyncio.Future[commands.Reply]:
         """Submit a command; the reply comes by the future."""
-        future: asyncio.Future[c.Reply] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[commands.Reply] = asyncio.get_running_loop().create_future()
         self.runtime.submit(command, future.set_result)
         return future
 
-    async def ask(self, command: c.Command) -> c.Reply:
+    async def ask(self, command: commands.Command) -> commands.Reply:
         """Submit a command and wait for its reply."""
         return await asyncio.wait_for(self.send(command), TIMEOUT_S)
 
-    async def connect(self, producer_id: str = "p", nonce: int = 1) -> c.Session:
+    async def connect(self, producer_id: str = "p", nonce: int = 1) -> commands.SessionId:
         """Connect a producer without a generation of its own."""
-        reply = await self.ask(c.Connect(producer_id=producer_id, nonce=nonce))
-        assert isinstance(reply, c.Connected), reply
-        return c.Session(producer_id, reply.generation, nonce)
+        reply = await self.ask(commands.Connect(producer_id=producer_id, nonce=nonce))
+        assert isinstance(reply, commands.Connected), reply
+        return commands.SessionId(producer_id, reply.generation, nonce)
 
-    def begin(self, session: c.Session, timeout_ms: int = 60_000) -> c.Begin:
+    def begin(self, session: commands.SessionId, timeout_ms: int = 60_000) -> commands.Begin:
         """A BEGIN of a new request id."""
         self.requests += 1
-        return c.Begin(
+        return commands.Begin(
             session=session, request_id=self.requests, answered_below=0, timeout_ms=timeout_ms
         )
 
-    async def begun(self, session: c.Session, timeout_ms: int = 60_000) -> TxId:
+    async def begun(self, session: commands.SessionId, timeout_ms: int = 60_000) -> TxId:
         """An open transaction."""
         reply = await self.ask(self.begin(session, timeout_ms))
-        assert isinstance(reply, c.Began), reply
+        assert isinstance(reply, commands.Began), reply
         return reply.txid
 
     async def until(self, what: Callable[[], bool] | Callable[[], Awaitable[bool]]) -> None:
@@ -81,21 +81,25 @@ class Driver:
 
     async def serving(self) -> None:
         """Wait until the partition is served."""
-        await self.until(lambda: self.runtime.status is Serving.SERVING)
+        await self.until(lambda: self.runtime.role is Role.SERVING)
 
 
 def commit(
-    session: c.Session, txid: TxId, *partitions: TopicPartition, first: int = 0, last: int = 0
-) -> c.End:
+    session: commands.SessionId,
+    txid: TxId,
+    *partitions: TopicPartition,
+    first: int = 0,
+    last: int = 0,
+) -> commands.End:
     """A commit that claims one range of own records per partition."""
     writes = {p: (BranchRange(0, first, last, 1),) for p in partitions}
-    return c.End(session=session, txid=txid, action=c.Action.COMMIT, writes=writes)
+    return commands.End(session=session, txid=txid, action=commands.Action.COMMIT, writes=writes)
 
 
-def abort(session: c.Session, txid: TxId, *partitions: TopicPartition) -> c.End:
+def abort(session: commands.SessionId, txid: TxId, *partitions: TopicPartition) -> commands.End:
     """An abort that names partitions."""
     writes: dict[TopicPartition, tuple[BranchRange, ...]] = dict.fromkeys(partitions, ())
-    return c.End(session=session, txid=txid, action=c.Action.ABORT, writes=writes)
+    return commands.End(session=session, txid=txid, action=commands.Action.ABORT, writes=writes)
 
 
 def prepare(log: MemoryLog, data_partitions: int = 2) -> None:
@@ -142,7 +146,7 @@ async def running(
             )
         },
         housekeeping=housekeeping or HousekeepingConfig(),
-        changed=lambda: None,
+        membership_changed=lambda: None,
         close_session=lambda _p, producer, _n, error: closed.append((producer, error)),
         close_sessions=lambda _p, error: closed.append(("*", error)),
     )

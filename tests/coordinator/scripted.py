@@ -11,12 +11,12 @@ from typing import Any
 
 import grpc
 
-from logtx.coordinator import commands as c
-from logtx.coordinator import coordinator_pb2 as pb
-from logtx.coordinator import coordinator_pb2_grpc as pb_grpc
-from logtx.coordinator.checkpoint import Checkpoint
-from logtx.coordinator.wire import encode_reply
-from logtx.journal.log import Log
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.protocol import coordinator_pb2 as pb
+from logtx.coordinator.protocol import coordinator_pb2_grpc as pb_grpc
+from logtx.coordinator.protocol.checkpoint import Checkpoint
+from logtx.coordinator.protocol.replies import encode_reply
+from logtx.journal.logs.interface import Log
 from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC
 
 Script = Callable[[pb.Request], list[pb.Reply] | None]
@@ -28,7 +28,7 @@ class ScriptedCoordinator(pb_grpc.CoordinatorServicer):
 
     def __init__(self, epoch: int = 0) -> None:
         self.epoch = epoch
-        self.script: Script = lambda request: [encode_reply(request.request_id, c.Done())]
+        self.script: Script = lambda request: [encode_reply(request.request_id, commands.Done())]
         self.refusal: Any = None
         """Error that Connect and calls are answered by, if any."""
         self.received: list[list[int]] = []
@@ -63,7 +63,7 @@ class ScriptedCoordinator(pb_grpc.CoordinatorServicer):
         for frame in frames:
             for request in frame.requests:
                 if request.HasField("connect"):
-                    answer = self.refusal or c.Connected(
+                    answer = self.refusal or commands.Connected(
                         generation=0, partition=0, incarnation=1, epoch=self.epoch
                     )
                     yield pb.ServerFrame(replies=[encode_reply(request.request_id, answer)])

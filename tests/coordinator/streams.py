@@ -9,10 +9,11 @@ from typing import Any, Self
 
 import grpc
 
-from logtx.coordinator import commands as c
-from logtx.coordinator import coordinator_pb2 as pb
-from logtx.coordinator import coordinator_pb2_grpc as pb_grpc
-from logtx.coordinator.wire import decode_reply, encode_request
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.protocol import coordinator_pb2 as pb
+from logtx.coordinator.protocol import coordinator_pb2_grpc as pb_grpc
+from logtx.coordinator.protocol.replies import decode_reply
+from logtx.coordinator.protocol.requests import encode_request
 
 TIMEOUT_S = 15.0
 
@@ -32,16 +33,17 @@ class RawStream:
         self._replies: list[pb.Reply] = []
         self._next_id = 1
 
-    def send(self, *commands: c.Command, first_id: int | None = None) -> None:
+    def send(self, *commands: commands.Command, first_id: int | None = None) -> None:
         """Send commands in one frame, under the next request ids or from `first_id` on."""
         ids = first_id if first_id is not None else self._next_id
-        requests = [
-            encode_request(i, command, self.partition) for i, command in enumerate(commands, ids)
-        ]
+        requests = [encode_request(i, command) for i, command in enumerate(commands, ids)]
+        for request in requests:
+            if request.HasField("connect"):
+                request.connect.partition = self.partition
         self._next_id = ids + len(commands)
         self._out.put(pb.ClientFrame(requests=requests))
 
-    def receive(self) -> tuple[int, c.Reply] | None:
+    def receive(self) -> tuple[int, commands.Reply] | None:
         """The next reply with its request id; None when the coordinator ended the stream."""
         while not self._replies:
             frame = next(self._stream, None)
@@ -51,7 +53,7 @@ class RawStream:
         wire = self._replies.pop(0)
         return wire.request_id, decode_reply(wire)
 
-    def ask(self, command: c.Command) -> c.Reply:
+    def ask(self, command: commands.Command) -> commands.Reply:
         """Send a command and take the next reply, which must be its own."""
         self.send(command)
         answer = self.receive()
@@ -81,22 +83,24 @@ class RawStream:
 
 def connect(
     stream: RawStream, producer_id: str, nonce: int, generation: int | None = None
-) -> tuple[c.Session, c.Reply]:
+) -> tuple[commands.SessionId, commands.Reply]:
     """Connect; returns the session that commands name, and the reply."""
-    reply = stream.ask(c.Connect(producer_id=producer_id, nonce=nonce, generation=generation))
-    given = reply.generation if isinstance(reply, c.Connected) else -1
-    return c.Session(producer_id, given, nonce), reply
+    reply = stream.ask(
+        commands.Connect(producer_id=producer_id, nonce=nonce, generation=generation)
+    )
+    given = reply.generation if isinstance(reply, commands.Connected) else -1
+    return commands.SessionId(producer_id, given, nonce), reply
 
 
-def begin(stream: RawStream, session: c.Session, request_id: int) -> Any:
+def begin(stream: RawStream, session: commands.SessionId, request_id: int) -> Any:
     """Open a transaction; returns its TxId."""
     stream.send(
-        c.Begin(
+        commands.Begin(
             session=session, request_id=request_id, answered_below=request_id, timeout_ms=60_000
         ),
         first_id=request_id,
     )
     answer = stream.receive()
     assert answer is not None
-    assert isinstance(answer[1], c.Began), answer
+    assert isinstance(answer[1], commands.Began), answer
     return answer[1].txid

@@ -1,4 +1,4 @@
-"""Several coordinators over one log: moves, deaths, pauses, duels. TRAPS 2, 3, 7, 33."""
+"""Several coordinators over one log: moves, deaths, pauses, duels. Traps 2, 3, 7, 33."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
-from logtx.coordinator import appender, peers, runtime
-from logtx.coordinator.client import Action, Began, CoordinatorClient, Outcome
-from logtx.coordinator.replica import Replica
-from logtx.coordinator.runtime import Serving
+from logtx.coordinator.client.session import CoordinatorClient, SessionOptions
+from logtx.coordinator.core.replica import Replica
+from logtx.coordinator.membership import peers
+from logtx.coordinator.protocol.commands import Action, Began, Outcome
+from logtx.coordinator.runtime import appender
+from logtx.coordinator.runtime import partition as runtime
+from logtx.coordinator.runtime.partition import Role
 from logtx.coordinator.service import Coordinator, CoordinatorConfig, serve
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import (
@@ -23,15 +26,15 @@ from logtx.journal.errors import (
     LogtxError,
     ProducerFencedError,
 )
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import (
     JOURNAL_TOPIC,
     find_fates,
     journal_partition_of,
     read_entries,
 )
-from logtx.journal.record_codec import encode_entry
-from logtx.journal.records import Begin, Entry, Owner, PrepareAbort
+from logtx.journal.records.codec import encode_entry
+from logtx.journal.records.types import Begin, Entry, Owner, PrepareAbort
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
@@ -70,9 +73,11 @@ def client(cluster: Cluster) -> Iterator[Callable[..., CoordinatorClient]]:
     """`client(producer_id=…)`: a connected client that is closed with the test."""
     made: list[CoordinatorClient] = []
 
-    def make(producer_id: str, **settings: Any) -> CoordinatorClient:
+    def make(producer_id: str, *, on_closed: Any = None, **settings: Any) -> CoordinatorClient:
         one = CoordinatorClient(
-            cluster.log, producer_id=producer_id, timeout_s=TIMEOUT_S, **settings
+            cluster.log,
+            SessionOptions(producer_id=producer_id, timeout_s=TIMEOUT_S, **settings),
+            on_closed=on_closed,
         )
         one.connect()
         made.append(one)
@@ -196,7 +201,7 @@ def test_who_can_serve_at_once_does_so_while_a_surprised_owner_loads(
 
     def surprise() -> None:
         assert at_home._serving is not None
-        at_home._surprised(at_home._serving.tenure, "of a test")
+        at_home._serving.tenure._surprised("of a test")
 
     began_s = time.monotonic()
     surprised.loop.call_soon_threadsafe(surprise)
@@ -335,7 +340,7 @@ def test_a_late_owner_record_of_who_was_at_its_address_ends_nobody(cluster: Clus
         )
         value = encode_entry(Entry(former, incarnation, late))
         at = log.append_directly(JOURNAL_TOPIC, HOME, value=value)
-        while runtime.epoch <= at or runtime.status is not Serving.SERVING:  # noqa: ASYNC110
+        while runtime.epoch <= at or runtime.role is not Role.SERVING:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         stop.set()
 
@@ -399,7 +404,7 @@ def test_a_corrupt_record_stops_its_partition_alone(
     offset = log.append_directly(JOURNAL_TOPIC, bad, b"\x01\x01")
     owner = cluster.owner(bad)
     (standby,) = (n for n in nodes if n is not owner)
-    until(lambda: standby.runtimes[bad].status is Serving.FAILED)
+    until(lambda: standby.runtimes[bad].role is Role.FAILED)
     failure = standby.runtimes[bad].failure
     assert isinstance(failure, CorruptRecordError)
     assert f"{JOURNAL_TOPIC}-{bad} at offset {offset}" in str(failure)

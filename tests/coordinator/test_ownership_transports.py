@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from logtx.coordinator import appender
-from logtx.journal.log import Log
+from logtx.coordinator.runtime import appender
+from logtx.journal.logs.interface import Log
 from logtx.journal.reader import find_fates, journal_partition_of
 
 from .clusters import PARTITIONS, Cluster, Committer, cluster_of

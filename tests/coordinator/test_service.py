@@ -10,19 +10,12 @@ from typing import Any
 import grpc
 import pytest
 
-from logtx.coordinator import coordinator_pb2 as pb
-from logtx.coordinator import coordinator_pb2_grpc as pb_grpc
-from logtx.coordinator.client import (
-    Action,
-    Began,
-    Connected,
-    CoordinatorClient,
-    CoordinatorQueries,
-    Done,
-    Outcome,
-    State,
-)
+from logtx.coordinator.client.queries import CoordinatorQueries
+from logtx.coordinator.client.session import CoordinatorClient, SessionOptions
 from logtx.coordinator.embedded import EmbeddedCoordinator
+from logtx.coordinator.protocol import coordinator_pb2 as pb
+from logtx.coordinator.protocol import coordinator_pb2_grpc as pb_grpc
+from logtx.coordinator.protocol.commands import Action, Began, Connected, Done, Outcome
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import (
@@ -42,11 +35,12 @@ from logtx.journal.errors import (
     UnknownTopicError,
     UnsupportedTopicError,
 )
-from logtx.journal.log import Log
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.interface import Log
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Position
 from logtx.journal.reader import JOURNAL_TOPIC
-from logtx.journal.records import OffsetStep
+from logtx.journal.records.types import OffsetStep
+from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
 TIMEOUT_S = 15.0
@@ -75,10 +69,16 @@ def client(log: Log, unique: Callable[[str], str]) -> Iterator[Callable[..., Coo
     """`client(producer_id=…)`: a client that is closed with the test."""
     made: list[CoordinatorClient] = []
 
-    def make(producer_id: str | None = None, **settings: Any) -> CoordinatorClient:
+    def make(
+        producer_id: str | None = None, *, on_closed: Any = None, **settings: Any
+    ) -> CoordinatorClient:
         settings.setdefault("timeout_s", TIMEOUT_S)
         made.append(
-            CoordinatorClient(log, producer_id=producer_id or unique("producer"), **settings)
+            CoordinatorClient(
+                log,
+                SessionOptions(producer_id=producer_id or unique("producer"), **settings),
+                on_closed=on_closed,
+            )
         )
         return made[-1]
 
@@ -279,13 +279,13 @@ def test_a_timeout_beyond_the_coordinators_is_refused(
 
 
 def test_no_coordinator_is_a_bounded_wait(memory_log: MemoryLog) -> None:
-    one = CoordinatorClient(memory_log, producer_id="p", timeout_s=0.5)
+    one = CoordinatorClient(memory_log, SessionOptions(producer_id="p", timeout_s=0.5))
     started = time.monotonic()
     with pytest.raises(CoordinatorNotAvailableError, match="no journal"):
         one.connect()
     assert time.monotonic() - started < 3
     with EmbeddedCoordinator(config(memory_log)) as running:
-        two = CoordinatorClient(memory_log, producer_id="p", timeout_s=1)
+        two = CoordinatorClient(memory_log, SessionOptions(producer_id="p", timeout_s=1))
         two.connect()
         running.stop()
         assert isinstance(ask(two.begin, timeout_ms=1), CoordinatorNotAvailableError)

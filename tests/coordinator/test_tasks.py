@@ -9,9 +9,9 @@ import pytest
 
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.ownership import Ownership
-from logtx.coordinator.runtime import PartitionRuntime
+from logtx.coordinator.runtime.partition import PartitionRuntime
 from logtx.coordinator.service import CoordinatorConfig, serve
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 
 CONFIG = CoordinatorConfig(bootstrap_servers="memory", listen="127.0.0.1:0", journal_partitions=1)
 
@@ -30,7 +30,7 @@ def run(log: MemoryLog) -> None:
     asyncio.run(main())
 
 
-def test_a_vital_task_that_fails_ends_the_coordinator(
+def test_an_essential_task_that_fails_ends_the_coordinator(
     monkeypatch: pytest.MonkeyPatch, memory_log: MemoryLog
 ) -> None:
     def broken(*_: object) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 
 from logtx.journal.control import VERSION as CONTROL_VERSION
 from logtx.journal.control import TopicPartition
-from logtx.journal.record_codec import FORMAT_VERSION
-from logtx.journal.records import RecordType
+from logtx.journal.records.codec import FORMAT_VERSION
+from logtx.journal.records.types import RecordType
 
 from ..consumer.records import FakeRecord
 
@@ -63,7 +63,7 @@ def formats_of(directory: Path) -> dict[str, Any]:
     return found
 
 
-# ---- writing -----------------------------------------------------------------------------------
+# ---- writing ------------------------------------------------------------------------------------
 
 
 def write(logs: GoldenLogs, directory: Path, kept_since: str) -> None:
@@ -131,7 +131,7 @@ def _data_line(record: FakeRecord, count: int) -> dict[str, Any]:
     return line
 
 
-# ---- reading -----------------------------------------------------------------------------------
+# ---- reading ------------------------------------------------------------------------------------
 
 
 def read(directory: Path) -> GoldenLogs:

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from unittest.mock import patch
 
-from logtx.coordinator import commands as c
-from logtx.coordinator import snapshot as snapshots
-from logtx.coordinator.decision import TopicFacts, WriteMarkers, WriteOffsets
-from logtx.coordinator.offsets_log import OffsetsKey, encode_key, encode_value
+from logtx.coordinator.core import snapshot as snapshots
+from logtx.coordinator.core.decision import TopicFacts, WriteMarkers, WriteOffsets
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.runtime.offsets_topic import OffsetsKey, encode_key, encode_value
 from logtx.journal.control import (
     OWN_BRANCH,
     TXCTL_HEADER,
@@ -32,10 +32,10 @@ from logtx.journal.control import (
     encode_data_control,
     encode_marker,
 )
-from logtx.journal.fate import NO_EPOCH
 from logtx.journal.position import Place, Position
-from logtx.journal.record_codec import encode_entry
-from logtx.journal.records import AbortReason, Committed, Entry, OffsetStep, Owner
+from logtx.journal.records.codec import encode_entry
+from logtx.journal.records.fate import NO_EPOCH
+from logtx.journal.records.types import AbortReason, Committed, Entry, OffsetStep, Owner
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
@@ -75,7 +75,7 @@ class World:
         """Markers that may be written, in order."""
         self._references = 0
         self._requests: dict[str, int] = {}
-        self._owners: dict[TxId, c.Session] = {}
+        self._owners: dict[TxId, commands.SessionId] = {}
         self._written: dict[TxId, dict[TopicPartition, dict[int, tuple[int, int, int]]]] = {}
         self.coordinator = self.take_over("host-1:7070")
 
@@ -86,7 +86,7 @@ class World:
             made.now = self.coordinator.now
         self.coordinator = made
         made.take_over()
-        made.shard.topics["gone"] = GONE_FACTS
+        made.topics["gone"] = GONE_FACTS
         return made
 
     def _listen(self, coordinator: Coordinator, event: Event) -> None:
@@ -101,32 +101,32 @@ class World:
 
     # ---- requests
 
-    def ask(self, command: c.Command) -> c.Reply:
+    def ask(self, command: commands.Command) -> commands.Reply:
         """A request, its records durable, its answer."""
         self.send(command)
         self.coordinator.ack()
         return self.coordinator.replies[self._references]
 
-    def send(self, command: c.Command) -> None:
+    def send(self, command: commands.Command) -> None:
         """A request, whose records stay on their way."""
         self._references += 1
         self.coordinator.pass_time(5)
         self.coordinator.submit(command, self._references)
 
-    def connect(self, name: str, nonce: int, generation: int | None = None) -> c.Session:
+    def connect(self, name: str, nonce: int, generation: int | None = None) -> commands.SessionId:
         """A producer's session."""
-        reply = self.ask(c.Connect(producer_id=name, nonce=nonce, generation=generation))
-        assert isinstance(reply, c.Connected), reply
-        return c.Session(name, reply.generation, nonce)
+        reply = self.ask(commands.Connect(producer_id=name, nonce=nonce, generation=generation))
+        assert isinstance(reply, commands.Connected), reply
+        return commands.SessionId(name, reply.generation, nonce)
 
     def to_begin(
-        self, session: c.Session, *partitions: TopicPartition, timeout_ms: int = 60_000
-    ) -> c.Begin:
+        self, session: commands.SessionId, *partitions: TopicPartition, timeout_ms: int = 60_000
+    ) -> commands.Begin:
         """The next BEGIN of a session."""
         number = self._requests[session.producer_id] = (
             self._requests.get(session.producer_id, 0) + 1
         )
-        return c.Begin(
+        return commands.Begin(
             session=session,
             request_id=number,
             answered_below=number - 1,
@@ -135,11 +135,11 @@ class World:
         )
 
     def begin(
-        self, session: c.Session, *partitions: TopicPartition, timeout_ms: int = 60_000
+        self, session: commands.SessionId, *partitions: TopicPartition, timeout_ms: int = 60_000
     ) -> TxId:
         """A transaction."""
         reply = self.ask(self.to_begin(session, *partitions, timeout_ms=timeout_ms))
-        assert isinstance(reply, c.Began), reply
+        assert isinstance(reply, commands.Began), reply
         self._owners[reply.txid] = session
         self._written[reply.txid] = {}
         return reply.txid
@@ -147,32 +147,32 @@ class World:
     def register(self, txid: TxId, partition: TopicPartition) -> None:
         """A partition joins a transaction, with the first offset written there."""
         first = min(first for first, _, _ in self._written[txid][partition].values())
-        command = c.AddPartitions(
+        command = commands.AddPartitions(
             txid=txid,
             partitions=(partition,),
             session=self._owners[txid],
             first_offsets={partition: first},
         )
-        assert isinstance(self.ask(command), c.Done)
+        assert isinstance(self.ask(command), commands.Done)
 
     def send_offsets(self, txid: TxId, group: str, *steps: OffsetStep) -> None:
         """Input offsets join a transaction."""
         session = self._owners[txid]
-        reply = self.ask(c.AddOffsets(session=session, txid=txid, group=group, steps=steps))
-        assert isinstance(reply, c.Done), reply
+        reply = self.ask(commands.AddOffsets(session=session, txid=txid, group=group, steps=steps))
+        assert isinstance(reply, commands.Done), reply
 
-    def to_end(self, txid: TxId, action: c.Action) -> c.End:
+    def to_end(self, txid: TxId, action: commands.Action) -> commands.End:
         """A request to commit or abort."""
         writes = {
             partition: tuple(BranchRange(b, *facts) for b, facts in sorted(branches.items()))
             for partition, branches in self._written[txid].items()
         }
-        return c.End(session=self._owners[txid], txid=txid, action=action, writes=writes)
+        return commands.End(session=self._owners[txid], txid=txid, action=action, writes=writes)
 
-    def decide(self, txid: TxId, action: c.Action = c.Action.COMMIT) -> None:
+    def decide(self, txid: TxId, action: commands.Action = commands.Action.COMMIT) -> None:
         """A decision; its markers are due."""
         reply = self.ask(self.to_end(txid, action))
-        assert isinstance(reply, c.Outcome), reply
+        assert isinstance(reply, commands.Outcome), reply
 
     def commit(self, txid: TxId) -> None:
         """Commit, and all that follows."""
@@ -182,7 +182,7 @@ class World:
 
     def abort(self, txid: TxId) -> None:
         """Abort, and all that follows."""
-        self.decide(txid, c.Action.ABORT)
+        self.decide(txid, commands.Action.ABORT)
         self.write_markers()
         self.finish(txid)
 
@@ -278,18 +278,20 @@ def values(name: str, count: int) -> list[bytes]:
     return [f"{name} {number}".encode() for number in range(count)]
 
 
-# ---- the script --------------------------------------------------------------------------------
+# ---- the script ---------------------------------------------------------------------------------
 
 
-def _straight(w: World) -> tuple[c.Session, c.Session]:
+def _straight(w: World) -> tuple[commands.SessionId, commands.SessionId]:
     """Sessions, a claim, input offsets, two transactions side by side; one is aborted."""
     p, q = w.connect("p", nonce=1), w.connect("q", nonce=2**63 - 1)
     w.plain(A0, *values("input", 6))
     w.put(A0, b"keyed", [("trace", b"\x01"), ("empty", None)], key=b"k")
     w.put(A0, None, key=b"k")
-    assert w.ask(c.BindGroup(group="g", transaction_group="default")) == c.Binding("default")
-    claimed = w.ask(c.ClaimOffsets(group="g", partitions=(A0, A1), claimant=11))
-    assert isinstance(claimed, c.Claimed)
+    assert w.ask(commands.BindGroup(group="g", transaction_group="default")) == commands.Binding(
+        "default"
+    )
+    claimed = w.ask(commands.ClaimOffsets(group="g", partitions=(A0, A1), claimant=11))
+    assert isinstance(claimed, commands.Claimed)
     first = w.begin(p, B0)
     second = w.begin(q)
     w.write(first, B0, values("first", 2))
@@ -307,7 +309,7 @@ def _straight(w: World) -> tuple[c.Session, c.Session]:
     return p, q
 
 
-def _branches(w: World, p: c.Session) -> None:
+def _branches(w: World, p: commands.SessionId) -> None:
     """Accepted branches, numbers, a duplicate, a stray, a record behind the decision."""
     txid = w.begin(p)
     w.write(txid, B1, [b"own 0"])
@@ -322,15 +324,15 @@ def _branches(w: World, p: c.Session) -> None:
     w.put(B1, b"malformed", [(TXID_HEADER, b"short")])
 
 
-def _ends(w: World, p: c.Session, q: c.Session) -> None:
+def _ends(w: World, p: commands.SessionId, q: commands.SessionId) -> None:
     """Every way for a transaction to end that needs no reload, but by commit."""
     expired = w.begin(p, timeout_ms=1_000)
     w.write(expired, B0, [b"expired"])
     w.register(expired, B0)
     w.write(expired, B2, [b"nobody was told of this partition"], counts=False)
     by_operator, by_retention = w.begin(p, B1), w.begin(p, B1)
-    w.ask(c.AbortTransaction(txid=by_operator))
-    w.ask(c.AbortTransaction(txid=by_retention, reason=AbortReason.RETENTION))
+    w.ask(commands.AbortTransaction(txid=by_operator))
+    w.ask(commands.AbortTransaction(txid=by_retention, reason=AbortReason.RETENTION))
     w.coordinator.pass_time(1_000)
     w.coordinator.ack()
     fenced = w.begin(q, B1)
@@ -341,10 +343,10 @@ def _ends(w: World, p: c.Session, q: c.Session) -> None:
     w.coordinator.ack()
     key = w.connect("&default&pay", nonce=4)
     of_key = w.begin(key, B1)
-    w.ask(c.DeleteKey(name="&default&pay"))
+    w.ask(commands.DeleteKey(name="&default&pay"))
     w.connect("twice", nonce=5, generation=7)
-    doubled = w.begin(c.Session("twice", 7, 5), B1)
-    w.ask(c.Connect(producer_id="twice", nonce=6, generation=7))
+    doubled = w.begin(commands.SessionId("twice", 7, 5), B1)
+    w.ask(commands.Connect(producer_id="twice", nonce=6, generation=7))
     w.write_markers()
     for txid in (expired, by_operator, by_retention, fenced, left, of_key, doubled):
         w.finish(txid)
@@ -356,7 +358,7 @@ def _ends(w: World, p: c.Session, q: c.Session) -> None:
     w.finish(gone, GONE)
 
 
-def _large(w: World, p: c.Session) -> None:
+def _large(w: World, p: commands.SessionId) -> None:
     """A large transaction, small ones in its midst, a marker that comes twice."""
     large, small = w.begin(p, B2), w.begin(p, B2)
     lines = values("large", LARGE)
@@ -372,7 +374,7 @@ def _large(w: World, p: c.Session) -> None:
     w.write_marker(again)
 
 
-def _snapshot(w: World, p: c.Session) -> TxId:
+def _snapshot(w: World, p: commands.SessionId) -> TxId:
     """A snapshot of several chunks, with a BEGIN between them."""
     opened = w.begin(p, B0)
     w.write(opened, B0, values("open over a snapshot", 2))
@@ -390,11 +392,11 @@ def _snapshot(w: World, p: c.Session) -> TxId:
         while w.coordinator.tenure.snapshot():
             w.coordinator.ack()
     w.coordinator.ack()
-    assert w.coordinator.tenure.snapshotted is not None
+    assert w.coordinator.tenure.snapshot_offset is not None
     return opened
 
 
-def _surprises(w: World, p: c.Session) -> None:
+def _surprises(w: World, p: commands.SessionId) -> None:
     """Markers written again, a torn snapshot, and void records: behind a lost append, of a loser's
     bid, of a zombie, behind what a stranger wrote, and those that fill a lost tail."""
     again = w.begin(p)
@@ -402,7 +404,7 @@ def _surprises(w: World, p: c.Session) -> None:
     w.decide(again)
     w.write_markers()
     lost = w.begin(p)
-    w.send(w.to_end(lost, c.Action.ABORT))
+    w.send(w.to_end(lost, commands.Action.ABORT))
     w.send(w.to_begin(p))
     w.send(w.to_begin(p))
     w.coordinator.lose(landed=[1, 2])
@@ -425,7 +427,7 @@ def _surprises(w: World, p: c.Session) -> None:
     w.take_over("[::1]:7070")
 
 
-def _unfinished(w: World, p: c.Session, opened: TxId) -> None:
+def _unfinished(w: World, p: commands.SessionId, opened: TxId) -> None:
     """One transaction in every state that is not final, and one that can only be aborted."""
     w.write(opened, B0, [b"and over three owners"])
     w.commit(opened)
@@ -439,14 +441,14 @@ def _unfinished(w: World, p: c.Session, opened: TxId) -> None:
     w.send_offsets(doomed, "g", OffsetStep(*A0, Place(6, 1), Position.at(8)))
     aborting = w.begin(q, B3)
     w.write(aborting, B3, [b"aborting"])
-    w.decide(aborting, c.Action.ABORT)
+    w.decide(aborting, commands.Action.ABORT)
     w.due.clear()
     committing = w.begin(q)
     w.write(committing, B0, [b"has its marker"])
     w.write(committing, B3, [b"has none yet"])
     w.decide(committing)
     w.write_markers(B3)
-    w.send(c.ClaimOffsets(group="g", partitions=(A0,), claimant=12))
+    w.send(commands.ClaimOffsets(group="g", partitions=(A0,), claimant=12))
     w.coordinator.ack(1)
 
 

@@ -17,25 +17,25 @@ from uuid import uuid4
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from logtx.consumer.consumer import Consumer
-from logtx.consumer.pending import PendingTransaction
-from logtx.consumer.transactions import CommittedTransaction
-from logtx.coordinator.decision import WriteMarkers, WriteOffsets
-from logtx.coordinator.metadata import Transaction
-from logtx.coordinator.offsets_log import decode_key, decode_value
-from logtx.coordinator.shard import Shard
+from logtx.consumer.core.pending import PendingTransaction
+from logtx.consumer.serial_reader import CommittedTransaction
+from logtx.coordinator.core.decision import WriteMarkers, WriteOffsets
+from logtx.coordinator.core.shard import Shard
+from logtx.coordinator.core.transactions import TransactionMetadata
+from logtx.coordinator.runtime.offsets_topic import decode_key, decode_value
 from logtx.journal.control import BranchRange, TopicPartition
 from logtx.journal.errors import MalformedHeaderError
-from logtx.journal.fate import EpochFilter
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Position
 from logtx.journal.reader import JOURNAL_TOPIC
-from logtx.journal.record_codec import decode_entry
-from logtx.journal.records import DataPartition, Entry, OffsetStep, PrepareAbort
+from logtx.journal.records.codec import decode_entry
+from logtx.journal.records.fate import EpochFilter
+from logtx.journal.records.types import DataPartition, Entry, OffsetStep, PrepareAbort
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
+from ..consumer.core.test_buffer_against_naive import Reader
 from ..consumer.records import FakeRecord
-from ..consumer.test_buffer_against_naive import Reader
 from ..coordinator.harness import (
     PARTITION,
     Appended,
@@ -99,7 +99,7 @@ def text(logs: GoldenLogs) -> str:
     return "\n".join(lines) + "\n"
 
 
-# ---- words -------------------------------------------------------------------------------------
+# ---- words --------------------------------------------------------------------------------------
 
 
 def name(partition: TopicPartition) -> str:
@@ -137,7 +137,7 @@ def _step(step: OffsetStep) -> str:
     return f"{name((step.topic, step.partition))} {begins} -> {shown(step.to)}"
 
 
-# ---- the journal -------------------------------------------------------------------------------
+# ---- the journal --------------------------------------------------------------------------------
 
 
 def state(shard: Shard) -> Iterator[str]:
@@ -145,7 +145,8 @@ def state(shard: Shard) -> Iterator[str]:
     assert shard.owner is not None
     past = " ".join(map(str, shard.past_epochs))
     yield f"journal {shard.partition} incarnation {shard.incarnation:012x}"
-    yield f"next offset {shard.next_offset}, high watermark {shard.hw}, snapshot {shard.snapshot}"
+    ends = f"next offset {shard.next_offset}, high watermark {shard.hw}"
+    yield f"{ends}, snapshot {shard.snapshot_offset}"
     yield f"owner {shard.owner.address} of epoch {shard.epoch}; epochs before: {past}"
     for producer_id, p in sorted(shard.producers.items()):
         voided = ", voided" if p.voided else ""
@@ -168,7 +169,7 @@ def state(shard: Shard) -> Iterator[str]:
         yield f"claim {row.number} of group {row.group} by {row.claimant}: {claimed}"
 
 
-def _transaction(found: Transaction) -> Iterator[str]:
+def _transaction(found: TransactionMetadata) -> Iterator[str]:
     decided = "" if found.commit_sequence is None else f" at {found.commit_sequence}"
     why = "" if found.reason is None else f" ({found.reason})"
     doomed = "" if found.doomed is None else f", doomed ({found.doomed})"
@@ -246,7 +247,7 @@ def offsets_lines(logs: GoldenLogs) -> Iterator[str]:
             yield f"  {name(partition)} {shown(position)}"
 
 
-# ---- data partitions ---------------------------------------------------------------------------
+# ---- data partitions ----------------------------------------------------------------------------
 
 
 def deliveries(

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from logtx.coordinator.decision import ShardConfig
-from logtx.coordinator.loading import load as load_partition
-from logtx.coordinator.replica import Replica
-from logtx.coordinator.shard import Shard
-from logtx.coordinator.tenure import RECORD_MAX_BYTES
+from logtx.coordinator.core.decision import ShardConfig
+from logtx.coordinator.core.replica import Replica
+from logtx.coordinator.core.shard import Shard
+from logtx.coordinator.core.tenure import RECORD_MAX_BYTES
+from logtx.coordinator.runtime.loading import load as load_partition
 from logtx.journal.control import (
     TXCTL_HEADER,
     TXID_HEADER,
@@ -26,11 +26,11 @@ from logtx.journal.control import (
     encode_data_control,
     encode_marker,
 )
-from logtx.journal.log import GroupOffset
+from logtx.journal.logs.interface import GroupOffset
 from logtx.journal.position import Position
 from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC
-from logtx.journal.record_codec import encode_entry
-from logtx.journal.records import AbortReason, RecordType
+from logtx.journal.records.codec import encode_entry
+from logtx.journal.records.types import AbortReason, RecordType
 from logtx.journal.state import State
 
 from ..consumer.logs import nothing_more
@@ -77,8 +77,8 @@ def snapshots(logs: GoldenLogs) -> int:
     shard = Shard(PARTITION)
     for offset, entry in enumerate(show.entries_of(logs)):
         shard.replay(offset, entry)
-    assert shard.snapshot is not None
-    return shard.snapshot
+    assert shard.snapshot_offset is not None
+    return shard.snapshot_offset
 
 
 def state(shard: Shard) -> list[str]:

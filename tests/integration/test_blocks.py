@@ -1,5 +1,5 @@
 """`logtx.process` on a log in memory, with a real coordinator: whatever fails in the middle, the
-output is exactly that of the input, each once. TRAPS 24, 26, 29.
+output is exactly that of the input, each once. Traps 24, 26, 29.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pytest
 from confluent_kafka import TopicPartition
 
 import logtx
-from logtx.integration import process as module
-from logtx.integration.process import Block
+from logtx.integration import blocks as module
+from logtx.integration.blocks import Block
 from logtx.integration.testing import Cluster
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC
 
 WAIT_S = 20.0
@@ -154,8 +154,8 @@ def test_trap_26_what_goes_on_from_an_aborted_one_is_redone_with_it(
 
 def abort_behind_its_back(bench: Bench, block: Block) -> None:
     """Abort a block's transaction as an operator does."""
-    from logtx.coordinator.client import CoordinatorQueries
-    from logtx.coordinator.commands import AbortTransaction, Outcome
+    from logtx.coordinator.client.queries import CoordinatorQueries
+    from logtx.coordinator.protocol.commands import AbortTransaction, Outcome
 
     queries = CoordinatorQueries(bench.cluster.log, timeout_s=WAIT_S)
     txid = block.txn.txid

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from logtx.integration.kafka import LocalKafka
+from logtx.integration.local.cluster import LocalKafka
 from logtx.integration.pytest_plugin import TopicFactory
 from logtx.integration.testing import Cluster
 from logtx.journal.errors import CoordinatorNotAvailableError, TransactionStateError

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logtx.journal.errors import ConsumerError
-from logtx.journal.position import METADATA_MAX_CHARS, Place, Position
+from logtx.journal.position import POSITION_MAX_CHARS, Place, Position
 
 OFFSET = st.integers(0, 2**63 - 1)
 JOURNAL = st.tuples(st.integers(0, 2**16 - 1), st.integers(0, 2**48 - 1))
@@ -48,7 +48,7 @@ def test_metadata_is_ascii_and_bounded_and_keeps_the_highest_sequences() -> None
     met = {(n, 2**48 - 1): 2**62 + n for n in range(1000)}
     position = Position(o1=1, o2=2**63 - 1, o3=2**63 - 1, met=met)
     text = position.to_metadata()
-    assert METADATA_MAX_CHARS - 50 < len(text) <= METADATA_MAX_CHARS
+    assert POSITION_MAX_CHARS - 50 < len(text) <= POSITION_MAX_CHARS
     assert text.isascii()
     back = Position.from_metadata(1, text)
     assert back.place == position.place
@@ -81,7 +81,7 @@ def test_what_was_delivered_is_never_left_out_of_the_metadata() -> None:
     some = {(n, 2 << 40): n for n in range(60)}
     position = Position(o1=1, o2=2, met=full, delivered=some)
     text = position.to_metadata()
-    assert METADATA_MAX_CHARS - 40 < len(text) <= METADATA_MAX_CHARS
+    assert POSITION_MAX_CHARS - 40 < len(text) <= POSITION_MAX_CHARS
     back = Position.from_metadata(1, text)
     assert back.delivered == some
     assert 0 < len(back.met) < 500

@@ -16,9 +16,8 @@ from logtx.journal.errors import (
     UnknownRecordError,
     UnknownTopicError,
 )
-from logtx.journal.fate import NO_EPOCH, UNKNOWN_FATE
-from logtx.journal.log import Log
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.interface import Log
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import (
     JOURNAL_TOPIC,
     RecordsTrimmedError,
@@ -27,8 +26,9 @@ from logtx.journal.reader import (
     read_entries,
     read_records,
 )
-from logtx.journal.record_codec import encode_entry
-from logtx.journal.records import (
+from logtx.journal.records.codec import encode_entry
+from logtx.journal.records.fate import NO_EPOCH, UNKNOWN_FATE
+from logtx.journal.records.types import (
     Aborted,
     AbortReason,
     Begin,
@@ -60,13 +60,16 @@ def test_the_partition_of_a_name_never_changes(name: str, count: int, partition:
     assert journal_partition_of(name, count) == partition
 
 
-def test_a_range_is_read_exactly(log: Log, make_topic: MakeTopic, append: Append) -> None:
+def test_a_range_is_read_exactly(
+    log: Log, make_topic: MakeTopic, append: Append, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = make_topic()
     append(topic, 0, [b"x"] * 50)
     assert offsets(log, topic, 0, 50) == list(range(50))
-    assert offsets(log, topic, 20, 31, batch=4) == list(range(20, 31))
     assert offsets(log, topic, 49, 50) == [49]
     assert offsets(log, topic, 7, 7) == []
+    monkeypatch.setattr(reader, "BATCH_MAX", 4)
+    assert offsets(log, topic, 20, 31) == list(range(20, 31))
 
 
 def test_a_reader_may_stop_early(log: Log, make_topic: MakeTopic, append: Append) -> None:
@@ -87,11 +90,12 @@ def test_a_stall_is_an_error_in_bounded_time(
     assert time.monotonic() - began < 5
 
 
-def test_a_slow_caller_is_no_stall(memory_log: MemoryLog) -> None:
+def test_a_slow_caller_is_no_stall(memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "BATCH_MAX", 1)
     memory_log.create_topic("t", partitions=1)
     for _ in range(4):
         memory_log.append_directly("t", 0, b"x")
-    for message in read_records(memory_log, "t", 0, 0, 4, timeout_s=0.2, batch=1):
+    for message in read_records(memory_log, "t", 0, 0, 4, timeout_s=0.2):
         if message.offset() == 1:
             time.sleep(0.25)
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Message, TopicPartition
 
-from logtx.journal.log import Log
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.interface import Log
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.producer.producer import Producer
 
 from .fake import FakeCoordinators

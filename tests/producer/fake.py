@@ -13,6 +13,16 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
+from logtx.coordinator.client.session import SessionOptions
+from logtx.coordinator.protocol.commands import (
+    Action,
+    Began,
+    Binding,
+    Connected,
+    Done,
+    GroupOffsets,
+    Outcome,
+)
 from logtx.journal.control import BranchRange, TopicPartition
 from logtx.journal.errors import (
     CoordinatorNotAvailableError,
@@ -25,18 +35,9 @@ from logtx.journal.errors import (
     TransactionCommittedError,
 )
 from logtx.journal.position import Position
-from logtx.journal.records import OffsetStep
+from logtx.journal.records.types import OffsetStep
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
-from logtx.producer.coordinators import (
-    Action,
-    Began,
-    Binding,
-    Connected,
-    Done,
-    GroupOffsets,
-    Outcome,
-)
 
 Writes = Mapping[TopicPartition, tuple[BranchRange, ...]]
 
@@ -196,8 +197,10 @@ class FakeCoordinators:
 
     # Coordinators.
 
-    def session(self, **settings: Any) -> FakeSession:
-        session = FakeSession(self, **settings)
+    def session(
+        self, options: SessionOptions, on_closed: Callable[[LogtxError], None]
+    ) -> FakeSession:
+        session = FakeSession(self, options, on_closed)
         self.sessions.append(session)
         return session
 
@@ -211,20 +214,16 @@ class FakeSession:
     def __init__(
         self,
         coordinators: FakeCoordinators,
-        *,
-        producer_id: str,
-        transaction_group: str,
-        generation: int | None,
-        timeout_s: float,
+        options: SessionOptions,
         on_closed: Callable[[LogtxError], None],
     ) -> None:
-        self.producer_id = producer_id
-        self.transaction_group = transaction_group
-        self.generation = generation
+        self.producer_id = options.producer_id
+        self.transaction_group = options.transaction_group
+        self.generation = options.generation
         self.failure: LogtxError | None = None
         self.closed = False
         self._coordinators = coordinators
-        self._timeout_s = timeout_s
+        self._timeout_s = options.timeout_s
         self._on_closed = on_closed
         self._requests: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True)

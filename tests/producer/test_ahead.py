@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from logtx.journal.errors import ProducerFencedError
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.state import State
-from logtx.producer import ahead as module
-from logtx.producer.ahead import IN_A_ROW_S, KEPT_S, TIMEOUT_MIN_MS, Ahead
+from logtx.producer.core import ahead as module
+from logtx.producer.core.ahead import IN_A_ROW_S, KEPT_S, TIMEOUT_MIN_MS, Ahead
 from logtx.producer.producer import Producer
 from logtx.producer.transaction import Transaction
 
@@ -106,7 +106,7 @@ def test_one_that_ended_by_itself_is_forgotten() -> None:
     assert ahead.expired(99.0) is None
 
 
-# ---- a producer ----------------------------------------------------------------------------
+# ---- a producer ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_a_begin_that_failed_ahead_fails_nobody(
     coordinators.lose_request("begin")
     second.commit()
     eventually(lambda: coordinators.count("begin") == 3)
-    eventually(lambda: producer._engine._ahead.transaction is None)
+    eventually(lambda: producer._transactions._ahead.transaction is None)
     run(producer, 1)
     assert states(coordinators)[:3] == [State.COMMITTED] * 3
 

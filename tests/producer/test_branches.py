@@ -15,10 +15,10 @@ from logtx.journal.errors import (
     TransactionAbortedError,
     TransactionStateError,
 )
-from logtx.journal.log import Log
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.interface import Log
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.producer.branch import Branch, Branches
-from logtx.producer.summary import BranchSummary
+from logtx.producer.core.summary import BranchSummary
 
 from ..conftest import MakeTopic
 from .conftest import MakeProducer, ReadAll, eventually

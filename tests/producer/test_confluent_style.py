@@ -11,9 +11,9 @@ from logtx.journal.errors import (
     TransactionAbortOnlyError,
     TransactionStateError,
 )
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Place, Position
-from logtx.journal.records import OffsetStep
+from logtx.journal.records.types import OffsetStep
 from logtx.journal.state import State
 from logtx.producer.producer import Producer
 

@@ -22,13 +22,13 @@ from logtx.journal.errors import (
     UnknownOutcomeError,
     UnsupportedTopicError,
 )
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Place, Position
-from logtx.journal.records import OffsetStep
+from logtx.journal.records.types import OffsetStep
 from logtx.journal.state import State
-from logtx.producer.bookkeeping import Phase
+from logtx.producer.core.bookkeeping import Phase
+from logtx.producer.core.tally import BranchTally
 from logtx.producer.producer import Producer
-from logtx.producer.tally import BranchTally
 from logtx.producer.transaction import Transaction
 
 from .conftest import MakeProducer, eventually, read_topic

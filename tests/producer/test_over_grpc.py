@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Message
 
 from logtx.consumer.consumer import Consumer
+from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.journal.control import BranchRange, Marker, decode_control
@@ -22,9 +23,9 @@ from logtx.journal.errors import (
     TransactionAbortedError,
     UnsupportedTopicError,
 )
-from logtx.journal.log import Log
+from logtx.journal.logs.interface import Log
 from logtx.journal.position import Place, Position
-from logtx.journal.records import OffsetStep
+from logtx.journal.records.types import OffsetStep
 from logtx.journal.txid import TxId
 from logtx.producer.branch import Branch
 from logtx.producer.producer import Producer
@@ -45,7 +46,7 @@ def embedded(log: Log) -> EmbeddedCoordinator:
         bootstrap_servers=log.bootstrap_servers,
         listen="127.0.0.1:0",
         journal_partitions=4,
-        session_grace_ms=300,
+        limits=ShardConfig(session_grace_ms=300),
     )
     # It opens the log anew, for it closes what it has; in memory the name leads to the same.
     return EmbeddedCoordinator(config)

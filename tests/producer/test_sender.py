@@ -8,8 +8,8 @@ import confluent_kafka
 import pytest
 from confluent_kafka import Message
 
-from logtx.journal.log import Log
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.interface import Log
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.producer.sender import positional
 
 from ..conftest import MakeTopic

@@ -21,7 +21,7 @@ from logtx.journal.errors import (
     TransactionCommittedError,
     TransactionStateError,
 )
-from logtx.journal.log import Log
+from logtx.journal.logs.interface import Log
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 from logtx.producer.transaction import Transaction

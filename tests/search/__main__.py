@@ -76,7 +76,7 @@ def _run(tasks: dict[str, runs.Task], jobs: int, console: Console) -> dict[str, 
         return runs.run(tasks, jobs, told)
 
 
-# ---- words ---------------------------------------------------------------------------------------
+# ---- words --------------------------------------------------------------------------------------
 
 
 def _table(reports: dict[str, Report]) -> Table:

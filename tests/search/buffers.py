@@ -6,15 +6,15 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from logtx.consumer.buffer import PartitionBuffer
-from logtx.consumer.entries import EndedTransaction, Run
-from logtx.consumer.pending import PendingTransactionMap
+from logtx.consumer.core.buffer import PartitionBuffer
+from logtx.consumer.core.entries import EndedTransaction, PlainRun
+from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.side_read import SideReader
 from logtx.journal.control import TXCTL_HEADER, TXID_HEADER, BranchRange, Marker, encode_marker
 from logtx.journal.position import Position
 from logtx.journal.txid import TxId
 
-from ..consumer.naive import expected
+from ..consumer.core.naive import expected
 from ..consumer.records import FakeRecord, malformed
 from .machines import Chains, Fingerprint, Interner
 from .tenures import txid_of
@@ -268,9 +268,9 @@ class LiveBuffer:
         )
 
 
-def place_of(entry: Run | EndedTransaction) -> int:
+def place_of(entry: PlainRun | EndedTransaction) -> int:
     """Where in the log an entry of a buffer's queue stands."""
-    return entry.first_offset if isinstance(entry, Run) else entry.marker_offset
+    return entry.first_offset if isinstance(entry, PlainRun) else entry.marker_offset
 
 
 def packed(position: Position) -> tuple[Any, ...]:

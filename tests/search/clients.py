@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from logtx.coordinator import commands as c
+from logtx.coordinator.protocol import commands
 from logtx.journal.control import BranchRange, TopicPartition
 
 from ..coordinator.harness import step as offset_step
@@ -55,25 +55,27 @@ class Script:
     start: Client = START
 
 
-def request(script: Script, step: str, client: Client, action: int) -> c.Command:
+def request(script: Script, step: str, client: Client, action: int) -> commands.Command:
     """The command of one step of a script."""
-    session = c.Session(script.producer_id, client.generation, script.nonce)
+    session = commands.SessionId(script.producer_id, client.generation, script.nonce)
     match step:
         case "connect":
-            return c.Connect(producer_id=script.producer_id, nonce=script.nonce)
+            return commands.Connect(producer_id=script.producer_id, nonce=script.nonce)
         case "connect as 0":
-            return c.Connect(producer_id=script.producer_id, nonce=script.nonce, generation=0)
+            return commands.Connect(
+                producer_id=script.producer_id, nonce=script.nonce, generation=0
+            )
         case "begin":
-            return c.Begin(
+            return commands.Begin(
                 session=session,
                 request_id=script.request_id,
                 answered_below=0,
                 timeout_ms=TIMEOUT_MS,
             )
         case "claim":
-            return c.ClaimOffsets(group=GROUP, partitions=(INPUT,), claimant=script.nonce)
+            return commands.ClaimOffsets(group=GROUP, partitions=(INPUT,), claimant=script.nonce)
         case "rewind":
-            return c.ClaimOffsets(
+            return commands.ClaimOffsets(
                 group=GROUP,
                 partitions=(INPUT,),
                 claimant=-script.nonce,
@@ -83,15 +85,15 @@ def request(script: Script, step: str, client: Client, action: int) -> c.Command
             start = None if client.place < 0 else client.place
             claim = None if client.claim < 0 else client.claim
             moved = (offset_step(INPUT, start, (start or 0) + 1, claim),)
-            return c.AddOffsets(
+            return commands.AddOffsets(
                 session=session, txid=txid_of(client.begin), group=GROUP, steps=moved
             )
         case _:
             commits = action == 1
             wrote = BranchRange(0, script.request_id, script.request_id, 1)
-            return c.End(
+            return commands.End(
                 session=session,
                 txid=txid_of(client.begin),
-                action=c.Action.COMMIT if commits else c.Action.ABORT,
+                action=commands.Action.COMMIT if commits else commands.Action.ABORT,
                 writes=dict.fromkeys(PARTITIONS, (wrote,)) if commits else {},
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from logtx.coordinator import commands as c
+from logtx.coordinator.protocol import commands
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import (
     ClaimFencedError,
@@ -17,11 +17,13 @@ from logtx.journal.errors import (
 )
 from logtx.journal.state import State
 
-from ..coordinator.test_shard_checkers import identity
+from ..coordinator.core.test_shard_checkers import identity
 from .tenures import JournalFacts, Markers, TenureFacts
 
 
-def told(facts: JournalFacts, command: c.Command, floor: Any, reply: c.Reply) -> str | None:
+def told(
+    facts: JournalFacts, command: commands.Command, floor: Any, reply: commands.Reply
+) -> str | None:
     """A client is told something: the journal must say the same, for ever.
 
     Args:
@@ -31,51 +33,51 @@ def told(facts: JournalFacts, command: c.Command, floor: Any, reply: c.Reply) ->
         reply: what is told.
     """
     match reply:
-        case c.Began(txid):
-            assert isinstance(command, c.Begin)
+        case commands.Began(txid):
+            assert isinstance(command, commands.Begin)
             session = command.session
             asked = session.producer_id, session.generation, session.nonce, command.request_id
             if facts.requests.get(txid.offset) != asked:
                 return f"told T{txid.offset} began, and the journal has none of this request (2)"
-        case c.Connected(generation=generation):
-            assert isinstance(command, c.Connect)
+        case commands.Connected(generation=generation):
+            assert isinstance(command, commands.Connect)
             known = facts.reference.generations.get(command.producer_id)
             if known is None or known[0] < generation:
                 return f"told generation {generation}, and the journal says {known} (3, 6)"
-        case c.Outcome(txid, state, sequence) if state.commits or state.aborts:
+        case commands.Outcome(txid, state, sequence) if state.commits or state.aborts:
             return _decided(facts, txid.offset, state.commits, sequence)
         case TransactionCommittedError():
             return _decided(facts, command.txid.offset, True, None)  # type: ignore[union-attr]
         case TransactionAbortedError():
             return _decided(facts, command.txid.offset, False, None)  # type: ignore[union-attr]
-        case c.Outcome(txid, State.OPEN) if floor is not None:
+        case commands.Outcome(txid, State.OPEN) if floor is not None:
             return f"told T{txid.offset} open, decided at {floor} before it was asked (2)"
-        case c.GroupOffsets():
-            assert isinstance(command, c.FetchOffsets)
+        case commands.GroupOffsets():
+            assert isinstance(command, commands.FetchOffsets)
             return _iov(facts, command, floor, reply)
-        case _ if isinstance(command, c.ClaimOffsets):
+        case _ if isinstance(command, commands.ClaimOffsets):
             return _told_claim(facts, command, floor, reply)
-        case c.Done() if isinstance(command, c.AddOffsets):
+        case commands.Done() if isinstance(command, commands.AddOffsets):
             return _taken(facts, command)
         case _:
             pass
     return None
 
 
-def floor_of(facts: JournalFacts, command: c.Command) -> Any:
+def floor_of(facts: JournalFacts, command: commands.Command) -> Any:
     """What an answer to a question must know: what the journal says when it is asked."""
-    if isinstance(command, c.FetchOffsets | c.ClaimOffsets):
+    if isinstance(command, commands.FetchOffsets | commands.ClaimOffsets):
         return max((s for s, _ in facts.reference.iovs.get(command.group, [])), default=-1)
-    if isinstance(command, c.GetOutcome):
+    if isinstance(command, commands.GetOutcome):
         return facts.decided.get(command.txid.offset, (False, None))[1]
     return None
 
 
 def _iov(
     facts: JournalFacts,
-    command: c.FetchOffsets | c.ClaimOffsets,
+    command: commands.FetchOffsets | commands.ClaimOffsets,
     floor: int,
-    offsets: c.GroupOffsets,
+    offsets: commands.GroupOffsets,
 ) -> str | None:
     sequence = -1 if offsets.commit_sequence is None else offsets.commit_sequence
     if sequence < floor:
@@ -84,22 +86,22 @@ def _iov(
 
 
 def _told_claim(
-    facts: JournalFacts, command: c.ClaimOffsets, floor: int, reply: c.Reply
+    facts: JournalFacts, command: commands.ClaimOffsets, floor: int, reply: commands.Reply
 ) -> str | None:
     latest = facts.reference.claims.get(command.group, {})
-    if isinstance(reply, c.Claimed):
+    if isinstance(reply, commands.Claimed):
         return _claimed(facts, command, reply.number) or _iov(facts, command, floor, reply.offsets)
     if isinstance(reply, ClaimFencedError) and _is_expected(command, latest):
         return f"a claim is refused, and the latest are {latest} (6)"
     return None
 
 
-def _is_expected(command: c.ClaimOffsets, claims: Mapping[TopicPartition, int]) -> bool:
+def _is_expected(command: commands.ClaimOffsets, claims: Mapping[TopicPartition, int]) -> bool:
     expected = command.expected
     return expected is None or all(claims.get(p) == expected.get(p) for p in command.partitions)
 
 
-def _claimed(facts: JournalFacts, command: c.ClaimOffsets, number: int) -> str | None:
+def _claimed(facts: JournalFacts, command: commands.ClaimOffsets, number: int) -> str | None:
     if number not in facts.reference.claimed:
         return f"told claim {number}, and the journal has none there (6)"
     record, former = facts.reference.claimed[number]
@@ -110,7 +112,7 @@ def _claimed(facts: JournalFacts, command: c.ClaimOffsets, number: int) -> str |
     return None
 
 
-def _taken(facts: JournalFacts, command: c.AddOffsets) -> str | None:
+def _taken(facts: JournalFacts, command: commands.AddOffsets) -> str | None:
     transaction = facts.reference.transactions.get(command.txid.offset)
     for step in command.steps:
         key = command.group, identity(step)
@@ -139,7 +141,7 @@ def emitted(facts: JournalFacts, markers: Markers, tenure: TenureFacts) -> str |
     return high_watermark(facts, tenure)
 
 
-def published_iov(facts: JournalFacts, group: str, offsets: c.GroupOffsets) -> str | None:
+def published_iov(facts: JournalFacts, group: str, offsets: commands.GroupOffsets) -> str | None:
     """An IOV is told or published: it is what the journal's commits made of it."""
     places = {key: position.place for key, position in offsets.offsets.items()}
     sequence = offsets.commit_sequence

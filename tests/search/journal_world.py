@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from logtx.coordinator import commands as c
+from logtx.coordinator.protocol import commands
 from logtx.journal.errors import LogtxError, RetriableError
 
 from . import invariants
@@ -65,12 +65,12 @@ class Scenario:
     what: str
     """In a line, for the report."""
     clients: tuple[Script, ...]
-    preamble: tuple[c.Command, ...] = ()
+    preamble: tuple[commands.Command, ...] = ()
     """Done by the first owner before anything goes wrong."""
     budget: Budget = field(default_factory=Budget)
     same_epoch_again: bool = False
     """A mutation of the runtime: after a surprise it serves on under its old epoch."""
-    queries: tuple[c.Command, ...] = ()
+    queries: tuple[commands.Command, ...] = ()
     keeps_void_records: bool = False
     acknowledged_at_once: bool = False
     """An append that lands is acknowledged in the same step, unless it is late or lost."""
@@ -89,7 +89,7 @@ class JournalWorld:
         self._command_numbers: dict[tuple[Any, ...], int] = {}
         self._judged: dict[tuple[int, int, bool], str | None] = {}
 
-    # ---- the search's questions ------------------------------------------------------------
+    # ---- the search's questions -----------------------------------------------------------------
 
     def initial(self) -> State:
         """The first owner serves, and did what the preamble says."""
@@ -164,7 +164,7 @@ class JournalWorld:
         problem = invariants.high_watermark(facts, told)
         return invariants.quiet(facts, told) if quiet and problem is None else problem
 
-    # ---- steps -----------------------------------------------------------------------------
+    # ---- steps ----------------------------------------------------------------------------------
 
     def _moves_down(self, state: State, place: int, add: Any) -> None:
         coordinator = state[1][place]
@@ -265,12 +265,12 @@ class JournalWorld:
             found = self._command_numbers[key] = self._number(key, command)
         return found
 
-    def _number(self, key: Any, command: c.Command) -> int:
+    def _number(self, key: Any, command: commands.Command) -> int:
         number = self.commands((key,))
         self.commands.values[number] = command
         return number
 
-    # ---- words -----------------------------------------------------------------------------
+    # ---- words ----------------------------------------------------------------------------------
 
     def tell(self, state: State, move: Move, traded: bool) -> str:  # noqa: PLR0912
         """A step in words."""
@@ -327,16 +327,16 @@ class JournalWorld:
         return f"{type(record).__name__}{about}#{entry.predicted}/epoch {entry.epoch}"
 
 
-def _words(command: c.Command) -> str:
+def _words(command: commands.Command) -> str:
     match command:
-        case c.End():
+        case commands.End():
             return f"{command.action} T{command.txid.offset}"
-        case c.Begin():
+        case commands.Begin():
             return f"begin (request {command.request_id})"
-        case c.ClaimOffsets():
+        case commands.ClaimOffsets():
             how = "" if command.expected is None else f" again if claim {command.expected[INPUT]}"
             return f"claim the input{how}"
-        case c.Connect():
+        case commands.Connect():
             return f"connect {command.producer_id!r} as {command.generation}"
         case _:
             txid = getattr(command, "txid", None)
@@ -395,7 +395,7 @@ class Draft:
         assert isinstance(facts, JournalFacts), facts
         return facts
 
-    # ---- the log ---------------------------------------------------------------------------
+    # ---- the log --------------------------------------------------------------------------------
 
     def land(self, place: int, number: int) -> None:
         """An append lands at the journal's end."""
@@ -457,7 +457,7 @@ class Draft:
         self.late = (*self.late[:place], *self.late[place + 1 :])
         self.journal = self.world.journal.append(self.journal, record)
 
-    # ---- the core --------------------------------------------------------------------------
+    # ---- the core -------------------------------------------------------------------------------
 
     def ask(self, place: int, who: tuple[Any, ...], number: int) -> None:
         """A request arrives."""
@@ -517,7 +517,7 @@ class Draft:
         for begin in at_once:
             self.take(place, ("written", begin))
 
-    def _answer(self, ref: Any, reply: c.Reply) -> str | None:
+    def _answer(self, ref: Any, reply: commands.Reply) -> str | None:
         who, number, floor = ref
         command = self.world.commands.values[number]
         problem = invariants.told(self.facts, command, floor, reply)
@@ -527,16 +527,16 @@ class Draft:
                 self.clients[who[1]] = tuple(self._after(who[1], client, reply))
         return problem
 
-    def _after(self, place: int, client: Client, reply: c.Reply) -> Client:
+    def _after(self, place: int, client: Client, reply: commands.Reply) -> Client:
         client = client._replace(at=-1)
         match reply:
             case RetriableError():
                 return client
-            case c.Connected(generation=generation):
+            case commands.Connected(generation=generation):
                 return client._replace(step=client.step + 1, generation=generation)
-            case c.Began(txid):
+            case commands.Began(txid):
                 return client._replace(step=client.step + 1, begin=txid.offset)
-            case c.Claimed(number, iov):
+            case commands.Claimed(number, iov):
                 position = iov.offsets.get(INPUT)
                 client = client._replace(step=client.step + 1)
                 if client.claim >= 0:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from logtx.coordinator import commands as c
+from logtx.coordinator.protocol import commands
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import TransactionError
 
@@ -94,14 +94,14 @@ class MarkerWorld:
         self._fates: dict[int, tuple[int, ...]] = {}
         self._judged: dict[tuple[int, ...], str | None] = {}
 
-    # ---- the search's questions ------------------------------------------------------------
+    # ---- the search's questions -----------------------------------------------------------------
 
     def initial(self) -> State:
         """The first owner serves both producers, which have connected."""
         journal = self.journal.append(0, self.journal.bid(0))
         tenure, _ = self.tenures.start(journal)
         for number in range(len(self.scenario.scripts)):
-            connect = c.Connect(producer_id=f"p{number}", nonce=number + 1)
+            connect = commands.Connect(producer_id=f"p{number}", nonce=number + 1)
             key = ("submit", ("preamble",), self.commands(connect))
             tenure, given = self.tenures.step(tenure, key)
             for _, predicted, record in [g for g in given if g[0] == "append"]:
@@ -189,7 +189,7 @@ class MarkerWorld:
         fates_, ends = look_up
         return (fates_[1:], ends[place]) if fates_ and ends and len(fates_) > 1 else None
 
-    # ---- steps -----------------------------------------------------------------------------
+    # ---- steps ----------------------------------------------------------------------------------
 
     def _moves_serving(self, state: State, place: int, add: Any) -> None:
         budget = state[-1]
@@ -252,9 +252,9 @@ class MarkerWorld:
                         add(("late record", place, partition), draft)
 
     def _request(self, state: State, place: int, action: str) -> int:
-        session = c.Session(f"p{place}", 0, place + 1)
+        session = commands.SessionId(f"p{place}", 0, place + 1)
         if action == "begin":
-            command: c.Command = c.Begin(
+            command: commands.Command = commands.Begin(
                 session=session, request_id=1, answered_below=0, timeout_ms=TIMEOUT_MS
             )
             return self._number((place,), command)
@@ -265,12 +265,12 @@ class MarkerWorld:
             mine = [at for at, x in enumerate(items) if isinstance(x, Data) and x.begin == begin]
             if mine:
                 writes[key] = (BranchRange(0, mine[0], mine[-1], len(mine)),)
-        command = c.End(
-            session=session, txid=txid_of(begin), action=c.Action(action), writes=writes
+        command = commands.End(
+            session=session, txid=txid_of(begin), action=commands.Action(action), writes=writes
         )
         return self._number((place, begin, action, tuple(writes.items())), command)
 
-    def _number(self, key: Any, command: c.Command) -> int:
+    def _number(self, key: Any, command: commands.Command) -> int:
         number = self.commands(key)
         self.commands.values[number] = command
         return number
@@ -287,7 +287,7 @@ class MarkerWorld:
             self._fates[journal] = (0, *found)
         return self._fates[journal]
 
-    # ---- words -----------------------------------------------------------------------------
+    # ---- words ----------------------------------------------------------------------------------
 
     def tell(self, state: State, move: Move, traded: bool) -> str:
         """A step in words."""
@@ -396,7 +396,7 @@ class _Draft:
         self.found = self.world.ended(self.journal), ends
         return "fates"
 
-    # ---- coordinators ----------------------------------------------------------------------
+    # ---- coordinators ---------------------------------------------------------------------------
 
     def bid(self, place: int) -> None:
         """A coordinator wins the next epoch, with nobody in between."""
@@ -495,7 +495,7 @@ class _Draft:
         owed = tuple(sorted((*owed, (markers.begin, sum(mine)))))
         self.coordinators[place] = kind, tenure, lanes, owed
 
-    def _answer(self, ref: Any, reply: c.Reply, asking: int | None) -> None:
+    def _answer(self, ref: Any, reply: commands.Reply, asking: int | None) -> None:
         place, number = ref
         facts = self.world.journal.facts(self.journal)
         assert isinstance(facts, JournalFacts), facts
@@ -505,9 +505,9 @@ class _Draft:
         if asking != place:
             return
         match reply:
-            case c.Began(txid):
+            case commands.Began(txid):
                 self.producers[place] = step + 1, txid.offset
-            case c.Outcome():
+            case commands.Outcome():
                 self.producers[place] = step + 1, begin
             case TransactionError():
                 self.producers[place] = len(self.world.scenario.scripts[place]), begin

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import pytest
 
-from logtx.consumer.buffer import PartitionBuffer
-from logtx.consumer.ranges import ControlCache, Match
+from logtx.consumer.core.buffer import PartitionBuffer
+from logtx.consumer.core.ranges import ControlCache, Match
 from logtx.consumer.side_read import SideReader
-from logtx.coordinator.tenure import Tenure
+from logtx.coordinator.core.tenure import Tenure
 from logtx.journal.errors import CoordinatorLoadingError
 from logtx.journal.position import Position
 

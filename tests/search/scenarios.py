@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from logtx.coordinator import commands as c
+from logtx.coordinator.protocol import commands
 
 from ..coordinator.harness import step as offset_step
 from . import journal_world as j
@@ -16,8 +16,8 @@ from .explore import World
 from .tenures import TIMEOUT_MS, txid_of
 
 TWO_PRODUCERS: Final = (
-    c.Connect(producer_id="p0", nonce=1),
-    c.Connect(producer_id="p1", nonce=2),
+    commands.Connect(producer_id="p0", nonce=1),
+    commands.Connect(producer_id="p1", nonce=2),
 )
 COMMITS: Final = Script("p0", 1, ("begin", "commit"))
 ENDS: Final = Script("p1", 2, ("begin", "end"))
@@ -34,16 +34,16 @@ BEGUN: Final = {
 """Both transactions are open already."""
 
 
-def _offsets_preamble() -> tuple[c.Command, ...]:
+def _offsets_preamble() -> tuple[commands.Command, ...]:
     # Offsets of the journal: OWNER 0, PRODUCER 1, BEGINs 2 and 3, ADD_OFFSETS 4 and 5.
-    session = c.Session("p", 0, 1)
+    session = commands.SessionId("p", 0, 1)
     begins = tuple(
-        c.Begin(session=session, request_id=n, answered_below=0, timeout_ms=TIMEOUT_MS)
+        commands.Begin(session=session, request_id=n, answered_below=0, timeout_ms=TIMEOUT_MS)
         for n in (1, 2)
     )
     chain = ((2, None, 1), (3, 1, 2))
     steps = tuple(
-        c.AddOffsets(
+        commands.AddOffsets(
             session=session,
             txid=txid_of(begin),
             group=GROUP,
@@ -51,7 +51,7 @@ def _offsets_preamble() -> tuple[c.Command, ...]:
         )
         for begin, start, to in chain
     )
-    return (c.Connect(producer_id="p", nonce=1), *begins, *steps)
+    return (commands.Connect(producer_id="p", nonce=1), *begins, *steps)
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ QUESTIONS: Final = _search(
     j.Budget(losses=1, queries=1),
     name="questions",
     what="the same; an append of unknown outcome, somebody asks for the IOV or for an outcome",
-    queries=(c.FetchOffsets(group=GROUP), c.GetOutcome(txid=txid_of(2))),
+    queries=(commands.FetchOffsets(group=GROUP), commands.GetOutcome(txid=txid_of(2))),
     **PIPELINE,
 )
 WORKERS: Final = (
@@ -191,7 +191,7 @@ CLAIMS: Final = _search(
     # Offsets of the journal: OWNER 0, PRODUCERs 1 and 2, CLAIM 3, BEGINs 4 and 5.
     preamble=(
         *TWO_PRODUCERS,
-        c.ClaimOffsets(group=GROUP, partitions=(INPUT,), claimant=1),
+        commands.ClaimOffsets(group=GROUP, partitions=(INPUT,), claimant=1),
         *(request(Script(f"p{n}", n + 1, ()), "begin", START, 0) for n in (0, 1)),
     ),
     acknowledged_at_once=True,

@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final
 
-from logtx.coordinator import commands as c
-from logtx.coordinator.clocks import Clocks
-from logtx.coordinator.decision import Effect, Instant, ShardConfig, WriteOffsets
-from logtx.coordinator.shard import Shard
-from logtx.coordinator.tenure import Tenure
+from logtx.coordinator.core.answers import answer_fate
+from logtx.coordinator.core.clocks import Clocks
+from logtx.coordinator.core.decision import Effect, Instant, ShardConfig, WriteOffsets
+from logtx.coordinator.core.shard import Shard
+from logtx.coordinator.core.tenure import Tenure
+from logtx.coordinator.protocol import commands
 from logtx.journal.errors import CoordinatorLoadingError, LogtxError
-from logtx.journal.fate import NO_EPOCH
-from logtx.journal.record_codec import decode_entry, encode_entry
-from logtx.journal.records import Aborted, Begin, Entry, Owner
+from logtx.journal.records.codec import decode_entry, encode_entry
+from logtx.journal.records.fate import NO_EPOCH
+from logtx.journal.records.types import Aborted, Begin, Entry, Owner
 from logtx.journal.txid import TxId
 
-from ..coordinator.harness import INCARNATION, PARTITION, WALL_MS, dump, fates, load
-from ..coordinator.test_shard_checkers import Reference
+from ..coordinator.core.test_shard_checkers import Reference
+from ..coordinator.harness import INCARNATION, PARTITION, TOPICS, WALL_MS, dump, fates, load
 from .machines import Chains, Fingerprint, Interner
 
 TIMEOUT_MS: Final = 1_000
@@ -33,7 +34,7 @@ VOID: Final = Entry(NO_EPOCH, INCARNATION, Aborted(begin=0), NO_EPOCH)
 _FINGERPRINT: Final = Fingerprint(
     {
         Tenure: frozenset({"_shell"}),
-        Shard: frozenset({"config", "topics"}),
+        Shard: frozenset({"config"}),
         Clocks: frozenset({"_config"}),
     },
     {},
@@ -226,21 +227,21 @@ class LiveTenure:
         self._begins = {o: e.record for o, e in enumerate(entries) if isinstance(e.record, Begin)}
         self._now_ms = 0
         self.tenure = Tenure(load(entries, CONFIG), self)
-        self.tenure.begin(self._now)
+        self.tenure.begin(self._now, TOPICS)
 
     @property
     def _now(self) -> Instant:
         # The wall clock stands: deadlines are counted by the other one.
         return Instant(self._now_ms, WALL_MS)
 
-    # ---- as a core of `Machine` ------------------------------------------------------------
+    # ---- as a core of `Machine` -----------------------------------------------------------------
 
     def apply(self, key: Hashable) -> None:
         """Take an input."""
         tenure = self.tenure
         match key:
             case ("submit", ref, number):
-                tenure.submit(self._commands.values[number], ref, self._now)
+                tenure.submit(self._commands.values[number], ref, self._now, TOPICS)
             case ("ack", predicted, offset):
                 tenure.acknowledged(predicted, offset)
             case ("end", end):
@@ -249,7 +250,7 @@ class LiveTenure:
                 tenure.written(begin)
             case ("expire",):
                 self._now_ms += LATER_MS
-                tenure.tick(self._now)
+                tenure.tick(self._now, TOPICS)
             case _:
                 raise AssertionError(key)
 
@@ -275,7 +276,7 @@ class LiveTenure:
             unwritten=len(tenure._unwritten),
         )
 
-    # ---- as the shell of its tenure --------------------------------------------------------
+    # ---- as the shell of its tenure -------------------------------------------------------------
 
     def append(self, predicted: int, value: bytes) -> None:
         """Note an append, and which transaction it is about."""
@@ -290,11 +291,11 @@ class LiveTenure:
         """Note the question."""
         self._given.append(("ask",))
 
-    def answer(self, ref: Any, reply: c.Reply) -> None:
+    def answer(self, ref: Any, reply: commands.Reply) -> None:
         """Note a reply."""
         self._given.append(("answer", ref, reply))
 
-    def look_up(self, ref: Any, command: c.Command, txid: TxId) -> None:
+    def look_up(self, ref: Any, command: commands.Command, txid: TxId) -> None:
         """Note the question."""
         self._given.append(("look_up", ref, command, txid))
 
@@ -323,10 +324,10 @@ class LiveTenure:
         self._given.append(("surprised",))
 
 
-def look_up(journal: Journal, number: int, command: c.Command, txid: TxId) -> c.Reply:
+def look_up(journal: Journal, number: int, command: commands.Command, txid: TxId) -> commands.Reply:
     """The answer about a transaction that only the journal remembers."""
     fate = fates(journal.entries(number), [txid])[txid]
-    return Shard.answer_fate(command, c.Outcome(txid, fate.state, fate.commit_sequence))
+    return answer_fate(command, commands.Outcome(txid, fate.state, fate.commit_sequence))
 
 
 def txid_of(begin: int) -> TxId:

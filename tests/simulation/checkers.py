@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, TypeAlias
 
-from logtx.coordinator import commands as c
+from logtx.coordinator.protocol import commands
 from logtx.journal.errors import (
     TransactionAbortedError,
     TransactionCommittedError,
@@ -78,7 +78,7 @@ def named(reading: Reading, checker: str) -> Iterator[str]:
                 yield f"journal {journal.partition} at {what}"
 
 
-# ---- 1 ---------------------------------------------------------------------------------------
+# ---- 1 ------------------------------------------------------------------------------------------
 
 
 def atomic(history: History, reading: Reading) -> Iterator[str]:
@@ -107,14 +107,14 @@ def atomic(history: History, reading: Reading) -> Iterator[str]:
                     )
 
 
-# ---- 2 and 3 ---------------------------------------------------------------------------------
+# ---- 2 and 3 ------------------------------------------------------------------------------------
 
 
 def _ends(told: Told) -> tuple[TxId, bool, int | None] | None:
     """(TxId, whether it commits, commit sequence) if that was told."""
     reply = told.reply
     match reply:
-        case c.Outcome() if reply.state.commits or reply.state.aborts:
+        case commands.Outcome() if reply.state.commits or reply.state.aborts:
             return reply.txid, reply.state.commits, reply.commit_sequence
         case TransactionCommittedError() | TransactionAbortedError():
             txid: TxId = told.command.txid  # type: ignore[union-attr]
@@ -128,7 +128,7 @@ def decided_once(history: History, reading: Reading) -> Iterator[str]:
     begun: dict[TxId, tuple[object, ...]] = {}
     answers: dict[tuple[object, ...], TxId] = {}
     for told in history.told:
-        if isinstance(told.reply, c.Began) and isinstance(told.command, c.Begin):
+        if isinstance(told.reply, commands.Began) and isinstance(told.command, commands.Begin):
             session, txid = told.command.session, told.reply.txid
             request = session.producer_id, session.nonce, told.command.request_id
             if begun.setdefault(txid, request) != request:
@@ -197,15 +197,15 @@ def durable(history: History, reading: Reading) -> Iterator[str]:
         journal, command = reading.journals[told.partition], told.command
         if _denied(history, reading, told):
             yield f"{told.coordinator} told {told.reply!r} of one that the journal has"
-        if isinstance(told.reply, c.Began):
+        if isinstance(told.reply, commands.Began):
             found = reading.transaction(told.reply.txid)
             if found is None or found.at > told.at:
                 yield f"{told.coordinator} told {told.reply!r}, which the journal did not have"
-        elif isinstance(told.reply, c.Connected) and isinstance(command, c.Connect):
+        elif isinstance(told.reply, commands.Connected) and isinstance(command, commands.Connect):
             now = journal.generations.get(command.producer_id, [])
             if not any(at < told.at and r.generation == told.reply.generation for at, r in now):
                 yield f"{told.coordinator} told {told.reply}, which the journal did not have"
-        elif isinstance(told.reply, c.Done) and isinstance(command, c.AddOffsets):
+        elif isinstance(told.reply, commands.Done) and isinstance(command, commands.AddOffsets):
             found = reading.transaction(command.txid)
             steps = [(g, s) for at, g, s in found.steps if at < told.at] if found else []
             lost = [s for s in command.steps if (command.group, s) not in steps]
@@ -223,7 +223,7 @@ def durable(history: History, reading: Reading) -> Iterator[str]:
 
 def _denied(history: History, reading: Reading, told: Told) -> bool:
     """Whether a transaction was said to be unknown that could be looked up."""
-    unknown = isinstance(told.reply, c.Outcome) and told.reply.state is State.UNKNOWN
+    unknown = isinstance(told.reply, commands.Outcome) and told.reply.state is State.UNKNOWN
     if not (unknown or isinstance(told.reply, UnknownTransactionError)):
         return False
     txid: TxId = told.command.txid  # type: ignore[union-attr]
@@ -237,7 +237,7 @@ def _is_decided(reading: Reading, txid: TxId, at: int) -> bool:
     return found is not None and found.decision is not None and found.decision.at < at
 
 
-# ---- 4 ---------------------------------------------------------------------------------------
+# ---- 4 ------------------------------------------------------------------------------------------
 
 
 def commit_order(history: History, reading: Reading) -> Iterator[str]:
@@ -258,7 +258,7 @@ def commit_order(history: History, reading: Reading) -> Iterator[str]:
             yield f"{view.name} got offsets in the order {view.kept}"
 
 
-# ---- 5 ---------------------------------------------------------------------------------------
+# ---- 5 ------------------------------------------------------------------------------------------
 
 
 def exactly_once(history: History, reading: Reading) -> Iterator[str]:
@@ -310,7 +310,7 @@ def _written(history: History, reading: Reading, txid: TxId) -> Iterator[str]:
         yield f"{txid} holds {sorted(got)}; its producer wrote {sorted(wrote)}"
 
 
-# ---- 6 ---------------------------------------------------------------------------------------
+# ---- 6 ------------------------------------------------------------------------------------------
 
 
 def fenced(history: History, reading: Reading) -> Iterator[str]:
@@ -319,7 +319,7 @@ def fenced(history: History, reading: Reading) -> Iterator[str]:
     yield from _unfounded(history, reading, "fenced")
     for told in history.told:
         session = getattr(told.command, "session", None)
-        if session is None or not isinstance(told.reply, c.Began):
+        if session is None or not isinstance(told.reply, commands.Began):
             continue
         now = reading.journals[told.partition].generation(session.producer_id, told.asked_at)
         late = now is not None and (now.voided or now.generation > session.generation)
@@ -328,7 +328,7 @@ def fenced(history: History, reading: Reading) -> Iterator[str]:
             yield f"{told.coordinator} let {session} begin {told.reply.txid} under {now}"
 
 
-# ---- 7 ---------------------------------------------------------------------------------------
+# ---- 7 ------------------------------------------------------------------------------------------
 
 
 def no_blocking(history: History, reading: Reading) -> Iterator[str]:
@@ -351,7 +351,7 @@ def no_blocking(history: History, reading: Reading) -> Iterator[str]:
             yield f"the commit of {txid}, asked for at {work.asked_ms}, is known {work.known_ms}"
 
 
-# ---- 8 ---------------------------------------------------------------------------------------
+# ---- 8 ------------------------------------------------------------------------------------------
 
 
 def offsets(history: History, reading: Reading) -> Iterator[str]:
@@ -359,11 +359,11 @@ def offsets(history: History, reading: Reading) -> Iterator[str]:
     yield from named(reading, "offsets")
     for told in history.told:
         journal, command, reply = reading.journals[told.partition], told.command, told.reply
-        if isinstance(reply, c.GroupOffsets) and isinstance(command, c.FetchOffsets):
+        if isinstance(reply, commands.GroupOffsets) and isinstance(command, commands.FetchOffsets):
             yield from _fetched(told, journal, command, reply)
-        elif isinstance(reply, c.Claimed) and isinstance(command, c.ClaimOffsets):
+        elif isinstance(reply, commands.Claimed) and isinstance(command, commands.ClaimOffsets):
             yield from _fetched(told, journal, command, reply.offsets)
-        elif isinstance(reply, c.Binding) and isinstance(command, c.BindGroup):
+        elif isinstance(reply, commands.Binding) and isinstance(command, commands.BindGroup):
             bound = journal.bindings.get(command.group)
             known = bound is not None and bound[1] < told.at
             if reply.transaction_group != (bound[0] if known and bound else None):
@@ -377,8 +377,8 @@ def offsets(history: History, reading: Reading) -> Iterator[str]:
 def _fetched(
     told: Told,
     journal: Journal,
-    command: c.FetchOffsets | c.ClaimOffsets,
-    reply: c.GroupOffsets,
+    command: commands.FetchOffsets | commands.ClaimOffsets,
+    reply: commands.GroupOffsets,
 ) -> Iterator[str]:
     commits = journal.commits.get(command.group, [])
     floor = journal.commit_at(command.group, told.asked_at)
@@ -407,7 +407,7 @@ def _published(history: History, reading: Reading) -> Iterator[str]:
                 yield f"__transaction_offsets has {places} of {group}, not {commits[-1]}"
 
 
-# ---- 9, and the high watermark -----------------------------------------------------------------
+# ---- 9, and the high watermark ------------------------------------------------------------------
 
 
 def retained(history: History, reading: Reading) -> Iterator[str]:
@@ -439,7 +439,7 @@ def high_watermark(history: History, reading: Reading) -> Iterator[str]:
             stated[writer] = marker.hw
 
 
-# ---- all -------------------------------------------------------------------------------------
+# ---- all ----------------------------------------------------------------------------------------
 
 
 def finished(history: History, reading: Reading) -> Iterator[str]:

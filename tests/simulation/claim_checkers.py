@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from logtx.coordinator import commands as c
+from logtx.coordinator.protocol import commands
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import ClaimFencedError
 
@@ -20,13 +20,13 @@ def claims(history: History, reading: Reading) -> Iterator[str]:
                 yield f"journal {journal.partition} at {what}"
     for told in history.told:
         journal, command = reading.journals[told.partition], told.command
-        if isinstance(command, c.ClaimOffsets):
+        if isinstance(command, commands.ClaimOffsets):
             yield from _claimed(told, journal, command)
-        elif isinstance(command, c.AddOffsets) and isinstance(told.reply, c.Done):
+        elif isinstance(command, commands.AddOffsets) and isinstance(told.reply, commands.Done):
             yield from _taken(told, journal, command)
 
 
-def _claimed(told: Told, journal: Journal, command: c.ClaimOffsets) -> Iterator[str]:
+def _claimed(told: Told, journal: Journal, command: commands.ClaimOffsets) -> Iterator[str]:
     reply, expected = told.reply, command.expected
     if isinstance(reply, ClaimFencedError):
         if expected is None:
@@ -35,7 +35,7 @@ def _claimed(told: Told, journal: Journal, command: c.ClaimOffsets) -> Iterator[
         # Claims only rise, so what is refused for one is refused for ever.
         if all(journal.claim_at(command.group, p, told.at) == n for p, n in expected.items()):
             yield f"{told.coordinator} refused {command}, and nobody claimed since"
-    elif isinstance(reply, c.Claimed):
+    elif isinstance(reply, commands.Claimed):
         claim = journal.claims.get(reply.number)
         if claim is None or claim.at > told.at or claim.record.claimant != command.claimant:
             yield f"{told.coordinator} told claim {reply.number}: the journal had {claim}"
@@ -43,7 +43,7 @@ def _claimed(told: Told, journal: Journal, command: c.ClaimOffsets) -> Iterator[
             yield f"{told.coordinator} let {command} hold, though {claim.former} were claimed"
 
 
-def _taken(told: Told, journal: Journal, command: c.AddOffsets) -> Iterator[str]:
+def _taken(told: Told, journal: Journal, command: commands.AddOffsets) -> Iterator[str]:
     found = journal.transactions.get(command.txid.offset)
     for step in command.steps:
         latest = journal.claim_at(command.group, (step.topic, step.partition), told.asked_at)

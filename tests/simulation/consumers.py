@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, cast
 
 from logtx.consumer import lookup
-from logtx.consumer.buffer import PartitionBuffer
+from logtx.consumer.core.buffer import PartitionBuffer
+from logtx.consumer.core.pending import PendingTransactionMap
+from logtx.consumer.core.pending import Record as CoreRecord
 from logtx.consumer.lookup import Question
-from logtx.consumer.pending import PendingTransactionMap
-from logtx.consumer.pending import Record as CoreRecord
 from logtx.consumer.side_read import SideReader
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import MalformedHeaderError
-from logtx.journal.log import Log
+from logtx.journal.logs.interface import Log
 from logtx.journal.position import Position
 from logtx.journal.txid import TxId
 

@@ -11,25 +11,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from logtx.coordinator import commands as c
-from logtx.coordinator import loading
-from logtx.coordinator.checkpoint import Checkpoint
-from logtx.coordinator.decision import Effect, Instant, Ref, WriteMarkers, WriteOffsets
-from logtx.coordinator.loading import load, lost_tail
-from logtx.coordinator.offsets_log import OffsetsKey
-from logtx.coordinator.replica import Replica
-from logtx.coordinator.shard import Shard
-from logtx.coordinator.tenure import Tenure
+from logtx.coordinator.core.answers import answer_fate
+from logtx.coordinator.core.decision import Effect, Instant, Ref, WriteMarkers, WriteOffsets
+from logtx.coordinator.core.replica import Replica
+from logtx.coordinator.core.shard import Shard
+from logtx.coordinator.core.tenure import Tenure
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.protocol.checkpoint import Checkpoint
+from logtx.coordinator.runtime import loading
+from logtx.coordinator.runtime.loading import load, lost_tail
+from logtx.coordinator.runtime.offsets_topic import OffsetsKey
 from logtx.journal.errors import (
     CoordinatorLoadingError,
     JournalTruncatedError,
     LogtxError,
     NotCoordinatorError,
 )
-from logtx.journal.fate import NO_EPOCH, UNKNOWN_FATE, FateScan
-from logtx.journal.log import Log
-from logtx.journal.record_codec import encode_entry
-from logtx.journal.records import Entry, Owner
+from logtx.journal.logs.interface import Log
+from logtx.journal.records.codec import encode_entry
+from logtx.journal.records.fate import NO_EPOCH, UNKNOWN_FATE, FateScan
+from logtx.journal.records.types import Entry, Owner
 from logtx.journal.txid import TxId
 
 from .history import Told
@@ -52,8 +53,8 @@ GIVE_MS: Final = 200
 class Asked:
     """A request that a tenure has: the `Ref` of its reply."""
 
-    command: c.Command
-    answer: Callable[[c.Reply], None]
+    command: commands.Command
+    answer: Callable[[commands.Reply], None]
     asked_at: int
     asked_ms: int
 
@@ -136,7 +137,7 @@ class Seat:
         self.offsets = OffsetsLanes(self._setting, coordinator)
         self._replica: Replica | None = None
         """What is known of the journal while it is not served here."""
-        self._kept: list[Callable[[c.Reply], None]] = []
+        self._kept: list[Callable[[commands.Reply], None]] = []
         """Who asked while it was given away."""
         self._acknowledged_end = 0
         self.truncated = False
@@ -144,14 +145,14 @@ class Seat:
         self._bidding = False
         self._pause_ms = PAUSE_MS
 
-    # ---- owning ------------------------------------------------------------------------------
+    # ---- owning ---------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """What the coordinator does every so often."""
         setting = self._setting
         self.coordinator.later(TICK_MS, self.tick)
         if self.tenure is not None:
-            self.tenure.tick(self.coordinator.now())
+            self.tenure.tick(self.coordinator.now(), setting.topics)
             return
         owner = setting.owner(self.partition)
         orphaned = owner is None or owner == self.name or setting.is_dead(owner)
@@ -177,7 +178,7 @@ class Seat:
                 timeout_s=60,
                 acknowledged_end=self._acknowledged_end,
             )
-            if replica.shard.snapshot is not None:
+            if replica.shard.snapshot_offset is not None:
                 self._setting.history.counts["loads from a snapshot"] += 1
         for record in broker.journal(self.partition)[replica.next_offset :]:
             replica.feed(record.offset, record.entry)
@@ -255,27 +256,26 @@ class Seat:
         setting.history.counts["tenures"] += 1
         setting.history.counts["failovers"] += len(shard.past_epochs) > 0
         setting.note(self.name, f"serves journal {self.partition} in epoch", shard.epoch)
-        shard.topics = setting.topics
         shell = _Shell(self, self._pipe)
         shell.tenure = self.tenure = Tenure(shard, shell)
         for group in shard.offsets.groups():
             for epoch in shard.past_epochs[-8:]:
                 key = OffsetsKey(group, self.partition, shard.incarnation, epoch)
                 self.offsets.clear(key)
-        self._keep_house(self.tenure, self.tenure.snapshotted or 0, None)
-        self.tenure.begin(self.coordinator.now())
+        self._keep_house(self.tenure, self.tenure.snapshot_offset or 0, None)
+        self.tenure.begin(self.coordinator.now(), setting.topics)
 
-    # ---- snapshots, checkpoint, trimming -------------------------------------------------------
+    # ---- snapshots, checkpoint, trimming --------------------------------------------------------
 
     def _keep_house(self, tenure: Tenure, since: int, checkpoint: int | None) -> None:
         """As `housekeeping.py` does it: snapshot, then checkpoint, then trim."""
-        if tenure is not self.tenure or tenure.over or tenure.settling:
+        if tenure is not self.tenure or tenure.over or tenure.quiescing:
             return
         if tenure.shard.next_offset - since >= self._setting.snapshot_every:
             since = tenure.shard.next_offset
             self._setting.history.counts["snapshots begun"] += 1
             self._take_snapshot(tenure)
-        snapshot = tenure.snapshotted or 0
+        snapshot = tenure.snapshot_offset or 0
         # Again and again, for a former owner's late commit may have taken its place.
         if snapshot != checkpoint or self._setting.chance.random() < 0.2:
             self._publish(tenure, snapshot)
@@ -297,7 +297,7 @@ class Seat:
             self.coordinator.later(3, committed)
 
         def committed() -> None:
-            if snapshot and not tenure.settling:
+            if snapshot and not tenure.quiescing:
                 self._trim(tenure, snapshot)
 
         # Not by `later`: it may be on its way when the coordinator crashes or is paused.
@@ -311,16 +311,16 @@ class Seat:
             self.partition, min(snapshot, tenure.shard.hw, bisect_left(times, kept_ms))
         )
 
-    # ---- giving it away ------------------------------------------------------------------------
+    # ---- giving it away -------------------------------------------------------------------------
 
     def give(self, receiver: Seat) -> None:
         """Let another coordinator take over, once nothing is in flight."""
         tenure = self.tenure
-        if tenure is None or tenure.settling or receiver.tenure is not None or receiver._bidding:
+        if tenure is None or tenure.quiescing or receiver.tenure is not None or receiver._bidding:
             return
         self._setting.note(self.name, f"gives journal {self.partition} to", receiver.name)
         self._setting.history.counts["partitions given"] += 1
-        tenure.settle()
+        tenure.quiesce()
         receiver._bidding = True
         self._wait_settled(tenure, receiver, self._setting.now_ms + GIVE_MS)
 
@@ -380,21 +380,23 @@ class Seat:
             self._pipe = self._setting.pipe(self.coordinator, "journal append")
             self._hold_back()
 
-    # ---- requests ----------------------------------------------------------------------------
+    # ---- requests -------------------------------------------------------------------------------
 
-    def submit(self, command: c.Command, answer: Callable[[c.Reply], None]) -> Asked | None:
+    def submit(
+        self, command: commands.Command, answer: Callable[[commands.Reply], None]
+    ) -> Asked | None:
         """A request arrives."""
         setting = self._setting
         if self.tenure is None:
             answer(NotCoordinatorError(f"journal partition {self.partition} is not served here"))
             return None
-        if self.tenure.settling:
+        if self.tenure.quiescing:
             # Told only when another serves: sent away at once, it would find nobody.
             self._kept.append(answer)
             return None
         asked = Asked(command, answer, setting.history.tick(), setting.now_ms)
         setting.note(self.name, "asked", command)
-        self.tenure.submit(command, asked, self.coordinator.now())
+        self.tenure.submit(command, asked, self.coordinator.now(), setting.topics)
         return asked
 
 
@@ -433,11 +435,11 @@ class _Shell:
         setting.scheduler.after(first_ms, lambda: ends.append(len(journal)))
         seat.coordinator.later(first_ms + second_ms, lambda: self.tenure.end_told(ends[0]))
 
-    def answer(self, ref: Ref, reply: c.Reply) -> None:
+    def answer(self, ref: Ref, reply: commands.Reply) -> None:
         assert isinstance(ref, Asked)
         self._tell(ref, reply)
 
-    def _tell(self, asked: Asked, reply: c.Reply) -> None:
+    def _tell(self, asked: Asked, reply: commands.Reply) -> None:
         name, setting = self._seat.coordinator.name, self._setting
         told = Told(
             coordinator=name,
@@ -453,7 +455,7 @@ class _Shell:
         setting.note(name, "answers", reply)
         asked.answer(reply)
 
-    def look_up(self, ref: Ref, command: c.Command, txid: TxId) -> None:
+    def look_up(self, ref: Ref, command: commands.Command, txid: TxId) -> None:
         assert isinstance(ref, Asked)
         asked = ref
 
@@ -465,8 +467,8 @@ class _Shell:
                 for record in broker.journal(partition)[scan.start :]:
                     scan.feed(record.offset, record.entry)
                 fate = scan.fates()[txid]
-            outcome = c.Outcome(txid, fate.state, fate.commit_sequence)
-            self._tell(asked, Shard.answer_fate(command, outcome))
+            outcome = commands.Outcome(txid, fate.state, fate.commit_sequence)
+            self._tell(asked, answer_fate(command, outcome))
 
         self._setting.history.counts["look-ups of coordinators"] += 1
         self._seat.coordinator.later(self._setting.chance.randint(1, 10), find)

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from logtx.coordinator import commands as c
-from logtx.coordinator.commands import GroupOffsets
-from logtx.coordinator.offsets_log import OffsetsKey
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.protocol.commands import GroupOffsets
+from logtx.coordinator.runtime.offsets_topic import OffsetsKey
 from logtx.journal.control import TopicPartition
-from logtx.journal.records import Entry
+from logtx.journal.records.types import Entry
 from logtx.journal.txid import TxId
 
 
@@ -94,8 +94,8 @@ class Told:
     coordinator: str
     partition: int
     """Journal partition."""
-    command: c.Command
-    reply: c.Reply
+    command: commands.Command
+    reply: commands.Reply
     asked_at: int
     asked_ms: int
     at: int

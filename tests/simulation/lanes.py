@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from logtx.coordinator import commands as c
-from logtx.coordinator.decision import WriteOffsets
-from logtx.coordinator.metadata import Transaction
-from logtx.coordinator.offsets_log import OffsetsKey
-from logtx.coordinator.tenure import Tenure
+from logtx.coordinator.core.decision import WriteOffsets
+from logtx.coordinator.core.tenure import Tenure
+from logtx.coordinator.core.transactions import TransactionMetadata
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.runtime.offsets_topic import OffsetsKey
 from logtx.journal.control import (
     TXCTL_HEADER,
     TXID_HEADER,
@@ -37,7 +37,7 @@ RETRY_MS: Final = 25
 
 @dataclass(slots=True, eq=False)
 class _Ending:
-    transaction: Transaction
+    transaction: TransactionMetadata
     tenure: Tenure
     listed: PartitionList
     missing: int
@@ -64,7 +64,7 @@ class _OffsetsLane:
     """One consumer group's writes: at most one in flight, and only the newest of what waits."""
 
     tenure: Tenure
-    newest: c.GroupOffsets | None = None
+    newest: commands.GroupOffsets | None = None
     waiting: list[int] = field(default_factory=list)
     in_flight: bool = False
 
@@ -78,7 +78,7 @@ class MarkerLanes:
         self._coordinator = coordinator
         self._lanes: dict[TopicPartition, _Lane] = {}
 
-    def write(self, tenure: Tenure, transaction: Transaction) -> None:
+    def write(self, tenure: Tenure, transaction: TransactionMetadata) -> None:
         """Write a decided transaction's markers; called in commit-sequence order."""
         partitions = transaction.partitions
         if not partitions:

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from logtx.coordinator.checkpoint import Checkpoint
+from logtx.coordinator.protocol.checkpoint import Checkpoint
 from logtx.journal import reader
 from logtx.journal.control import TopicPartition
-from logtx.journal.log import GroupOffset
+from logtx.journal.logs.interface import GroupOffset
 from logtx.journal.reader import JOURNAL_TOPIC
 
 from .faults import Faults
@@ -64,7 +64,7 @@ class Broker:
         now_ms, offset = self.scheduler.now_ms, len(log)
         entry = reader.decode_entry(value)
         log.append(JournalRecord(offset, value, entry, writer, meant, history.tick(), now_ms))
-        self.messages[partition].append(JournalMessage(offset, value))
+        self.messages[partition].append(JournalMessage(partition, offset, value))
         history.note(now_ms, writer, f"journal {partition} offset {offset}:", entry)
         return offset
 
@@ -225,11 +225,15 @@ class LogReader:
 class JournalMessage:
     """A journal record as a message."""
 
-    __slots__ = ("_offset", "_value")
+    __slots__ = ("_offset", "_partition", "_value")
 
-    def __init__(self, offset: int, value: bytes) -> None:
+    def __init__(self, partition: int, offset: int, value: bytes) -> None:
         """Of this record."""
-        self._offset, self._value = offset, value
+        self._partition, self._offset, self._value = partition, offset, value
+
+    def partition(self) -> int:
+        """The journal partition."""
+        return self._partition
 
     def offset(self) -> int:
         """Offset in the journal partition."""

@@ -10,26 +10,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from logtx.consumer import buffer, lookup
-from logtx.consumer.buffer import PartitionBuffer
-from logtx.consumer.entries import EntryState, Run
-from logtx.consumer.ranges import ControlCache, Match
-from logtx.consumer.whole import WholeBuffer, WholeOrder
-from logtx.coordinator import shard, snapshot
-from logtx.coordinator.claims import Claims
-from logtx.coordinator.decision import WriteMarkers
-from logtx.coordinator.offsets import CommittedOffsets
-from logtx.coordinator.offsets import Verdict as OffsetsVerdict
-from logtx.coordinator.producers import Producers
-from logtx.coordinator.shard import Shard
-from logtx.coordinator.tenure import Tenure
+from logtx.consumer import lookup
+from logtx.consumer.core import buffer
+from logtx.consumer.core.buffer import PartitionBuffer
+from logtx.consumer.core.entries import EntryState, PlainRun
+from logtx.consumer.core.ranges import ControlCache, Match
+from logtx.consumer.core.serial_order import SerialBuffer, SerialOrder
+from logtx.coordinator.core import shard, snapshot
+from logtx.coordinator.core.claims import Claims
+from logtx.coordinator.core.committed_offsets import CommittedOffsets
+from logtx.coordinator.core.committed_offsets import StepsVerdict as OffsetsVerdict
+from logtx.coordinator.core.decision import WriteMarkers
+from logtx.coordinator.core.producers import Producers
+from logtx.coordinator.core.shard import Shard
+from logtx.coordinator.core.tenure import Tenure
+from logtx.coordinator.core.watermark import Deferred
+from logtx.coordinator.protocol.commands import Action
 from logtx.journal.control import Marker
-from logtx.journal.fate import NO_EPOCH, EpochFilter
-from logtx.journal.records import AbortReason, Entry, Owner, PrepareAbort
+from logtx.journal.records.fate import NO_EPOCH, EpochFilter
+from logtx.journal.records.types import AbortReason, Entry, Owner, PrepareAbort
 from logtx.journal.state import State
-from logtx.producer import bookkeeping
-from logtx.producer.bookkeeping import End, Phase, TransactionBook
-from logtx.producer.tally import BranchTally
+from logtx.producer.core import bookkeeping
+from logtx.producer.core.bookkeeping import Phase, TransactionBook
+from logtx.producer.core.tally import BranchTally
 
 Patch = Callable[[Any, str, Any], None]
 """Sets an attribute until the test is over."""
@@ -67,12 +70,12 @@ def caught_by(
     return enter
 
 
-# ---- who may write the journal -----------------------------------------------------------------
+# ---- who may write the journal ------------------------------------------------------------------
 
 
 @caught_by("fenced")
 def no_epoch_check(patch: Patch) -> None:
-    """Readers believe what a replaced coordinator appends (TRAPS 3)."""
+    """Readers believe what a replaced coordinator appends (trap 3)."""
     accept = EpochFilter.accept
 
     def mutant(self: EpochFilter, offset: int, entry: Entry) -> bool:
@@ -90,7 +93,7 @@ def no_epoch_check(patch: Patch) -> None:
 
 @caught_by("decided-once")
 def no_prediction_check(patch: Patch) -> None:
-    """Readers believe a record that lies in the place of a lost one (TRAPS 3, 26)."""
+    """Readers believe a record that lies in the place of a lost one (traps 3, 26)."""
     accept = EpochFilter.accept
 
     def mutant(self: EpochFilter, offset: int, entry: Entry) -> bool:
@@ -101,7 +104,7 @@ def no_prediction_check(patch: Patch) -> None:
 
 @caught_by("durable")
 def strangers_are_passed_over(patch: Patch) -> None:
-    """Readers believe an epoch again behind a record that was not its own (TRAPS 2)."""
+    """Readers believe an epoch again behind a record that was not its own (trap 2)."""
     accept = EpochFilter.accept
 
     def mutant(self: EpochFilter, offset: int, entry: Entry) -> bool:
@@ -114,7 +117,7 @@ def strangers_are_passed_over(patch: Patch) -> None:
 
 @caught_by("durable")
 def any_offset_will_do(patch: Patch) -> None:
-    """An append is taken for durable wherever it was acknowledged (TRAPS 2 and 5)."""
+    """An append is taken for durable wherever it was acknowledged (traps 2 and 5)."""
     acknowledged = Tenure.acknowledged
 
     def mutant(self: Tenure, predicted: int, offset: int | None, why: str = "") -> None:
@@ -125,7 +128,7 @@ def any_offset_will_do(patch: Patch) -> None:
 
 @caught_by("durable")
 def same_epoch_again(patch: Patch) -> None:
-    """After an append of unknown outcome the owner serves on under its old epoch (TRAPS 3)."""
+    """After an append of unknown outcome the owner serves on under its old epoch (trap 3)."""
     acknowledged = Tenure.acknowledged
 
     def mutant(self: Tenure, predicted: int, offset: int | None, why: str = "") -> None:
@@ -134,7 +137,7 @@ def same_epoch_again(patch: Patch) -> None:
     patch(Tenure, "acknowledged", mutant)
 
 
-# ---- when a client may be told -----------------------------------------------------------------
+# ---- when a client may be told ------------------------------------------------------------------
 
 
 @caught_by("durable")
@@ -145,7 +148,7 @@ def reply_before_acknowledgement(patch: Patch) -> None:
 
 @caught_by("durable")
 def bare_reply_at_once(patch: Patch) -> None:
-    """A retried commit has nothing to append, and is answered at once (TRAPS 1)."""
+    """A retried commit has nothing to append, and is answered at once (trap 1)."""
     apply = Tenure._apply
 
     def mutant(self: Tenure, decision: Any) -> None:
@@ -172,20 +175,21 @@ def marker_before_the_decision(patch: Patch) -> None:
 
     def mutant(self: Tenure, decision: Any) -> None:
         apply(self, decision)
-        early = [(o, b, f, e) for o, b, f, e in self.shard.watermark.effects if e is not None]
+        in_flight = self.shard.watermark.in_flight
+        early = [item for item in in_flight if isinstance(item, Deferred)]
         for item in early:
-            self.shard.watermark.effects.remove(item)
-        self._execute(effect for _, _, _, effect in early if effect is not None)
+            in_flight.remove(item)
+        self._execute(item.effect for item in early)
 
     patch(Tenure, "_apply", mutant)
 
 
-# ---- what is decided ---------------------------------------------------------------------------
+# ---- what is decided ----------------------------------------------------------------------------
 
 
 @caught_by("high-watermark")
 def speculative_hw(patch: Patch) -> None:
-    """HW counts what is still in flight (TRAPS 4)."""
+    """HW counts what is still in flight (trap 4)."""
 
     def mutant(self: Shard) -> int:
         return min((t.begin for t in self.transactions), default=self.next_offset)
@@ -206,7 +210,7 @@ def hw_too_early(patch: Patch) -> None:
 
 @caught_by("offsets")
 def no_compare_and_set(patch: Patch) -> None:
-    """Input offsets are not compared when the commit is decided (TRAPS 26)."""
+    """Input offsets are not compared when the commit is decided (trap 26)."""
     patch(CommittedOffsets, "evaluate", lambda *_: OffsetsVerdict.EQUAL)
 
 
@@ -243,7 +247,7 @@ def fenced_generation_commits(patch: Patch) -> None:
 
 @caught_by("fenced", of="key")
 def deleted_key_begins_anew(patch: Patch) -> None:
-    """A deleted key's epochs are given out again from 0 (TRAPS 32)."""
+    """A deleted key's epochs are given out again from 0 (trap 32)."""
     admit = Producers._admit_key
 
     def mutant(self: Producers, command: Any, now: Any) -> Any:
@@ -263,7 +267,7 @@ def key_with_many_transactions(patch: Patch) -> None:
 
 @caught_by("decided-once")
 def expiry_ignores_the_decision(patch: Patch) -> None:
-    """A time-out aborts what is being committed, and the last decision counts (TRAPS 13)."""
+    """A time-out aborts what is being committed, and the last decision counts (trap 13)."""
     replay = Shard._replay_abort
 
     def replay_abort(self: Shard, offset: int, record: PrepareAbort) -> Any:
@@ -286,7 +290,7 @@ def expiry_ignores_the_decision(patch: Patch) -> None:
 
 @caught_by("offsets")
 def bindings_change(patch: Patch) -> None:
-    """The last to bind a consumer group wins, not the first (TRAPS 28)."""
+    """The last to bind a consumer group wins, not the first (trap 28)."""
     handle = Shard._handle_bind
 
     def mutant(self: Shard, *args: Any) -> Any:
@@ -299,18 +303,18 @@ def bindings_change(patch: Patch) -> None:
     patch(Shard, "_handle_bind", mutant)
 
 
-# ---- claims ------------------------------------------------------------------------------------
+# ---- claims -------------------------------------------------------------------------------------
 
 
 @caught_by("claims", of="claim")
 def claims_doom_nothing(patch: Patch) -> None:
-    """What is open when its input is claimed may still be committed (TRAPS 24)."""
+    """What is open when its input is claimed may still be committed (trap 24)."""
     patch(Shard, "_replay_claim", lambda self, offset, record: self.claims.replay(offset, record))
 
 
 @caught_by("claims", of="claim")
 def condition_not_looked_at(patch: Patch) -> None:
-    """A conditional claim holds whoever claimed since: two fence each other (TRAPS 29)."""
+    """A conditional claim holds whoever claimed since: two fence each other (trap 29)."""
     decide = Claims.decide
 
     def mutant(self: Claims, command: Any) -> int | None:
@@ -321,32 +325,32 @@ def condition_not_looked_at(patch: Patch) -> None:
 
 @caught_by("claims", of="claim")
 def doomed_may_commit(patch: Patch) -> None:
-    """What is doomed may still be committed, and nobody aborts it at once (TRAPS 24)."""
+    """What is doomed may still be committed, and nobody aborts it at once (trap 24)."""
     patch(shard, "_check_not_doomed", lambda _: None)
     patch(Shard, "_due_fenced", lambda *_: None)
 
 
 @caught_by("claims", of="claim")
 def older_claims_go_on(patch: Patch) -> None:
-    """Input of a worker whose partitions were given to another is taken (TRAPS 24)."""
+    """Input of a worker whose partitions were given to another is taken (trap 24)."""
     patch(Claims, "check", lambda *_: None)
 
 
 @caught_by("claims", of="claim")
 def snapshot_forgets_claims(patch: Patch) -> None:
-    """A snapshot leaves out the claims (TRAPS 8)."""
+    """A snapshot leaves out the claims (trap 8)."""
     _snapshot(patch, lambda rows: [*rows[:4], []])
 
 
 @caught_by("processed", of="claim")
 def input_of_anybody(patch: Patch) -> None:
-    """An IOV is taken from whoever commits it, without compare and without claim (TRAPS 24, 26)."""
+    """An IOV is taken from whoever commits it, without compare and without claim (traps 24, 26)."""
     patch(CommittedOffsets, "evaluate", lambda *_: OffsetsVerdict.EQUAL)
     older_claims_go_on(patch)
     claims_doom_nothing(patch)
 
 
-# ---- what a new owner does -----------------------------------------------------------------------
+# ---- what a new owner does ----------------------------------------------------------------------
 
 
 def _loaded(patch: Patch, change: Callable[[list[Any]], list[Any]]) -> None:
@@ -374,7 +378,7 @@ def nothing_redone(patch: Patch) -> None:
 
 @caught_by("offsets")
 def offsets_not_asserted_again(patch: Patch) -> None:
-    """A new owner leaves the copy of the IOVs to the old one (TRAPS 27)."""
+    """A new owner leaves the copy of the IOVs to the old one (trap 27)."""
     _loaded(patch, lambda effects: [e for e in effects if isinstance(e, WriteMarkers)])
 
 
@@ -385,7 +389,7 @@ def _snapshot(patch: Patch, change: Callable[[list[Any]], list[Any]]) -> None:
 
 @caught_by("fenced", of="snapshot")
 def snapshot_forgets_generations(patch: Patch) -> None:
-    """A snapshot holds the producers, but not how far their generations have come (TRAPS 8)."""
+    """A snapshot holds the producers, but not how far their generations have come (trap 8)."""
 
     def change(rows: list[Any]) -> list[Any]:
         producers = [row._replace(generation=0, voided=False) for row in rows[0]]
@@ -396,31 +400,31 @@ def snapshot_forgets_generations(patch: Patch) -> None:
 
 @caught_by("offsets", of="snapshot")
 def snapshot_forgets_offsets(patch: Patch) -> None:
-    """A snapshot leaves out the committed input offsets (TRAPS 8)."""
+    """A snapshot leaves out the committed input offsets (trap 8)."""
     _snapshot(patch, lambda rows: [*rows[:2], [], *rows[3:]])
 
 
 @caught_by("durable", of="snapshot")
 def snapshot_forgets_open_transactions(patch: Patch) -> None:
-    """A snapshot leaves out what is open (TRAPS 8)."""
+    """A snapshot leaves out what is open (trap 8)."""
     _snapshot(patch, lambda rows: [rows[0], [], *rows[2:]])
 
 
 @caught_by("retained", of="snapshot")
 def snapshot_counts_at_once(patch: Patch) -> None:
-    """A snapshot counts, and the journal is trimmed, before all of it is durable (TRAPS 9)."""
+    """A snapshot counts, and the journal is trimmed, before all of it is durable (trap 9)."""
     take = Tenure.snapshot
 
     def mutant(self: Tenure) -> bool:
         further = take(self)
         if self._taker is not None:
-            self.snapshotted = self._taker.first
+            self.snapshot_offset = self._taker.first
         return further
 
     patch(Tenure, "snapshot", mutant)
 
 
-# ---- the producer ----------------------------------------------------------------------------
+# ---- the producer -------------------------------------------------------------------------------
 
 
 @caught_by("exactly-once", of="producer")
@@ -428,7 +432,7 @@ def commit_before_the_reports(patch: Patch) -> None:
     """A commit does not wait for the reports of the transaction's records."""
 
     def ready(self: TransactionBook) -> bool:
-        return self.phase is Phase.ENDING and (self.end is End.ABORT or self.requests == 0)
+        return self.phase is Phase.ENDING and (self.end is Action.ABORT or self.requests == 0)
 
     patch(TransactionBook, "ready", property(ready))
 
@@ -442,24 +446,24 @@ def failed_record_is_forgotten(patch: Patch) -> None:
 @caught_by("decided-once", of="producer")
 def unknown_outcome_is_an_abort(patch: Patch) -> None:
     """An answer that tells nothing of a commit is taken for an abort."""
-    verdict = bookkeeping.verdict
+    read = bookkeeping.end_result
 
-    def mutant(reply: Any) -> bookkeeping.Verdict:
-        told = verdict(reply)
-        unknown = told is bookkeeping.Verdict.UNKNOWN
-        return bookkeeping.Verdict.ABORTED if unknown else told
+    def mutant(reply: Any) -> bookkeeping.EndResult:
+        told = read(reply)
+        unknown = told is bookkeeping.EndResult.UNKNOWN
+        return bookkeeping.EndResult.ABORTED if unknown else told
 
-    patch(bookkeeping, "verdict", mutant)
+    patch(bookkeeping, "end_result", mutant)
 
 
-# ---- the consumer ----------------------------------------------------------------------------
+# ---- the consumer -------------------------------------------------------------------------------
 
 
 @caught_by("exactly-once", of="consumer")
 def duplicate_marker_believed(patch: Patch) -> None:
     """Any marker is taken for a transaction's end, and side reads pass over earlier ones."""
     patch(PartitionBuffer, "has_ended", lambda *_: False)
-    ends, settle = PartitionBuffer._end, PartitionBuffer.settle
+    ends, settle = PartitionBuffer._end, PartitionBuffer.answer_side_read
 
     def end(self: PartitionBuffer, *args: Any) -> None:
         self._met.clear()
@@ -469,7 +473,7 @@ def duplicate_marker_believed(patch: Patch) -> None:
         settle(self, request, found, **{**how, "duplicate": False})
 
     patch(PartitionBuffer, "_end", end)
-    patch(PartitionBuffer, "settle", mutant)
+    patch(PartitionBuffer, "answer_side_read", mutant)
 
 
 @caught_by("exactly-once", of="consumer")
@@ -494,7 +498,7 @@ def count_forgotten(patch: Patch) -> None:
 
 @caught_by("exactly-once", of="consumer")
 def strays_are_delivered(patch: Patch) -> None:
-    """Records outside of what the marker accepts are delivered too (TRAPS 15, 22)."""
+    """Records outside of what the marker accepts are delivered too (traps 15, 22)."""
     fill = PartitionBuffer._fill
 
     def mutant(self: PartitionBuffer, entry: Any, pending: Any) -> None:
@@ -507,7 +511,7 @@ def strays_are_delivered(patch: Patch) -> None:
 
 @caught_by("exactly-once", of="consumer")
 def delivered_part_forgotten(patch: Patch) -> None:
-    """After a restart within a transaction its first records are delivered again (TRAPS 18)."""
+    """After a restart within a transaction its first records are delivered again (trap 18)."""
     begin = PartitionBuffer.__init__
 
     def mutant(self: PartitionBuffer, partition: Any, start: Any, *args: Any, **how: Any) -> None:
@@ -558,38 +562,38 @@ def open_transactions_block(patch: Patch) -> None:
 
 
 def _place(entry: Any) -> int:
-    return int(entry.first_offset if isinstance(entry, Run) else entry.marker_offset)
+    return int(entry.first_offset if isinstance(entry, PlainRun) else entry.marker_offset)
 
 
 @caught_by("exactly-once", of="consumer")
 def end_before_the_fate(patch: Patch) -> None:
-    """A look-up takes the partition's end first and the fate after it (TRAPS 17)."""
+    """A look-up takes the partition's end first and the fate after it (trap 17)."""
 
     def mutant(log: Any, questions: Any, *, timeout_s: float) -> list[Any]:
         ends = {key: log.end_offset(*key, timeout_s=timeout_s) for key, _ in questions}
         txids = {raw: lookup.TxId.from_bytes(raw) for _, raw in questions}
         fates = lookup.find_fates(log, txids.values(), timeout_s=timeout_s)
         states = {raw: fates[txid].state for raw, txid in txids.items()}
-        return [lookup.Answer(key, raw, ends[key], states[raw]) for key, raw in questions]
+        return [lookup.LookedUp(key, raw, ends[key], states[raw]) for key, raw in questions]
 
     patch(lookup, "answer", mutant)
 
 
-# ---- serializable readers ----------------------------------------------------------------------
+# ---- serializable readers -----------------------------------------------------------------------
 
 
 @caught_by("serial-order", of="serial")
 def markers_not_awaited(patch: Patch) -> None:
-    """A transaction is given out before its markers were read in every partition (TRAPS 23)."""
-    patch(WholeOrder, "_read_past", lambda *_: True)
+    """A transaction is given out before its markers were read in every partition (trap 23)."""
+    patch(SerialOrder, "_read_past", lambda *_: True)
 
 
 @caught_by("serial-order", of="serial")
 def order_of_the_markers(patch: Patch) -> None:
     """Decisions are let through as their markers come, not in the order of the journal."""
-    head = WholeOrder.head
+    head = SerialOrder.head
 
-    def mutant(self: WholeOrder, buffers: Any) -> Any:
+    def mutant(self: SerialOrder, buffers: Any) -> Any:
         first = head(self, buffers)
         for decision in [] if first is None else list(self._decisions):
             raw = decision.txid.to_bytes()
@@ -599,22 +603,22 @@ def order_of_the_markers(patch: Patch) -> None:
                 return head(self, buffers)
         return first
 
-    patch(WholeOrder, "head", mutant)
+    patch(SerialOrder, "head", mutant)
 
 
 @caught_by("serial-order", of="serial")
 def serial_part_forgotten(patch: Patch) -> None:
-    """A position in the middle of a transaction lies before its first record (TRAPS 18)."""
-    position = WholeBuffer.position
-    patch(WholeBuffer, "position", lambda self: replace(position(self), o3=0))
+    """A position in the middle of a transaction lies before its first record (trap 18)."""
+    position = SerialBuffer.position
+    patch(SerialBuffer, "position", lambda self: replace(position(self), o3=0))
 
 
 @caught_by("serial-order", of="serial")
 def finished_before_its_ends(patch: Patch) -> None:
     """The ends of partitions are asked for before the journal says that all markers are there."""
 
-    def mutant(self: WholeOrder, buffers: Any) -> Any:
+    def mutant(self: SerialOrder, buffers: Any) -> Any:
         decision = self.head(buffers)
         return [] if decision is None or self._ends is not None else self.missing(buffers)
 
-    patch(WholeOrder, "wants_ends", mutant)
+    patch(SerialOrder, "wants_ends", mutant)

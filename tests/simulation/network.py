@@ -1,7 +1,7 @@
 """Between clients and coordinators: streams that break, and messages that do not arrive.
 
-`Session` is what `coordinator/client.py` is: it finds the owner by a hint, resumes with the same
-generation and nonce, and sends what was not answered again. `Queries` asks single questions.
+`Session` is what `coordinator/client/session.py` is: it finds the owner by a hint, resumes with the
+same generation and nonce, and sends what was not answered again. `Queries` asks single questions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
-from logtx.coordinator import commands as c
+from logtx.coordinator.protocol import commands
 from logtx.journal.errors import (
     CoordinatorLoadingError,
     DoubleStartError,
@@ -32,8 +32,8 @@ NOTICED_MS = (5, 200)
 """How long a broken stream goes unnoticed, at either end."""
 _AGAIN = (CoordinatorLoadingError, NotCoordinatorError, SessionClosedError)
 
-Make = Callable[[int, int], c.Command]
-OnReply = Callable[[c.Reply], None]
+Make = Callable[[int, int], commands.Command]
+OnReply = Callable[[commands.Reply], None]
 
 
 class Network:
@@ -91,12 +91,12 @@ class Stream:
     """For the client."""
     open_there: bool = True
     """For the coordinator."""
-    connected: c.Session | None = None
+    connected: commands.SessionId | None = None
     asked: dict[int, Asked] = field(default_factory=dict)
     _to_free_ms: int = 0
     _from_free_ms: int = 0
 
-    def send(self, request_id: int, command: c.Command) -> None:
+    def send(self, request_id: int, command: commands.Command) -> None:
         """Client → coordinator."""
         act = partial(self._arrived, request_id, command)
         arrives = self.network.carry("request", self.coordinator, self._to_free_ms, act)
@@ -153,23 +153,27 @@ class Stream:
                 now = self.coordinator.now()
                 tenure.detach(self.connected.producer_id, self.connected.nonce, now)
 
-    def _arrived(self, request_id: int, command: c.Command) -> None:
+    def _arrived(self, request_id: int, command: commands.Command) -> None:
         # Also behind the end of the stream: frames may lie in the socket still.
         answer = partial(self._answer, request_id, command)
         asked = self.coordinator.seats[self.partition].submit(command, answer)
         if asked is not None:
             self.asked[request_id] = asked
 
-    def _answer(self, request_id: int, command: c.Command, reply: c.Reply) -> None:
+    def _answer(self, request_id: int, command: commands.Command, reply: commands.Reply) -> None:
         self.asked.pop(request_id, None)
-        if isinstance(command, c.Connect) and isinstance(reply, c.Connected) and self.open_there:
+        if (
+            isinstance(command, commands.Connect)
+            and isinstance(reply, commands.Connected)
+            and self.open_there
+        ):
             self._connect(command, reply)
         if self.open_there:
             self._reply(request_id, reply)
 
-    def _connect(self, command: c.Connect, reply: c.Connected) -> None:
+    def _connect(self, command: commands.Connect, reply: commands.Connected) -> None:
         links = self.coordinator.links
-        self.connected = c.Session(command.producer_id, reply.generation, command.nonce)
+        self.connected = commands.SessionId(command.producer_id, reply.generation, command.nonce)
         key = self.partition, command.producer_id, command.nonce
         former = links.get(key)
         links[key] = self
@@ -179,7 +183,7 @@ class Stream:
         if tenure is not None:
             tenure.attach(command.producer_id)
 
-    def _reply(self, request_id: int, reply: c.Reply) -> None:
+    def _reply(self, request_id: int, reply: commands.Reply) -> None:
         act = partial(self._came, request_id, reply)
         arrives = self.network.carry("reply", self.session.party, self._from_free_ms, act)
         if arrives is None:
@@ -187,7 +191,7 @@ class Stream:
         else:
             self._from_free_ms = arrives
 
-    def _came(self, request_id: int, reply: c.Reply) -> None:
+    def _came(self, request_id: int, reply: commands.Reply) -> None:
         if not self.open_here:
             return
         if request_id == -1:
@@ -213,7 +217,7 @@ class Session:
         self.party = party
         self.failure: LogtxError | None = None
         self.generation = generation
-        self.connected: c.Session | None = None
+        self.connected: commands.SessionId | None = None
         self._network = network
         self._producer_id = producer_id
         self._nonce = nonce
@@ -266,7 +270,7 @@ class Session:
             return
         coordinator = self._network.coordinators[owner]
         self._stream = stream = Stream(self._network, self, coordinator, self._partition)
-        connect = c.Connect(
+        connect = commands.Connect(
             producer_id=self._producer_id, nonce=self._nonce, generation=self.generation
         )
         stream.send(0, connect)
@@ -287,7 +291,7 @@ class Session:
         if self._stream is stream:
             self._break()
 
-    def replied(self, stream: Stream, request_id: int, reply: c.Reply) -> None:
+    def replied(self, stream: Stream, request_id: int, reply: commands.Reply) -> None:
         """A message came."""
         if self._stream is not stream:
             return
@@ -303,14 +307,14 @@ class Session:
             if request is not None:
                 request.on_reply(reply)
 
-    def _resume(self, reply: c.Reply) -> None:
+    def _resume(self, reply: commands.Reply) -> None:
         if isinstance(reply, RetriableError):
             self._break()
         elif isinstance(reply, LogtxError):
             self.close(reply)
-        elif isinstance(reply, c.Connected):
+        elif isinstance(reply, commands.Connected):
             self.generation = reply.generation
-            self.connected = c.Session(self._producer_id, reply.generation, self._nonce)
+            self.connected = commands.SessionId(self._producer_id, reply.generation, self._nonce)
             self._flowing = True
             for request_id in list(self._requests):
                 if self._flowing:
@@ -334,7 +338,7 @@ def query(
     network: Network,
     party: Party,
     partition: int,
-    command: c.Command,
+    command: commands.Command,
     on_reply: OnReply,
     *,
     to: str | None = None,
@@ -368,10 +372,10 @@ def query(
         def arrived() -> None:
             coordinator.seats[partition].submit(command, reply)
 
-        def reply(told: c.Reply) -> None:
+        def reply(told: commands.Reply) -> None:
             network.carry("reply", party, 0, lambda: came(told))
 
-        def came(told: c.Reply) -> None:
+        def came(told: commands.Reply) -> None:
             if done or number != attempt[0]:
                 return
             again = isinstance(told, RetriableError) and not isinstance(told, OffsetsPendingError)

@@ -8,26 +8,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from logtx.coordinator import commands as c
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.protocol.commands import Action
 from logtx.journal.control import OWN_BRANCH, TopicPartition
 from logtx.journal.errors import LogtxError
 from logtx.journal.position import Place, Position
-from logtx.journal.records import OffsetStep
-from logtx.producer.bookkeeping import End, Phase
-from logtx.producer.tally import Floors
+from logtx.journal.records.types import OffsetStep
+from logtx.producer.core.bookkeeping import Phase
+from logtx.producer.core.tally import Floors
 
 from .logs import Pipe
 from .network import Network, Session, query
-from .schedule import Party
 from .setting import INPUT, OUTPUT, Setting
-from .transaction import Transaction
+from .transaction import Host, Transaction
 
 IN_FLIGHT_MAX: Final = 3
 STEP_MS: Final = (4, 36)
 IDLE_MS: Final = (50, 100)
 
 
-class Producer(Party):
+class Producer(Host):
     """One instance of an application with a producer id; another one replaces it."""
 
     def __init__(
@@ -76,12 +76,10 @@ class Producer(Party):
         self.later(1, self.step)
 
     def next_value(self) -> int:
-        """A number for the next record."""
         self._values += 1
         return self._values
 
     def pipe(self, partition: int, branch: int) -> Pipe:
-        """The way to a data partition; every branch has a librdkafka producer of its own."""
         pipe = self._pipes.get((partition, branch))
         if pipe is None:
             pipe = self._pipes[partition, branch] = self.setting.pipe(self, "data append")
@@ -99,7 +97,7 @@ class Producer(Party):
         """Whether nothing is left to be done or learnt."""
         return not self.transactions and self.session.idle
 
-    # ---- the application -----------------------------------------------------------------------
+    # ---- the application ------------------------------------------------------------------------
 
     def step(self) -> None:
         """Do something, and again later."""
@@ -149,7 +147,7 @@ class Producer(Party):
     def _work(self, transaction: Transaction) -> None:
         setting, drawn = self.setting, self.setting.chance.random()
         if transaction.book.cause is not None or drawn > 0.95:
-            transaction.end(End.ABORT)
+            transaction.end(Action.ABORT)
         elif drawn < 0.4:
             for _ in range(setting.chance.randint(1, 3)):
                 transaction.produce(setting.partition())
@@ -163,14 +161,14 @@ class Producer(Party):
         elif drawn < 0.7:
             transaction.hangs_until_ms = setting.now_ms + setting.chance.randint(200, 2_500)
         else:
-            transaction.end(End.COMMIT)
+            transaction.end(Action.COMMIT)
 
     def _wind_up(self) -> None:
         for transaction in self.transactions:
             forgotten = transaction.hangs_until_ms > self.setting.now_ms
             if transaction.book.phase is Phase.OPEN and not forgotten:
                 commits = transaction.book.takes_records
-                transaction.end(End.COMMIT if commits else End.ABORT)
+                transaction.end(Action.COMMIT if commits else Action.ABORT)
 
     def plain(self, partition: int) -> None:
         """Write a record outside of any transaction."""
@@ -187,7 +185,6 @@ class Producer(Party):
         self.pipe(partition, OWN_BRANCH).append(land, lambda _: None)
 
     def move_offsets(self, transaction: Transaction) -> None:
-        """Consume some input in a transaction."""
         if not self._bound:
             return
         if not self._knows_cursor:
@@ -201,19 +198,18 @@ class Producer(Party):
             self.setting.history.counts["offsets sent"] += 1
 
     def not_committed(self, transaction: Transaction) -> None:
-        """What it consumed must be consumed again."""
         if transaction.groups:
             self._knows_cursor = False
 
     def _bind(self) -> None:
         self._binds = True
 
-        def bound(reply: c.Reply) -> None:
-            assert isinstance(reply, c.Binding), reply
+        def bound(reply: commands.Reply) -> None:
+            assert isinstance(reply, commands.Binding), reply
             self._bound = reply.transaction_group == self._group
             self._ask_cursor()
 
-        command = c.BindGroup(group=self._consumer_group, transaction_group=self._group)
+        command = commands.BindGroup(group=self._consumer_group, transaction_group=self._group)
         query(self.network, self, self.setting.home(self._consumer_group), command, bound)
 
     def _ask_cursor(self) -> None:
@@ -221,12 +217,12 @@ class Producer(Party):
             return
         self._asks_cursor = True
 
-        def told(reply: c.Reply) -> None:
+        def told(reply: commands.Reply) -> None:
             self._asks_cursor = False
-            if isinstance(reply, c.GroupOffsets):
+            if isinstance(reply, commands.GroupOffsets):
                 position = reply.offsets.get(self._input)
                 self._cursor = None if position is None else position.place
                 self._knows_cursor = True
 
-        command = c.FetchOffsets(group=self._consumer_group, partitions=(self._input,))
+        command = commands.FetchOffsets(group=self._consumer_group, partitions=(self._input,))
         query(self.network, self, self.setting.home(self._group), command, told)

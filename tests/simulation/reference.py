@@ -21,7 +21,7 @@ from logtx.journal.control import (
     decode_control,
 )
 from logtx.journal.position import Place
-from logtx.journal.records import (
+from logtx.journal.records.types import (
     Aborted,
     AbortReason,
     AddOffsets,

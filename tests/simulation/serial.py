@@ -1,7 +1,7 @@
-"""Serializable readers: the real `JournalTail`, `WholeOrder` and `WholeBuffer`s.
+"""Serializable readers: the real `JournalTail`, `SerialOrder` and `SerialBuffer`s.
 
 Each reads all data partitions, and gives out one journal partition's transactions in their serial
-order, record by record, as `consumer/transactions.py` does with librdkafka. It commits the
+order, record by record, as `consumer/serial_reader.py` does with librdkafka. It commits the
 positions of all partitions now and then, crashes anywhere, and goes on from there.
 """
 
@@ -11,13 +11,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
+from logtx.consumer.core.pending import PendingTransactionMap
+from logtx.consumer.core.pending import Record as CoreRecord
+from logtx.consumer.core.serial_order import SerialBuffer, SerialOrder
 from logtx.consumer.journal_tail import JournalTail
-from logtx.consumer.pending import PendingTransactionMap
-from logtx.consumer.pending import Record as CoreRecord
 from logtx.consumer.side_read import SideReader
-from logtx.consumer.whole import WholeBuffer, WholeOrder
 from logtx.journal.control import TopicPartition
-from logtx.journal.log import Log
+from logtx.journal.logs.interface import Log
 from logtx.journal.position import Position
 
 from .consumers import MemoryStore, malformed
@@ -66,15 +66,19 @@ class SerialConsumer(Party):
         log = cast(Log, LogView(setting.broker))
         self._map = PendingTransactionMap(self._memory_max_bytes, MemoryStore())
         self._side_reader = SideReader(log, {}, self._map)
-        self._buffers: dict[TopicPartition, WholeBuffer] = {}
+        self._buffers: dict[TopicPartition, SerialBuffer] = {}
         for key, position in self._committed.items():
             start = Position.from_metadata(position.o1, position.to_metadata())
-            buffer = WholeBuffer(
-                key, start, self._map, malformed=malformed, counters=setting.counters
+            buffer = SerialBuffer(
+                key,
+                start,
+                self._map,
+                journal_partition=self._journal,
+                malformed=malformed,
+                counters=setting.counters,
             )
-            buffer.collect(self._journal)
             self._buffers[key] = buffer
-        self._order = WholeOrder(setting.counters)
+        self._order = SerialOrder(setting.counters)
         self._tail = JournalTail(log, self._journal, {}, self._order)
         self._turn: deque[TopicPartition] = deque()
         """Partitions of the transaction whose turn it is, the first let through."""
@@ -103,7 +107,7 @@ class SerialConsumer(Party):
         broker = self._setting.broker
         return (
             not self._turn
-            and self._tail._next >= len(broker.journal(self._journal))
+            and self._tail.next_offset >= len(broker.journal(self._journal))
             and all(b.next_offset == len(broker.data(k)) for k, b in self._buffers.items())
             and self._order.head(self._buffers) is None
         )
@@ -114,7 +118,7 @@ class SerialConsumer(Party):
         self.later(setting.chance.randint(*STEP_MS), self.step)
         if self._seen.failure:
             return
-        if self._tail._next < setting.broker.starts[self._journal]:
+        if self._tail.next_offset < setting.broker.starts[self._journal]:
             self._read_journal()  # What it would read next was trimmed.
         while self._tail.poll():
             pass
@@ -132,7 +136,7 @@ class SerialConsumer(Party):
             parts = sum(position.o3 > 0 for position in self._committed.values())
             setting.history.counts["serial positions within a transaction"] += parts
 
-    def _feed(self, key: TopicPartition, buffer: WholeBuffer) -> None:
+    def _feed(self, key: TopicPartition, buffer: SerialBuffer) -> None:
         log = self._setting.broker.data(key)
         limit = 1_000 if self._steady else self._setting.chance.choice((0, 3, 20))
         batch = log[buffer.next_offset : buffer.next_offset + limit]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from logtx.consumer.counters import Counters
-from logtx.coordinator.decision import ShardConfig, TopicFacts
+from logtx.consumer.core.counters import ConsumerCounters
+from logtx.coordinator.core.decision import ShardConfig, TopicFacts
 from logtx.journal.control import TopicPartition
 from logtx.journal.reader import journal_partition_of
 
@@ -40,7 +40,7 @@ class Setting:
     outcome_retention_ms: int
     is_dead: Callable[[str], bool]
     """Whether no coordinator answers at this address."""
-    counters: Counters = field(default_factory=Counters)
+    counters: ConsumerCounters = field(default_factory=ConsumerCounters)
     topics: dict[str, TopicFacts] = field(
         default_factory=lambda: {
             name: TopicFacts(topic_id=f"id-{name}", partition_count=8, record_max_bytes=1_000_000)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from logtx.coordinator import commands as c
-from logtx.coordinator.tenure import Tenure
+from logtx.coordinator.core.tenure import Tenure
+from logtx.coordinator.protocol import commands
 from logtx.journal.txid import TxId
 
 from .mutations import any_offset_will_do
@@ -87,7 +87,7 @@ def test_no_txid_is_given_out_twice(worlds: list[UncleanElection]) -> None:
     for world in worlds:
         begun: dict[TxId, tuple[object, ...]] = {}
         for told in world.history.told:
-            if isinstance(told.reply, c.Began) and isinstance(told.command, c.Begin):
+            if isinstance(told.reply, commands.Began) and isinstance(told.command, commands.Begin):
                 session, txid = told.command.session, told.reply.txid
                 request = session.producer_id, session.nonce, told.command.request_id
                 assert begun.setdefault(txid, request) == request, f"seed {world.history.seed}"
@@ -98,6 +98,6 @@ def test_no_decision_is_told_otherwise(worlds: list[UncleanElection]) -> None:
         commits: dict[TxId, bool] = {}
         for told in world.history.told:
             reply = told.reply
-            if isinstance(reply, c.Outcome) and (reply.state.commits or reply.state.aborts):
+            if isinstance(reply, commands.Outcome) and (reply.state.commits or reply.state.aborts):
                 known = commits.setdefault(reply.txid, reply.state.commits)
                 assert known == reply.state.commits, f"seed {world.history.seed}: {reply}"

@@ -6,10 +6,11 @@ librdkafka.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING
 
-from logtx.coordinator import commands as c
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.protocol.commands import Action
 from logtx.journal.control import (
     OWN_BRANCH,
     TXCTL_HEADER,
@@ -24,19 +25,18 @@ from logtx.journal.errors import (
     TransactionAbortedError,
     TransactionCommittedError,
 )
-from logtx.journal.records import OffsetStep
+from logtx.journal.records.types import OffsetStep
 from logtx.journal.txid import TxId
-from logtx.producer import bookkeeping
-from logtx.producer.bookkeeping import End, Phase, TransactionBook, Verdict
-from logtx.producer.summary import BranchSummary
-from logtx.producer.tally import BranchTally, Floors
+from logtx.producer.core import bookkeeping
+from logtx.producer.core.bookkeeping import EndResult, Phase, TransactionBook
+from logtx.producer.core.summary import BranchSummary
+from logtx.producer.core.tally import BranchTally, Floors
 
 from .history import Work
-from .network import query
-from .setting import OUTPUT
-
-if TYPE_CHECKING:
-    from .producers import Producer
+from .logs import Pipe
+from .network import Network, Session, query
+from .schedule import Party
+from .setting import OUTPUT, Setting
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -59,10 +59,35 @@ class Report:
         return self._offset
 
 
+class Host(Party):
+    """What a transaction needs of the producer that runs it."""
+
+    setting: Setting
+    network: Network
+    session: Session
+    floors: Floors
+
+    @abstractmethod
+    def next_value(self) -> int:
+        """Returns a number for the next record."""
+
+    @abstractmethod
+    def pipe(self, partition: int, branch: int) -> Pipe:
+        """Returns the way to a data partition; each branch has a librdkafka producer of its own."""
+
+    @abstractmethod
+    def move_offsets(self, transaction: Transaction) -> None:
+        """Consumes some input in a transaction."""
+
+    @abstractmethod
+    def not_committed(self, transaction: Transaction) -> None:
+        """Consumes its input again."""
+
+
 class Transaction:
     """One transaction of a producer."""
 
-    def __init__(self, producer: Producer, timeout_ms: int, partitions: tuple[int, ...]) -> None:
+    def __init__(self, producer: Host, timeout_ms: int, partitions: tuple[int, ...]) -> None:
         """Sends its BEGIN."""
         self.producer = producer
         self.txid: TxId | None = None
@@ -83,9 +108,9 @@ class Transaction:
         self._backlog: list[int] = []
         self._resolving = False
 
-        def begin(request_id: int, below: int) -> c.Command:
+        def begin(request_id: int, below: int) -> commands.Command:
             assert producer.session.connected is not None
-            return c.Begin(
+            return commands.Begin(
                 session=producer.session.connected,
                 request_id=request_id,
                 answered_below=below,
@@ -95,8 +120,8 @@ class Transaction:
 
         producer.session.submit(begin, self._began)
 
-    def _began(self, reply: c.Reply) -> None:
-        if not isinstance(reply, c.Began):
+    def _began(self, reply: commands.Reply) -> None:
+        if not isinstance(reply, commands.Began):
             assert isinstance(reply, LogtxError)
             self.book.fail(reply)
             self.over = True
@@ -108,10 +133,10 @@ class Transaction:
             self._send(partition, self.book.own, None)
         if self.is_step:
             self.producer.move_offsets(self)
-            self.end(End.COMMIT)
+            self.end(Action.COMMIT)
         self.advance()
 
-    # ---- the application's calls ---------------------------------------------------------------
+    # ---- the application's calls ----------------------------------------------------------------
 
     def produce(self, partition: int) -> None:
         """Write a record."""
@@ -179,7 +204,7 @@ class Transaction:
         assert producer.session.connected is not None
         self.book.requests += 1
         self.groups.add(group)
-        command = c.AddOffsets(
+        command = commands.AddOffsets(
             session=producer.session.connected, txid=txid, group=group, steps=steps
         )
         producer.session.submit(lambda _id, _below: command, self._offsets_answered)
@@ -191,21 +216,23 @@ class Transaction:
             return
         new = self.book.to_register()
         if new:
-            command = c.AddPartitions(txid=self.txid, partitions=new, session=session.connected)
+            command = commands.AddPartitions(
+                txid=self.txid, partitions=new, session=session.connected
+            )
             session.submit(lambda _id, _below: command, partial(self._registered, new))
 
-    def end(self, how: End) -> None:
+    def end(self, how: Action) -> None:
         """Commit or abort."""
         try:
             starts = self.book.ask(how)
         except LogtxError:
             return
         if starts:
-            if how is End.COMMIT:
+            if how is Action.COMMIT:
                 self.work.asked_ms = self._setting.now_ms
             self.advance()
 
-    # ---- what follows --------------------------------------------------------------------------
+    # ---- what follows ---------------------------------------------------------------------------
 
     def advance(self) -> None:
         """Send the request to end it, if that is due."""
@@ -218,24 +245,24 @@ class Transaction:
         session, txid = self.producer.session, self.txid
         assert txid is not None
         assert session.connected is not None
-        action = c.Action.COMMIT if self.book.end is End.COMMIT else c.Action.ABORT
-        command = c.End(
+        action = commands.Action.COMMIT if self.book.end is Action.COMMIT else commands.Action.ABORT
+        command = commands.End(
             session=session.connected, txid=txid, action=action, writes=self.book.writes()
         )
         session.submit(lambda _id, _below: command, self._ended)
 
-    def _ended(self, reply: c.Reply) -> None:
+    def _ended(self, reply: commands.Reply) -> None:
         if self.book.phase is not Phase.SENT:
             return
         told = _verdict(reply)
-        if told is Verdict.REFUSED:
+        if told is EndResult.REFUSED:
             assert isinstance(reply, LogtxError)
             self.book.refused(reply)
             self.producer.not_committed(self)
-            self.end(End.ABORT)
-        elif told in (Verdict.COMMITTED, Verdict.ABORTED):
+            self.end(Action.ABORT)
+        elif told in (EndResult.COMMITTED, EndResult.ABORTED):
             self._decide(told)
-        elif self.book.end is End.ABORT and self.producer.session.failure is not None:
+        elif self.book.end is Action.ABORT and self.producer.session.failure is not None:
             self.book.unresolved()
             self.over = True
         else:
@@ -247,19 +274,19 @@ class Transaction:
         self._resolving = True
         assert self.txid is not None
         self._setting.history.counts["outcomes asked for"] += 1
-        command = c.GetOutcome(txid=self.txid)
+        command = commands.GetOutcome(txid=self.txid)
         query(self.producer.network, self.producer, self.txid.partition, command, self._resolved)
 
-    def _resolved(self, reply: c.Reply) -> None:
+    def _resolved(self, reply: commands.Reply) -> None:
         self._resolving = False
         if self.book.phase is not Phase.SENT:
             return
         told = _verdict(reply)
-        if told in (Verdict.COMMITTED, Verdict.ABORTED):
+        if told in (EndResult.COMMITTED, EndResult.ABORTED):
             self._decide(told)
-        elif told is Verdict.UNDECIDED and self.producer.session.failure is None:
+        elif told is EndResult.UNDECIDED and self.producer.session.failure is None:
             self._send_end()
-        elif told is Verdict.UNKNOWN and isinstance(reply, c.Outcome):
+        elif told is EndResult.UNKNOWN and isinstance(reply, commands.Outcome):
             # Past the outcome retention: nobody can tell any more.
             self.book.unresolved()
             self.work.known_ms = self._setting.now_ms
@@ -267,8 +294,8 @@ class Transaction:
         else:
             self.producer.later(50, self._resolve)
 
-    def _decide(self, told: Verdict) -> None:
-        committed = told is Verdict.COMMITTED
+    def _decide(self, told: EndResult) -> None:
+        committed = told is EndResult.COMMITTED
         self.book.decided(committed=committed)
         history, work = self._setting.history, self.work
         work.believes, work.believes_at = told.value, history.tick()
@@ -278,14 +305,14 @@ class Transaction:
         if not committed:
             self.producer.not_committed(self)
 
-    def _offsets_answered(self, reply: c.Reply) -> None:
+    def _offsets_answered(self, reply: commands.Reply) -> None:
         self.book.requests -= 1
         if isinstance(reply, LogtxError):
             self._request_failed(reply)
         else:
             self.advance()
 
-    def _registered(self, partitions: tuple[TopicPartition, ...], reply: c.Reply) -> None:
+    def _registered(self, partitions: tuple[TopicPartition, ...], reply: commands.Reply) -> None:
         if isinstance(reply, RetriableError):
             self.book.not_registered(partitions)
         elif isinstance(reply, LogtxError):
@@ -305,7 +332,7 @@ class Transaction:
 
     def _give_up(self) -> None:
         self.producer.not_committed(self)
-        self.end(End.ABORT)
+        self.end(Action.ABORT)
 
     def fatal(self, error: LogtxError) -> None:
         """The session is closed for good."""
@@ -314,8 +341,8 @@ class Transaction:
             self.over = True
 
 
-def _verdict(reply: c.Reply) -> Verdict:
-    if isinstance(reply, c.Outcome):
-        return bookkeeping.verdict(reply.state)
+def _verdict(reply: commands.Reply) -> EndResult:
+    if isinstance(reply, commands.Outcome):
+        return bookkeeping.end_result(reply.state)
     assert isinstance(reply, LogtxError), reply
-    return bookkeeping.verdict(reply)
+    return bookkeeping.end_result(reply)

@@ -1,7 +1,7 @@
 """Workers of a consumer group: input, output and input offsets in one transaction, exactly once.
 
 Each is a producer that was given input partitions, as `consumer/positions.py` and
-`integration/process.py` have it: it claims what it is given, stamps its steps with the claim, goes
+`integration/blocks.py` have it: it claims what it is given, stamps its steps with the claim, goes
 back by a conditional claim when a transaction failed, and where that is refused listens to its
 group before it claims again. `Group` is Kafka's group coordinator: it moves partitions at any
 moment, and a worker learns of it late, a paused one not before it wakes up.
@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from logtx.coordinator import commands as c
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.protocol.commands import Action
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import ClaimFencedError
 from logtx.journal.position import Place, Position
-from logtx.journal.records import OffsetStep
-from logtx.producer.bookkeeping import End, Phase
+from logtx.journal.records.types import OffsetStep
+from logtx.producer.core.bookkeeping import Phase
 
 from .history import Input
 from .network import query
@@ -132,10 +133,10 @@ class Worker(Producer):
         for held in asked.values():
             held.asks = True
 
-        def told(reply: c.Reply) -> None:
+        def told(reply: commands.Reply) -> None:
             for key, held in asked.items():
                 held.asks = False
-                if isinstance(reply, c.Claimed):
+                if isinstance(reply, commands.Claimed):
                     position = reply.offsets.offsets.get(key)
                     held.claim = reply.number
                     held.cursor = None if position is None else position.place
@@ -145,11 +146,11 @@ class Worker(Producer):
                     held.not_before_ms = setting.now_ms + setting.chance.randint(*FENCED_PAUSE_MS)
             if isinstance(reply, ClaimFencedError):
                 setting.history.counts["claims refused"] += 1
-            elif isinstance(reply, c.Claimed):
+            elif isinstance(reply, commands.Claimed):
                 kind = "claims" if expected is None else "conditional claims"
                 setting.history.counts[kind] += 1
 
-        command = c.ClaimOffsets(
+        command = commands.ClaimOffsets(
             group=self._consumer_group,
             partitions=tuple(keys),
             claimant=setting.chance.getrandbits(62),
@@ -191,4 +192,4 @@ class Worker(Producer):
         if self.setting.chance.random() < 0.7:
             for later in self.transactions:
                 if later is not transaction and later.groups and later.book.phase is Phase.OPEN:
-                    later.end(End.ABORT)
+                    later.end(Action.ABORT)

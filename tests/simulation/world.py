@@ -12,13 +12,13 @@ from functools import lru_cache, partial
 from random import Random
 from typing import Final
 
-from logtx.coordinator import commands as c
-from logtx.coordinator import snapshot
-from logtx.coordinator.decision import ShardConfig
+from logtx.coordinator.core import snapshot
+from logtx.coordinator.core.decision import ShardConfig
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.protocol.commands import Action
 from logtx.journal import reader
 from logtx.journal.control import TopicPartition
 from logtx.journal.keys import DEFAULT_OWNER, FIRST_EPOCH, TransactionKey, is_key_name
-from logtx.producer.bookkeeping import End
 
 from .consumers import Consumer
 from .coordinators import Coordinator
@@ -152,7 +152,7 @@ class World:
         coordinator = self.coordinators[address]
         return not coordinator.alive or coordinator.paused
 
-    # ---- parties -----------------------------------------------------------------------------
+    # ---- parties --------------------------------------------------------------------------------
 
     def _start_producer(self, producer_id: str, *, twice: bool = False) -> None:
         generation = None
@@ -222,7 +222,7 @@ class World:
         if chance.random() < 0.5:
             self._start_serial("sm", self._anywhere(), steady=False)
 
-    # ---- faults ------------------------------------------------------------------------------
+    # ---- faults ---------------------------------------------------------------------------------
 
     def _monkey(self) -> None:
         setting = self.setting
@@ -277,7 +277,7 @@ class World:
             self._start_producer(producer.producer_id, twice=True)
         elif is_key_name(producer.producer_id) and faults.happens("key deleted", 0.15):
             home = self.setting.home(producer.producer_id)
-            self._ask(home, c.DeleteKey(name=producer.producer_id))
+            self._ask(home, commands.DeleteKey(name=producer.producer_id))
 
     def _harm_consumer(self, consumer: Consumer | SerialConsumer) -> None:
         faults, chance = self.setting.faults, self.setting.chance
@@ -334,7 +334,7 @@ class World:
         setting.scheduler.after(for_ms, wake)
         setting.scheduler.after(150, unanswered)
 
-    # ---- questions ---------------------------------------------------------------------------
+    # ---- questions ------------------------------------------------------------------------------
 
     def _curious(self) -> None:
         """Somebody asks what everybody may ask; the answers are the checkers' business."""
@@ -346,16 +346,16 @@ class World:
         to = chance.choice([None, *self.coordinators])
         if chance.random() < 0.5:
             group, consumer_group = self._groups(chance.choice(list(self.producers)))
-            self._ask(setting.home(group), c.FetchOffsets(group=consumer_group), to)
+            self._ask(setting.home(group), commands.FetchOffsets(group=consumer_group), to)
             return
         txids = list(self.history.works)
         if txids:
             txid = chance.choice(txids)
             if chance.random() < 0.1:
                 txid = replace(txid, offset=chance.randint(0, txid.offset))
-            self._ask(txid.partition, c.GetOutcome(txid=txid), to)
+            self._ask(txid.partition, commands.GetOutcome(txid=txid), to)
 
-    # ---- the end -----------------------------------------------------------------------------
+    # ---- the end --------------------------------------------------------------------------------
 
     def _settle(self) -> None:
         setting = self.setting
@@ -390,7 +390,7 @@ class World:
             probe = producer.begin(HANG_MS * 4)
             for partition in range(self.setting.outputs):
                 probe.produce(partition)
-            probe.end(End.COMMIT)
+            probe.end(Action.COMMIT)
 
     def _unfinished(self) -> list[str]:
         """What is still to be done; empty: all is well."""
@@ -429,14 +429,14 @@ class World:
         self._start_serial("sa", chance.choice((from_start, self._anywhere())), steady=True)
         txids = list(self.history.works)
         for txid in chance.sample(txids, min(4, len(txids))):
-            self._ask(txid.partition, c.GetOutcome(txid=txid))
+            self._ask(txid.partition, commands.GetOutcome(txid=txid))
         for group, consumer_group in {self._groups(name): None for name in self.producers}:
-            self._ask(setting.home(group), c.FetchOffsets(group=consumer_group))
+            self._ask(setting.home(group), commands.FetchOffsets(group=consumer_group))
 
-    def _ask(self, partition: int, command: c.Command, to: str | None = None) -> None:
+    def _ask(self, partition: int, command: commands.Command, to: str | None = None) -> None:
         self._audits += 1
 
-        def answered(reply: c.Reply) -> None:
+        def answered(reply: commands.Reply) -> None:
             del reply
             self._audits -= 1
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from logtx.journal.control import TXCTL_HEADER, TXID_HEADER, DataControl, Marker, decode_control
 from logtx.journal.txid import TxId
 
-from .records import INCARNATION, FakeRecord, data, marker, plain
+from ..records import INCARNATION, FakeRecord, data, marker, plain
 
 
 def parse(record: FakeRecord) -> tuple[bytes | None, Marker | DataControl | None]:

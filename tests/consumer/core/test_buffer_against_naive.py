@@ -1,6 +1,6 @@
 """PartitionBuffer against the naive reader: same deliveries from every start, through every crash.
 
-Source: seed 001, "Transactional consumer", consumer failure.
+Source: Transactional Messaging in Kafka, "Transactional consumer", consumer failure.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logtx.consumer.buffer import PartitionBuffer
-from logtx.consumer.entries import SideRead
-from logtx.consumer.headers import control_of
-from logtx.consumer.pending import PendingTransaction, PendingTransactionMap
+from logtx.consumer.core.buffer import PartitionBuffer
+from logtx.consumer.core.entries import SideRead
+from logtx.consumer.core.headers import control_of
+from logtx.consumer.core.pending import PendingTransaction, PendingTransactionMap
 from logtx.journal.control import Marker
 from logtx.journal.position import Position
 
+from ..records import DATA, FakeRecord, malformed
 from .naive import LogWriter, expected, parse
-from .records import DATA, FakeRecord, malformed
 
 WEIGHTS = (2, 2, 6, 6, 2, 2, 2, 1, 1)
 """Of the actions of `LogWriter.step`: most steps write data, few finish."""
@@ -73,7 +73,7 @@ class Reader:
                 found.control = control_of(record)
             found.uniform = found.uniform and found.control == control_of(record)
             found.records.append(record)
-        self.buffer.settle(
+        self.buffer.answer_side_read(
             request, found if found.records else None, duplicate=duplicate, torn=False
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logtx.consumer.ranges import _Numbers
+from logtx.consumer.core.ranges import _Numbers
 
 
 @given(st.lists(st.integers(0, 12), max_size=40))

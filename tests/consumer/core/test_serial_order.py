@@ -1,4 +1,4 @@
-"""`WholeOrder` against the order it is defined by, over random logs, reading speeds and crashes."""
+"""`SerialOrder` against its definition, over random logs, reading speeds and crashes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logtx.consumer.counters import Counters
-from logtx.consumer.entries import EndedTransaction
-from logtx.consumer.pending import PendingTransactionMap
-from logtx.consumer.whole import Decision, Floor, Whole, WholeBuffer, WholeOrder
+from logtx.consumer.core.counters import ConsumerCounters
+from logtx.consumer.core.entries import EndedTransaction
+from logtx.consumer.core.pending import PendingTransactionMap
+from logtx.consumer.core.serial_order import CommitDecision, Floor, SerialBuffer, SerialOrder, Whole
 from logtx.journal.control import TopicPartition
 from logtx.journal.position import Position
 from logtx.journal.txid import TxId
 
-from .records import INCARNATION, FakeRecord, data, malformed, marker, plain
+from ..records import INCARNATION, FakeRecord, data, malformed, marker, plain
 
 KEYS: tuple[TopicPartition, ...] = (("t", 0), ("t", 1), ("u", 0))
-Event = tuple[str, Decision]
+Event = tuple[str, CommitDecision]
 
 
 @dataclass
@@ -37,7 +37,7 @@ def world(seed: int, count: int) -> World:
     made = World({key: [] for key in KEYS})
     lanes: dict[TopicPartition, list[tuple[TxId, int, bool, list[int]]]] = {k: [] for k in KEYS}
     open_ones: list[tuple[TxId, dict[TopicPartition, list[int]]]] = []
-    unmarked: dict[int, tuple[Decision, set[TopicPartition]]] = {}
+    unmarked: dict[int, tuple[CommitDecision, set[TopicPartition]]] = {}
     journal_end = 0
     for _ in range(count):
         step = chance.randrange(8)
@@ -59,7 +59,7 @@ def world(seed: int, count: int) -> World:
             for place, offsets in writes.items():
                 lanes[place].append((owner, sequence, commit, offsets))
             if commit:
-                decision = Decision(sequence, owner, 0, tuple(sorted(writes)))
+                decision = CommitDecision(sequence, owner, 0, tuple(sorted(writes)))
                 made.journal.append(("decided", decision))
                 if writes:
                     unmarked[sequence] = decision, set(writes)
@@ -88,12 +88,11 @@ class Life:
         self, of: World, positions: dict[TopicPartition, Position], floor: int | None = None
     ) -> None:
         self.world = of
-        self.order = WholeOrder(Counters())
+        self.order = SerialOrder(ConsumerCounters())
         self.map = PendingTransactionMap(1 << 30)
-        self.buffers: dict[TopicPartition, WholeBuffer] = {}
+        self.buffers: dict[TopicPartition, SerialBuffer] = {}
         for key, position in positions.items():
-            buffer = WholeBuffer(key, position, self.map, malformed=malformed)
-            buffer.collect(0)
+            buffer = SerialBuffer(key, position, self.map, journal_partition=0, malformed=malformed)
             self.buffers[key] = buffer
         self.at = {key: position.o1 for key, position in positions.items()}
         self.journal_at = 0
@@ -244,7 +243,7 @@ def test_a_start_in_the_middle_never_hangs_on_what_lies_before(
                 )
                 # Whole or not at all: here the rest counts as deleted.
                 buffer.torn_skip_below = 2**63
-                buffer.settle(request, None, duplicate=again, torn=True)
+                buffer.answer_side_read(request, None, duplicate=again, torn=True)
         found = life.take()
         if found is not None:
             got.append(found[0])

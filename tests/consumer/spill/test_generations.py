@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 
-from logtx.consumer import generations, spill
-from logtx.consumer.generations import WRITE_BUFFER_BYTES, Generation
-from logtx.consumer.pending import Record
-from logtx.consumer.spill import RocksSpillStore
+from logtx.consumer.core.pending import Record
+from logtx.consumer.spill import generations
+from logtx.consumer.spill import store as spill
+from logtx.consumer.spill.generations import WRITE_BUFFER_BYTES, Generation
+from logtx.consumer.spill.store import RocksSpillStore
 from logtx.journal.errors import SpillError
 
 from .rocks import Disk

@@ -1,4 +1,4 @@
-"""Where spilling ends: a full disk, a limit of disk, and what dead processes left. TRAPS 25."""
+"""Where spilling ends: a full disk, a limit of disk, and what dead processes left. trap 25."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message, TopicPartition
 
-from logtx.consumer import generations
-from logtx.consumer.pending import PendingTransaction, PendingTransactionMap, Record
-from logtx.consumer.scratch import LOCK, PREFIX, ScratchDirectory, remove_stale
-from logtx.consumer.spill import RocksSpillStore
+from logtx.consumer.core.pending import PendingTransaction, PendingTransactionMap, Record
+from logtx.consumer.spill import generations
+from logtx.consumer.spill.scratch import LOCK, PREFIX, ScratchDirectory, remove_stale
+from logtx.consumer.spill.store import RocksSpillStore
 from logtx.journal.errors import SpillError
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 
-from .conftest import MakeConsumer
-from .logs import Transactions, read
+from ..conftest import MakeConsumer
+from ..logs import Transactions, read
 from .rocks import Disk
 
 OWNER = ("t", 0)
@@ -249,7 +249,7 @@ def test_trap_25_what_a_dead_process_left_is_deleted_at_start(tmp_path: Path) ->
         """
         import os, sys
         from pathlib import Path
-        from logtx.consumer.scratch import ScratchDirectory
+        from logtx.consumer.spill.scratch import ScratchDirectory
         scratch = ScratchDirectory.make(Path(sys.argv[1]))
         (scratch.path / "0").write_bytes(b"x")
         print(scratch.path, flush=True)

@@ -12,14 +12,14 @@ from confluent_kafka import Message, TopicPartition
 from logtx.benchmarks.spill.payload import Payload
 from logtx.benchmarks.spill.process import ReaderProcess, disk_bytes
 from logtx.benchmarks.spill.reader import Reading
-from logtx.consumer.pending import RECORD_OVERHEAD_BYTES, TRANSACTION_OVERHEAD_BYTES
-from logtx.consumer.reading import FETCH_MAX_RECORDS, HELD_MAX_BYTES
+from logtx.consumer.core.pending import RECORD_OVERHEAD_BYTES, TRANSACTION_OVERHEAD_BYTES
+from logtx.consumer.reading import AHEAD_MAX_BYTES, FETCH_MAX_RECORDS
 from logtx.integration.pytest_plugin import ExistingKafka
-from logtx.journal.kafka_log import KafkaLog
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.kafka import KafkaLog
+from logtx.journal.logs.memory.log import MemoryLog
 
-from .conftest import MakeConsumer
-from .logs import Transactions, read
+from ..conftest import MakeConsumer
+from ..logs import Transactions, read
 
 MIB = 1024 * 1024
 MANY = 10_000
@@ -89,11 +89,11 @@ def test_a_long_delivery_is_not_outrun(
     [assigned] = reading.assigned.values()
     for _ in range(100):
         reading.fetch(0, 10)
-    assert assigned.held
+    assert assigned.throttled
     ahead = assigned.buffer.next_offset - len(values) - 1
-    assert HELD_MAX_BYTES // size < ahead <= HELD_MAX_BYTES // size + 10
+    assert AHEAD_MAX_BYTES // size < ahead <= AHEAD_MAX_BYTES // size + 10
     assert read(consumer, len(values) - 1 + len(further)) == values[1:] + further
-    assert not assigned.held
+    assert not assigned.throttled
 
 
 def test_10_000_interleaved_transactions(

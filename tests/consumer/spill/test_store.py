@@ -11,10 +11,8 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, Message, TopicPartition
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from logtx.consumer.chunk import CHUNK_MAX_BYTES, CHUNK_MAX_RECORDS, decode_chunk, encode_chunks
 from logtx.consumer.consumer import Consumer
-from logtx.consumer.generations import Generation
-from logtx.consumer.pending import (
+from logtx.consumer.core.pending import (
     HEADER_OVERHEAD_BYTES,
     RECORD_OVERHEAD_BYTES,
     TRANSACTION_OVERHEAD_BYTES,
@@ -22,12 +20,19 @@ from logtx.consumer.pending import (
     PendingTransactionMap,
     Record,
 )
-from logtx.consumer.spill import RocksSpillStore
+from logtx.consumer.spill.chunks import (
+    CHUNK_MAX_BYTES,
+    CHUNK_MAX_RECORDS,
+    decode_chunk,
+    encode_chunks,
+)
+from logtx.consumer.spill.generations import Generation
+from logtx.consumer.spill.store import RocksSpillStore
 from logtx.journal.errors import SpillError
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 
-from .conftest import MakeConsumer
-from .logs import Transactions, nothing_more, read
+from ..conftest import MakeConsumer
+from ..logs import Transactions, nothing_more, read
 
 OWNER = ("t", 3)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import queue
 import time
 
-from logtx.coordinator import coordinator_pb2 as pb
-from logtx.coordinator.checkpoint import Checkpoint
-from logtx.coordinator.commands import Connected
-from logtx.coordinator.finder import Finder
-from logtx.coordinator.pursuit import PATIENCE_MIN_S
-from logtx.coordinator.wire import encode_reply
+from logtx.coordinator.client.finder import Finder
+from logtx.coordinator.client.pursuit import PATIENCE_MIN_S
+from logtx.coordinator.protocol import coordinator_pb2 as pb
+from logtx.coordinator.protocol.checkpoint import Checkpoint
+from logtx.coordinator.protocol.commands import Connected
+from logtx.coordinator.protocol.replies import encode_reply
 
 CONNECTED = encode_reply(0, Connected(generation=0, partition=0, incarnation=1, epoch=1))
 

@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logtx.coordinator.pursuit import (
+from logtx.coordinator.client.pursuit import (
     ATTEMPTS_MAX,
     PATIENCE_MAX_S,
     PATIENCE_MIN_S,

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from logtx.coordinator import commands as c
-from logtx.coordinator import coordinator_pb2 as pb
-from logtx.coordinator.client import Began, CoordinatorClient, CoordinatorQueries, Done, State
-from logtx.coordinator.wire import encode_reply
+from logtx.coordinator.client.queries import CoordinatorQueries
+from logtx.coordinator.client.session import CoordinatorClient, SessionOptions
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.protocol import coordinator_pb2 as pb
+from logtx.coordinator.protocol.commands import Began, Done
+from logtx.coordinator.protocol.replies import encode_reply
 from logtx.journal.errors import (
     CoordinatorBusyError,
     CoordinatorLoadingError,
@@ -26,12 +28,13 @@ from logtx.journal.errors import (
     SessionClosedError,
     TooManyTransactionsError,
 )
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC
+from logtx.journal.state import State
 from logtx.journal.txid import TxId
-from logtx.producer.bookkeeping import Verdict, verdict
+from logtx.producer.core.bookkeeping import EndResult, end_result
 
-from .scripted import ScriptedCoordinator, dead_address, later, publish, scripted, silent_address
+from ..scripted import ScriptedCoordinator, dead_address, later, publish, scripted, silent_address
 
 TIMEOUT_S = 10.0
 SOON_S = 0.4
@@ -52,7 +55,9 @@ def client(journal: MemoryLog) -> Iterator[Callable[..., CoordinatorClient]]:
     made: list[CoordinatorClient] = []
 
     def make(timeout_s: float = TIMEOUT_S) -> CoordinatorClient:
-        made.append(CoordinatorClient(journal, producer_id="p", timeout_s=timeout_s))
+        made.append(
+            CoordinatorClient(journal, SessionOptions(producer_id="p", timeout_s=timeout_s))
+        )
         return made[-1]
 
     yield make
@@ -86,7 +91,7 @@ def ask(client: CoordinatorClient, answers: Answers, number: int = 0) -> None:
 
 
 def done(request: pb.Request) -> list[pb.Reply]:
-    return [encode_reply(request.request_id, c.Done())]
+    return [encode_reply(request.request_id, commands.Done())]
 
 
 def error(request: pb.Request, why: LogtxError) -> list[pb.Reply]:
@@ -103,7 +108,7 @@ def connected(
     return one
 
 
-# ---- finding the owner -------------------------------------------------------------------------
+# ---- finding the owner --------------------------------------------------------------------------
 
 
 def test_a_hint_at_a_dead_address_is_left_as_soon_as_there_is_another(
@@ -229,7 +234,7 @@ def test_an_owner_of_before_is_not_taken_for_the_owner(
         assert not any(zombie.received), "it was asked to connect, and given no request"
 
 
-# ---- requests ----------------------------------------------------------------------------------
+# ---- requests -----------------------------------------------------------------------------------
 
 
 def test_a_request_whose_answer_was_lost_is_sent_again_and_answered_once(
@@ -304,11 +309,11 @@ def test_an_end_of_the_session_is_no_answer_to_what_was_sent(
         one = connected(journal, client, owner)
         owner.refusal = JournalTopicError("8 partitions for the client and 4 here")
         owner.script = lambda _request: None
-        one.end(TXID, c.Action.COMMIT, {}, answers.take(0))
+        one.end(TXID, commands.Action.COMMIT, {}, answers.take(0))
         told = answers.collect(1)[0]
         assert isinstance(told, SessionClosedError)
         assert "4 here" in str(told)
-        assert verdict(told) is Verdict.UNKNOWN
+        assert end_result(told) is EndResult.UNKNOWN
         ask(one, answers, 1)
         assert isinstance(answers.collect(1)[1], JournalTopicError), "nobody was asked"
 
@@ -407,7 +412,7 @@ def test_connecting_ends_in_time_where_nothing_answers(
         assert time.monotonic() - began_s < 1.0
 
 
-# ---- queries -----------------------------------------------------------------------------------
+# ---- queries ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -419,7 +424,7 @@ def queries(journal: MemoryLog) -> Iterator[CoordinatorQueries]:
 
 
 def outcome(request: pb.Request) -> list[pb.Reply]:
-    state = c.Outcome(TXID, State.OPEN, None)
+    state = commands.Outcome(TXID, State.OPEN, None)
     return [encode_reply(request.request_id, state)]
 
 

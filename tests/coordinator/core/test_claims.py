@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from logtx.coordinator import claims as module
-from logtx.coordinator.claims import Claims
-from logtx.coordinator.commands import ClaimOffsets
+from logtx.coordinator.core import claims as module
+from logtx.coordinator.core.claims import Claims
+from logtx.coordinator.protocol.commands import ClaimOffsets
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import ClaimFencedError, NotSupportedError, RequestTooLargeError
-from logtx.journal.records import Claim
+from logtx.journal.records.types import Claim
 
-from .harness import step
+from ..harness import step
 
 A: list[TopicPartition] = [("a", number) for number in range(5)]
 

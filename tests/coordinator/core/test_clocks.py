@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from logtx.coordinator.clocks import Clocks
-from logtx.coordinator.decision import Instant, ShardConfig
-from logtx.coordinator.metadata import Transaction
+from logtx.coordinator.core.clocks import Clocks
+from logtx.coordinator.core.decision import Instant, ShardConfig
+from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.journal.txid import TxId
 
 NOON_MS = 1_700_000_000_000
 
 
-def transaction(begin: int, timeout_ms: int) -> Transaction:
+def transaction(begin: int, timeout_ms: int) -> TransactionMetadata:
     """One that began at noon."""
-    return Transaction(
+    return TransactionMetadata(
         txid=TxId(0, 1, begin),
         producer_id=f"p{begin}",
         generation=0,

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import grpc
 import pytest
 
-from logtx.coordinator import loading
-from logtx.coordinator.decision import ShardConfig
-from logtx.coordinator.replica import Replica
-from logtx.coordinator.snapshot import SnapshotTaker
+from logtx.coordinator.core.decision import ShardConfig
+from logtx.coordinator.core.replica import Replica
+from logtx.coordinator.core.snapshot import SnapshotTaker
+from logtx.coordinator.runtime import loading
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import CorruptRecordError
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC, read_entries
-from logtx.journal.record_codec import encode_entry
-from logtx.journal.records import (
+from logtx.journal.records.codec import encode_entry
+from logtx.journal.records.types import (
     Begin,
     Bind,
     Committed,
@@ -30,9 +29,7 @@ from logtx.journal.records import (
 )
 from logtx.journal.txid import MAX_INCARNATION
 
-from .harness import INCARNATION, PARTITION, load
-from .test_bad_clients import RawStream, connect, still_served
-from .test_bad_journals import start
+from ..harness import INCARNATION, PARTITION, load
 
 OWNER = Owner(replaces=-1, address="c1", process_nonce=1)
 SENSELESS = MAX_INCARNATION + 1
@@ -140,16 +137,3 @@ def test_what_was_decided_and_does_not_decode_is_an_error_with_its_offset(
         memory_log.append_directly(JOURNAL_TOPIC, 0, value=value)
     with pytest.raises(CorruptRecordError, match="at offset 3: the journal record does not decode"):
         loading.load(memory_log, 0, ShardConfig(), timeout_s=5)
-
-
-def test_a_senseless_record_stops_its_partition_alone(memory_log: MemoryLog) -> None:
-    with start(memory_log):
-        pass
-    memory_log.truncate(JOURNAL_TOPIC, 0, 0)
-    for entry in journal(SENSELESS):
-        memory_log.append_directly(JOURNAL_TOPIC, 0, encode_entry(entry))
-    with start(memory_log) as running, grpc.insecure_channel(running.address) as channel:
-        still_served(channel)
-        (reply,) = RawStream(channel, connect(0)).read(1)
-    assert reply.error.code == CorruptRecordError.code, reply
-    assert "at offset 2" in reply.error.message

@@ -13,18 +13,18 @@ from typing import Final
 
 import pytest
 
-from logtx.coordinator import commands as c
-from logtx.coordinator.decision import WriteMarkers, WriteOffsets
-from logtx.coordinator.shard import Shard
+from logtx.coordinator.core.decision import WriteMarkers, WriteOffsets
+from logtx.coordinator.core.shard import Shard
+from logtx.coordinator.protocol import commands
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import (
     ClaimFencedError,
     TransactionAbortedError,
     TransactionCommittedError,
 )
-from logtx.journal.fate import NO_EPOCH
 from logtx.journal.position import Place
-from logtx.journal.records import (
+from logtx.journal.records.fate import NO_EPOCH
+from logtx.journal.records.types import (
     Aborted,
     AbortReason,
     AddOffsets,
@@ -44,7 +44,7 @@ from logtx.journal.records import (
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
-from .harness import (
+from ..harness import (
     INCARNATION,
     Coordinator,
     Emitted,
@@ -232,7 +232,7 @@ class Reference:
             self.iovs.setdefault(group, []).append((offset, places))
 
 
-# ---- the checkers ----------------------------------------------------------------------------
+# ---- the checkers -------------------------------------------------------------------------------
 
 
 class Checker:
@@ -259,15 +259,15 @@ class Checker:
             self._reference = Reference(self.journal)
         return self._reference
 
-    def asked(self, ref: Ref, command: c.Command) -> None:
+    def asked(self, ref: Ref, command: commands.Command) -> None:
         """Call before a command is submitted: what its answer must know already."""
-        if isinstance(command, c.FetchOffsets | c.ClaimOffsets):
+        if isinstance(command, commands.FetchOffsets | commands.ClaimOffsets):
             self._floors[ref] = max(
                 (sequence for sequence, _ in self.reference.iovs.get(command.group, [])), default=-1
             )
         self._known[ref] = (
             command.group in self.reference.bindings
-            if isinstance(command, c.BindGroup)
+            if isinstance(command, commands.BindGroup)
             else getattr(command, "txid", None) in self.begun
         )
 
@@ -309,7 +309,7 @@ class Checker:
         for coordinator in coordinators:
             if not coordinator.serving:
                 continue
-            assert not self._to_assert[coordinator], "an IOV was not asserted again (TRAPS 27)"
+            assert not self._to_assert[coordinator], "an IOV was not asserted again (trap 27)"
             self.published(coordinator.shard.hw)
             self._doomed(coordinator.shard)
             if coordinator.acknowledged_end == self.journal.end:
@@ -353,46 +353,46 @@ class Checker:
             doomed = reference.transactions[transaction.begin].doomed
             assert (transaction.doomed is not None) == doomed
 
-    def _replied(self, ref: Ref, command: c.Command, reply: c.Reply) -> None:
+    def _replied(self, ref: Ref, command: commands.Command, reply: commands.Reply) -> None:
         match reply:
-            case c.Began():
-                assert isinstance(command, c.Begin)
+            case commands.Began():
+                assert isinstance(command, commands.Begin)
                 self._began(command, reply.txid)
-            case c.Outcome() if reply.state.commits or reply.state.aborts:
+            case commands.Outcome() if reply.state.commits or reply.state.aborts:
                 self._decided(reply.txid, reply.state, reply.commit_sequence)
             case TransactionCommittedError():
                 self._decided(command.txid, State.COMMITTING, None)  # type: ignore[union-attr]
             case TransactionAbortedError():
                 self._decided(command.txid, State.ABORTING, None)  # type: ignore[union-attr]
-            case c.Outcome(state=State.UNKNOWN):
+            case commands.Outcome(state=State.UNKNOWN):
                 assert not self._known[ref], f"{reply.txid} was begun, and is denied"
-            case c.GroupOffsets():
-                assert isinstance(command, c.FetchOffsets)
+            case commands.GroupOffsets():
+                assert isinstance(command, commands.FetchOffsets)
                 self._fresh(ref, reply)
                 self._iov(command.group, reply, command.partitions)
-            case c.Claimed():
-                assert isinstance(command, c.ClaimOffsets)
+            case commands.Claimed():
+                assert isinstance(command, commands.ClaimOffsets)
                 self._fresh(ref, reply.offsets)
                 self._iov(command.group, reply.offsets, command.partitions)
                 self._claimed(command, reply.number)
-            case c.Done() if isinstance(command, c.AddOffsets):
+            case commands.Done() if isinstance(command, commands.AddOffsets):
                 self._added(command)
             case ClaimFencedError():
                 self._claim_fenced(command)
-            case c.Binding(None):
+            case commands.Binding(None):
                 assert not self._known[ref], "a binding is denied"
-            case c.Binding(bound):
-                assert isinstance(command, c.BindGroup)
+            case commands.Binding(bound):
+                assert isinstance(command, commands.BindGroup)
                 assert bound == self.reference.bindings.get(command.group), "bound elsewhere"
             case _:
                 pass
 
-    def _fresh(self, ref: Ref, offsets: c.GroupOffsets) -> None:
+    def _fresh(self, ref: Ref, offsets: commands.GroupOffsets) -> None:
         sequence = offsets.commit_sequence
         known = -1 if sequence is None else sequence
         assert known >= self._floors[ref], "a stale IOV was told"
 
-    def _claimed(self, command: c.ClaimOffsets, number: int) -> None:
+    def _claimed(self, command: commands.ClaimOffsets, number: int) -> None:
         assert number in self.reference.claimed, f"claim {number} is not in the journal"
         record, former = self.reference.claimed[number]
         assert (record.group, record.claimant) == (command.group, command.claimant)
@@ -402,7 +402,7 @@ class Checker:
                 f"claim {number} holds though {former} was not expected"
             )
 
-    def _added(self, command: c.AddOffsets) -> None:
+    def _added(self, command: commands.AddOffsets) -> None:
         told = self.reference.transactions[command.txid.offset]
         for each in command.steps:
             latest = told.claims[command.group, identity(each)]
@@ -410,23 +410,23 @@ class Checker:
                 f"input of claim {each.claim} was taken though {latest} was made before"
             )
 
-    def _claim_fenced(self, command: c.Command) -> None:
+    def _claim_fenced(self, command: commands.Command) -> None:
         # Claims only rise: whoever was refused for one would be refused now.
-        if isinstance(command, c.ClaimOffsets):
+        if isinstance(command, commands.ClaimOffsets):
             claims, expected = self.reference.claims.get(command.group, {}), command.expected
             assert expected is not None, "a claim without a condition was refused"
             assert any(claims.get(p) != expected.get(p) for p in command.partitions)
             return
-        assert isinstance(command, c.AddOffsets | c.End)
+        assert isinstance(command, commands.AddOffsets | commands.End)
         told = self.reference.transactions[command.txid.offset]
-        steps = command.steps if isinstance(command, c.AddOffsets) else ()
-        group = command.group if isinstance(command, c.AddOffsets) else ""
+        steps = command.steps if isinstance(command, commands.AddOffsets) else ()
+        group = command.group if isinstance(command, commands.AddOffsets) else ""
         claims = self.reference.claims.get(group, {})
         assert told.doomed or any(
             s.claim is not None and s.claim < claims.get((s.topic, s.partition), -1) for s in steps
         ), f"nobody claimed the input of {told}"
 
-    def _began(self, command: c.Begin, told: TxId) -> None:
+    def _began(self, command: commands.Begin, told: TxId) -> None:
         session = command.session
         request = session.producer_id, session.generation, session.nonce, command.request_id
         assert self.begun.setdefault(told, request) == request, f"{told} was given out twice"
@@ -446,7 +446,7 @@ class Checker:
         assert (fate.state, fate.commit_sequence) == (found.state, found.sequence)
 
     def _iov(
-        self, group: str, offsets: c.GroupOffsets, asked: Iterable[TopicPartition] | None
+        self, group: str, offsets: commands.GroupOffsets, asked: Iterable[TopicPartition] | None
     ) -> None:
         expected = self.reference.iov(group, offsets.commit_sequence)
         if offsets.commit_sequence is None:
@@ -459,7 +459,7 @@ class Checker:
         )
 
 
-# ---- the checkers' own tests -------------------------------------------------------------------
+# ---- the checkers' own tests --------------------------------------------------------------------
 
 
 def journal_of(*records: JournalRecord) -> Journal:
@@ -537,14 +537,18 @@ def test_reference_refuses_an_abort_for_a_claim_that_nobody_made() -> None:
 
 def test_checker_refuses_a_claim_that_the_journal_does_not_have() -> None:
     checker = Checker(journal_of(CLAIM, CLAIM))
-    ask = c.ClaimOffsets(group="g", claimant=1, partitions=(("a", 0),), expected={("a", 0): 4})
+    ask = commands.ClaimOffsets(
+        group="g", claimant=1, partitions=(("a", 0),), expected={("a", 0): 4}
+    )
     checker.asked(1, ask)
-    checker._replied(1, ask, c.Claimed(5, c.GroupOffsets({})))
+    checker._replied(1, ask, commands.Claimed(5, commands.GroupOffsets({})))
     for number in (3, 4, 6):
         with pytest.raises(AssertionError):
-            checker._replied(1, ask, c.Claimed(number, c.GroupOffsets({})))
+            checker._replied(1, ask, commands.Claimed(number, commands.GroupOffsets({})))
     with pytest.raises(AssertionError):
-        checker._replied(1, replace(ask, claimant=2), c.Claimed(5, c.GroupOffsets({})))
+        checker._replied(
+            1, replace(ask, claimant=2), commands.Claimed(5, commands.GroupOffsets({}))
+        )
     with pytest.raises(AssertionError, match="without a condition"):
         checker._replied(1, replace(ask, expected=None), ClaimFencedError("no"))
 
@@ -553,13 +557,15 @@ def test_checker_refuses_input_of_an_older_claim() -> None:
     checker = Checker(journal_of(CLAIM, CLAIM, offsets(2, None, 1)))
     for claim in (None, 5, 4):
         steps = (step(("a", 0), None, 1, claim),)
-        ask = c.AddOffsets(session=c.Session("p", 0, 1), txid=txid(2), group="g", steps=steps)
+        ask = commands.AddOffsets(
+            session=commands.SessionId("p", 0, 1), txid=txid(2), group="g", steps=steps
+        )
         checker.asked(1, ask)
         if claim == 4:
             with pytest.raises(AssertionError, match="input of claim 4"):
-                checker._replied(1, ask, c.Done())
+                checker._replied(1, ask, commands.Done())
         else:
-            checker._replied(1, ask, c.Done())
+            checker._replied(1, ask, commands.Done())
             with pytest.raises(AssertionError, match="nobody claimed"):
                 checker._replied(1, ask, ClaimFencedError("no"))
 
@@ -583,12 +589,12 @@ def test_reference_believes_nothing_behind_a_surprise() -> None:
 def test_checker_refuses_what_the_journal_does_not_say() -> None:
     journal = journal_of(commit(2))
     checker = Checker(journal)
-    ask = c.GetOutcome(txid=txid(2))
+    ask = commands.GetOutcome(txid=txid(2))
     checker.asked(1, ask)
-    checker._replied(1, ask, c.Outcome(txid(2), State.COMMITTING, 4))
+    checker._replied(1, ask, commands.Outcome(txid(2), State.COMMITTING, 4))
     for told in (
-        c.Outcome(txid(2), State.ABORTING, 4),
-        c.Outcome(txid(2), State.COMMITTING, 5),
+        commands.Outcome(txid(2), State.ABORTING, 4),
+        commands.Outcome(txid(2), State.COMMITTING, 5),
         TransactionAbortedError("no"),
     ):
         with pytest.raises(AssertionError):

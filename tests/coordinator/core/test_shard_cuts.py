@@ -15,23 +15,23 @@ from itertools import pairwise
 
 import pytest
 
-from logtx.coordinator import commands as c
+from logtx.coordinator.protocol import commands
 from logtx.journal.control import BranchRange, TopicPartition
 from logtx.journal.errors import LogtxError, TransactionAbortedError, TransactionCommittedError
 from logtx.journal.txid import TxId
 
-from .harness import Appended, Coordinator, Event, Journal, Replied, step
+from ..harness import Appended, Coordinator, Event, Journal, Replied, step
 from .test_shard_checkers import Checker
 from .test_shard_stateful import World, run_seed
 
-# ---- recorded histories ------------------------------------------------------------------------
+# ---- recorded histories -------------------------------------------------------------------------
 
 
 class Recorded(World):
     """A world that remembers when it told what."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[int, c.Command, c.Reply]] = []
+        self.told: list[tuple[int, commands.Command, commands.Reply]] = []
         """Journal's end when it was told, the command, the reply."""
         super().__init__()
 
@@ -41,10 +41,10 @@ class Recorded(World):
             self.told.append((self.journal.end, coordinator.commands[event.ref], event.reply))
 
 
-def decision(reply: c.Reply) -> bool | None:
+def decision(reply: commands.Reply) -> bool | None:
     """Whether a reply says committed (True), aborted (False) or neither."""
     match reply:
-        case c.Outcome():
+        case commands.Outcome():
             return True if reply.state.commits else False if reply.state.aborts else None
         case TransactionCommittedError():
             return True
@@ -71,21 +71,21 @@ def test_nothing_told_is_denied_by_a_reload_at_any_record(seed: int) -> None:
             told = decision(reply)
             if end > cut or told is None:
                 continue
-            ask = c.GetOutcome(txid=command.txid)  # type: ignore[union-attr]
+            ask = commands.GetOutcome(txid=command.txid)  # type: ignore[union-attr]
             checker.asked(ref, ask)
             owner.submit(ask, ref)
             assert decision(owner.replies[ref]) is told, f"{ask.txid}, cut at {cut}"
 
 
-# ---- a client that wants its work done ---------------------------------------------------------
+# ---- a client that wants its work done ----------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
 class Request:
     """What a client asks until it is answered."""
 
-    make: Callable[[], c.Command]
-    reply: c.Reply | None = None
+    make: Callable[[], commands.Command]
+    reply: commands.Reply | None = None
 
 
 class Client:
@@ -119,7 +119,7 @@ class Client:
         elif isinstance(event, Replied):
             self._sent[event.ref].reply = event.reply
 
-    def ask(self, make: Callable[[], c.Command]) -> Request:
+    def ask(self, make: Callable[[], commands.Command]) -> Request:
         """Send a request."""
         request = Request(make)
         self.requests.append(request)
@@ -167,7 +167,7 @@ class Work:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.session: c.Session | None = None
+        self.session: commands.SessionId | None = None
         self.begun = 0
         self.claimant = 0
         self.number: int | None = None
@@ -175,11 +175,11 @@ class Work:
 
     def connect(self, nonce: int) -> None:
         """Connect, and use the session from then on."""
-        make = partial(c.Connect, producer_id="p", nonce=nonce)
+        make = partial(commands.Connect, producer_id="p", nonce=nonce)
         request = self.client.ask(make)
         self.client.wait(request)
-        assert isinstance(request.reply, c.Connected)
-        self.session = c.Session("p", request.reply.generation, nonce)
+        assert isinstance(request.reply, commands.Connected)
+        self.session = commands.SessionId("p", request.reply.generation, nonce)
 
     def begin(self, count: int) -> list[TxId]:
         """Open transactions, all at once."""
@@ -189,7 +189,7 @@ class Work:
             requests.append(
                 self.client.ask(
                     partial(
-                        c.Begin,
+                        commands.Begin,
                         session=self.session,
                         request_id=self.begun,
                         answered_below=self.begun - len(requests),
@@ -200,14 +200,14 @@ class Work:
             )
         self.client.wait(*requests)
         replies = [r.reply for r in requests]
-        return [r.txid for r in replies if isinstance(r, c.Began)]
+        return [r.txid for r in replies if isinstance(r, commands.Began)]
 
     def claim(self, *, anew: bool = False) -> Request:
         """Claim the input, whoever had it, or to go back if nobody else claimed since."""
         self.claimant += 1
         return self.client.ask(
             partial(
-                c.ClaimOffsets,
+                commands.ClaimOffsets,
                 group="g",
                 partitions=(("a", 0),),
                 claimant=self.claimant,
@@ -218,7 +218,7 @@ class Work:
     def claimed(self, request: Request) -> Request:
         """Wait for a claim, and read under it from now on."""
         self.client.wait(request)
-        assert isinstance(request.reply, c.Claimed), request.reply
+        assert isinstance(request.reply, commands.Claimed), request.reply
         self.number = request.reply.number
         return request
 
@@ -228,7 +228,7 @@ class Work:
         return [
             self.client.ask(
                 partial(
-                    c.AddOffsets,
+                    commands.AddOffsets,
                     session=self.session,
                     txid=txid,
                     group="g",
@@ -239,17 +239,17 @@ class Work:
             if to is not None
         ]
 
-    def end(self, txid: TxId, action: c.Action) -> Request:
+    def end(self, txid: TxId, action: commands.Action) -> Request:
         """Commit or abort."""
         writes: dict[TopicPartition, tuple[BranchRange, ...]] = {
             ("b", 1): (BranchRange(0, 0, 0, 1),)
         }
-        make = partial(c.End, session=self.session, txid=txid, action=action, writes=writes)
+        make = partial(commands.End, session=self.session, txid=txid, action=action, writes=writes)
         return self.client.ask(make)
 
     def do(self) -> list[str]:
         """Everything; returns what was told."""
-        client, commit, abort = self.client, c.Action.COMMIT, c.Action.ABORT
+        client, commit, abort = self.client, commands.Action.COMMIT, commands.Action.ABORT
         self.connect(1)
         first, second = self.begin(2)
         client.wait(*self.offsets(first, None, 1, 2), *self.offsets(second, 2, 3))
@@ -272,7 +272,7 @@ class Work:
 
     def take_over(self) -> None:
         """Its input is claimed while it is open, and a zombie's claim is refused."""
-        client, commit = self.client, c.Action.COMMIT
+        client, commit = self.client, commands.Action.COMMIT
         self.claimed(self.claim())
         [first, second] = self.begin(2)
         client.wait(*self.offsets(first, 6, 7), *self.offsets(second, 7, 8))
@@ -291,17 +291,19 @@ class Work:
     def told_iovs(self) -> list[int | None]:
         """What the claims were told of the input, in order."""
         replies = [r.reply for r in self.client.requests]
-        found = [r.offsets.offsets.get(("a", 0)) for r in replies if isinstance(r, c.Claimed)]
+        found = [
+            r.offsets.offsets.get(("a", 0)) for r in replies if isinstance(r, commands.Claimed)
+        ]
         return [None if position is None else position.o2 for position in found]
 
 
-def described(reply: c.Reply | None) -> str:
+def described(reply: commands.Reply | None) -> str:
     """A reply without the numbers that depend on where records lie."""
     match reply:
-        case c.Outcome():
+        case commands.Outcome():
             # Asked again, it may be finished already.
             return "commits" if reply.state.commits else "aborts"
-        case c.Connected():
+        case commands.Connected():
             return f"generation {reply.generation}"
         case LogtxError() | _:
             return type(reply).__name__

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import pytest
 
-from logtx.coordinator import commands as c
-from logtx.coordinator.producers import Admission, Producers
+from logtx.coordinator.core.producers import Admission, Producers
+from logtx.coordinator.protocol import commands
 from logtx.journal.errors import NotAllowedError, ProducerFencedError
 from logtx.journal.txid import TxId
 
-from .harness import Coordinator, Event, Journal, Replied
+from ..harness import Coordinator, Event, Journal, Replied
 from .test_shard_stateful import Client, World, pick, run_seed
 from .test_snapshot import replica, take_snapshot
 
@@ -40,7 +40,7 @@ class KeyWorld(World):
         self.deleted = -1
         """This epoch and those below it are deleted, and somebody was told so."""
 
-    def send(self, client: Client, command: c.Command, where: int = 0) -> None:
+    def send(self, client: Client, command: commands.Command, where: int = 0) -> None:
         """A client sends a command, for the first time or again."""
         told = max(self.given, default=-1)
         self.floor[len(self._senders)] = max(told, self.deleted + 1)
@@ -51,7 +51,7 @@ class KeyWorld(World):
         client = pick(self.clients, who)
         own = client.session.generation if client.session else -1
         epoch = pick((own, own, -1, 0), generation)
-        command = c.Connect(producer_id=KEY, nonce=client.nonce, generation=epoch)
+        command = commands.Connect(producer_id=KEY, nonce=client.nonce, generation=epoch)
         self.ask(client, command, where)
         self.at(where).attach(KEY)
 
@@ -59,10 +59,14 @@ class KeyWorld(World):
         """Ask: 0 and 1 delete, 2 get, 3 list the keys, 4 abort one of its transactions."""
         client = pick(self.clients, who)
         if kind % 5 == 4 and client.transactions:
-            command: c.Command = c.AbortTransaction(txid=pick(client.transactions, which))
+            command: commands.Command = commands.AbortTransaction(
+                txid=pick(client.transactions, which)
+            )
         else:
-            deletion = c.DeleteKey(name=KEY)
-            command = pick((deletion, deletion, c.GetKey(name=KEY), c.ListKeys()), kind)
+            deletion = commands.DeleteKey(name=KEY)
+            command = pick(
+                (deletion, deletion, commands.GetKey(name=KEY), commands.ListKeys()), kind
+            )
         self.ask(client, command, where)
 
     def _listen(self, coordinator: Coordinator, event: Event) -> None:
@@ -70,22 +74,22 @@ class KeyWorld(World):
         if isinstance(event, Replied):
             self._judge(event.ref, coordinator.commands[event.ref], event.reply)
 
-    def _judge(self, ref: Any, command: c.Command, reply: c.Reply) -> None:
+    def _judge(self, ref: Any, command: commands.Command, reply: commands.Reply) -> None:
         match command, reply:
-            case c.Connect(), c.Connected():
+            case commands.Connect(), commands.Connected():
                 holder = self.given.setdefault(reply.generation, command.nonce)
                 assert holder == command.nonce, f"epoch {reply.generation} was given twice"
                 assert reply.generation >= self.floor[ref], "an epoch below one that was told"
-            case c.Begin(), c.Began():
+            case commands.Begin(), commands.Began():
                 # A retry may be told what it was told before.
                 if reply.txid not in self._begun:
                     generation = command.session.generation
                     assert generation >= self.floor[ref], "a zombie began a transaction"
                 self._begun.add(reply.txid)
-            case c.DeleteKey(), c.Done():
+            case commands.DeleteKey(), commands.Done():
                 # Whatever was told before it was sent; what came in between may live.
                 self.deleted = max(self.deleted, min(self.floor[ref], max(self.given, default=-1)))
-            case c.GetKey(), c.KeyInfo():
+            case commands.GetKey(), commands.KeyInfo():
                 assert reply.epoch >= self.floor[ref], "a stale epoch was shown"
             case _:
                 pass
@@ -110,26 +114,26 @@ def test_a_snapshot_remembers_a_deleted_key() -> None:
     owner = Coordinator(journal)
     owner.take_over()
     for nonce in range(3):
-        owner.submit(c.Connect(producer_id=KEY, nonce=nonce, generation=-1), nonce)
-    owner.submit(c.DeleteKey(name=KEY), 3)
+        owner.submit(commands.Connect(producer_id=KEY, nonce=nonce, generation=-1), nonce)
+    owner.submit(commands.DeleteKey(name=KEY), 3)
     first = take_snapshot(owner)
     owner.ack()
     shard = replica(journal.entries, first, certain=True).shard
     assert shard.producers[KEY].generation == 2
-    zombie = c.Connect(producer_id=KEY, nonce=2, generation=2)
+    zombie = commands.Connect(producer_id=KEY, nonce=2, generation=2)
     with pytest.raises(NotAllowedError):
         shard.producers.admit(zombie, owner.now)
-    newcomer = c.Connect(producer_id=KEY, nonce=9, generation=-1)
+    newcomer = commands.Connect(producer_id=KEY, nonce=9, generation=-1)
     assert shard.producers.admit(newcomer, owner.now).generation == 3
 
 
-# ---- proof that they bite ------------------------------------------------------------------------
+# ---- proof that they bite -----------------------------------------------------------------------
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
 
 def deletion_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deleted key starts again at epoch 0 (TRAPS 32)."""
+    """A deleted key starts again at epoch 0 (trap 32)."""
     replay = Producers.replay
 
     def mutant(self: Producers, record: Any) -> Any:
@@ -143,10 +147,10 @@ def deletion_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def any_client_reattaches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever brings the current epoch is taken for the client that has it (TRAPS 31)."""
+    """Whoever brings the current epoch is taken for the client that has it (trap 31)."""
     admit = Producers.admit
 
-    def mutant(self: Producers, command: c.Connect, now: Any) -> Admission:
+    def mutant(self: Producers, command: commands.Connect, now: Any) -> Admission:
         producer = self.get(command.producer_id)
         if producer is not None and not producer.voided:
             return Admission(generation=producer.generation)
@@ -164,7 +168,7 @@ def zombies_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """An older epoch may connect again, and is given the next."""
     admit = Producers.admit
 
-    def mutant(self: Producers, command: c.Connect, now: Any) -> Admission:
+    def mutant(self: Producers, command: commands.Connect, now: Any) -> Admission:
         try:
             return admit(self, command, now)
         except ProducerFencedError:

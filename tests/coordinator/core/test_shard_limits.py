@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from logtx.coordinator import commands as c
-from logtx.coordinator.decision import ShardConfig
-from logtx.coordinator.offsets import SEQUENCES_MAX
-from logtx.coordinator.offsets_log import encode_value
+from logtx.coordinator.core.committed_offsets import SEQUENCES_MAX
+from logtx.coordinator.core.decision import ShardConfig
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.runtime.offsets_topic import encode_value
 from logtx.journal.errors import (
     RequestTooLargeError,
     TooManyTransactionsError,
     TransactionAbortedError,
 )
 from logtx.journal.position import Position
-from logtx.journal.records import OffsetStep
+from logtx.journal.records.types import OffsetStep
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
-from .harness import Coordinator, Journal, step
+from ..harness import Coordinator, Journal, step
 
 
 class Stage:
@@ -30,40 +30,42 @@ class Stage:
         self.coordinator.take_over()
         self.refs = 0
 
-    def ask(self, command: c.Command) -> int:
+    def ask(self, command: commands.Command) -> int:
         """Ask; the number under which the coordinator answers."""
         self.refs += 1
         self.coordinator.submit(command, self.refs)
         self.coordinator.ack()
         return self.refs
 
-    def reply(self, ref: int) -> c.Reply | None:
+    def reply(self, ref: int) -> commands.Reply | None:
         """The answer, if there is one."""
         return self.coordinator.replies.get(ref)
 
-    def connect(self, producer_id: str) -> c.Session:
+    def connect(self, producer_id: str) -> commands.SessionId:
         """A producer's session."""
-        self.ask(c.Connect(producer_id=producer_id, nonce=1))
-        return c.Session(producer_id, 0, 1)
+        self.ask(commands.Connect(producer_id=producer_id, nonce=1))
+        return commands.SessionId(producer_id, 0, 1)
 
-    def begin(self, session: c.Session, request_id: int) -> c.Reply | None:
+    def begin(self, session: commands.SessionId, request_id: int) -> commands.Reply | None:
         """The answer to a BEGIN."""
-        begin = c.Begin(session=session, request_id=request_id, answered_below=0, timeout_ms=9)
+        begin = commands.Begin(
+            session=session, request_id=request_id, answered_below=0, timeout_ms=9
+        )
         return self.reply(self.ask(begin))
 
-    def begun(self, session: c.Session, request_id: int) -> TxId:
+    def begun(self, session: commands.SessionId, request_id: int) -> TxId:
         """An open transaction."""
         reply = self.begin(session, request_id)
-        assert isinstance(reply, c.Began), reply
+        assert isinstance(reply, commands.Began), reply
         return reply.txid
 
-    def end(self, session: c.Session, txid: TxId, action: c.Action) -> int:
+    def end(self, session: commands.SessionId, txid: TxId, action: commands.Action) -> int:
         """Ask for its end."""
-        return self.ask(c.End(session=session, txid=txid, action=action, writes={}))
+        return self.ask(commands.End(session=session, txid=txid, action=action, writes={}))
 
 
 def test_a_producer_has_so_many_open_and_no_more() -> None:
-    stage = Stage(max_open_per_producer=2)
+    stage = Stage(max_open_transactions_per_producer=2)
     p, q = stage.connect("p"), stage.connect("q")
     first = stage.begun(p, 1)
     second = stage.begun(p, 2)
@@ -71,13 +73,13 @@ def test_a_producer_has_so_many_open_and_no_more() -> None:
     assert isinstance(refusal, TooManyTransactionsError)
     assert "max.open.transactions.per.producer" in str(refusal)
     stage.begun(q, 1)
-    assert stage.begin(p, 2) == c.Began(second), "a repeat opens nothing"
-    stage.end(p, first, c.Action.COMMIT)
+    assert stage.begin(p, 2) == commands.Began(second), "a repeat opens nothing"
+    stage.end(p, first, commands.Action.COMMIT)
     stage.begun(p, 3)
 
 
 def test_a_journal_partition_has_so_many_open_whoever_began_them() -> None:
-    stage = Stage(max_open=2)
+    stage = Stage(max_open_transactions=2)
     p, q = stage.connect("p"), stage.connect("q")
     first = stage.begun(p, 1)
     stage.begun(q, 1)
@@ -85,16 +87,16 @@ def test_a_journal_partition_has_so_many_open_whoever_began_them() -> None:
     assert isinstance(refusal, TooManyTransactionsError)
     assert "(max.open.transactions)" in str(refusal)
     # Decided is room enough, though a partition may be long in taking the marker.
-    stage.end(p, first, c.Action.ABORT)
+    stage.end(p, first, commands.Action.ABORT)
     stage.begun(q, 2)
 
 
 def test_a_new_owner_counts_what_the_journal_has_open() -> None:
-    stage = Stage(max_open=2)
+    stage = Stage(max_open_transactions=2)
     p = stage.connect("p")
     first = stage.begun(p, 1)
     stage.begun(p, 2)
-    stage.end(p, first, c.Action.COMMIT)
+    stage.end(p, first, commands.Action.COMMIT)
     successor = stage.journal.load(stage.coordinator.config)
     assert successor.transactions.open_count == 1
 
@@ -105,15 +107,15 @@ def test_every_repeat_of_a_commit_that_waits_is_answered() -> None:
     first, second = stage.begun(p, 1), stage.begun(p, 2)
     for txid, start, to in ((first, None, 1), (second, 1, 2)):
         steps = (step(("a", 0), start, to),)
-        stage.ask(c.AddOffsets(session=p, txid=txid, group="g", steps=steps))
-    waiting = [stage.end(p, second, c.Action.COMMIT) for _ in range(3)]
+        stage.ask(commands.AddOffsets(session=p, txid=txid, group="g", steps=steps))
+    waiting = [stage.end(p, second, commands.Action.COMMIT) for _ in range(3)]
     assert [stage.reply(ref) for ref in waiting] == [None] * 3
     stage.coordinator.shard.forget_waiting([waiting[0]])
-    stage.end(p, first, c.Action.COMMIT)
+    stage.end(p, first, commands.Action.COMMIT)
     assert stage.reply(waiting[0]) is None, "its client went away"
     for ref in waiting[1:]:
         reply = stage.reply(ref)
-        assert isinstance(reply, c.Outcome)
+        assert isinstance(reply, commands.Outcome)
         assert reply.state is State.COMMITTING
 
 
@@ -123,9 +125,9 @@ def test_every_repeat_of_a_commit_that_waits_learns_of_an_abort() -> None:
     first, second = stage.begun(p, 1), stage.begun(p, 2)
     for txid, start, to in ((first, None, 1), (second, 1, 2)):
         steps = (step(("a", 0), start, to),)
-        stage.ask(c.AddOffsets(session=p, txid=txid, group="g", steps=steps))
-    waiting = [stage.end(p, second, c.Action.COMMIT) for _ in range(2)]
-    stage.end(p, second, c.Action.ABORT)
+        stage.ask(commands.AddOffsets(session=p, txid=txid, group="g", steps=steps))
+    waiting = [stage.end(p, second, commands.Action.COMMIT) for _ in range(2)]
+    stage.end(p, second, commands.Action.ABORT)
     for ref in waiting:
         assert isinstance(stage.reply(ref), TransactionAbortedError)
 
@@ -134,12 +136,14 @@ LONG_TOPIC = "é" * 124
 """248 bytes."""
 
 
-def consumed(stage: Stage, session: c.Session, request_id: int, *steps: OffsetStep) -> c.Reply:
+def consumed(
+    stage: Stage, session: commands.SessionId, request_id: int, *steps: OffsetStep
+) -> commands.Reply:
     """The answer to the commit of a transaction with these steps."""
     begun = stage.begun(session, request_id)
-    sent = stage.ask(c.AddOffsets(session=session, txid=begun, group="g", steps=steps))
-    assert stage.reply(sent) == c.Done()
-    reply = stage.reply(stage.end(session, begun, c.Action.COMMIT))
+    sent = stage.ask(commands.AddOffsets(session=session, txid=begun, group="g", steps=steps))
+    assert stage.reply(sent) == commands.Done()
+    reply = stage.reply(stage.end(session, begun, commands.Action.COMMIT))
     assert reply is not None
     return reply
 
@@ -149,22 +153,22 @@ def test_an_iov_that_fits_no_record_is_refused_before_its_commit_is_decided() ->
     stage = Stage()
     p, q = stage.connect("p"), stage.connect("q")
     steps = [step((LONG_TOPIC, number), None, 5) for number in range(3_000)]
-    assert isinstance(consumed(stage, p, 1, *steps[:2_500]), c.Outcome)
+    assert isinstance(consumed(stage, p, 1, *steps[:2_500]), commands.Outcome)
     refusal = consumed(stage, p, 2, *steps[2_500:])
     assert isinstance(refusal, RequestTooLargeError)
     assert "3000 partitions" in str(refusal)
     assert "__transaction_offsets" in str(refusal)
     # That client alone: others go on, in what is there and in what there still is room for.
     moved = [step((LONG_TOPIC, number), 5, 6) for number in range(2_500)]
-    assert isinstance(consumed(stage, q, 1, *moved), c.Outcome)
-    assert isinstance(consumed(stage, q, 2, *steps[2_500:2_750]), c.Outcome)
+    assert isinstance(consumed(stage, q, 1, *moved), commands.Outcome)
+    assert isinstance(consumed(stage, q, 2, *steps[2_500:2_750]), commands.Outcome)
     iov = stage.coordinator.shard.offsets.committed("g")
     assert len(iov.offsets) == 2_750
     assert len(encode_value(iov)) < 900_000
     # The refused one is open, and is aborted as it should be.
     [refused] = [t for t in stage.coordinator.shard.transactions if t.state is State.OPEN]
-    aborted = stage.reply(stage.end(p, refused.txid, c.Action.ABORT))
-    assert isinstance(aborted, c.Outcome)
+    aborted = stage.reply(stage.end(p, refused.txid, commands.Action.ABORT))
+    assert isinstance(aborted, commands.Outcome)
 
 
 @pytest.mark.parametrize(
@@ -183,4 +187,4 @@ def test_a_position_with_too_many_sequences_is_refused(position: Position) -> No
     assert "a[0]" in str(refusal)
     few = dict.fromkeys(list({**position.met, **position.delivered})[:50], 1)
     fits = Position(o1=1, o2=1, met=few, delivered=few)
-    assert isinstance(consumed(stage, p, 2, OffsetStep("a", 0, None, fits)), c.Outcome)
+    assert isinstance(consumed(stage, p, 2, OffsetStep("a", 0, None, fits)), commands.Outcome)

@@ -1,4 +1,4 @@
-"""A lost append must not keep what was decided on top of it: TRAPS 2 and 26 at once.
+"""A lost append must not keep what was decided on top of it: traps 2 and 26 at once.
 
 Two pipelined transactions of one producer, T0 with input 0 to 1 and T1 with 1 to 2, are committed
 during an outage. T0's append times out; T1's, which is younger, lands when the outage ends, of an
@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import asyncio
 
-from logtx.coordinator import commands as c
-from logtx.journal.memory_log import MemoryLog
+from logtx.coordinator.protocol import commands
+from logtx.journal.logs.memory.log import MemoryLog
 
-from .harness import step
-from .runtimes import DATA, commit, prepare, running
+from ..harness import step
+from ..runtimes import DATA, commit, prepare, running
 
 P0 = (DATA, 0)
 
@@ -34,7 +34,9 @@ async def outage(log: MemoryLog) -> None:
         txids = [await driver.begun(session) for _ in range(2)]
         for txid, start, to in zip(txids, (None, 1), (1, 2), strict=True):
             steps = (step(P0, start, to),)
-            await driver.ask(c.AddOffsets(session=session, txid=txid, group="g", steps=steps))
+            await driver.ask(
+                commands.AddOffsets(session=session, txid=txid, group="g", steps=steps)
+            )
         log.unavailable()
         replies = [driver.send(commit(session, txids[0]))]
         # Appends time out after 2 s here.
@@ -49,5 +51,5 @@ async def outage(log: MemoryLog) -> None:
         # Whatever landed, the client may commit both again, in order.
         for txid in txids:
             reply = await driver.ask(commit(session, txid))
-            assert isinstance(reply, c.Outcome), reply
+            assert isinstance(reply, commands.Outcome), reply
             assert reply.state.commits

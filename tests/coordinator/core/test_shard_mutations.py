@@ -11,15 +11,15 @@ from typing import Any, Final
 
 import pytest
 
-from logtx.coordinator import shard
-from logtx.coordinator.claims import Claims
-from logtx.coordinator.offsets import CommittedOffsets
-from logtx.coordinator.shard import Shard
+from logtx.coordinator.core import shard
+from logtx.coordinator.core.claims import Claims
+from logtx.coordinator.core.committed_offsets import CommittedOffsets
+from logtx.coordinator.core.shard import Shard
 from logtx.journal.errors import TransactionStateError
 from logtx.journal.position import Position
-from logtx.journal.records import AbortReason
+from logtx.journal.records.types import AbortReason
 
-from ..simulation.mutations import MUTATIONS, Mutation, Patch
+from ...simulation.mutations import MUTATIONS, Mutation, Patch
 from .test_shard_stateful import run_seed
 
 SEEDS: Final = 600
@@ -64,12 +64,12 @@ def doomed_transactions_commit(patch: Patch) -> None:
 
 
 def older_claims_go_on(patch: Patch) -> None:
-    """Input of a consumer whose partitions were given to another is taken (TRAPS 24)."""
+    """Input of a consumer whose partitions were given to another is taken (trap 24)."""
     patch(Claims, "check", lambda *_: None)
 
 
 def conditional_claims_win(patch: Patch) -> None:
-    """Whoever goes back takes the partitions from their new consumer (TRAPS 29)."""
+    """Whoever goes back takes the partitions from their new consumer (trap 29)."""
     decide = Claims.decide
     patch(Claims, "decide", lambda self, asked: decide(self, replace(asked, expected=None)))
 

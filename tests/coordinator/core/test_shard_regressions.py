@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from logtx.coordinator import commands as c
-from logtx.coordinator.decision import Decision, Instant
-from logtx.journal.records import (
+from logtx.coordinator.core.decision import Decision, Instant
+from logtx.coordinator.protocol import commands
+from logtx.journal.records.types import (
     Aborted,
     AbortReason,
     AddOffsets,
@@ -22,7 +22,7 @@ from logtx.journal.records import (
 )
 from logtx.journal.state import State
 
-from .harness import INCARNATION, WALL_MS, dump, fates, load, step, txid
+from ..harness import INCARNATION, WALL_MS, dump, fates, load, step, txid
 from .test_shard_transcripts import Transcript
 
 
@@ -51,7 +51,7 @@ def test_offsets_that_end_alike_from_elsewhere_are_a_conflict() -> None:
 
 def test_an_abort_whose_begin_was_lost_does_not_keep_the_journal_from_being_loaded() -> None:
     # BEGIN (predicted at 2), PRODUCER, PREPARE_ABORT are in flight; only the abort lands, as 2, and
-    # of an epoch that is still current (TRAPS 3). The same journal says nothing to a consumer.
+    # of an epoch that is still current (trap 3). The same journal says nothing to a consumer.
     transcript = Transcript()
     for command in ("connect p", "ack", "begin p", "connect p nonce=2"):
         transcript.run(command)
@@ -157,24 +157,24 @@ def test_hundreds_of_commits_may_wait_for_earlier_ones() -> None:
     # this took 9 s, and 0.17 s for one command, in which the coordinator served nobody.
     shard, now, count = load([]), Instant(0, 0), 500
 
-    def do(command: c.Command) -> None:
-        decision: Decision | None = shard.handle(command, object(), now)
+    def do(command: commands.Command) -> None:
+        decision: Decision | None = shard.handle(command, object(), now, {})
         while decision is not None:
             for record in decision.records:
                 shard.replay(shard.next_offset, shard.entry(record))
-            decision = shard.due(now)
+            decision = shard.due(now, {})
 
     shard.replay(0, Entry(-1, INCARNATION, Owner(replaces=-1, address="c1", process_nonce=1)))
     shard.loaded(now)
-    do(c.Connect(producer_id="p", nonce=1))
-    session = c.Session("p", 0, 1)
+    do(commands.Connect(producer_id="p", nonce=1))
+    session = commands.SessionId("p", 0, 1)
     for request in range(count):
-        do(c.Begin(session=session, request_id=request, answered_below=0, timeout_ms=60_000))
+        do(commands.Begin(session=session, request_id=request, answered_below=0, timeout_ms=60_000))
         steps = (step(("a", 0), request or None, request + 1),)
-        do(c.AddOffsets(session=session, txid=txid(2 * request + 2), group="g", steps=steps))
+        do(commands.AddOffsets(session=session, txid=txid(2 * request + 2), group="g", steps=steps))
     started_s = time.process_time()
     for request in (*range(count // 2, count), *range(count // 2)):
         told = txid(2 * request + 2)
-        do(c.End(session=session, txid=told, action=c.Action.COMMIT, writes={}))
+        do(commands.End(session=session, txid=told, action=commands.Action.COMMIT, writes={}))
     assert time.process_time() - started_s < 5
     assert shard.offsets.committed("g").offsets["a", 0].o2 == count

@@ -22,10 +22,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from logtx.coordinator import commands as c
-from logtx.coordinator.decision import ShardConfig
+from logtx.coordinator.core.decision import ShardConfig
+from logtx.coordinator.protocol import commands
 from logtx.journal.control import BranchRange, TopicPartition
-from logtx.journal.records import (
+from logtx.journal.records.types import (
     AbortReason,
     Claim,
     Committed,
@@ -38,7 +38,7 @@ from logtx.journal.records import (
 )
 from logtx.journal.txid import TxId
 
-from .harness import INCARNATION, Coordinator, Event, Journal, Replied, step, txid
+from ..harness import INCARNATION, Coordinator, Event, Journal, Replied, step, txid
 from .test_shard_checkers import Checker
 
 GROUPS: Final = ("g", "h")
@@ -54,7 +54,7 @@ class Client:
 
     producer_id: str
     nonce: int
-    session: c.Session | None = None
+    session: commands.SessionId | None = None
     next_request: int = 1
     unanswered: set[int] = field(default_factory=set)
     """Request ids of its BEGINs without an answer."""
@@ -85,7 +85,7 @@ class World:
             for name in ("c1", "c2")
         ]
         self.clients = [Client("p", 1), Client("p", 2), Client("q", 3), Client("q", 4)]
-        self.sent: list[tuple[Client, c.Command]] = []
+        self.sent: list[tuple[Client, commands.Command]] = []
         self._senders: dict[int, Client] = {}
         self._claimants = 0
         self.coordinators[0].take_over()
@@ -97,17 +97,17 @@ class World:
             self._learn(self._senders[event.ref], command, event.reply)
 
     @staticmethod
-    def _learn(client: Client, command: c.Command, reply: c.Reply) -> None:
+    def _learn(client: Client, command: commands.Command, reply: commands.Reply) -> None:
         match reply:
-            case c.Connected() if isinstance(command, c.Connect):
-                session = c.Session(client.producer_id, reply.generation, client.nonce)
+            case commands.Connected() if isinstance(command, commands.Connect):
+                session = commands.SessionId(client.producer_id, reply.generation, client.nonce)
                 if client.session != session:
                     client.session, client.cursors = session, {}
-            case c.Began() if isinstance(command, c.Begin):
+            case commands.Began() if isinstance(command, commands.Begin):
                 client.unanswered.discard(command.request_id)
                 if reply.txid not in client.transactions:
                     client.transactions.append(reply.txid)
-            case c.Claimed() if isinstance(command, c.ClaimOffsets):
+            case commands.Claimed() if isinstance(command, commands.ClaimOffsets):
                 for partition in command.partitions:
                     key, place = (command.group, partition), reply.offsets.offsets.get(partition)
                     client.claims[key] = max(client.claims.get(key, -1), reply.number)
@@ -119,14 +119,14 @@ class World:
         """A coordinator, by `where`."""
         return self.coordinators[where % 2]
 
-    def send(self, client: Client, command: c.Command, where: int = 0) -> None:
+    def send(self, client: Client, command: commands.Command, where: int = 0) -> None:
         """A client sends a command, for the first time or again."""
         ref = len(self._senders)
         self._senders[ref] = client
         self.checker.asked(ref, command)
         self.at(where).submit(command, ref)
 
-    def ask(self, client: Client, command: c.Command, where: int = 0) -> None:
+    def ask(self, client: Client, command: commands.Command, where: int = 0) -> None:
         """A client sends a command that it may repeat."""
         self.sent.append((client, command))
         self.send(client, command, where)
@@ -135,14 +135,16 @@ class World:
         """What must hold between any two steps."""
         self.checker.after_step(self.coordinators)
 
-    # ---- clients -----------------------------------------------------------------------------
+    # ---- clients --------------------------------------------------------------------------------
 
     def connect(self, who: int, generation: int, where: int) -> None:
         """Connect; `generation`: 0 none given, 1 its own, 2 one above, 3 zero."""
         client = pick(self.clients, who)
         own = client.session.generation if client.session else 0
         given = pick((None, own, own + 1, 0), generation)
-        command = c.Connect(producer_id=client.producer_id, nonce=client.nonce, generation=given)
+        command = commands.Connect(
+            producer_id=client.producer_id, nonce=client.nonce, generation=given
+        )
         self.ask(client, command, where)
         self.at(where).attach(client.producer_id)
 
@@ -153,7 +155,7 @@ class World:
             return
         request_id, client.next_request = client.next_request, client.next_request + 1
         client.unanswered.add(request_id)
-        command = c.Begin(
+        command = commands.Begin(
             session=client.session,
             request_id=request_id,
             answered_below=min(client.unanswered),
@@ -179,7 +181,7 @@ class World:
         begins = pick((client.cursors.get(key, committed), committed, which), start)
         ends = (begins or 0) + 1 + which % 2
         client.cursors[key] = ends
-        command = c.AddOffsets(
+        command = commands.AddOffsets(
             session=client.session,
             txid=client.transactions[-1 - which % len(client.transactions)],
             group=name,
@@ -193,7 +195,7 @@ class World:
         group, partitions = pick(GROUPS, which), INPUTS[which // 2 % 2 :]
         known = {p: client.claims[group, p] for p in partitions if (group, p) in client.claims}
         self._claimants += 1
-        command = c.ClaimOffsets(
+        command = commands.ClaimOffsets(
             group=group,
             partitions=partitions,
             claimant=self._claimants,
@@ -201,12 +203,12 @@ class World:
         )
         self.ask(client, command, where)
 
-    def end(self, who: int, which: int, action: c.Action, where: int) -> None:
+    def end(self, who: int, which: int, action: commands.Action, where: int) -> None:
         """Commit or abort one of its transactions, latest first."""
         client = pick(self.clients, who)
         if client.session is None or not client.transactions:
             return
-        command = c.End(
+        command = commands.End(
             session=client.session,
             txid=client.transactions[-1 - which % len(client.transactions)],
             action=action,
@@ -223,7 +225,7 @@ class World:
         session = client.session if which % 2 else None
         self.ask(
             client,
-            c.AddPartitions(txid=told, partitions=(("b", which % 4),), session=session),
+            commands.AddPartitions(txid=told, partitions=(("b", which % 4),), session=session),
             where,
         )
 
@@ -235,11 +237,11 @@ class World:
             client,
             pick(
                 (
-                    c.GetOutcome(txid=pick(told, which)),
-                    c.GetOutcome(txid=txid(which)),
-                    c.FetchOffsets(group=pick(GROUPS, which)),
-                    c.BindGroup(group=pick(GROUPS, which), transaction_group=str(who)),
-                    c.ListTransactions(),
+                    commands.GetOutcome(txid=pick(told, which)),
+                    commands.GetOutcome(txid=txid(which)),
+                    commands.FetchOffsets(group=pick(GROUPS, which)),
+                    commands.BindGroup(group=pick(GROUPS, which), transaction_group=str(who)),
+                    commands.ListTransactions(),
                 ),
                 kind,
             ),
@@ -259,7 +261,7 @@ class World:
         for which in (1, 0):
             self.offsets(who, which, group, 0, 0)
         for which in (1, 0) if in_order else (0, 1):
-            self.end(who, which, c.Action.COMMIT, 0)
+            self.end(who, which, commands.Action.COMMIT, 0)
 
     def rebalance(self, who: int, which: int) -> None:
         """A worker's input is given to another in its transaction; it goes on, or goes back."""
@@ -271,7 +273,7 @@ class World:
         self.claim(who + 1, unconditional, 0)
         if which // 4 % 2:
             self.offsets(who, 0, group, 0, 0)
-        self.end(who, 0, c.Action.COMMIT, 0)
+        self.end(who, 0, commands.Action.COMMIT, 0)
         if which // 8:
             self.claim(who, 4 + group, 0)
 
@@ -282,7 +284,7 @@ class World:
             if coordinator.serving:
                 coordinator.detach(client.producer_id, client.nonce)
 
-    # ---- the coordinators and their log ------------------------------------------------------
+    # ---- the coordinators and their log ---------------------------------------------------------
 
     def ack(self, count: int, where: int) -> None:
         """Appends land and are acknowledged."""
@@ -354,8 +356,8 @@ class World:
         assert all(t.state.finished for t in self.checker.reference.transactions.values())
         assert owner.shard.hw == self.journal.end
         for group in GROUPS:
-            self.send(self.clients[0], c.FetchOffsets(group=group))
-            assert isinstance(owner.replies[len(self._senders) - 1], c.GroupOffsets)
+            self.send(self.clients[0], commands.FetchOffsets(group=group))
+            assert isinstance(owner.replies[len(self._senders) - 1], commands.GroupOffsets)
 
     def act(self, action: str, a: int, b: int, where: int) -> None:
         """Do something, by its name in `WEIGHTS`."""
@@ -368,8 +370,8 @@ class World:
             "offsets": lambda: self.offsets(
                 a, b, b // 4, pick((0, 0, 1, 2), b), where, by_hand=b % 3 == 0
             ),
-            "commit": lambda: self.end(a, b, c.Action.COMMIT, where),
-            "abort": lambda: self.end(a, b, c.Action.ABORT, where),
+            "commit": lambda: self.end(a, b, commands.Action.COMMIT, where),
+            "abort": lambda: self.end(a, b, commands.Action.ABORT, where),
             "partitions": lambda: self.partitions(a, b, where),
             "claim": lambda: self.claim(a, b, where),
             "question": lambda: self.question(a, b, b // 5, where),

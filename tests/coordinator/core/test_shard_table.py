@@ -13,10 +13,10 @@ from typing import Final
 
 import pytest
 
-from logtx.coordinator import commands as c
+from logtx.coordinator.protocol import commands
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import LogtxError, TransactionStateError
-from logtx.journal.records import (
+from logtx.journal.records.types import (
     Aborted,
     AbortReason,
     AddOffsets,
@@ -37,9 +37,9 @@ from logtx.journal.records import (
 from logtx.journal.state import VALID_PREVIOUS, State
 from logtx.journal.txid import TxId
 
-from .harness import INCARNATION, Coordinator, Journal, load, step, txid
+from ..harness import INCARNATION, Coordinator, Journal, load, step, txid
 
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "states.md"
+PAGE: Final = Path(__file__).resolve().parents[3] / "docs" / "states.md"
 A0: Final = ("a", 0)
 
 
@@ -103,9 +103,9 @@ class Stage:
         self.other = self.connect("q", 2)
         self.txids = {case: self.begin() for case in list(Case)[:7]}
         for case in (Case.COMMITTING, Case.COMMITTED, Case.FORGOTTEN_COMMIT):
-            self.end(case, c.Action.COMMIT)
+            self.end(case, commands.Action.COMMIT)
         for case in (Case.ABORTING, Case.ABORTED, Case.FORGOTTEN_ABORT):
-            self.end(case, c.Action.ABORT)
+            self.end(case, commands.Action.ABORT)
         for case in (Case.COMMITTED, Case.ABORTED, Case.FORGOTTEN_COMMIT, Case.FORGOTTEN_ABORT):
             self.coordinator.finish(self.txids[case].offset)
         self.coordinator.ack()
@@ -118,57 +118,60 @@ class Stage:
             Case.OTHER_INCARNATION: txid(self.txids[Case.OPEN].offset, INCARNATION + 1),
         }
 
-    def ask(self, command: c.Command) -> c.Reply:
+    def ask(self, command: commands.Command) -> commands.Reply:
         """The reply to a command, once everything is durable."""
         self.refs += 1
         self.coordinator.submit(command, self.refs)
         self.coordinator.ack()
         return self.coordinator.replies[self.refs]
 
-    def connect(self, name: str, nonce: int, generation: int | None = None) -> c.Session:
-        reply = self.ask(c.Connect(producer_id=name, nonce=nonce, generation=generation))
-        assert isinstance(reply, c.Connected)
-        return c.Session(name, reply.generation, nonce)
+    def connect(self, name: str, nonce: int, generation: int | None = None) -> commands.SessionId:
+        reply = self.ask(commands.Connect(producer_id=name, nonce=nonce, generation=generation))
+        assert isinstance(reply, commands.Connected)
+        return commands.SessionId(name, reply.generation, nonce)
 
     def begin(self) -> TxId:
-        command = c.Begin(
+        command = commands.Begin(
             session=self.session, request_id=self.refs, answered_below=0, timeout_ms=60_000
         )
         reply = self.ask(command)
-        assert isinstance(reply, c.Began)
+        assert isinstance(reply, commands.Began)
         return reply.txid
 
-    def end(self, case: Case, action: c.Action) -> None:
-        self.ask(c.End(session=self.session, txid=self.txids[case], action=action, writes={}))
+    def end(self, case: Case, action: commands.Action) -> None:
+        self.ask(
+            commands.End(session=self.session, txid=self.txids[case], action=action, writes={})
+        )
 
     def void_begin(self) -> None:
         """A BEGIN that its coordinator gave up lands behind the next OWNER."""
         self.coordinator.submit(
-            c.Begin(session=self.session, request_id=99, answered_below=0, timeout_ms=1), "void"
+            commands.Begin(session=self.session, request_id=99, answered_below=0, timeout_ms=1),
+            "void",
         )
         self.coordinator.lose(late=True)
         self.coordinator.land_late()
         self.txids[Case.VOID_BEGIN] = txid(self.coordinator.journal.end - 1)
         self.coordinator.lose()
 
-    def command(self, ask: Ask, told: TxId, session: c.Session) -> c.Command:
+    def command(self, ask: Ask, told: TxId, session: commands.SessionId) -> commands.Command:
         """A command about a transaction."""
         if ask in (Ask.ADD_PARTITIONS, Ask.BRANCH):
             by = session if ask is Ask.ADD_PARTITIONS else None
-            return c.AddPartitions(txid=told, partitions=(A0,), session=by)
+            return commands.AddPartitions(txid=told, partitions=(A0,), session=by)
         if ask is Ask.ADD_OFFSETS:
             steps = (step(A0, None, 1),)
-            return c.AddOffsets(session=session, txid=told, group="g", steps=steps)
+            return commands.AddOffsets(session=session, txid=told, group="g", steps=steps)
         if ask is Ask.GET_OUTCOME:
-            return c.GetOutcome(txid=told)
-        action = c.Action.COMMIT if ask is Ask.COMMIT else c.Action.ABORT
+            return commands.GetOutcome(txid=told)
+        action = commands.Action.COMMIT if ask is Ask.COMMIT else commands.Action.ABORT
         writes = {A0: (BranchRange(0, 0, 0, 1),)}
-        return c.End(session=session, txid=told, action=action, writes=writes)
+        return commands.End(session=session, txid=told, action=action, writes=writes)
 
 
-def name(reply: c.Reply) -> str:
+def name(reply: commands.Reply) -> str:
     """As `TABLE` has it: a state for an Outcome, else the class."""
-    return reply.state.value if isinstance(reply, c.Outcome) else type(reply).__name__
+    return reply.state.value if isinstance(reply, commands.Outcome) else type(reply).__name__
 
 
 @pytest.mark.parametrize("ask", Ask)
@@ -177,7 +180,7 @@ def test_reply(case: Case, ask: Ask) -> None:
     stage = Stage()
     reply = stage.ask(stage.command(ask, stage.txids[case], stage.session))
     assert name(reply) == TABLE[case][list(Ask).index(ask)]
-    assert not isinstance(reply, c.Outcome) or reply.txid == stage.txids[case]
+    assert not isinstance(reply, commands.Outcome) or reply.txid == stage.txids[case]
 
 
 DOOMED: Final[Mapping[Ask, str]] = {
@@ -195,24 +198,29 @@ def test_reply_while_the_abort_of_claimed_input_is_not_written(ask: Ask) -> None
     stage = Stage()
     told = stage.txids[Case.OPEN]
     stage.ask(stage.command(Ask.ADD_OFFSETS, told, stage.session))
-    stage.coordinator.submit(c.ClaimOffsets(group="g", partitions=(A0,), claimant=1), "claim")
+    stage.coordinator.submit(
+        commands.ClaimOffsets(group="g", partitions=(A0,), claimant=1), "claim"
+    )
     stage.coordinator.ack(1)
     shard = stage.coordinator.journal.load()
     [(_, reply)] = shard.handle(
-        stage.command(ask, told, stage.session), "ref", stage.coordinator.now
+        stage.command(ask, told, stage.session),
+        "ref",
+        stage.coordinator.now,
+        stage.coordinator.topics,
     ).replies
     assert name(reply) == DOOMED[ask]
 
 
-# ---- sessions ----------------------------------------------------------------------------------
+# ---- sessions -----------------------------------------------------------------------------------
 
 FENCED, DOUBLE, CLOSED = "ProducerFencedError", "DoubleStartError", "SessionClosedError"
-SESSIONS: Final[Mapping[str, tuple[c.Session, str]]] = {
-    "generation above": (c.Session("p", 1, 1), CLOSED),
-    "generation below": (c.Session("p", -1, 1), FENCED),
-    "another instance": (c.Session("p", 0, 77), FENCED),
-    "another producer": (c.Session("q", 0, 2), FENCED),
-    "an unknown producer": (c.Session("nobody", 0, 1), CLOSED),
+SESSIONS: Final[Mapping[str, tuple[commands.SessionId, str]]] = {
+    "generation above": (commands.SessionId("p", 1, 1), CLOSED),
+    "generation below": (commands.SessionId("p", -1, 1), FENCED),
+    "another instance": (commands.SessionId("p", 0, 77), FENCED),
+    "another producer": (commands.SessionId("q", 0, 2), FENCED),
+    "an unknown producer": (commands.SessionId("nobody", 0, 1), CLOSED),
 }
 NEEDS_SESSION: Final = (Ask.ADD_PARTITIONS, Ask.ADD_OFFSETS, Ask.COMMIT, Ask.ABORT)
 
@@ -229,7 +237,9 @@ def test_nobody_else_changes_an_open_transaction(who: str, ask: Ask) -> None:
 @pytest.mark.parametrize("who", [w for w in SESSIONS if w != "another producer"])
 def test_nobody_else_begins(who: str) -> None:
     session, expected = SESSIONS[who]
-    reply = Stage().ask(c.Begin(session=session, request_id=1, answered_below=0, timeout_ms=1))
+    reply = Stage().ask(
+        commands.Begin(session=session, request_id=1, answered_below=0, timeout_ms=1)
+    )
     assert name(reply) == expected
 
 
@@ -270,10 +280,12 @@ def test_connect(setup: str, generation: int | None, nonce: int, expected: str) 
     if setup == "fenced":
         stage.connect("p", 6)
     if setup == "voided":
-        stage.ask(c.Connect(producer_id="p", nonce=6, generation=0))
+        stage.ask(commands.Connect(producer_id="p", nonce=6, generation=0))
     producer_id = "fresh" if setup == "new" else "p"
-    reply = stage.ask(c.Connect(producer_id=producer_id, nonce=nonce, generation=generation))
-    told = f"generation {reply.generation}" if isinstance(reply, c.Connected) else name(reply)
+    reply = stage.ask(commands.Connect(producer_id=producer_id, nonce=nonce, generation=generation))
+    told = (
+        f"generation {reply.generation}" if isinstance(reply, commands.Connected) else name(reply)
+    )
     assert told == expected
     # Who was fenced or voided left nothing open; who came back found it as it was.
     kept = setup in ("new", "same") and expected in ("generation 0", "generation 7", FENCED)
@@ -283,7 +295,7 @@ def test_connect(setup: str, generation: int | None, nonce: int, expected: str) 
     )
 
 
-# ---- what replay does --------------------------------------------------------------------------
+# ---- what replay does ---------------------------------------------------------------------------
 
 
 def begin_record() -> Begin:
@@ -374,15 +386,15 @@ def followers(state: State) -> list[State]:
     return [new for new, before in VALID_PREVIOUS.items() if state in before]
 
 
-# ---- the page ----------------------------------------------------------------------------------
+# ---- the page -----------------------------------------------------------------------------------
 
 
 TEMPLATE: Final = """\
 # States of a transaction
 
 Drawn from `VALID_PREVIOUS` in [`journal/state.py`](../journal/state.py) and from what `replay` does
-with each journal record, by `tests/coordinator/test_shard_table.py`. An owner appends no record
-that finds its transaction in another state, and whatever else lies in the journal is void.
+with each journal record, by `tests/coordinator/core/test_shard_table.py`. An owner appends no
+record that finds its transaction in another state, and whatever else lies in the journal is void.
 
 ```mermaid
 stateDiagram-v2

@@ -6,28 +6,30 @@ from dataclasses import replace
 
 import pytest
 
-from logtx.coordinator import commands as c
+from logtx.coordinator.protocol import commands
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import UnknownTopicError
 from logtx.journal.state import State
 
-from .harness import TOPICS
+from ..harness import TOPICS
 from .test_shard_limits import Stage
 
 PLACE = ("a", 0)
 RECORDS = {PLACE: (BranchRange(0, 0, 9, 10),)}
 
 
-def begun(stage: Stage, topic_id: str) -> c.End:
+def begun(stage: Stage, topic_id: str) -> commands.End:
     """The commit of a transaction that registered its partition in the topic of this id."""
-    shard, session = stage.coordinator.shard, stage.connect("p")
-    shard.topics["a"] = replace(TOPICS["a"], topic_id=topic_id)
-    begin = c.Begin(
+    session = stage.connect("p")
+    stage.coordinator.topics["a"] = replace(TOPICS["a"], topic_id=topic_id)
+    begin = commands.Begin(
         session=session, request_id=1, answered_below=0, timeout_ms=9, partitions=(PLACE,)
     )
     reply = stage.reply(stage.ask(begin))
-    assert isinstance(reply, c.Began), reply
-    return c.End(session=session, txid=reply.txid, action=c.Action.COMMIT, writes=RECORDS)
+    assert isinstance(reply, commands.Began), reply
+    return commands.End(
+        session=session, txid=reply.txid, action=commands.Action.COMMIT, writes=RECORDS
+    )
 
 
 def test_records_in_a_topic_created_anew_are_not_committed() -> None:
@@ -35,12 +37,12 @@ def test_records_in_a_topic_created_anew_are_not_committed() -> None:
     # consumers of the new topic would drop the records.
     stage = Stage()
     commit = begun(stage, "before")
-    stage.coordinator.shard.topics["a"] = replace(TOPICS["a"], topic_id="anew")
+    stage.coordinator.topics["a"] = replace(TOPICS["a"], topic_id="anew")
     refusal = stage.reply(stage.ask(commit))
     assert isinstance(refusal, UnknownTopicError)
     assert "created anew within the transaction" in str(refusal)
-    outcome = stage.reply(stage.ask(replace(commit, action=c.Action.ABORT)))
-    assert isinstance(outcome, c.Outcome)
+    outcome = stage.reply(stage.ask(replace(commit, action=commands.Action.ABORT)))
+    assert isinstance(outcome, commands.Outcome)
     assert outcome.state is State.ABORTING
 
 
@@ -49,21 +51,21 @@ def test_records_where_they_were_registered_are(now: str | None) -> None:
     stage = Stage()
     commit = begun(stage, "before")
     if now is None:
-        del stage.coordinator.shard.topics["a"]
+        del stage.coordinator.topics["a"]
     outcome = stage.reply(stage.ask(commit))
-    assert isinstance(outcome, c.Outcome)
+    assert isinstance(outcome, commands.Outcome)
     assert outcome.state is State.COMMITTING
 
 
 def test_a_topic_of_an_unknown_id_may_be_the_same() -> None:
     stage = Stage()
     commit = begun(stage, "")
-    stage.coordinator.shard.topics["a"] = replace(TOPICS["a"], topic_id="told since")
-    assert isinstance(stage.reply(stage.ask(commit)), c.Outcome)
+    stage.coordinator.topics["a"] = replace(TOPICS["a"], topic_id="told since")
+    assert isinstance(stage.reply(stage.ask(commit)), commands.Outcome)
 
 
 def test_no_records_there_leave_the_commit_as_it_is() -> None:
     stage = Stage()
     commit = replace(begun(stage, "before"), writes={PLACE: ()})
-    stage.coordinator.shard.topics["a"] = replace(TOPICS["a"], topic_id="anew")
-    assert isinstance(stage.reply(stage.ask(commit)), c.Outcome)
+    stage.coordinator.topics["a"] = replace(TOPICS["a"], topic_id="anew")
+    assert isinstance(stage.reply(stage.ask(commit)), commands.Outcome)

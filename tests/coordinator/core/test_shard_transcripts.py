@@ -33,12 +33,12 @@ from pathlib import Path
 
 import pytest
 
-from logtx.coordinator import commands as c
-from logtx.coordinator import metadata
-from logtx.coordinator.decision import ShardConfig, WriteMarkers, WriteOffsets
+from logtx.coordinator.core import transactions as metadata
+from logtx.coordinator.core.decision import ShardConfig, WriteMarkers, WriteOffsets
+from logtx.coordinator.protocol import commands
 from logtx.journal.control import BranchRange, TopicPartition
 from logtx.journal.errors import LogtxError
-from logtx.journal.records import (
+from logtx.journal.records.types import (
     Aborted,
     AbortReason,
     AddOffsets,
@@ -57,7 +57,7 @@ from logtx.journal.records import (
 )
 from logtx.journal.txid import TxId
 
-from .harness import (
+from ..harness import (
     INCARNATION,
     Appended,
     Closed,
@@ -80,7 +80,7 @@ TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 RULE = "----"
 
 
-# ---- printing --------------------------------------------------------------------------------
+# ---- printing -----------------------------------------------------------------------------------
 
 
 def show_partition(partition: TopicPartition) -> str:
@@ -136,43 +136,43 @@ def show_txid(told: TxId) -> str:
     return f"T{told.offset}{made_up}"
 
 
-def show_offsets(offsets: c.GroupOffsets) -> str:
+def show_offsets(offsets: commands.GroupOffsets) -> str:
     places = [f"{show_partition(p)}:{o.o2}" for p, o in sorted(offsets.offsets.items())]
     if offsets.last_commit is None:
         return words("none committed", *places)
     return words(*places, f"by {show_txid(offsets.last_commit)} at {offsets.commit_sequence}")
 
 
-def show_key(info: c.KeyInfo) -> str:
+def show_key(info: commands.KeyInfo) -> str:
     return words(info.name, f"epoch={info.epoch}", *map(show_txid, info.transactions))
 
 
-def show_reply(reply: c.Reply | None) -> str:
+def show_reply(reply: commands.Reply | None) -> str:
     """A reply as one line."""
     match reply:
         case None:
             return "look the journal up"
-        case c.Connected():
+        case commands.Connected():
             return f"Connected generation={reply.generation} epoch={reply.epoch}"
-        case c.Began():
+        case commands.Began():
             return f"Began {show_txid(reply.txid)}"
-        case c.Done():
+        case commands.Done():
             return "Done"
-        case c.Outcome():
+        case commands.Outcome():
             at = "" if reply.commit_sequence is None else f"at {reply.commit_sequence}"
             return words("Outcome", show_txid(reply.txid), reply.state, at)
-        case c.GroupOffsets():
+        case commands.GroupOffsets():
             return f"GroupOffsets {show_offsets(reply)}"
-        case c.Claimed():
+        case commands.Claimed():
             return f"Claimed {reply.number}: {show_offsets(reply.offsets)}"
-        case c.Binding():
+        case commands.Binding():
             return f"Binding {reply.transaction_group}"
-        case c.Transactions():
+        case commands.Transactions():
             listed = [f"{show_txid(t.txid)}={t.state}" for t in reply.transactions]
             return words("Transactions", *listed)
-        case c.KeyInfo():
+        case commands.KeyInfo():
             return f"KeyInfo {show_key(reply)}"
-        case c.Keys():
+        case commands.Keys():
             return words("Keys", *map(show_key, reply.keys))
         case LogtxError():
             return f"{type(reply).__name__}: {reply}"
@@ -205,7 +205,7 @@ def show_event(event: Event) -> str:
             return f"epoch  {event.epoch}"
 
 
-# ---- commands --------------------------------------------------------------------------------
+# ---- commands -----------------------------------------------------------------------------------
 
 
 class Line:
@@ -268,7 +268,7 @@ class Transcript:
         self.checker = Checker(self.journal)
         config = ShardConfig(session_grace_ms=3_000, reload_grace_ms=10_000)
         self.coordinator = Coordinator(self.journal, config=config, listen=self._listen)
-        self.sessions: dict[str, c.Session] = {}
+        self.sessions: dict[str, commands.SessionId] = {}
         self.aliases: dict[int, str] = {}
         self.requests = 0
         self.coordinator.take_over()
@@ -290,18 +290,18 @@ class Transcript:
             self._learn(coordinator.commands[event.ref], event)
         self.checker.listen(coordinator, event)
 
-    def _learn(self, command: c.Command, event: Replied) -> None:
-        if isinstance(command, c.Connect) and isinstance(event.reply, c.Connected):
-            session = c.Session(command.producer_id, event.reply.generation, command.nonce)
+    def _learn(self, command: commands.Command, event: Replied) -> None:
+        if isinstance(command, commands.Connect) and isinstance(event.reply, commands.Connected):
+            session = commands.SessionId(command.producer_id, event.reply.generation, command.nonce)
             self.sessions[self.aliases[event.ref]] = session
 
-    def _submit(self, command: c.Command, alias: str = "") -> None:
+    def _submit(self, command: commands.Command, alias: str = "") -> None:
         self.requests += 1
         self.aliases[self.requests] = alias
         self.checker.asked(self.requests, command)
         self.coordinator.submit(command, self.requests)
 
-    def _by(self, line: Line, told: TxId) -> c.Session:
+    def _by(self, line: Line, told: TxId) -> commands.SessionId:
         if "by" in line.options:
             return self.sessions[line.options["by"]]
         transaction = self.coordinator.shard.transactions.get(told.offset)
@@ -311,7 +311,9 @@ class Transcript:
         name = line.take()
         nonce = line.number("nonce", 1)
         assert nonce is not None
-        command = c.Connect(producer_id=name, nonce=nonce, generation=line.number("generation"))
+        command = commands.Connect(
+            producer_id=name, nonce=nonce, generation=line.number("generation")
+        )
         self._submit(command, line.options.get("as", name))
 
     def do_session(self, line: Line) -> None:
@@ -319,12 +321,12 @@ class Transcript:
         generation, nonce = line.number("generation"), line.number("nonce")
         assert generation is not None
         assert nonce is not None
-        self.sessions[line.options.get("as", name)] = c.Session(name, generation, nonce)
+        self.sessions[line.options.get("as", name)] = commands.SessionId(name, generation, nonce)
 
     def do_begin(self, line: Line) -> None:
         session = self.sessions[line.take()]
         self._submit(
-            c.Begin(
+            commands.Begin(
                 session=session,
                 request_id=line.number("request", self.requests + 1) or 0,
                 answered_below=line.number("below", 0) or 0,
@@ -337,39 +339,39 @@ class Transcript:
         told = line.txid()
         session = None if line.flag("branch") else self._by(line, told)
         named = tuple(line.partitions())
-        self._submit(c.AddPartitions(txid=told, partitions=named, session=session))
+        self._submit(commands.AddPartitions(txid=told, partitions=named, session=session))
 
     def do_offsets(self, line: Line) -> None:
         told = line.txid()
         session, group = self._by(line, told), line.take()
         steps, line.words = tuple(map(parse_step, line.words)), []
-        self._submit(c.AddOffsets(session=session, txid=told, group=group, steps=steps))
+        self._submit(commands.AddOffsets(session=session, txid=told, group=group, steps=steps))
 
-    def _end(self, line: Line, action: c.Action) -> None:
+    def _end(self, line: Line, action: commands.Action) -> None:
         told = line.txid()
         session = self._by(line, told)
         writes = {p: (BranchRange(0, 0, 0, 1),) for p in line.partitions()}
-        self._submit(c.End(session=session, txid=told, action=action, writes=writes))
+        self._submit(commands.End(session=session, txid=told, action=action, writes=writes))
 
     def do_commit(self, line: Line) -> None:
-        self._end(line, c.Action.COMMIT)
+        self._end(line, commands.Action.COMMIT)
 
     def do_abort(self, line: Line) -> None:
-        self._end(line, c.Action.ABORT)
+        self._end(line, commands.Action.ABORT)
 
     def do_outcome(self, line: Line) -> None:
-        self._submit(c.GetOutcome(txid=line.txid()))
+        self._submit(commands.GetOutcome(txid=line.txid()))
 
     def do_fetch(self, line: Line) -> None:
         group, named = line.take(), tuple(line.partitions())
-        self._submit(c.FetchOffsets(group=group, partitions=named or None))
+        self._submit(commands.FetchOffsets(group=group, partitions=named or None))
 
     def do_claim(self, line: Line) -> None:
         group, claimant = line.take(), line.number("nonce", 1) or 0
         named, line.words = [text.partition("@") for text in line.words], []
         expected = {parse_partition(p): int(n) for p, _, n in named if n not in ("", "none")}
         self._submit(
-            c.ClaimOffsets(
+            commands.ClaimOffsets(
                 group=group,
                 partitions=tuple(parse_partition(p) for p, _, _ in named),
                 claimant=claimant,
@@ -379,22 +381,22 @@ class Transcript:
 
     def do_bind(self, line: Line) -> None:
         group = line.take()
-        self._submit(c.BindGroup(group=group, transaction_group=line.take("") or None))
+        self._submit(commands.BindGroup(group=group, transaction_group=line.take("") or None))
 
     def do_list(self, _line: Line) -> None:
-        self._submit(c.ListTransactions())
+        self._submit(commands.ListTransactions())
 
     def do_operator(self, line: Line) -> None:
-        self._submit(c.AbortTransaction(txid=line.txid()))
+        self._submit(commands.AbortTransaction(txid=line.txid()))
 
     def do_keys(self, _line: Line) -> None:
-        self._submit(c.ListKeys())
+        self._submit(commands.ListKeys())
 
     def do_key(self, line: Line) -> None:
-        self._submit(c.GetKey(name=line.take()))
+        self._submit(commands.GetKey(name=line.take()))
 
     def do_delete(self, line: Line) -> None:
-        self._submit(c.DeleteKey(name=line.take()))
+        self._submit(commands.DeleteKey(name=line.take()))
 
     def do_ack(self, line: Line) -> None:
         count = line.take("")
@@ -452,7 +454,7 @@ class Transcript:
             self.printed.append(f"{offset} (epoch {entry.epoch}): {show_record(entry.record)}")
 
 
-# ---- files -----------------------------------------------------------------------------------
+# ---- files --------------------------------------------------------------------------------------
 
 
 def run_file(text: str, forget: Callable[[], None]) -> Iterator[str]:

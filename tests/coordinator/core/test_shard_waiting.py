@@ -6,46 +6,48 @@ from types import NoneType
 
 import pytest
 
-from logtx.coordinator import commands as c
-from logtx.coordinator import tenure
-from logtx.coordinator.decision import ShardConfig
-from logtx.coordinator.streams import SMALL_ANSWER_BYTES, StreamLimits
-from logtx.coordinator.waiting import Waiting
-from logtx.coordinator.wire import encode_request
+from logtx.coordinator.core import tenure
+from logtx.coordinator.core.decision import ShardConfig
+from logtx.coordinator.core.waiting import Waiting
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.protocol.requests import encode_request
+from logtx.coordinator.server.streams import SMALL_ANSWER_BYTES, StreamLimits
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import CoordinatorBusyError
 from logtx.journal.txid import TxId
 
-from .harness import Coordinator, step
+from ..harness import Coordinator, step
 from .test_shard_limits import Stage
 
-SESSION = c.Session("p", 0, 1)
+SESSION = commands.SessionId("p", 0, 1)
 TXID = TxId(0, 1, 2)
 
 
 def test_commits_that_wait_leave_room_for_the_one_that_they_wait_for() -> None:
     """Else its request is not read any more, and all wait until it expires."""
-    size = Waiting(c.End(session=SESSION, txid=TXID, action=c.Action.COMMIT, writes={}), (1,)).size
+    size = Waiting(
+        commands.End(session=SESSION, txid=TXID, action=commands.Action.COMMIT, writes={}), (1,)
+    ).size
     stage = Stage(max_waiting_bytes=2 * size)
     p = stage.connect("p")
     txids = [stage.begun(p, 1 + at) for at in range(5)]
     for at, txid in enumerate(txids):
         steps = (step(("a", 0), at or None, at + 1),)
-        stage.ask(c.AddOffsets(session=p, txid=txid, group="g", steps=steps))
-    waiting = [stage.end(p, txid, c.Action.COMMIT) for txid in txids[1:]]
+        stage.ask(commands.AddOffsets(session=p, txid=txid, group="g", steps=steps))
+    waiting = [stage.end(p, txid, commands.Action.COMMIT) for txid in txids[1:]]
     assert [type(stage.reply(ref)) for ref in waiting] == [
         NoneType, NoneType, CoordinatorBusyError, CoordinatorBusyError
     ]  # fmt: skip
-    repeat = stage.end(p, txids[1], c.Action.COMMIT)
+    repeat = stage.end(p, txids[1], commands.Action.COMMIT)
     assert isinstance(stage.reply(repeat), CoordinatorBusyError)
     stage.coordinator.shard.forget_waiting([waiting[1]])
-    waiting.append(stage.end(p, txids[2], c.Action.COMMIT))
+    waiting.append(stage.end(p, txids[2], commands.Action.COMMIT))
     assert stage.reply(waiting[-1]) is None, "another's client went away"
-    stage.end(p, txids[0], c.Action.COMMIT)
+    stage.end(p, txids[0], commands.Action.COMMIT)
     for ref in (waiting[0], waiting[-1]):
-        assert isinstance(stage.reply(ref), c.Outcome)
+        assert isinstance(stage.reply(ref), commands.Outcome)
     for txid in txids[3:]:
-        assert isinstance(stage.reply(stage.end(p, txid, c.Action.COMMIT)), c.Outcome)
+        assert isinstance(stage.reply(stage.end(p, txid, commands.Action.COMMIT)), commands.Outcome)
 
 
 def test_a_commit_that_waits_is_not_counted_for_less_than_it_occupies() -> None:
@@ -57,8 +59,8 @@ def test_a_commit_that_waits_is_not_counted_for_less_than_it_occupies() -> None:
             (topic, 2**31 - 1): tuple(BranchRange(most - b, 0, most, most) for b in range(branches))
             for topic in ("t", "ü" * 249, "\U0001f6eb" * 100)
         }
-        end = c.End(session=SESSION, txid=TXID, action=c.Action.COMMIT, writes=writes)
-        wire = encode_request(most, end, 65_535)
+        end = commands.End(session=SESSION, txid=TXID, action=commands.Action.COMMIT, writes=writes)
+        wire = encode_request(most, end)
         assert wire.ByteSize() + SMALL_ANSWER_BYTES <= Waiting(end, (1,)).size
 
 
@@ -70,24 +72,26 @@ def test_what_is_redone_after_a_takeover_is_begun_by_and_by_and_in_order(
     p = stage.connect("p")
     txids = [stage.begun(p, 1 + at) for at in range(9)]
     for txid in reversed(txids):
-        stage.end(p, txid, c.Action.COMMIT)
+        stage.end(p, txid, commands.Action.COMMIT)
     successor = Coordinator(stage.journal)
     successor.take_over()
     assert successor.serving
     begun = len(successor.markers)
     assert begun <= 4, "before it says that it serves"
-    q = c.Session("q", 0, 1)
+    q = commands.SessionId("q", 0, 1)
     for ref, command in enumerate(
         (
-            c.Connect(producer_id="q", nonce=1),
-            c.Begin(session=q, request_id=1, answered_below=0, timeout_ms=9),
+            commands.Connect(producer_id="q", nonce=1),
+            commands.Begin(session=q, request_id=1, answered_below=0, timeout_ms=9),
         )
     ):
         successor.submit(command, ref)
         successor.ack()
     began = successor.replies[1]
-    assert isinstance(began, c.Began)
-    successor.submit(c.End(session=q, txid=began.txid, action=c.Action.COMMIT, writes={}), 2)
+    assert isinstance(began, commands.Began)
+    successor.submit(
+        commands.End(session=q, txid=began.txid, action=commands.Action.COMMIT, writes={}), 2
+    )
     successor.ack()
     while len(successor.markers) < len(txids) + 1:
         begun = len(successor.markers)

@@ -8,19 +8,19 @@ from typing import Any, Final
 
 import pytest
 
-from logtx.coordinator import commands as c
-from logtx.coordinator import snapshot as snapshots
-from logtx.coordinator.decision import Decision, ShardConfig
-from logtx.coordinator.replica import Replica
-from logtx.coordinator.shard import Shard
-from logtx.coordinator.snapshot import SnapshotTaker
+from logtx.coordinator.core import snapshot as snapshots
+from logtx.coordinator.core.decision import Decision, ShardConfig
+from logtx.coordinator.core.replica import Replica
+from logtx.coordinator.core.shard import Shard
+from logtx.coordinator.core.snapshot import SnapshotTaker
+from logtx.coordinator.protocol import commands
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import ClaimFencedError
 from logtx.journal.position import Position
-from logtx.journal.record_codec import decode_entry, encode_entry
-from logtx.journal.records import Claim, Entry, Owner, PrepareAbort, Snapshot
+from logtx.journal.records.codec import decode_entry, encode_entry
+from logtx.journal.records.types import Claim, Entry, Owner, PrepareAbort, Snapshot
 
-from .harness import INCARNATION, PARTITION, Coordinator, Journal, dump, step, txid
+from ..harness import INCARNATION, PARTITION, Coordinator, Journal, dump, step, txid
 from .test_shard_stateful import WEIGHTS, World
 
 SMALL_CHUNK_BYTES: Final = 300
@@ -71,7 +71,7 @@ def history(seed: int, steps: int = 80) -> list[Entry]:
 
 def known(shard: Shard) -> dict[str, Any]:
     """All but the outcomes of finished transactions, which stay in the journal."""
-    return {**dump(shard), "outcomes": None, "snapshot": shard.snapshot, "hw": shard.hw}
+    return {**dump(shard), "outcomes": None, "snapshot": shard.snapshot_offset, "hw": shard.hw}
 
 
 def replica(entries: list[Entry], start: int = 0, *, certain: bool = False) -> Replica:
@@ -87,8 +87,8 @@ def counting(entries: list[Entry]) -> list[int]:
     shard, found = Shard(PARTITION), []
     for offset, entry in enumerate(entries):
         shard.replay(offset, entry)
-        if shard.snapshot is not None and shard.snapshot not in found:
-            found.append(shard.snapshot)
+        if shard.snapshot_offset is not None and shard.snapshot_offset not in found:
+            found.append(shard.snapshot_offset)
     return found
 
 
@@ -99,14 +99,14 @@ def test_a_load_from_a_snapshot_equals_one_from_the_start(seed: int) -> None:
     snapshots_found = counting(entries)
     for start in snapshots_found:
         assert known(replica(entries, start, certain=True).shard) == truth
-    # Whoever has lost the checkpoint begins where the trimmed journal does. TRAPS 8, 9.
+    # Whoever has lost the checkpoint begins where the trimmed journal does. Traps 8, 9.
     for start in range(1, max(snapshots_found, default=0) + 1):
         assert known(replica(entries, start).shard) == truth
 
 
 @pytest.mark.parametrize("seed", range(60, 80))
 def test_a_torn_snapshot_never_counts(seed: int) -> None:
-    """Its owner died between two chunks, lost its place, or was replaced: TRAPS 9."""
+    """Its owner died between two chunks, lost its place, or was replaced: trap 9."""
     entries = history(seed)
     firsts = {e.record.first for e in entries if isinstance(e.record, Snapshot)}
     for cut in range(len(entries)):
@@ -116,7 +116,7 @@ def test_a_torn_snapshot_never_counts(seed: int) -> None:
             if start in counted:
                 assert known(found.shard) == truth
             else:
-                assert not found.ready or found.shard.snapshot in counted
+                assert not found.ready or found.shard.snapshot_offset in counted
 
 
 def test_histories_hold_what_could_go_wrong() -> None:
@@ -133,7 +133,7 @@ def test_histories_hold_what_could_go_wrong() -> None:
 
 
 def forget_claims(patch: pytest.MonkeyPatch) -> None:
-    """A snapshot leaves out who was given which partition (TRAPS 8)."""
+    """A snapshot leaves out who was given which partition (trap 8)."""
     rows = snapshots._rows
     patch.setattr(snapshots, "_rows", lambda shard: (*rows(shard)[:4], []))
 
@@ -154,15 +154,19 @@ def test_a_snapshot_without_claims_is_found_out(
 
 
 def test_claims_and_what_they_doom_are_in_a_snapshot() -> None:
-    """TRAPS 8: a snapshot between a claim and the aborts that follow from it, which are lost."""
+    """Trap 8: a snapshot between a claim and the aborts that follow from it, which are lost."""
     journal = Journal()
     owner = Coordinator(journal)
     owner.take_over()
-    owner.submit(c.Connect(producer_id="p", nonce=1, generation=None), "connect")
-    session = c.Session("p", 0, 1)
-    owner.submit(c.Begin(session=session, request_id=1, answered_below=0, timeout_ms=9), "begin")
+    owner.submit(commands.Connect(producer_id="p", nonce=1, generation=None), "connect")
+    session = commands.SessionId("p", 0, 1)
+    owner.submit(
+        commands.Begin(session=session, request_id=1, answered_below=0, timeout_ms=9), "begin"
+    )
     steps = (step(("a", 0), None, 1),)
-    owner.submit(c.AddOffsets(session=session, txid=txid(2), group="g", steps=steps), "offsets")
+    owner.submit(
+        commands.AddOffsets(session=session, txid=txid(2), group="g", steps=steps), "offsets"
+    )
     owner.ack()
     claims = [
         Claim(group="g", claimant=1, partitions=(("a", 0), ("a", 1), ("b", 0))),
@@ -175,12 +179,12 @@ def test_claims_and_what_they_doom_are_in_a_snapshot() -> None:
     assert known(found) == known(replica(journal.entries).shard)
     claimed = {p: row.number for row in found.claims.rows() for p in row.partitions}
     assert claimed == {("a", 0): 4, ("b", 0): 4, ("a", 1): 5}
-    refused = c.AddOffsets(session=session, txid=txid(2), group="g", steps=steps)
-    [(_, reply)] = found.handle(refused, "ref", owner.now).replies
+    refused = commands.AddOffsets(session=session, txid=txid(2), group="g", steps=steps)
+    [(_, reply)] = found.handle(refused, "ref", owner.now, owner.topics).replies
     assert isinstance(reply, ClaimFencedError)
     # Whoever serves from there goes on with the abort.
     found.loaded(owner.now)
-    due = found.due(owner.now)
+    due = found.due(owner.now, owner.topics)
     assert due is not None
     assert [type(r) for r in due.records] == [PrepareAbort]
 
@@ -205,11 +209,13 @@ def landed_void(stranger: Entry) -> tuple[list[Entry], int]:
     journal = Journal()
     c1, c2 = Coordinator(journal, name="c1"), Coordinator(journal, name="c2")
     c1.take_over()
-    c1.submit(c.Connect(producer_id="p", nonce=1, generation=None), "connect")
+    c1.submit(commands.Connect(producer_id="p", nonce=1, generation=None), "connect")
     counts = take_snapshot(c1)
     c1.ack()
     c1.submit(
-        c.Begin(session=c.Session("p", 0, 1), request_id=1, answered_below=0, timeout_ms=1_000),
+        commands.Begin(
+            session=commands.SessionId("p", 0, 1), request_id=1, answered_below=0, timeout_ms=1_000
+        ),
         "begin",
     )
     take_snapshot(c1)
@@ -217,7 +223,7 @@ def landed_void(stranger: Entry) -> tuple[list[Entry], int]:
     journal.append(stranger)
     assert journal.append(chunk.entry) == chunk.predicted
     c2.take_over()
-    c2.submit(c.Connect(producer_id="q", nonce=2, generation=None), "connect")
+    c2.submit(commands.Connect(producer_id="q", nonce=2, generation=None), "connect")
     behind = take_snapshot(c2)
     c2.ack()
     assert counting(journal.entries) == [counts, behind]
@@ -234,7 +240,7 @@ def test_a_void_snapshot_is_not_believed_by_who_knows_better() -> None:
 
 @pytest.mark.parametrize("replaces", [0, 77], ids=["usurper", "loser"])
 def test_a_void_snapshot_is_found_out(replaces: int) -> None:
-    """The stranger's OWNER ends c1's epoch, or is void and a surprise: TRAPS 2, 7, 9."""
+    """The stranger's OWNER ends c1's epoch, or is void and a surprise: traps 2, 7, 9."""
     stranger = Owner(replaces=replaces, address="c3", process_nonce=3)
     entries, void = landed_void(Entry(replaces, INCARNATION, stranger))
     believed = replica(entries[: void + 1], void)
@@ -250,15 +256,20 @@ def test_a_record_that_does_not_follow_from_a_void_snapshot_finds_it_out() -> No
     journal = Journal()
     c1, c2 = Coordinator(journal, name="c1"), Coordinator(journal, name="c2")
     c1.take_over()
-    c1.submit(c.Connect(producer_id="p", nonce=1, generation=None), "connect")
+    c1.submit(commands.Connect(producer_id="p", nonce=1, generation=None), "connect")
     take_snapshot(c1)
     c1.ack()
-    session = c.Session("p", 0, 1)
-    c1.submit(c.Begin(session=session, request_id=1, answered_below=0, timeout_ms=1_000), "begin")
+    session = commands.SessionId("p", 0, 1)
+    c1.submit(
+        commands.Begin(session=session, request_id=1, answered_below=0, timeout_ms=1_000), "begin"
+    )
     c1.ack()
     begun = c1.replies["begin"]
-    assert isinstance(begun, c.Began)
-    c1.submit(c.End(session=session, txid=begun.txid, action=c.Action.COMMIT, writes={}), "commit")
+    assert isinstance(begun, commands.Began)
+    c1.submit(
+        commands.End(session=session, txid=begun.txid, action=commands.Action.COMMIT, writes={}),
+        "commit",
+    )
     c1.ack()
     c1.finish(begun.txid.offset)
     take_snapshot(c1)
@@ -300,12 +311,13 @@ def test_a_huge_transaction_is_spread_over_chunks_that_fit(
     journal = Journal()
     owner = Coordinator(journal)
     owner.take_over()
-    owner.submit(c.Connect(producer_id="p", nonce=1, generation=None), "connect")
-    session, big = c.Session("p", 0, 1), {}
+    owner.submit(commands.Connect(producer_id="p", nonce=1, generation=None), "connect")
+    session, big = commands.SessionId("p", 0, 1), {}
     for number in range(2):
         ref = f"begin {number}"
         owner.submit(
-            c.Begin(session=session, request_id=number, answered_below=0, timeout_ms=1_000), ref
+            commands.Begin(session=session, request_id=number, answered_below=0, timeout_ms=1_000),
+            ref,
         )
         owner.ack()
         big[number] = owner.replies[ref].txid  # type: ignore[union-attr]
@@ -314,15 +326,15 @@ def test_a_huge_transaction_is_spread_over_chunks_that_fit(
                 step(("a", p), None, 7) for p in range(10_000 * number + 100 * part, 10_000)
             )[:100]
             owner.submit(
-                c.AddOffsets(session=session, txid=big[number], group="g", steps=steps),
+                commands.AddOffsets(session=session, txid=big[number], group="g", steps=steps),
                 (number, part),
             )
     branches = tuple(BranchRange(branch, 0, 9, 10) for branch in range(100))
     owner.submit(
-        c.End(
+        commands.End(
             session=session,
             txid=big[0],
-            action=c.Action.COMMIT,
+            action=commands.Action.COMMIT,
             writes={("b", p): branches for p in range(4)},
         ),
         "commit",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logtx.coordinator.balance import (
+from logtx.coordinator.membership.balance import (
     BACKOFF_MAX_S,
     STAGGER_S,
     Member,

@@ -1,11 +1,17 @@
-"""Whom a coordinator presumes dead, from streams and OWNER records: TRAPS 7."""
+"""Whom a coordinator presumes dead, from streams and OWNER records: trap 7."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from logtx.coordinator.balance import Member
-from logtx.coordinator.members import HEARD_S, KNOWN_MAX, PROOF_MAX_S, PROOF_MIN_S, Members
+from logtx.coordinator.membership.balance import Member
+from logtx.coordinator.membership.members import (
+    HEARD_S,
+    KNOWN_MAX,
+    PROOF_MAX_S,
+    PROOF_MIN_S,
+    Members,
+)
 
 OTHER = Member(nonce=2, address="b:1")
 

@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack
 import grpc
 import pytest
 
-from logtx.coordinator import peers_pb2_grpc as pb_grpc
-from logtx.coordinator.balance import Member
-from logtx.coordinator.members import Members
-from logtx.coordinator.peers import Peers, TakeOver
+from logtx.coordinator.membership import peers_pb2_grpc as pb_grpc
+from logtx.coordinator.membership.balance import Member
+from logtx.coordinator.membership.members import Members
+from logtx.coordinator.membership.peers import Peers, TakeOver
 from logtx.journal.errors import CoordinatorNotAvailableError
 
 TIMEOUT_S = 10.0

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logtx.coordinator.checkpoint import Checkpoint
-from logtx.journal.log import GroupOffset
+from logtx.coordinator.protocol.checkpoint import Checkpoint
+from logtx.journal.logs.interface import GroupOffset
 
 LONG = st.integers(0, 2**63 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logtx.coordinator import commands as c
-from logtx.coordinator import coordinator_pb2 as pb
-from logtx.coordinator.names import NAME_MAX_BYTES, TOPIC_MAX_BYTES
-from logtx.coordinator.wire import decode_reply, decode_request, encode_reply, encode_request
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.protocol import coordinator_pb2 as pb
+from logtx.coordinator.protocol.fields import NAME_MAX_BYTES, TOPIC_MAX_BYTES
+from logtx.coordinator.protocol.replies import decode_reply, encode_reply
+from logtx.coordinator.protocol.requests import decode_request, encode_request
 from logtx.journal import errors
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import LogtxError, NotSupportedError, error_from_code
 from logtx.journal.position import Place, Position
-from logtx.journal.records import AbortReason, OffsetStep
+from logtx.journal.records.types import AbortReason, OffsetStep
 from logtx.journal.state import State
 from logtx.journal.txid import MAX_OFFSET, MAX_PARTITION, TxId
 
@@ -53,79 +54,87 @@ def ranges(draw: st.DrawFn) -> BranchRange:
     return BranchRange(draw(st.integers(0, 2**64 - 1)), first, first + length - 1, count)
 
 
-SESSION: Final = c.Session("p", 3, 77)
+SESSION: Final = commands.SessionId("p", 3, 77)
 WRITES: Final = st.dictionaries(PARTITION, st.lists(ranges(), max_size=3).map(tuple), max_size=4)
 COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
     # Its owner is the authenticated subject, which the coordinator sees for itself.
-    c.Connect: st.builds(
-        c.Connect,
+    commands.Connect: st.builds(
+        commands.Connect,
         producer_id=NAME,
         nonce=LONG,
         generation=st.none() | st.integers(-(2**63), 2**63 - 1),
         owner=st.just("default"),
     ),
-    c.Begin: st.builds(
-        c.Begin,
+    commands.Begin: st.builds(
+        commands.Begin,
         session=st.just(SESSION),
         request_id=LONG,
         answered_below=LONG,
         timeout_ms=LONG,
         partitions=PARTITIONS,
     ),
-    c.AddPartitions: st.dictionaries(PARTITION, st.none() | LONG, max_size=5).flatmap(
+    commands.AddPartitions: st.dictionaries(PARTITION, st.none() | LONG, max_size=5).flatmap(
         lambda known: st.builds(
-            c.AddPartitions,
+            commands.AddPartitions,
             txid=TXID,
             partitions=st.just(tuple(sorted(known))),
             session=st.just(SESSION),
             first_offsets=st.just({p: o for p, o in known.items() if o is not None}),
         )
     ),
-    c.AddOffsets: st.builds(
-        c.AddOffsets,
+    commands.AddOffsets: st.builds(
+        commands.AddOffsets,
         session=st.just(SESSION),
         txid=TXID,
         group=NAME,
         steps=st.lists(STEP, max_size=4).map(tuple),
     ),
-    c.End: st.builds(
-        c.End,
+    commands.End: st.builds(
+        commands.End,
         session=st.just(SESSION),
         txid=TXID,
-        action=st.sampled_from(c.Action),
+        action=st.sampled_from(commands.Action),
         writes=WRITES,
     ),
-    c.GetOutcome: st.builds(c.GetOutcome, txid=TXID),
-    c.FetchOffsets: st.builds(c.FetchOffsets, group=NAME, partitions=st.none() | PARTITIONS),
-    c.ClaimOffsets: st.dictionaries(PARTITION, st.none() | LONG, max_size=5).flatmap(
+    commands.GetOutcome: st.builds(commands.GetOutcome, txid=TXID),
+    commands.FetchOffsets: st.builds(
+        commands.FetchOffsets, group=NAME, partitions=st.none() | PARTITIONS
+    ),
+    commands.ClaimOffsets: st.dictionaries(PARTITION, st.none() | LONG, max_size=5).flatmap(
         lambda claims: st.builds(
-            c.ClaimOffsets,
+            commands.ClaimOffsets,
             group=NAME,
             partitions=st.just(tuple(sorted(claims))),
             claimant=LONG,
             expected=st.none() | st.just({p: n for p, n in claims.items() if n is not None}),
         )
     ),
-    c.BindGroup: st.builds(c.BindGroup, group=NAME, transaction_group=st.none() | NAME),
-    c.ListTransactions: st.builds(
-        c.ListTransactions,
+    commands.BindGroup: st.builds(
+        commands.BindGroup, group=NAME, transaction_group=st.none() | NAME
+    ),
+    commands.ListTransactions: st.builds(
+        commands.ListTransactions,
         states=st.lists(st.sampled_from(State), max_size=3).map(tuple),
         age_min_ms=LONG,
         producer_id=st.just("") | NAME,
         topic=st.just("") | NAME,
         after=st.just(-1) | LONG,
-        limit=st.integers(1, c.PAGE_MAX),
+        limit=st.integers(1, commands.PAGE_MAX),
     ),
-    c.AbortTransaction: st.builds(c.AbortTransaction, txid=TXID),
-    c.ListKeys: st.builds(c.ListKeys, after=st.just("") | NAME, limit=st.integers(1, c.PAGE_MAX)),
-    c.GetKey: st.builds(c.GetKey, name=NAME),
-    c.DeleteKey: st.builds(c.DeleteKey, name=NAME),
+    commands.AbortTransaction: st.builds(commands.AbortTransaction, txid=TXID),
+    commands.ListKeys: st.builds(
+        commands.ListKeys, after=st.just("") | NAME, limit=st.integers(1, commands.PAGE_MAX)
+    ),
+    commands.GetKey: st.builds(commands.GetKey, name=NAME),
+    commands.DeleteKey: st.builds(commands.DeleteKey, name=NAME),
 }
 STATE: Final = st.sampled_from(State)
 OFFSETS: Final = st.dictionaries(PARTITION, POSITION, max_size=4)
-IOV: Final = st.builds(c.GroupOffsets, OFFSETS) | st.builds(c.GroupOffsets, OFFSETS, TXID, LONG)
+IOV: Final = st.builds(commands.GroupOffsets, OFFSETS) | st.builds(
+    commands.GroupOffsets, OFFSETS, TXID, LONG
+)
 INFO: Final = st.builds(
-    c.TransactionInfo,
+    commands.TransactionInfo,
     txid=TXID,
     state=STATE,
     producer_id=NAME,
@@ -138,7 +147,7 @@ INFO: Final = st.builds(
     reason=st.none() | st.sampled_from(AbortReason),
 )
 KEY: Final = st.builds(
-    c.KeyInfo,
+    commands.KeyInfo,
     name=NAME,
     epoch=LONG,
     connected_ms=LONG,
@@ -146,22 +155,24 @@ KEY: Final = st.builds(
     transactions=st.lists(TXID, max_size=3).map(tuple),
 )
 REPLY_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
-    c.Connected: st.builds(
-        c.Connected,
+    commands.Connected: st.builds(
+        commands.Connected,
         generation=LONG,
         partition=st.integers(0, MAX_PARTITION),
         incarnation=st.integers(0, 2**48 - 1),
         epoch=LONG,
     ),
-    c.Began: st.builds(c.Began, TXID),
-    c.Done: st.builds(c.Done),
-    c.Outcome: st.builds(c.Outcome, TXID, STATE, st.none() | LONG),
-    c.GroupOffsets: IOV,
-    c.Claimed: st.builds(c.Claimed, LONG, IOV),
-    c.Binding: st.builds(c.Binding, st.none() | NAME),
-    c.Transactions: st.builds(c.Transactions, st.lists(INFO, max_size=3).map(tuple), st.booleans()),
-    c.KeyInfo: KEY,
-    c.Keys: st.builds(c.Keys, st.lists(KEY, max_size=3).map(tuple), st.booleans()),
+    commands.Began: st.builds(commands.Began, TXID),
+    commands.Done: st.builds(commands.Done),
+    commands.Outcome: st.builds(commands.Outcome, TXID, STATE, st.none() | LONG),
+    commands.GroupOffsets: IOV,
+    commands.Claimed: st.builds(commands.Claimed, LONG, IOV),
+    commands.Binding: st.builds(commands.Binding, st.none() | NAME),
+    commands.Transactions: st.builds(
+        commands.Transactions, st.lists(INFO, max_size=3).map(tuple), st.booleans()
+    ),
+    commands.KeyInfo: KEY,
+    commands.Keys: st.builds(commands.Keys, st.lists(KEY, max_size=3).map(tuple), st.booleans()),
 }
 
 
@@ -170,28 +181,28 @@ def subclasses(root: type[LogtxError]) -> list[type[LogtxError]]:
 
 
 def test_every_command_and_reply_is_drawn() -> None:
-    assert set(COMMAND_KINDS) == set(get_args(c.Command))
-    assert set(REPLY_KINDS) == set(get_args(c.Reply)) - {LogtxError}
+    assert set(COMMAND_KINDS) == set(get_args(commands.Command))
+    assert set(REPLY_KINDS) == set(get_args(commands.Reply)) - {LogtxError}
 
 
 @settings(deadline=None)
 @given(st.one_of(*COMMAND_KINDS.values()), LONG)
-def test_commands_round_trip(command: c.Command, request_id: int) -> None:
-    if isinstance(command, c.Begin):
+def test_commands_round_trip(command: commands.Command, request_id: int) -> None:
+    if isinstance(command, commands.Begin):
         request_id = command.request_id
-    raw = encode_request(request_id, command, 3).SerializeToString()
+    raw = encode_request(request_id, command).SerializeToString()
     request = pb.Request.FromString(raw)
     assert request.request_id == request_id
     back = decode_request(request, SESSION)
     assert back == command
-    if isinstance(command, c.AddOffsets):  # A step is the same whatever its claim.
-        assert isinstance(back, c.AddOffsets)
+    if isinstance(command, commands.AddOffsets):  # A step is the same whatever its claim.
+        assert isinstance(back, commands.AddOffsets)
         assert [s.claim for s in back.steps] == [s.claim for s in command.steps]
 
 
 @settings(deadline=None)
 @given(st.one_of(*REPLY_KINDS.values()), LONG)
-def test_replies_round_trip(reply: c.Reply, request_id: int) -> None:
+def test_replies_round_trip(reply: commands.Reply, request_id: int) -> None:
     wire = pb.Reply.FromString(encode_reply(request_id, reply).SerializeToString())
     assert wire.request_id == request_id
     assert decode_reply(wire) == reply
@@ -207,7 +218,7 @@ def test_errors_round_trip(error: type[LogtxError]) -> None:
     assert str(back) == "é, why"
 
 
-# ---- what is unknown ---------------------------------------------------------------------------
+# ---- what is unknown ----------------------------------------------------------------------------
 
 
 def test_a_request_of_an_unknown_kind_is_refused() -> None:
@@ -225,7 +236,8 @@ def test_a_reply_of_an_unknown_kind_is_an_error() -> None:
 def test_an_unknown_action_is_not_a_commit() -> None:
     # Such as a newer client's "prepare"; proto3 hands the number through.
     request = encode_request(
-        1, c.End(session=SESSION, txid=TxId(0, 1, 2), action=c.Action.ABORT, writes={}), 0
+        1,
+        commands.End(session=SESSION, txid=TxId(0, 1, 2), action=commands.Action.ABORT, writes={}),
     )
     raw = request.SerializeToString().replace(b"\x10\x01", b"\x10\x02")
     newer = pb.Request.FromString(raw)
@@ -236,17 +248,17 @@ def test_an_unknown_action_is_not_a_commit() -> None:
 
 def test_a_filter_by_an_unknown_state_is_refused() -> None:
     # Shown without the filter, an operator would take the wrong ones for what was asked for.
-    request = encode_request(1, c.ListTransactions(states=(State.OPEN,)), 0)
+    request = encode_request(1, commands.ListTransactions(states=(State.OPEN,)))
     request.list_transactions.states[0] = 77  # type: ignore[call-overload]
     with pytest.raises(NotSupportedError, match="state 77"):
         decode_request(pb.Request.FromString(request.SerializeToString()), None)
 
 
 def test_an_unknown_state_is_unknown() -> None:
-    wire = encode_reply(1, c.Outcome(TxId(0, 1, 2), State.ABORTED))
+    wire = encode_reply(1, commands.Outcome(TxId(0, 1, 2), State.ABORTED))
     wire.outcome.state = 77  # type: ignore[assignment]
     reply = decode_reply(pb.Reply.FromString(wire.SerializeToString()))
-    assert reply == c.Outcome(TxId(0, 1, 2), State.UNKNOWN)
+    assert reply == commands.Outcome(TxId(0, 1, 2), State.UNKNOWN)
 
 
 def test_an_unknown_error_says_so() -> None:
@@ -288,39 +300,39 @@ def test_a_partition_named_twice_is_refused() -> None:
         decode_request(request, SESSION)
 
 
-NAMED: Final[Mapping[str, Callable[[str], c.Command]]] = {
-    "connect": lambda n: c.Connect(producer_id=n, nonce=1),
-    "group of add_offsets": lambda n: c.AddOffsets(
+NAMED: Final[Mapping[str, Callable[[str], commands.Command]]] = {
+    "connect": lambda n: commands.Connect(producer_id=n, nonce=1),
+    "group of add_offsets": lambda n: commands.AddOffsets(
         session=SESSION, txid=TxId(0, 1, 2), group=n, steps=()
     ),
-    "group of fetch_offsets": lambda n: c.FetchOffsets(group=n),
-    "group of claim_offsets": lambda n: c.ClaimOffsets(group=n, partitions=(), claimant=1),
-    "group of bind_group": lambda n: c.BindGroup(group=n, transaction_group=None),
-    "transaction group": lambda n: c.BindGroup(group="g", transaction_group=n),
-    "producer of a listing": lambda n: c.ListTransactions(producer_id=n),
-    "page of keys": lambda n: c.ListKeys(after=n),
-    "key": lambda n: c.GetKey(name=n),
-    "deleted key": lambda n: c.DeleteKey(name=n),
+    "group of fetch_offsets": lambda n: commands.FetchOffsets(group=n),
+    "group of claim_offsets": lambda n: commands.ClaimOffsets(group=n, partitions=(), claimant=1),
+    "group of bind_group": lambda n: commands.BindGroup(group=n, transaction_group=None),
+    "transaction group": lambda n: commands.BindGroup(group="g", transaction_group=n),
+    "producer of a listing": lambda n: commands.ListTransactions(producer_id=n),
+    "page of keys": lambda n: commands.ListKeys(after=n),
+    "key": lambda n: commands.GetKey(name=n),
+    "deleted key": lambda n: commands.DeleteKey(name=n),
 }
-TOPICS: Final[Mapping[str, Callable[[str], c.Command]]] = {
-    "begin": lambda t: c.Begin(
+TOPICS: Final[Mapping[str, Callable[[str], commands.Command]]] = {
+    "begin": lambda t: commands.Begin(
         session=SESSION, request_id=1, answered_below=0, timeout_ms=1, partitions=((t, 0),)
     ),
-    "add_partitions": lambda t: c.AddPartitions(
+    "add_partitions": lambda t: commands.AddPartitions(
         txid=TxId(0, 1, 2), partitions=(("a", 0), (t, 0)), session=SESSION
     ),
-    "add_offsets": lambda t: c.AddOffsets(
+    "add_offsets": lambda t: commands.AddOffsets(
         session=SESSION,
         txid=TxId(0, 1, 2),
         group="g",
         steps=(OffsetStep(t, 0, None, Position.at(1)),),
     ),
-    "end": lambda t: c.End(
-        session=SESSION, txid=TxId(0, 1, 2), action=c.Action.COMMIT, writes={(t, 0): ()}
+    "end": lambda t: commands.End(
+        session=SESSION, txid=TxId(0, 1, 2), action=commands.Action.COMMIT, writes={(t, 0): ()}
     ),
-    "fetch_offsets": lambda t: c.FetchOffsets(group="g", partitions=((t, 0),)),
-    "claim_offsets": lambda t: c.ClaimOffsets(group="g", partitions=((t, 0),), claimant=1),
-    "list_transactions": lambda t: c.ListTransactions(topic=t),
+    "fetch_offsets": lambda t: commands.FetchOffsets(group="g", partitions=((t, 0),)),
+    "claim_offsets": lambda t: commands.ClaimOffsets(group="g", partitions=((t, 0),), claimant=1),
+    "list_transactions": lambda t: commands.ListTransactions(topic=t),
 }
 
 
@@ -331,12 +343,14 @@ TOPICS: Final[Mapping[str, Callable[[str], c.Command]]] = {
         *(pytest.param(make, TOPIC_MAX_BYTES, id=name) for name, make in TOPICS.items()),
     ],
 )
-def test_a_name_has_so_many_bytes_and_no_more(make: Callable[[str], c.Command], most: int) -> None:
+def test_a_name_has_so_many_bytes_and_no_more(
+    make: Callable[[str], commands.Command], most: int
+) -> None:
     for longest in ("x" * most, "é" * (most // 2), "x" * (most % 4) + "\U0001f600" * (most // 4)):
         command = make(longest)
-        assert decode_request(encode_request(1, command, 0), SESSION) == command
+        assert decode_request(encode_request(1, command), SESSION) == command
         with pytest.raises(errors.ConfigError, match=f"{most} are allowed"):
-            decode_request(encode_request(1, make(longest + "é"), 0), SESSION)
+            decode_request(encode_request(1, make(longest + "é")), SESSION)
 
 
 def test_an_iov_with_more_sequences_than_a_message_takes_leaves_out_those_met() -> None:
@@ -351,12 +365,12 @@ def test_an_iov_with_more_sequences_than_a_message_takes_leaves_out_those_met() 
         (fits, fits),
         (offsets, {p: replace(o, met={}) for p, o in offsets.items()}),
     ):
-        for reply in (c.GroupOffsets(iov), c.Claimed(1, c.GroupOffsets(iov))):
+        for reply in (commands.GroupOffsets(iov), commands.Claimed(1, commands.GroupOffsets(iov))):
             wire = encode_reply(1, reply)
             assert wire.ByteSize() < 2**21
             back = decode_reply(wire)
-            found = back.offsets if isinstance(back, c.Claimed) else back
-            assert found == c.GroupOffsets(told)
+            found = back.offsets if isinstance(back, commands.Claimed) else back
+            assert found == commands.GroupOffsets(told)
 
 
 def test_a_hint_at_the_owner_crosses_the_wire() -> None:
@@ -366,7 +380,7 @@ def test_a_hint_at_the_owner_crosses_the_wire() -> None:
         assert (str(told), told.hint) == ("elsewhere", hint)
 
 
-# ---- error codes -------------------------------------------------------------------------------
+# ---- error codes --------------------------------------------------------------------------------
 
 CODES: Final = {
     1: errors.ConfigError,

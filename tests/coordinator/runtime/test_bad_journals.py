@@ -9,13 +9,14 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from logtx.coordinator import coordinator_pb2 as pb
-from logtx.coordinator import coordinator_pb2_grpc as pb_grpc
-from logtx.coordinator.client import CoordinatorClient, CoordinatorQueries
+from logtx.coordinator.client.queries import CoordinatorQueries
+from logtx.coordinator.client.session import CoordinatorClient, SessionOptions
 from logtx.coordinator.embedded import EmbeddedCoordinator
-from logtx.coordinator.peers import Peers
+from logtx.coordinator.membership.peers import Peers
+from logtx.coordinator.protocol import coordinator_pb2 as pb
+from logtx.coordinator.protocol import coordinator_pb2_grpc as pb_grpc
+from logtx.coordinator.protocol.requests import PROTOCOL_VERSION
 from logtx.coordinator.service import Coordinator, CoordinatorConfig
-from logtx.coordinator.wire import PROTOCOL_VERSION
 from logtx.journal.errors import (
     CoordinatorLoadingError,
     CorruptRecordError,
@@ -23,11 +24,13 @@ from logtx.journal.errors import (
     LogtxError,
     UnknownRecordError,
 )
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC
+from logtx.journal.records.codec import encode_entry
 from logtx.journal.txid import TxId
 
-from .test_bad_clients import RawStream, connect, still_served
+from ..core.test_replica import SENSELESS, journal
+from ..server.test_bad_clients import RawStream, connect, still_served
 
 
 def config(log: MemoryLog, partitions: int = 2) -> CoordinatorConfig:
@@ -112,7 +115,7 @@ def test_a_client_of_a_journal_that_grew_is_refused(memory_log: MemoryLog) -> No
     # Where the coordinator sees 2 partitions and the client 3, names have two homes.
     with start(memory_log, 2):
         memory_log.add_partitions(JOURNAL_TOPIC, 3)
-        client = CoordinatorClient(memory_log, producer_id="p", timeout_s=5)
+        client = CoordinatorClient(memory_log, SessionOptions(producer_id="p", timeout_s=5))
         with pytest.raises(JournalTopicError, match="3 partitions for the client and 2 for"):
             client.connect()
         queries = CoordinatorQueries(memory_log, timeout_s=5)
@@ -159,3 +162,16 @@ def test_one_that_has_just_started_does_not_count_the_journal_yet(
         await coordinator.stop()
 
     asyncio.run(asyncio.wait_for(ask_at_the_start(), 30))
+
+
+def test_a_senseless_record_stops_its_partition_alone(memory_log: MemoryLog) -> None:
+    with start(memory_log):
+        pass
+    memory_log.truncate(JOURNAL_TOPIC, 0, 0)
+    for entry in journal(SENSELESS):
+        memory_log.append_directly(JOURNAL_TOPIC, 0, encode_entry(entry))
+    with start(memory_log) as running, grpc.insecure_channel(running.address) as channel:
+        still_served(channel)
+        (reply,) = RawStream(channel, connect(0)).read(1)
+    assert reply.error.code == CorruptRecordError.code, reply
+    assert "at offset 2" in reply.error.message

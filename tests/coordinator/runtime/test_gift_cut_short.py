@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from logtx.coordinator import appender, ownership
-from logtx.coordinator import commands as c
-from logtx.coordinator.balance import Member
+from logtx.coordinator import ownership
+from logtx.coordinator.membership.balance import Member
 from logtx.coordinator.ownership import Ownership
-from logtx.coordinator.runtime import PartitionRuntime, Serving
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.runtime import appender
+from logtx.coordinator.runtime.partition import PartitionRuntime, Role
 from logtx.journal.errors import CoordinatorLoadingError, LogtxError, NotCoordinatorError
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC
 
-from .clusters import Cluster, Committer, cluster_of, until
-from .runtimes import DATA, TIMEOUT_S, Driver, prepare, running
+from ..clusters import Cluster, Committer, cluster_of, until
+from ..runtimes import DATA, TIMEOUT_S, Driver, prepare, running
 
 SLOW_S = 1.0
 RECEIVER = Member(nonce=2, address="127.0.0.1:2")
@@ -35,14 +36,14 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     return run
 
 
-async def cut_short(driver: Driver, command: c.Command) -> c.Reply:
+async def cut_short(driver: Driver, command: commands.Command) -> commands.Reply:
     """Cancel a gift whose receiver says nothing; what a client is told that asked meanwhile."""
 
     async def ask(_epoch: int, _end: int) -> None:
         await asyncio.Event().wait()
 
     giving = asyncio.create_task(driver.runtime.give(RECEIVER, ask))
-    await driver.until(lambda: driver.runtime.status is Serving.GIVING)
+    await driver.until(lambda: driver.runtime.role is Role.GIVING)
     kept = driver.send(command)
     await asyncio.sleep(0.05)
     assert not kept.done()
@@ -60,7 +61,7 @@ async def test_whoever_asked_is_sent_away_and_finds_an_owner(memory_log: MemoryL
         begin = driver.begin(session)
         assert isinstance(await cut_short(driver, begin), NotCoordinatorError)
         await driver.serving()
-        assert isinstance(await driver.ask(begin), c.Began)
+        assert isinstance(await driver.ask(begin), commands.Began)
 
 
 @on_loop
@@ -76,7 +77,7 @@ async def test_what_was_in_flight_is_read_again(memory_log: MemoryLog) -> None:
         assert isinstance(await in_flight, LogtxError)
         memory_log.release_appends(JOURNAL_TOPIC, 0)
         await driver.serving()
-        assert isinstance(await driver.ask(begin), c.Began)
+        assert isinstance(await driver.ask(begin), commands.Began)
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def test_who_leaves_in_the_middle_of_a_move_lets_it_end(
     moving: list[int] = []
 
     def one_moves() -> bool:
-        moving[:] = [r.partition for r in runtimes if r.status is Serving.GIVING]
+        moving[:] = [r.partition for r in runtimes if r.role is Role.GIVING]
         return bool(moving)
 
     until(one_moves)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from logtx.coordinator.own_topics import JOURNAL_SETTINGS, check_topic, prepare_topics
+from logtx.coordinator.runtime.internal_topics import JOURNAL_SETTINGS, check_topic, prepare_topics
 from logtx.journal.errors import JournalTopicError
-from logtx.journal.log import TopicInfo
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.interface import TopicInfo
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC
 
 RIGHT = {**JOURNAL_SETTINGS, "max.message.bytes": "1048588", "min.insync.replicas": "2"}

@@ -1,4 +1,4 @@
-"""Coordinators whose broker loses the end of the journal, as an unclean election does: TRAPS 10."""
+"""Coordinators whose broker loses the end of the journal, as an unclean election does: trap 10."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from contextlib import closing
 
 import pytest
 
-from logtx.coordinator import appender, ownership
-from logtx.coordinator.client import Action, Began, CoordinatorClient, Outcome
-from logtx.coordinator.lost_tail import LOST_MAX, MARGIN, VOID, fill_lost_tail
-from logtx.coordinator.runtime import Serving
+from logtx.coordinator import ownership
+from logtx.coordinator.client.session import CoordinatorClient, SessionOptions
+from logtx.coordinator.protocol.commands import Action, Began, Outcome
+from logtx.coordinator.runtime import appender
+from logtx.coordinator.runtime.lost_tail import LOST_MAX, MARGIN, VOID, fill_lost_tail
+from logtx.coordinator.runtime.partition import Role
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import ConfigError, JournalTruncatedError
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC, find_fates, journal_partition_of
-from logtx.journal.record_codec import decode_entry
+from logtx.journal.records.codec import decode_entry
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
-from .clusters import PARTITIONS, TIMEOUT_S, Cluster, ask, cluster_of, until
-from .harness import dump, load
-from .runtimes import prepare, running
+from ..clusters import PARTITIONS, TIMEOUT_S, Cluster, ask, cluster_of, until
+from ..core.test_replica import journal
+from ..harness import dump, load
+from ..runtimes import prepare, running
 from .test_passing_faults import on_loop
-from .test_replica import journal
 
 DATA = "data"
 HOME = journal_partition_of("default", PARTITIONS)
@@ -40,7 +42,9 @@ def cluster(memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 def commit_and_read(cluster: Cluster) -> TxId:
     """Commit one transaction, which every living coordinator has read then."""
-    with closing(CoordinatorClient(cluster.log, producer_id="p", timeout_s=TIMEOUT_S)) as client:
+    with closing(
+        CoordinatorClient(cluster.log, SessionOptions(producer_id="p", timeout_s=TIMEOUT_S))
+    ) as client:
         client.connect()
         began = ask(client.begin, timeout_ms=60_000)
         assert isinstance(began, Began), began
@@ -61,8 +65,7 @@ def failed(cluster: Cluster) -> bool:
     """Whether no coordinator serves the partition, and each says why."""
     runtimes = [n.runtimes[HOME] for n in cluster.nodes if n.alive]
     return all(
-        r.status is Serving.FAILED and isinstance(r.failure, JournalTruncatedError)
-        for r in runtimes
+        r.role is Role.FAILED and isinstance(r.failure, JournalTruncatedError) for r in runtimes
     )
 
 
@@ -117,7 +120,7 @@ async def test_trap_10_nobody_takes_over_on_request_what_lost_its_tail(
             memory_log.truncate(JOURNAL_TOPIC, 0, 1)
             reason = await runtime.take_over(owner.runtime.epoch, owner.runtime.shard.next_offset)
             assert reason
-            await standby.until(lambda: runtime.status is Serving.FAILED)
+            await standby.until(lambda: runtime.role is Role.FAILED)
             assert isinstance(runtime.failure, JournalTruncatedError)
 
 

@@ -9,13 +9,13 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import KafkaError
 
-from logtx.coordinator.decision import TopicFacts
-from logtx.coordinator.markers import MarkerWriter
-from logtx.coordinator.metadata import Transaction
+from logtx.coordinator.core.decision import TopicFacts
+from logtx.coordinator.core.transactions import TransactionMetadata
+from logtx.coordinator.runtime.markers import MarkerWriter
 from logtx.journal.control import TXID_HEADER, TopicPartition
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import read_records
-from logtx.journal.records import DataPartition
+from logtx.journal.records.types import DataPartition
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
@@ -23,9 +23,9 @@ HELD, FREE = ("d", 0), ("d", 1)
 Gone = tuple[TopicPartition, ...]
 
 
-def decided(begin: int, *partitions: TopicPartition, topic_id: str = "") -> Transaction:
+def decided(begin: int, *partitions: TopicPartition, topic_id: str = "") -> TransactionMetadata:
     """A committing transaction; its commit sequence is 100 above its BEGIN."""
-    return Transaction(
+    return TransactionMetadata(
         txid=TxId(0, 1, begin),
         producer_id="p",
         generation=0,
@@ -54,7 +54,7 @@ class Stage:
         self.writer = MarkerWriter(log, topics or {})
         self.finished: dict[int, Gone] = {}
 
-    def write(self, transaction: Transaction) -> None:
+    def write(self, transaction: TransactionMetadata) -> None:
         """Write a transaction's markers."""
         self.writer.write(transaction, 0, lambda: 0, self._done)
 

@@ -1,4 +1,4 @@
-"""Marker order on a real broker that refuses markers for a while (see coordinator/markers.py)."""
+"""Marker order on a real broker that refuses markers for a while: see `runtime/markers.py`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from logtx.coordinator.client import Action, CoordinatorClient, Outcome
+from logtx.coordinator.client.session import CoordinatorClient, SessionOptions
 from logtx.coordinator.embedded import EmbeddedCoordinator
+from logtx.coordinator.protocol.commands import Action, Outcome
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.journal.control import TXCTL_HEADER, BranchRange, Marker, decode_control
-from logtx.journal.kafka_log import KafkaLog
+from logtx.journal.logs.kafka import KafkaLog
 from logtx.journal.reader import read_records
 
 TRANSACTIONS = 3_000
@@ -49,7 +50,9 @@ def test_first_markers_keep_their_order_while_the_broker_refuses_some(
         bootstrap_servers=servers, listen="127.0.0.1:0", journal_partitions=4
     )
     with EmbeddedCoordinator(config):
-        client = CoordinatorClient(log, producer_id=unique("producer"), timeout_s=TIMEOUT_S)
+        client = CoordinatorClient(
+            log, SessionOptions(producer_id=unique("producer"), timeout_s=TIMEOUT_S)
+        )
         client.connect()
         outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
         writes = {(topic, p): (BranchRange(0, 0, 0, 1),) for p in (0, 1)}

@@ -13,10 +13,10 @@ from confluent_kafka import KafkaError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logtx.coordinator import offsets_log
-from logtx.coordinator.commands import GroupOffsets
-from logtx.coordinator.offsets import IOV_MAX_BYTES, CommittedOffsets
-from logtx.coordinator.offsets_log import (
+from logtx.coordinator.core.committed_offsets import IOV_MAX_BYTES, CommittedOffsets
+from logtx.coordinator.protocol.commands import GroupOffsets
+from logtx.coordinator.runtime import offsets_topic as offsets_log
+from logtx.coordinator.runtime.offsets_topic import (
     OffsetsKey,
     OffsetsWriter,
     decode_key,
@@ -25,7 +25,7 @@ from logtx.coordinator.offsets_log import (
     encode_value,
 )
 from logtx.journal.errors import CorruptRecordError
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Position
 from logtx.journal.reader import OFFSETS_TOPIC, journal_partition_of
 from logtx.journal.txid import TxId
@@ -52,7 +52,7 @@ OFFSETS: Final = st.builds(
     LONG,
 )
 
-# ---- codecs ------------------------------------------------------------------------------------
+# ---- codecs -------------------------------------------------------------------------------------
 
 
 @settings(deadline=None)
@@ -100,7 +100,7 @@ def test_sequences_met_are_left_out_of_a_value_that_would_be_too_large() -> None
 
 
 def test_one_group_has_one_key_for_each_owner() -> None:
-    # Compaction must not let a late write of an old owner take its successor's place (TRAPS 27).
+    # Compaction must not let a late write of an old owner take its successor's place (trap 27).
     keys = [OffsetsKey("g", 0, 7, epoch) for epoch in (3, 4)]
     assert len({encode_key(key) for key in (*keys, OffsetsKey("g", 0, 8, 3))}) == 3
 
@@ -141,7 +141,7 @@ def test_a_value_with_a_broken_txid_is_corrupt() -> None:
         decode_value(good.replace(b"3-", b"3+"))
 
 
-# ---- the writer --------------------------------------------------------------------------------
+# ---- the writer ---------------------------------------------------------------------------------
 
 
 class FakeAppender:

@@ -1,4 +1,4 @@
-"""The runtime against a log that loses, delays and reorders: TRAPS.md 1 to 6 and 13."""
+"""The runtime against a log that loses, delays and reorders: traps 1 to 6 and 13."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from logtx.coordinator import commands as c
-from logtx.coordinator.appender import WARM_S
-from logtx.coordinator.decision import ShardConfig
-from logtx.coordinator.runtime import STILL_S, Serving
-from logtx.coordinator.tail import Batch, Tail
-from logtx.coordinator.tenure import RECORD_MAX_BYTES
+from logtx.coordinator.core.decision import ShardConfig, TopicFacts
+from logtx.coordinator.core.tenure import RECORD_MAX_BYTES
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.runtime.appender import WARM_S
+from logtx.coordinator.runtime.partition import Role
+from logtx.coordinator.runtime.serving import STILL_S
+from logtx.coordinator.runtime.tail import Batch, Tail
 from logtx.journal.control import TXCTL_HEADER, BranchRange, Marker, decode_control
 from logtx.journal.errors import (
     CoordinatorLoadingError,
@@ -28,8 +29,7 @@ from logtx.journal.errors import (
     TransactionAbortedError,
     UnknownTransactionError,
 )
-from logtx.journal.fate import NO_EPOCH
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Place, Position
 from logtx.journal.reader import (
     JOURNAL_TOPIC,
@@ -38,8 +38,9 @@ from logtx.journal.reader import (
     read_entries,
     read_records,
 )
-from logtx.journal.record_codec import encode_entry
-from logtx.journal.records import (
+from logtx.journal.records.codec import encode_entry
+from logtx.journal.records.fate import NO_EPOCH
+from logtx.journal.records.types import (
     AbortReason,
     Committed,
     Entry,
@@ -50,7 +51,7 @@ from logtx.journal.records import (
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
-from .runtimes import DATA, TIMEOUT_S, Driver, abort, commit, prepare, running
+from ..runtimes import DATA, TIMEOUT_S, Driver, abort, commit, prepare, running
 
 P0, P1 = (DATA, 0), (DATA, 1)
 
@@ -97,8 +98,8 @@ def markers(log: MemoryLog, partition: int = 0) -> list[Marker]:
 
 async def outcome(driver: Driver, txid: TxId) -> State:
     """A transaction's state as a client is told."""
-    reply = await driver.ask(c.GetOutcome(txid=txid))
-    assert isinstance(reply, c.Outcome), reply
+    reply = await driver.ask(commands.GetOutcome(txid=txid))
+    assert isinstance(reply, commands.Outcome), reply
     return reply.state
 
 
@@ -108,7 +109,7 @@ async def test_straight_path_writes_markers_then_finishes(log: MemoryLog) -> Non
         session = await driver.connect()
         txid = await driver.begun(session)
         reply = await driver.ask(commit(session, txid, P0, P1))
-        assert isinstance(reply, c.Outcome)
+        assert isinstance(reply, commands.Outcome)
         assert reply.state is State.COMMITTING
         await driver.until(lambda: kinds(log)[-1] == "Committed")
         assert kinds(log) == ["Owner", "ProducerRecord", "Begin", "PrepareCommit", "Committed"]
@@ -134,7 +135,7 @@ async def test_trap_1_a_retried_commit_waits_for_the_decision_in_flight(log: Mem
         assert not again.done(), "told committed before the decision was durable"
         log.release_appends(JOURNAL_TOPIC, 0)
         for reply in await asyncio.wait_for(asyncio.gather(first, again), TIMEOUT_S):
-            assert isinstance(reply, c.Outcome)
+            assert isinstance(reply, commands.Outcome)
 
 
 @on_loop
@@ -151,7 +152,7 @@ async def test_trap_1_a_lost_decision_is_told_to_nobody(log: MemoryLog) -> None:
         assert await outcome(driver, txid) is State.OPEN
         assert markers(log) == []
         reply = await driver.ask(commit(session, txid, P0))
-        assert isinstance(reply, c.Outcome)
+        assert isinstance(reply, commands.Outcome)
 
 
 @on_loop
@@ -186,11 +187,11 @@ async def test_a_replaced_owner_stands_by_until_its_successor_is_presumed_dead(
         entry = Entry(shard.epoch, shard.incarnation, owner)
         log.append_directly(JOURNAL_TOPIC, 0, encode_entry(entry))
         # Idle, it can't know; but an answer that could be stale asks for the journal's end.
-        reply = await driver.ask(c.GetOutcome(txid=txid))
+        reply = await driver.ask(commands.GetOutcome(txid=txid))
         assert isinstance(reply, CoordinatorLoadingError)
-        await driver.until(lambda: driver.runtime.status is Serving.STANDBY)
+        await driver.until(lambda: driver.runtime.role is Role.STANDBY)
         await asyncio.sleep(0.3)
-        reply = await driver.ask(c.GetOutcome(txid=txid))
+        reply = await driver.ask(commands.GetOutcome(txid=txid))
         assert isinstance(reply, NotCoordinatorError)
         assert reply.hint == "127.0.0.1:2"
         driver.services.members.missed("127.0.0.1:2")
@@ -228,7 +229,7 @@ async def test_a_stranger_right_behind_owner_spoils_the_epoch_before_it_is_serve
         assert driver.runtime.epoch == 2, "served under a spoilt epoch"
         session = await driver.connect()
         txid = await driver.begun(session)
-        assert isinstance(await driver.ask(commit(session, txid, P0)), c.Outcome)
+        assert isinstance(await driver.ask(commit(session, txid, P0)), commands.Outcome)
         assert find_fates(log, [txid], timeout_s=5)[txid].state.commits
 
 
@@ -247,7 +248,7 @@ async def test_who_stood_still_appends_nothing_before_it_knows_that_it_is_the_ow
         replies = [driver.send(driver.begin(session)), driver.send(commit(session, txid, P0))]
         for reply in await asyncio.wait_for(asyncio.gather(*replies), TIMEOUT_S):
             assert isinstance(reply, CoordinatorLoadingError)
-        await driver.until(lambda: driver.runtime.status is Serving.STANDBY)
+        await driver.until(lambda: driver.runtime.role is Role.STANDBY)
         assert kinds(log) == ["Owner", "ProducerRecord", "Begin", "Owner"]
 
 
@@ -262,7 +263,7 @@ async def test_who_stood_still_and_still_is_the_owner_goes_on(log: MemoryLog) ->
         time.sleep(2 * STILL_S)  # noqa: ASYNC251 - the whole process stands still
         begun = driver.send(driver.begin(session))
         log.release_appends(DATA, 0)
-        assert isinstance(await asyncio.wait_for(begun, TIMEOUT_S), c.Began)
+        assert isinstance(await asyncio.wait_for(begun, TIMEOUT_S), commands.Began)
         await driver.until(lambda: "Committed" in kinds(log))
         assert driver.runtime.epoch == epoch
 
@@ -287,7 +288,7 @@ async def test_a_standby_takes_nothing_before_it_reads_the_journal_closely(
 
     monkeypatch.setattr(Tail, "_hand_over", late)
     async with running(log, serve=False) as driver:
-        await driver.until(lambda: driver.runtime.status is Serving.STANDBY)
+        await driver.until(lambda: driver.runtime.role is Role.STANDBY)
         await asyncio.sleep(WARM_S)
         assert not driver.runtime.is_ready
         read_on.set()
@@ -307,11 +308,11 @@ async def test_trap_3_a_delayed_abort_of_a_dead_epoch_harms_nobody(log: MemoryLo
         txid = await driver.begun(session)
         late = PrepareAbort(begin=txid.offset, reason=AbortReason.REQUESTED, decided_ms=0)
         log.append_directly(JOURNAL_TOPIC, 0, encode_entry(Entry(old_epoch, incarnation, late)))
-        reply = await driver.ask(c.GetOutcome(txid=txid))
+        reply = await driver.ask(commands.GetOutcome(txid=txid))
         assert isinstance(reply, CoordinatorLoadingError), "a foreign record is a surprise"
         await driver.serving()
         reply = await driver.ask(commit(session, txid, P0))
-        assert isinstance(reply, c.Outcome)
+        assert isinstance(reply, commands.Outcome)
         assert find_fates(log, [txid], timeout_s=5)[txid].state.commits
 
 
@@ -328,7 +329,7 @@ async def test_trap_4_hw_counts_acknowledged_records_only(log: MemoryLog) -> Non
         assert driver.runtime.shard.hw <= next_begin
         log.release_appends(JOURNAL_TOPIC, 0)
         reply = await begun
-        assert isinstance(reply, c.Began)
+        assert isinstance(reply, commands.Began)
         assert driver.runtime.shard.hw <= reply.txid.offset
 
 
@@ -345,8 +346,8 @@ async def test_trap_5_an_append_at_another_offset_is_a_surprise(log: MemoryLog) 
 async def test_an_undecodable_record_stops_the_partition_and_says_where(log: MemoryLog) -> None:
     log.append_directly(JOURNAL_TOPIC, 0, b"\x01\x03nonsense")
     async with running(log, serve=False) as driver:
-        await driver.until(lambda: driver.runtime.status is Serving.FAILED)
-        reply = await driver.ask(c.ListTransactions())
+        await driver.until(lambda: driver.runtime.role is Role.FAILED)
+        reply = await driver.ask(commands.ListTransactions())
         assert "at offset 0" in str(reply)
 
 
@@ -356,15 +357,17 @@ async def test_trap_6_a_command_too_large_fails_its_client_alone(log: MemoryLog)
         session = await driver.connect()
         txid, other = await driver.begun(session), await driver.begun(session)
         ranges = tuple(BranchRange(n, 0, 0, 1) for n in range(RECORD_MAX_BYTES // 4))
-        driver.runtime.shard.topics[DATA] = driver.runtime.shard.topics[DATA].__class__(
+        driver.services.topics[DATA] = TopicFacts(
             topic_id="", partition_count=2, record_max_bytes=2**31
         )
-        huge = c.End(session=session, txid=txid, action=c.Action.COMMIT, writes={P0: ranges})
+        huge = commands.End(
+            session=session, txid=txid, action=commands.Action.COMMIT, writes={P0: ranges}
+        )
         for _ in range(2):
             assert isinstance(await driver.ask(huge), RequestTooLargeError)
-        assert driver.runtime.status is Serving.SERVING
-        assert isinstance(await driver.ask(commit(session, other, P0)), c.Outcome)
-        assert isinstance(await driver.ask(abort(session, txid)), c.Outcome)
+        assert driver.runtime.role is Role.SERVING
+        assert isinstance(await driver.ask(commit(session, other, P0)), commands.Outcome)
+        assert isinstance(await driver.ask(abort(session, txid)), commands.Outcome)
 
 
 @on_loop
@@ -375,8 +378,8 @@ async def test_trap_10_a_journal_that_lost_its_tail_is_refused(log: MemoryLog) -
         log.truncate(JOURNAL_TOPIC, 0, txid.offset)
         reply = await driver.ask(driver.begin(session))
         assert isinstance(reply, CoordinatorLoadingError)
-        await driver.until(lambda: driver.runtime.status is Serving.FAILED)
-        reply = await driver.ask(c.ListTransactions())
+        await driver.until(lambda: driver.runtime.role is Role.FAILED)
+        reply = await driver.ask(commands.ListTransactions())
         assert isinstance(reply, JournalTruncatedError)
 
 
@@ -396,7 +399,7 @@ async def test_trap_13_a_newer_generation_fences_and_aborts(log: MemoryLog) -> N
     async with running(log) as driver:
         old = await driver.connect(nonce=1)
         txid = await driver.begun(old)
-        await driver.ask(c.AddPartitions(txid=txid, partitions=(P0,), session=old))
+        await driver.ask(commands.AddPartitions(txid=txid, partitions=(P0,), session=old))
         new = await driver.connect(nonce=2)
         assert new.generation == old.generation + 1
         assert driver.closed[0][0] == "p"
@@ -432,9 +435,9 @@ async def test_trap_12_a_deleted_topic_finishes_and_the_journal_says_so(log: Mem
     async with running(log) as driver:
         session = await driver.connect()
         txid = await driver.begun(session)
-        await driver.ask(c.AddPartitions(txid=txid, partitions=(P0,), session=session))
+        await driver.ask(commands.AddPartitions(txid=txid, partitions=(P0,), session=session))
         log.delete_topic(DATA)
-        assert isinstance(await driver.ask(abort(session, txid)), c.Outcome)
+        assert isinstance(await driver.ask(abort(session, txid)), commands.Outcome)
         await driver.until(lambda: kinds(log)[-1] == "Aborted")
         assert journal(log)[-1][1].record.gone == (P0,)
 
@@ -452,7 +455,7 @@ async def test_restart_redoes_markers_and_keeps_what_is_open(log: MemoryLog) -> 
         again = await driver.connect(nonce=1)
         assert again.generation == session.generation, "an honest re-attach"
         reply = await driver.ask(commit(again, still_open, P0))
-        assert isinstance(reply, c.Outcome)
+        assert isinstance(reply, commands.Outcome)
         assert await outcome(driver, decided) is State.COMMITTED
 
 
@@ -480,16 +483,16 @@ async def test_trap_26_a_pipelined_commit_behind_an_aborted_one_conflicts(log: M
         session = await driver.connect()
         t0, t1 = await driver.begun(session), await driver.begun(session)
         for txid, moved in ((t0, step(None, 1)), (t1, step(1, 2))):
-            add = c.AddOffsets(session=session, txid=txid, group="g", steps=(moved,))
-            assert await driver.ask(add) == c.Done()
+            add = commands.AddOffsets(session=session, txid=txid, group="g", steps=(moved,))
+            assert await driver.ask(add) == commands.Done()
         waiting = driver.send(commit(session, t1, P0))
         await asyncio.sleep(0.05)
         assert not waiting.done(), "decided before the offsets it continues were"
-        assert isinstance(await driver.ask(c.FetchOffsets(group="g")), OffsetsPendingError)
+        assert isinstance(await driver.ask(commands.FetchOffsets(group="g")), OffsetsPendingError)
         await driver.ask(abort(session, t0))
         assert "continue" in str(await asyncio.wait_for(waiting, TIMEOUT_S))
         await driver.ask(abort(session, t1))
-        assert await driver.ask(c.FetchOffsets(group="g")) == c.GroupOffsets({})
+        assert await driver.ask(commands.FetchOffsets(group="g")) == commands.GroupOffsets({})
 
 
 @on_loop
@@ -499,13 +502,15 @@ async def test_one_decision_releases_every_commit_that_waited(log: MemoryLog) ->
         txids = [await driver.begun(session) for _ in range(4)]
         for n, txid in enumerate(txids):
             moved = step(n or None, n + 1)
-            await driver.ask(c.AddOffsets(session=session, txid=txid, group="g", steps=(moved,)))
+            await driver.ask(
+                commands.AddOffsets(session=session, txid=txid, group="g", steps=(moved,))
+            )
         later = [driver.send(commit(session, txid, P0)) for txid in txids[:0:-1]]
         await driver.ask(commit(session, txids[0], P0))
         replies = await asyncio.wait_for(asyncio.gather(*later), TIMEOUT_S)
-        assert all(isinstance(reply, c.Outcome) for reply in replies), replies
-        reply = await driver.ask(c.FetchOffsets(group="g"))
-        assert isinstance(reply, c.GroupOffsets)
+        assert all(isinstance(reply, commands.Outcome) for reply in replies), replies
+        reply = await driver.ask(commands.FetchOffsets(group="g"))
+        assert isinstance(reply, commands.GroupOffsets)
         assert reply.offsets == {("in", 0): Position.at(4)}
         assert reply.last_commit == txids[-1]
         await driver.until(lambda: log.end_offset(OFFSETS_TOPIC, 0) > 0)
@@ -515,7 +520,7 @@ async def test_one_decision_releases_every_commit_that_waited(log: MemoryLog) ->
 async def test_old_outcomes_are_found_in_the_journal(
     log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("logtx.coordinator.metadata.OUTCOMES_MAX", 1)
+    monkeypatch.setattr("logtx.coordinator.core.transactions.OUTCOMES_MAX", 1)
     async with running(log) as driver:
         session = await driver.connect()
         txids = [await driver.begun(session) for _ in range(3)]
@@ -525,7 +530,7 @@ async def test_old_outcomes_are_found_in_the_journal(
         await driver.until(lambda: kinds(log).count("Committed") == 2)
         assert await outcome(driver, txids[0]) is State.ABORTED
         assert await outcome(driver, txids[1]) is State.COMMITTED
-        assert isinstance(await driver.ask(commit(session, txids[1], P0)), c.Outcome)
+        assert isinstance(await driver.ask(commit(session, txids[1], P0)), commands.Outcome)
         assert isinstance(await driver.ask(commit(session, txids[0])), TransactionAbortedError)
         never = TxId(0, txids[0].incarnation, txids[0].offset - 1)
         assert await outcome(driver, never) is State.UNKNOWN

@@ -11,21 +11,21 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from logtx.coordinator import commands as c
-from logtx.coordinator import shell
-from logtx.coordinator.appender import Appender
-from logtx.coordinator.questions import Questions
-from logtx.coordinator.runtime import Serving
-from logtx.coordinator.tail import Batch, Tail
-from logtx.coordinator.vital import Failures
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.runtime import serving as shell
+from logtx.coordinator.runtime.appender import Appender
+from logtx.coordinator.runtime.partition import Role
+from logtx.coordinator.runtime.questions import Questions
+from logtx.coordinator.runtime.tail import Batch, Tail
+from logtx.coordinator.tasks import Failures
 from logtx.journal.errors import CoordinatorLoadingError, UnknownTopicError
-from logtx.journal.fate import Fate
-from logtx.journal.log import Log
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.interface import Log
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC
+from logtx.journal.records.fate import Fate
 from logtx.journal.txid import TxId
 
-from .runtimes import DATA, TIMEOUT_S, abort, prepare, running
+from ..runtimes import DATA, TIMEOUT_S, abort, prepare, running
 
 
 class BugError(Exception):
@@ -109,17 +109,17 @@ async def test_a_question_for_the_end_that_fails_is_told_and_the_next_is_asked(
         session = await driver.connect()
         txid = await driver.begun(session)
         left = fails(log, "end_offset", error)
-        reply = await driver.ask(c.GetOutcome(txid=txid))
+        reply = await driver.ask(commands.GetOutcome(txid=txid))
         assert not left
         assert isinstance(reply, CoordinatorLoadingError)
-        assert isinstance(await driver.ask(c.GetOutcome(txid=txid)), c.Outcome)
+        assert isinstance(await driver.ask(commands.GetOutcome(txid=txid)), commands.Outcome)
 
 
 @on_loop
 async def test_a_leader_that_slept_and_tells_its_old_end_is_asked_again(
     log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("logtx.coordinator.loading.CONFIRM_S", TIMEOUT_S)
+    monkeypatch.setattr("logtx.coordinator.runtime.loading.CONFIRM_S", TIMEOUT_S)
     async with running(log) as driver:
         session = await driver.connect()
         txid = await driver.begun(session)
@@ -131,9 +131,9 @@ async def test_a_leader_that_slept_and_tells_its_old_end_is_asked_again(
             return end_offset(topic, partition, timeout_s=timeout_s)
 
         monkeypatch.setattr(log, "end_offset", told)
-        assert isinstance(await driver.ask(c.GetOutcome(txid=txid)), c.Outcome)
+        assert isinstance(await driver.ask(commands.GetOutcome(txid=txid)), commands.Outcome)
         assert not old
-        assert driver.runtime.status is Serving.SERVING
+        assert driver.runtime.role is Role.SERVING
         assert driver.runtime.failure is None
 
 
@@ -144,17 +144,17 @@ async def test_a_leader_that_slept_and_tells_its_old_end_is_asked_again(
 async def test_a_look_up_that_fails_is_answered(
     log: MemoryLog, monkeypatch: pytest.MonkeyPatch, method: str, error: Exception
 ) -> None:
-    monkeypatch.setattr("logtx.coordinator.metadata.OUTCOMES_MAX", 1)
+    monkeypatch.setattr("logtx.coordinator.core.transactions.OUTCOMES_MAX", 1)
     async with running(log) as driver:
         session = await driver.connect()
         txids = [await driver.begun(session) for _ in range(3)]
         for txid in txids:
             await driver.ask(abort(session, txid))
         left = fails(log, method, error)
-        reply = await driver.ask(c.GetOutcome(txid=txids[0]))
+        reply = await driver.ask(commands.GetOutcome(txid=txids[0]))
         assert not left
         assert isinstance(reply, CoordinatorLoadingError)
-        assert isinstance(await driver.ask(c.GetOutcome(txid=txids[0])), c.Outcome)
+        assert isinstance(await driver.ask(commands.GetOutcome(txid=txids[0])), commands.Outcome)
 
 
 @passing
@@ -166,7 +166,7 @@ async def test_a_publication_that_fails_is_made_again(log: MemoryLog, error: Exc
         assert serving is not None
         await asyncio.wait_for(serving.housekeeping.published.wait(), TIMEOUT_S)
         assert not left
-        assert driver.runtime.status is Serving.SERVING
+        assert driver.runtime.role is Role.SERVING
 
 
 @on_loop
@@ -176,7 +176,7 @@ async def test_a_question_that_nobody_expects_to_fail_ends_the_process(log: Memo
         session = await driver.connect()
         txid = await driver.begun(session)
         fails(log, "end_offset", BugError())
-        driver.send(c.GetOutcome(txid=txid))
+        driver.send(commands.GetOutcome(txid=txid))
         with pytest.raises(BugError):
             await asyncio.wait_for(failures.first, TIMEOUT_S)
 
@@ -185,7 +185,7 @@ async def test_a_question_that_nobody_expects_to_fail_ends_the_process(log: Memo
 async def test_look_ups_do_not_hold_up_the_loading(
     log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("logtx.coordinator.metadata.OUTCOMES_MAX", 1)
+    monkeypatch.setattr("logtx.coordinator.core.transactions.OUTCOMES_MAX", 1)
     find, go_on = shell.find_fates, threading.Event()
     scans: list[int] = []
 
@@ -200,12 +200,14 @@ async def test_look_ups_do_not_hold_up_the_loading(
         txids = [await driver.begun(session) for _ in range(4)]
         for txid in txids:
             await driver.ask(abort(session, txid))
-        looking_up = [driver.send(c.GetOutcome(txid=txids[0]))]
+        looking_up = [driver.send(commands.GetOutcome(txid=txids[0]))]
         await driver.until(lambda: scans == [1])
-        looking_up += [driver.send(c.GetOutcome(txid=txid)) for txid in (*txids[:3], txids[0])]
+        looking_up += [
+            driver.send(commands.GetOutcome(txid=txid)) for txid in (*txids[:3], txids[0])
+        ]
         serving = driver.runtime._serving
         assert serving is not None
-        await driver.until(lambda: len(serving.shell._wanted) == len(looking_up) - 1)
+        await driver.until(lambda: len(serving._wanted) == len(looking_up) - 1)
         try:
             log.fail_appends(JOURNAL_TOPIC, 0, KafkaError.NOT_LEADER_FOR_PARTITION)
             assert isinstance(await driver.ask(driver.begin(session)), CoordinatorLoadingError)
@@ -214,7 +216,7 @@ async def test_look_ups_do_not_hold_up_the_loading(
         finally:
             go_on.set()
         for reply in looking_up:
-            assert isinstance(await asyncio.wait_for(reply, TIMEOUT_S), c.Outcome)
+            assert isinstance(await asyncio.wait_for(reply, TIMEOUT_S), commands.Outcome)
     assert scans == [1, 3], "one scan for all that came during the first"
 
 
@@ -244,27 +246,26 @@ async def test_who_waits_for_threads_of_everybody_holds_up_no_answer(log: Memory
         txid = await driver.begun(session)
         others = [asyncio.ensure_future(asyncio.to_thread(go_on.wait, 30)) for _ in range(64)]
         try:
-            assert isinstance(await driver.ask(c.GetOutcome(txid=txid)), c.Outcome)
+            assert isinstance(await driver.ask(commands.GetOutcome(txid=txid)), commands.Outcome)
         finally:
             go_on.set()
             await asyncio.gather(*others)
 
 
-# ---- threads -------------------------------------------------------------------------------
+# ---- threads ------------------------------------------------------------------------------------
 
 
 @on_loop
 async def test_a_tail_makes_its_consumer_again(log: MemoryLog) -> None:
     left = fails(log, "consumer", KAFKA)
-    at_end = asyncio.Event()
+    delivered = asyncio.Event()
 
-    def take(batch: Batch) -> None:
-        if batch.at_end:
-            at_end.set()
+    def take(_batch: Batch) -> None:
+        delivered.set()
 
     tail = Tail(log, take)
     tail.follow(0, 0)
-    await asyncio.wait_for(at_end.wait(), TIMEOUT_S)
+    await asyncio.wait_for(delivered.wait(), TIMEOUT_S)
     assert not left
     await tail.close()
 

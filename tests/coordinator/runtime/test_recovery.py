@@ -11,29 +11,29 @@ from typing import Any, Final
 
 import pytest
 
-from logtx.coordinator import commands as c
-from logtx.coordinator.checkpoint import Checkpoint
-from logtx.coordinator.decision import Decision, Instant, ShardConfig, WriteMarkers
-from logtx.coordinator.housekeeping import HousekeepingConfig
-from logtx.coordinator.loading import load
-from logtx.coordinator.replica import Replica
-from logtx.coordinator.runtime import Serving
-from logtx.coordinator.snapshot import SnapshotTaker
+from logtx.coordinator.core.decision import Decision, Instant, ShardConfig, WriteMarkers
+from logtx.coordinator.core.replica import Replica
+from logtx.coordinator.core.snapshot import SnapshotTaker
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.protocol.checkpoint import Checkpoint
+from logtx.coordinator.runtime.housekeeping import HousekeepingConfig
+from logtx.coordinator.runtime.loading import load
+from logtx.coordinator.runtime.partition import Role
 from logtx.journal.errors import (
     JournalTruncatedError,
     ProducerFencedError,
     UnknownTransactionError,
 )
-from logtx.journal.log import GroupOffset
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.interface import GroupOffset
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, read_entries
-from logtx.journal.record_codec import encode_entry
-from logtx.journal.records import Owner, Snapshot
+from logtx.journal.records.codec import encode_entry
+from logtx.journal.records.types import Owner, Snapshot
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
-from .harness import PARTITION, WALL_MS, Coordinator, Journal
-from .runtimes import DATA, Driver, commit, prepare, running
+from ..harness import PARTITION, WALL_MS, Coordinator, Journal
+from ..runtimes import DATA, Driver, commit, prepare, running
 
 P0, P1 = (DATA, 0), (DATA, 1)
 DAY_MS: Final = 24 * 3_600_000
@@ -75,12 +75,12 @@ def start(log: MemoryLog) -> int:
     return log.start_offset(JOURNAL_TOPIC, 0)
 
 
-async def fill(driver: Driver, session: c.Session, transactions: int = 12) -> list[TxId]:
+async def fill(driver: Driver, session: commands.SessionId, transactions: int = 12) -> list[TxId]:
     """Committed transactions, so that a snapshot gets due."""
     txids = []
     for _ in range(transactions):
         txids.append(await driver.begun(session))
-        assert isinstance(await driver.ask(commit(session, txids[-1], P0)), c.Outcome)
+        assert isinstance(await driver.ask(commit(session, txids[-1], P0)), commands.Outcome)
     return txids
 
 
@@ -91,7 +91,7 @@ async def snapshotted(driver: Driver, beyond: int = 0) -> int:
 
 
 @asynccontextmanager
-async def with_snapshot(log: MemoryLog) -> AsyncIterator[tuple[Driver, c.Session]]:
+async def with_snapshot(log: MemoryLog) -> AsyncIterator[tuple[Driver, commands.SessionId]]:
     """A coordinator with a checkpointed snapshot, behind which the journal is trimmed."""
     async with eager(log) as driver:
         session = await driver.connect()
@@ -147,8 +147,8 @@ async def test_an_outcome_past_its_retention_is_unknown_and_never_aborted(log: M
         await driver.until(lambda: start(log) > old.offset)
     async with eager(log) as driver:
         session = await driver.connect(nonce=2)
-        outcome = await driver.ask(c.GetOutcome(txid=old))
-        assert outcome == c.Outcome(old, State.UNKNOWN)
+        outcome = await driver.ask(commands.GetOutcome(txid=old))
+        assert outcome == commands.Outcome(old, State.UNKNOWN)
         assert isinstance(await driver.ask(commit(session, old, P0)), UnknownTransactionError)
 
 
@@ -158,13 +158,13 @@ async def test_a_retried_begin_gets_the_same_txid_behind_a_snapshot(log: MemoryL
         session = await driver.connect()
         begin = driver.begin(session)
         told = await driver.ask(begin)
-        assert isinstance(told, c.Began)
+        assert isinstance(told, commands.Began)
         await fill(driver, session)
         await snapshotted(driver, told.txid.offset)
     async with eager(log) as driver:
-        await driver.ask(c.Connect(producer_id="p", nonce=1, generation=session.generation))
+        await driver.ask(commands.Connect(producer_id="p", nonce=1, generation=session.generation))
         assert await driver.ask(begin) == told
-        assert isinstance(await driver.ask(commit(session, told.txid, P1)), c.Outcome)
+        assert isinstance(await driver.ask(commit(session, told.txid, P1)), commands.Outcome)
 
 
 @on_loop
@@ -172,15 +172,15 @@ async def test_trap_8_what_lies_below_the_snapshot_is_not_forgotten(log: MemoryL
     async with eager(log) as driver:
         zombie = await driver.connect(nonce=1)
         session = await driver.connect(nonce=2)
-        assert await driver.ask(c.BindGroup(group="g", transaction_group="mine"))
+        assert await driver.ask(commands.BindGroup(group="g", transaction_group="mine"))
         await fill(driver, session)
         await driver.until(lambda: start(log) > 10)
     async with eager(log) as driver:
         assert isinstance(await driver.ask(driver.begin(zombie)), ProducerFencedError)
-        reconnect = c.Connect(producer_id="p", nonce=1, generation=zombie.generation)
+        reconnect = commands.Connect(producer_id="p", nonce=1, generation=zombie.generation)
         assert isinstance(await driver.ask(reconnect), ProducerFencedError)
-        bound = await driver.ask(c.BindGroup(group="g", transaction_group="other"))
-        assert bound == c.Binding("mine")
+        bound = await driver.ask(commands.BindGroup(group="g", transaction_group="other"))
+        assert bound == commands.Binding("mine")
 
 
 @on_loop
@@ -192,11 +192,11 @@ async def test_trap_9_an_unacknowledged_snapshot_is_no_checkpoint(log: MemoryLog
             driver.send(driver.begin(session))
         tenure = driver.runtime.tenure
         assert tenure is not None
-        await driver.until(lambda: (driver.runtime.shard.snapshot or 0) > former)
+        await driver.until(lambda: (driver.runtime.shard.snapshot_offset or 0) > former)
         await asyncio.sleep(0.5)
-        assert (tenure.snapshotted, checkpoint(log)) == (former, former)
+        assert (tenure.snapshot_offset, checkpoint(log)) == (former, former)
         log.release_appends(JOURNAL_TOPIC, 0)
-        assert await snapshotted(driver, former) == driver.runtime.shard.snapshot
+        assert await snapshotted(driver, former) == driver.runtime.shard.snapshot_offset
 
 
 @on_loop
@@ -205,8 +205,8 @@ async def test_trap_10_a_journal_that_ends_below_its_checkpoint_is_refused(log: 
         pass
     log.truncate(JOURNAL_TOPIC, 0, checkpoint(log))
     async with running(log, serve=False) as driver:
-        await driver.until(lambda: driver.runtime.status is Serving.FAILED)
-        assert isinstance(await driver.ask(c.ListTransactions()), JournalTruncatedError)
+        await driver.until(lambda: driver.runtime.role is Role.FAILED)
+        assert isinstance(await driver.ask(commands.ListTransactions()), JournalTruncatedError)
 
 
 @on_loop
@@ -243,7 +243,7 @@ async def test_a_checkpoint_that_leads_nowhere_costs_time_alone(log: MemoryLog) 
         assert found.shard.producers == known.shard.producers
     log.commit_group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, 0, GroupOffset(0, "?"))
     async with running(log) as driver:
-        assert isinstance(await driver.ask(commit(session, open_one, P1)), c.Outcome)
+        assert isinstance(await driver.ask(commit(session, open_one, P1)), commands.Outcome)
 
 
 def read_all(log: MemoryLog) -> list[Any]:
@@ -271,27 +271,30 @@ def test_decided_transactions_are_redone_in_commit_sequence_order() -> None:
     journal = Journal()
     owner, serial = Coordinator(journal), count()
     owner.take_over()
-    owner.submit(c.Connect(producer_id="p", nonce=1, generation=None), "connect")
-    session, begun = c.Session("p", 0, 1), []
+    owner.submit(commands.Connect(producer_id="p", nonce=1, generation=None), "connect")
+    session, begun = commands.SessionId("p", 0, 1), []
     for number in range(6):
         ref = next(serial)
         owner.submit(
-            c.Begin(session=session, request_id=number, answered_below=0, timeout_ms=9_000), ref
+            commands.Begin(session=session, request_id=number, answered_below=0, timeout_ms=9_000),
+            ref,
         )
         owner.ack()
         begun.append(owner.replies[ref].txid)  # type: ignore[union-attr]
 
-    def end(which: int, action: c.Action) -> None:
-        command = c.End(session=session, txid=begun[which], action=action, writes={("a", 0): ()})
+    def end(which: int, action: commands.Action) -> None:
+        command = commands.End(
+            session=session, txid=begun[which], action=action, writes={("a", 0): ()}
+        )
         owner.submit(command, next(serial))
 
-    end(3, c.Action.COMMIT)
-    end(1, c.Action.ABORT)
-    end(5, c.Action.COMMIT)
+    end(3, commands.Action.COMMIT)
+    end(1, commands.Action.ABORT)
+    end(5, commands.Action.COMMIT)
     taker = SnapshotTaker(owner.shard)
     while not taker.done:
         owner.apply(Decision(records=(taker.chunk(),)))
-    end(0, c.Action.COMMIT)
+    end(0, commands.Action.COMMIT)
     owner.ack()
     owner.finish(begun[5].offset)
     owner.ack()
@@ -307,7 +310,7 @@ def test_decided_transactions_are_redone_in_commit_sequence_order() -> None:
 
 @on_loop
 async def test_a_snapshot_without_its_last_chunk_is_passed_over(log: MemoryLog) -> None:
-    """Its owner died; whoever loads goes on from the one before: TRAPS 9."""
+    """Its owner died; whoever loads goes on from the one before: trap 9."""
     async with with_snapshot(log) as (driver, session):
         before = checkpoint(log)
         await driver.begun(session)
@@ -321,5 +324,5 @@ async def test_a_snapshot_without_its_last_chunk_is_passed_over(log: MemoryLog) 
     half = Snapshot(**{**{n: getattr(chunk, n) for n in chunk.__slots__}, "last": False})
     log.append_directly(JOURNAL_TOPIC, 0, encode_entry(torn.entry(half)))
     found = LOAD(log)
-    assert found.shard.snapshot == before
+    assert found.shard.snapshot_offset == before
     assert (found.next_offset, len(found.shard.transactions)) == (end + 2, 1)

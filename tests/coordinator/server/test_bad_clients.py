@@ -12,13 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logtx.coordinator import coordinator_pb2 as pb
-from logtx.coordinator import coordinator_pb2_grpc as pb_grpc
-from logtx.coordinator import pressure, streams
+from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.embedded import EmbeddedCoordinator
-from logtx.coordinator.names import NAME_MAX_BYTES, TOPIC_MAX_BYTES
+from logtx.coordinator.protocol import coordinator_pb2 as pb
+from logtx.coordinator.protocol import coordinator_pb2_grpc as pb_grpc
+from logtx.coordinator.protocol.fields import NAME_MAX_BYTES, TOPIC_MAX_BYTES
+from logtx.coordinator.protocol.requests import PROTOCOL_VERSION, decode_request
+from logtx.coordinator.runtime import pressure
+from logtx.coordinator.server import streams, window
 from logtx.coordinator.service import CoordinatorConfig
-from logtx.coordinator.wire import PROTOCOL_VERSION, decode_request
 from logtx.journal.errors import (
     ConfigError,
     CoordinatorBusyError,
@@ -28,7 +30,7 @@ from logtx.journal.errors import (
     SessionClosedError,
     TooManyTransactionsError,
 )
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC, journal_partition_of
 from logtx.journal.txid import TxId
 
@@ -48,8 +50,7 @@ def coordinator(memory_log: MemoryLog) -> Iterator[EmbeddedCoordinator]:
         bootstrap_servers=memory_log.bootstrap_servers,
         listen="127.0.0.1:0",
         journal_partitions=PARTITIONS,
-        max_open_transactions_per_producer=8,
-        max_open_transactions=12,
+        limits=ShardConfig(max_open_transactions_per_producer=8, max_open_transactions=12),
     )
     with EmbeddedCoordinator(config) as running:
         yield running
@@ -265,7 +266,7 @@ def test_a_message_that_is_none_ends_its_own_stream_alone(
 
 
 def test_offsets_of_a_group_that_is_bound_elsewhere_are_refused(channel: grpc.Channel) -> None:
-    """TRAPS 28: a client that never asked for the binding can't have two truths either."""
+    """Trap 28: a client that never asked for the binding can't have two truths either."""
     home, elsewhere = "default", named_for(0)
     here = journal_partition_of(home, PARTITIONS)
     assert here != 0
@@ -294,7 +295,7 @@ def test_offsets_of_a_group_that_is_bound_elsewhere_are_refused(channel: grpc.Ch
 
 
 def test_a_claim_of_a_group_that_is_bound_elsewhere_is_refused(channel: grpc.Channel) -> None:
-    """TRAPS 28: it would tell of another IOV than the one that the group commits."""
+    """Trap 28: it would tell of another IOV than the one that the group commits."""
     here, there = named_for(0), named_for(1)
     stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
 
@@ -339,13 +340,13 @@ def named_for(partition: int) -> str:
 def watch_windows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many requests each stream has under way, whenever one is added."""
     seen: list[int] = []
-    enter = pressure.Window.enter
+    enter = window.Window.enter
 
-    async def watched(self: pressure.Window, size: int) -> None:
+    async def watched(self: window.Window, size: int) -> None:
         await enter(self, size)
         seen.append(self.requests)
 
-    monkeypatch.setattr(pressure.Window, "enter", watched)
+    monkeypatch.setattr(window.Window, "enter", watched)
     return seen
 
 

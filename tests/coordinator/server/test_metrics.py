@@ -14,15 +14,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import logtx
-from logtx.coordinator import metrics
-from logtx.coordinator.admin_client import AdminQueries
-from logtx.coordinator.counters import Counters, Histogram
+from logtx.coordinator.client.admin import AdminQueries
+from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.coordinator.embedded import EmbeddedCoordinator
-from logtx.coordinator.metadata import Transaction
+from logtx.coordinator.runtime.counters import CoordinatorCounters, Histogram
+from logtx.coordinator.server import metrics
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.journal.errors import ConfigError
-from logtx.journal.memory_log import MemoryLog
-from logtx.journal.records import AbortReason
+from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.records.types import AbortReason
 from logtx.journal.txid import TxId
 
 TIMEOUT_S = 15.0
@@ -191,7 +191,7 @@ def test_every_metric_is_documented(port: int) -> None:
         families = [
             line.split()[2] for line in answer.read().decode().splitlines() if "TYPE" in line
         ]
-    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text()
     named = set(re.findall(r"`(logtx_\w+)", page))
     assert set(families) == named
 
@@ -221,8 +221,8 @@ def test_histogram() -> None:
 
 
 def test_decisions_of_earlier_epochs_are_not_counted() -> None:
-    counters = Counters()
-    transaction = Transaction(
+    counters = CoordinatorCounters()
+    transaction = TransactionMetadata(
         txid=TxId(0, 1, 5), producer_id="p", generation=0, timeout_ms=1, started_ms=0
     )
     for commit_sequence in (None, 7, 9):

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import pytest
 
-from logtx.coordinator import commands as c
-from logtx.coordinator.decision import TopicFacts
-from logtx.coordinator.retention import (
+from logtx.coordinator.core.decision import TopicFacts
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.server.retention import (
     Limits,
     PartitionView,
     RetentionConfig,
@@ -21,14 +21,14 @@ from logtx.coordinator.retention import (
     assess,
 )
 from logtx.journal.errors import BrokerError, ConfigError, TransactionAbortedError
-from logtx.journal.kafka_log import KafkaLog
-from logtx.journal.log import Log
-from logtx.journal.memory_log import MemoryLog
-from logtx.journal.records import AbortReason
+from logtx.journal.logs.interface import Log
+from logtx.journal.logs.kafka import KafkaLog
+from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.records.types import AbortReason
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
-from .harness import Coordinator, Journal
+from ..harness import Coordinator, Journal
 
 CONFIG = RetentionConfig(warn_share=0.5, abort_share=0.8)
 HOUR_MS = 3_600_000
@@ -106,24 +106,24 @@ class Stage:
         self.coordinator = Coordinator(Journal())
         self.coordinator.take_over()
         info = log.topic_info(topic)
-        self.coordinator.shard.topics[topic] = TopicFacts(
+        self.coordinator.topics[topic] = TopicFacts(
             topic_id=info.topic_id, partition_count=1, record_max_bytes=1_000_000
         )
         self.refs = 0
-        self.session = c.Session("p", 0, 1)
-        self.ask(c.Connect(producer_id="p", nonce=1))
+        self.session = commands.SessionId("p", 0, 1)
+        self.ask(commands.Connect(producer_id="p", nonce=1))
         begun = self.ask(
-            c.Begin(session=self.session, request_id=1, answered_below=0, timeout_ms=60_000)
+            commands.Begin(session=self.session, request_id=1, answered_below=0, timeout_ms=60_000)
         )
-        assert isinstance(begun, c.Began)
+        assert isinstance(begun, commands.Began)
         self.txid: TxId = begun.txid
         self.guard = RetentionGuard(log, lambda: [self.coordinator.shard], self.do, config)
 
-    def do(self, command: c.Command) -> None:
+    def do(self, command: commands.Command) -> None:
         """Submit a command whose answer nobody waits for."""
         self.ask(command)
 
-    def ask(self, command: c.Command) -> c.Reply:
+    def ask(self, command: commands.Command) -> commands.Reply:
         """Submit a command, and its answer."""
         self.refs += 1
         self.coordinator.submit(command, self.refs)
@@ -134,10 +134,10 @@ class Stage:
         """The producer tells where it began to write."""
         partition = self.topic, 0
         told = {partition: first_offset}
-        command = c.AddPartitions(
+        command = commands.AddPartitions(
             txid=self.txid, partitions=(partition,), session=self.session, first_offsets=told
         )
-        assert self.ask(command) == c.Done()
+        assert self.ask(command) == commands.Done()
 
     def check(self) -> None:
         """Let the guard look once."""
@@ -202,7 +202,9 @@ def test_near_is_said_once_and_due_is_aborted(
     stage.check()
     assert stage.reason is AbortReason.RETENTION
     reply = stage.ask(
-        c.End(session=stage.session, txid=stage.txid, action=c.Action.COMMIT, writes={})
+        commands.End(
+            session=stage.session, txid=stage.txid, action=commands.Action.COMMIT, writes={}
+        )
     )
     assert isinstance(reply, TransactionAbortedError)
     assert "retention" in str(reply)
@@ -250,7 +252,9 @@ def test_what_nobody_told_an_offset_of_is_left_alone(memory_log: MemoryLog, topi
     write(memory_log, topic, HOUR_MS * 2)
     stage = Stage(memory_log, topic)
     partition = topic, 0
-    stage.ask(c.AddPartitions(txid=stage.txid, partitions=(partition,), session=stage.session))
+    stage.ask(
+        commands.AddPartitions(txid=stage.txid, partitions=(partition,), session=stage.session)
+    )
     stage.check()
     assert stage.reason is None
 

@@ -1,6 +1,6 @@
 """Who may speak for a producer, over real gRPC: re-attach and double start, grace, failover.
 
-TRAPS 31 and 33; the shard's own part is in the transcripts.
+Traps 31 and 33; the shard's own part is in the transcripts.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
-from logtx.coordinator import commands as c
-from logtx.coordinator.client import Action, Began, CoordinatorClient, Outcome, State
+from logtx.coordinator.client.queries import CoordinatorQueries
+from logtx.coordinator.client.session import CoordinatorClient, SessionOptions
+from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.embedded import EmbeddedCoordinator
-from logtx.coordinator.queries import CoordinatorQueries
+from logtx.coordinator.protocol import commands
+from logtx.coordinator.protocol.commands import Action, Began, Outcome
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.journal.errors import (
     ConfigError,
@@ -24,11 +26,12 @@ from logtx.journal.errors import (
     ProducerFencedError,
     SessionClosedError,
 )
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import journal_partition_of
+from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
-from .streams import TIMEOUT_S, RawStream, begin, connect
+from ..streams import TIMEOUT_S, RawStream, begin, connect
 
 GRACE_S = 0.4
 PARTITIONS = 2
@@ -44,8 +47,7 @@ def coordinator(memory_log: MemoryLog) -> Iterator[EmbeddedCoordinator]:
         bootstrap_servers=memory_log.bootstrap_servers,
         listen="127.0.0.1:0",
         journal_partitions=PARTITIONS,
-        session_grace_ms=round(GRACE_S * 1000),
-        reload_grace_ms=5_000,
+        limits=ShardConfig(session_grace_ms=round(GRACE_S * 1000), reload_grace_ms=5_000),
     )
     with EmbeddedCoordinator(config) as running:
         yield running
@@ -64,9 +66,13 @@ def clients(memory_log: MemoryLog) -> Iterator[Clients]:
     """`clients(producer_id, …)`: a client that is closed with the test."""
     made: list[CoordinatorClient] = []
 
-    def make(producer_id: str, **settings: Any) -> CoordinatorClient:
+    def make(producer_id: str, *, on_closed: Any = None, **settings: Any) -> CoordinatorClient:
         made.append(
-            CoordinatorClient(memory_log, producer_id=producer_id, timeout_s=TIMEOUT_S, **settings)
+            CoordinatorClient(
+                memory_log,
+                SessionOptions(producer_id=producer_id, timeout_s=TIMEOUT_S, **settings),
+                on_closed=on_closed,
+            )
         )
         return made[-1]
 
@@ -97,7 +103,7 @@ def state_of(queries: CoordinatorQueries, txid: TxId, wanted: State) -> State:
     return state
 
 
-# ---- re-attach and double start (TRAPS 31) -----------------------------------------------------
+# ---- re-attach and double start (trap 31) -------------------------------------------------------
 
 
 def test_an_honest_reattach_over_a_half_open_socket(
@@ -116,7 +122,7 @@ def test_an_honest_reattach_over_a_half_open_socket(
             former.close()
             time.sleep(GRACE_S * 2)
             assert queries.outcome(txid).state is State.OPEN, "its end is no end of the session"
-            end = c.End(session=again, txid=txid, action=Action.COMMIT, writes={})
+            end = commands.End(session=again, txid=txid, action=Action.COMMIT, writes={})
             assert isinstance(anew.ask(end), Outcome)
 
 
@@ -163,7 +169,7 @@ def test_both_are_closed_also_when_they_connect_in_one_moment(
             RawStream(coordinator.address, HOME) as two,
         ):
             for nonce, stream in enumerate((one, two)):
-                stream.send(c.Connect(producer_id=name, nonce=nonce, generation=0))
+                stream.send(commands.Connect(producer_id=name, nonce=nonce, generation=0))
             for stream in (one, two):
                 last = None
                 while (told := stream.receive()) is not None:
@@ -171,7 +177,7 @@ def test_both_are_closed_also_when_they_connect_in_one_moment(
                 assert isinstance(last, DoubleStartError), last
 
 
-# ---- grace ------------------------------------------------------------------------------------
+# ---- grace --------------------------------------------------------------------------------------
 
 
 def test_a_broken_socket_leaves_a_grace(
@@ -198,10 +204,12 @@ def test_a_key_has_one_home(coordinator: EmbeddedCoordinator) -> None:
     for partition in range(PARTITIONS):
         with RawStream(coordinator.address, partition) as stream:
             _, reply = connect(stream, name, nonce=1, generation=-1)
-            assert isinstance(reply, c.Connected if partition == home else ConfigError), reply
+            assert isinstance(reply, commands.Connected if partition == home else ConfigError), (
+                reply
+            )
 
 
-# ---- failover (TRAPS 33) -------------------------------------------------------------------------
+# ---- failover (trap 33) -------------------------------------------------------------------------
 
 
 def test_failover_while_two_of_one_name_reconnect(

@@ -12,16 +12,17 @@ import typer
 from typer.testing import CliRunner, Result
 
 import logtx
-from logtx.coordinator.admin_client import AdminQueries
+from logtx.coordinator.client.admin import AdminQueries
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
-from logtx.integration import cli, cli_admin
+from logtx.integration.cli import admin as cli_admin
+from logtx.integration.cli import main as cli
 from logtx.journal.errors import (
     CoordinatorNotAvailableError,
     UnknownKeyError,
     UnknownTransactionError,
 )
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.memory.log import MemoryLog
 
 GROUPS = {"txn": cli_admin.txn, "keys": cli_admin.keys}
 COMMANDS = [

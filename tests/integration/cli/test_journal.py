@@ -8,10 +8,10 @@ import typer
 from typer.testing import CliRunner, Result
 
 from logtx.coordinator.embedded import EmbeddedCoordinator
-from logtx.coordinator.lost_tail import MARGIN
+from logtx.coordinator.runtime.lost_tail import MARGIN
 from logtx.coordinator.service import CoordinatorConfig
-from logtx.integration import cli
-from logtx.journal.memory_log import MemoryLog
+from logtx.integration.cli import main as cli
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC
 
 

@@ -16,12 +16,15 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from logtx.coordinator.retention import RetentionConfig
-from logtx.integration import cli
-from logtx.integration.cli_up import UpOptions
+from logtx.coordinator.core.decision import ShardConfig
+from logtx.coordinator.runtime.housekeeping import HousekeepingConfig
+from logtx.coordinator.server.retention import RetentionConfig
+from logtx.integration.cli import checkout
+from logtx.integration.cli import main as cli
+from logtx.integration.cli.up import UpOptions
 from logtx.integration.demo.options import DemoOptions
-from logtx.integration.kafka.errors import BrokerStartError
-from logtx.journal.errors import LogtxError
+from logtx.integration.local.errors import BrokerStartError
+from logtx.journal.errors import LogtxError, NotSupportedError
 
 COMMANDS = {command.callback.__name__: command for command in cli.app.registered_commands}
 
@@ -76,7 +79,7 @@ def test_expected_errors_are_one_sentence(
     def fail(*_arguments: object) -> int:
         raise error
 
-    fake_module(monkeypatch, "logtx.integration.demo", run_demo=fail, DemoOptions=dict)
+    fake_module(monkeypatch, "logtx.integration.demo.run", run_demo=fail)
     assert run_main(monkeypatch, "demo") == 1
     shown = capsys.readouterr().err.splitlines()
     assert shown[0] == "It is so."
@@ -90,7 +93,7 @@ def test_demo_gets_its_options_and_gives_its_status(monkeypatch: pytest.MonkeyPa
         seen.append(options)
         return 7
 
-    fake_module(monkeypatch, "logtx.integration.demo", run_demo=run_demo, DemoOptions=DemoOptions)
+    fake_module(monkeypatch, "logtx.integration.demo.run", run_demo=run_demo)
     assert run_main(monkeypatch, "demo", "--flights", "5", "--keep", "--data-dir", "d") == 7
     assert run_main(monkeypatch, "demo", "--coordinators", "2", "--chaos") == 7
     assert run_main(monkeypatch, "demo", "--spark") == 7
@@ -110,7 +113,7 @@ def test_up_gets_a_port_for_each_coordinator(monkeypatch: pytest.MonkeyPatch) ->
         assert console is not None
         seen.append(options)
 
-    monkeypatch.setattr("logtx.integration.cli_up.run_up", run_up)
+    monkeypatch.setattr("logtx.integration.cli.up.run_up", run_up)
     assert run_main(monkeypatch, "up") == 0
     assert run_main(monkeypatch, "up", "--coordinators", "3", "--coordinator-port", "65533") == 0
     assert run_main(monkeypatch, "up", "--no-coordinator") == 0
@@ -123,7 +126,7 @@ def test_up_gets_a_port_for_each_broker(
 ) -> None:
     seen: list[UpOptions] = []
     monkeypatch.setattr(
-        "logtx.integration.cli_up.run_up", lambda options, **_console: seen.append(options)
+        "logtx.integration.cli.up.run_up", lambda options, **_console: seen.append(options)
     )
     assert run_main(monkeypatch, "up") == 0
     assert run_main(monkeypatch, "up", "--brokers", "3") == 0
@@ -149,7 +152,9 @@ def test_coordinator_passes_on_only_what_was_said(monkeypatch: pytest.MonkeyPatc
         "bootstrap_servers": "k:9092",
         "listen": "127.0.0.1:9095",
         "advertised": "me:1",
-        "session_grace_ms": 9,
+        "limits": ShardConfig(session_grace_ms=9),
+        "housekeeping": HousekeepingConfig(),
+        "retention": RetentionConfig(),
     }
 
 
@@ -166,10 +171,21 @@ def test_a_coordinators_limits(
     start = ("coordinator", "--bootstrap-servers", "k:9092")
     limits = ("--max-open-transactions", "7", "--retention-abort-share", "0.6")
     assert run_main(monkeypatch, *start, *limits) == 0
-    assert seen[0].max_open_transactions == 7
+    assert seen[0].limits == ShardConfig(max_open_transactions=7)
     assert seen[0].retention == RetentionConfig(warn_share=0.5, abort_share=0.6)
     assert run_main(monkeypatch, *start, "--retention-abort-share", "0.4") == 1
     assert "the warning comes first" in capsys.readouterr().err
+
+
+def test_chaos_is_a_command_of_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, elsewhere = typer.Typer(), typer.Typer()
+    checkout.add_chaos(here)
+    assert CliRunner().invoke(here, ["--help"]).output.count("--system") == 1
+    monkeypatch.setattr(checkout, "_PACKAGE", "logtx.nothing_of_this_name")
+    checkout.add_chaos(elsewhere)
+    said = CliRunner().invoke(elsewhere, ["--seconds", "60", "anything"]).exception
+    assert isinstance(said, NotSupportedError)
+    assert "`make chaos`" in str(said)
 
 
 def test_sigterm_ends_like_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +199,7 @@ def test_sigterm_ends_like_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
             cleaned.append(True)
         return 0
 
-    fake_module(monkeypatch, "logtx.integration.demo", run_demo=run_demo, DemoOptions=dict)
+    fake_module(monkeypatch, "logtx.integration.demo.run", run_demo=run_demo)
     assert run_main(monkeypatch, "demo") == 130
     assert cleaned
 

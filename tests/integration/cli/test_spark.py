@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from logtx.integration import cli, cli_spark
+from logtx.integration.cli import main as cli
+from logtx.integration.cli import spark as cli_spark
 from logtx.integration.spark.errors import JavaMissingError
 from logtx.integration.spark.session import check_java
 from logtx.integration.testing import Cluster
 from logtx.journal.position import Place, Position
-from logtx.journal.records import OffsetStep
+from logtx.journal.records.types import OffsetStep
 
-from .conftest import ROOT, eventually
+from ..spark.conftest import ROOT, eventually
 
 COMMANDS = [command.name for command in cli_spark.spark.registered_commands]
 
@@ -97,7 +98,7 @@ def test_java_that_is_missing_or_too_old(tmp_path: Path) -> None:
 
 def test_importing_logtx_imports_no_pyspark() -> None:
     code = (
-        "import sys, logtx, logtx.integration.cli; logtx.spark;"
+        "import sys, logtx, logtx.integration.cli.main; logtx.spark;"
         "assert not {'pyspark', 'pyarrow'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)

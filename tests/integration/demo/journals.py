@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from logtx.integration.demo.journal_view import JournalView, Key
-from logtx.journal import records as r
 from logtx.journal.control import BranchRange
+from logtx.journal.position import Position
+from logtx.journal.records import types as r
 
 INCARNATION = 7
 LEDGER = r.DataPartition("airport_ledger", 0)
+STEP = r.OffsetStep("flights", 0, None, Position.at(1))
 
 
 class Journal:
@@ -36,7 +38,7 @@ class Journal:
         return self.partition, self.append(begin_record(producer_id))
 
     def write(self, key: Key) -> None:
-        self.append(r.AddOffsets(begin=key[1], group="g", steps=()))
+        self.append(r.AddOffsets(begin=key[1], group="g", steps=(STEP,)))
 
     def commit(self, key: Key, epoch: int | None = None, count: int = 4) -> None:
         self.append(commit_record(key[1], count), epoch)

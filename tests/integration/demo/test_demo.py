@@ -32,7 +32,7 @@ def flights() -> list[Flight]:
     return list(read_flights(1_000))
 
 
-# ---- the file ------------------------------------------------------------------------------
+# ---- the file -----------------------------------------------------------------------------------
 
 
 def test_the_file_is_what_the_documentation_says() -> None:
@@ -72,7 +72,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         next(read_flights(1))
 
 
-# ---- the ledger ----------------------------------------------------------------------------
+# ---- the ledger ---------------------------------------------------------------------------------
 
 Ledger = list[list[Entry]]
 GOOD = {"missing": 0, "doubled": 0, "foreign": 0, "unbalanced": 0, "split": 0, "torn": 0}
@@ -182,7 +182,7 @@ def test_a_file_with_two_flights_of_one_name_is_refused(flights: list[Flight]) -
         LedgerAudit([*flights, {**flights[-1], "dest": "XXX"}])
 
 
-# ---- the verdict ---------------------------------------------------------------------------
+# ---- the verdict --------------------------------------------------------------------------------
 
 
 SHARING = Sharing(shares=(3, 3, 2), takeovers=11, returned=3, served_again=3, void_entries=4)

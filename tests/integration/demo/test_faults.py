@@ -26,11 +26,11 @@ from logtx.integration.demo.monkey import Monkey
 from logtx.integration.demo.options import DemoOptions
 from logtx.integration.demo.plan import CHAOS_FLIGHTS_MIN, Fault, Plan
 from logtx.integration.demo.reports import FENCED_STATUS
-from logtx.journal import records as r
+from logtx.journal.records import types as r
 
-from .demo_journal import Journal
+from .journals import Journal
 
-# ---- the plan ------------------------------------------------------------------------------
+# ---- the plan -----------------------------------------------------------------------------------
 
 
 def test_20_000_flights_have_all_the_kills() -> None:
@@ -89,7 +89,7 @@ def test_chaos_that_could_not_be_shown_is_refused(options: DemoOptions, says: st
         options.check()
 
 
-# ---- a monkey among fakes ------------------------------------------------------------------
+# ---- a monkey among fakes -----------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -98,7 +98,6 @@ class FakeChild:
 
     name: str = "worker 0"
     starts: int = 1
-    faults: int = 0
     address: str = "a:1"
     is_ready: bool = True
     exit_status: int | None = None
@@ -185,7 +184,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now_s
 
 
-# ---- workers -------------------------------------------------------------------------------
+# ---- workers ------------------------------------------------------------------------------------
 
 
 def test_a_worker_is_killed_with_its_transaction_open(journal: Journal) -> None:
@@ -255,7 +254,7 @@ def test_a_commit_that_was_under_way_does_not_count(journal: Journal) -> None:
 
 
 def test_a_paused_worker_wakes_when_its_successor_has_fenced_it(journal: Journal) -> None:
-    """TRAPS 24, the producer's side: SIGSTOP, another takes over, SIGCONT."""
+    """Trap 24, the producer's side: SIGSTOP, another takes over, SIGCONT."""
     stage = Stage(journal, (Fault.WORKER_PAUSE,))
     begin = journal.begin()
     journal.write(begin)
@@ -301,7 +300,7 @@ def test_a_worker_is_woken_in_the_end_even_if_nobody_fenced_it(
     assert stage.worker.left_behind[0].done == ["resume"]
 
 
-# ---- coordinators --------------------------------------------------------------------------
+# ---- coordinators -------------------------------------------------------------------------------
 
 
 def test_a_coordinator_is_killed_with_a_transaction_committing(journal: Journal) -> None:
@@ -383,7 +382,7 @@ def test_the_owner_of_the_committing_transaction_is_hit(journal: Journal) -> Non
 
 def test_coordinators_are_hit_in_turn(journal: Journal) -> None:
     stage, other = sharing(journal, Fault.COORDINATOR_KILL)
-    stage.coordinators[0].faults = 1
+    stage.monkey._harmed[0] = 1
     journal.commit(journal.begin())
     other.commit(other.begin())
     stage.monkey.step()
@@ -456,7 +455,7 @@ def test_workers_are_hit_while_a_coordinator_sleeps_or_starts(journal: Journal) 
     assert stage.worker.done == ["pause", "kill", "start"]
 
 
-# ---- once more -----------------------------------------------------------------------------
+# ---- once more ----------------------------------------------------------------------------------
 
 
 def test_a_fault_that_interrupted_nothing_is_repeated(journal: Journal) -> None:
@@ -505,7 +504,7 @@ def test_repeats_have_an_end(journal: Journal) -> None:
     assert len(stage.monkey.deeds) == 2
 
 
-# ---- letting flights through ---------------------------------------------------------------
+# ---- letting flights through --------------------------------------------------------------------
 
 
 def test_a_slice_used_up_without_a_fault_is_followed_by_more(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from logtx.integration.demo.journal_view import JournalTail, JournalView, Ownership
-from logtx.journal import records as r
-from logtx.journal.memory_log import MemoryLog
+from logtx.integration.demo.journal_view import JournalTail, JournalView, Ownership, key_of
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC
-from logtx.journal.record_codec import encode_entry as encode_journal_entry
+from logtx.journal.records import types as r
+from logtx.journal.records.codec import encode_entry as encode_journal_entry
 from logtx.journal.state import State
 
-from .demo_journal import INCARNATION, Journal, begin_record, commit_record
+from .journals import INCARNATION, Journal, begin_record, commit_record
 
 
 @pytest.fixture
@@ -27,11 +27,11 @@ def test_a_transaction_from_begin_to_committed(journal: Journal) -> None:
     journal.write(begin)
     seen = view.open_of("ledger-0")
     assert seen is not None
-    assert (seen.key, seen.state) == (begin, State.OPEN)
+    assert (key_of(seen), seen.state) == (begin, State.OPEN)
     assert view.open_of("ledger-1") is None
     journal.commit(begin)
     assert view.open_of("ledger-0") is None
-    assert [s.key for s in view.in_state(State.COMMITTING)] == [begin]
+    assert [key_of(s) for s in view.in_state(State.COMMITTING)] == [begin]
     assert (view.committed, view.records_committed) == (1, 4)
     journal.finish(begin)
     assert view.unfinished == []
@@ -120,7 +120,7 @@ def test_reading_may_begin_before_any_owner() -> None:
     assert list(journal.view) == []
     journal.own()
     begin = journal.begin()
-    assert [seen.key for seen in journal.view] == [begin]
+    assert [key_of(seen) for seen in journal.view] == [begin]
 
 
 def test_the_tail_reads_to_the_end(memory_log: MemoryLog) -> None:

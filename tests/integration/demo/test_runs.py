@@ -18,20 +18,22 @@ import pytest
 
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
-from logtx.integration.demo import DemoOptions, auditor, run_demo
+from logtx.integration.demo import auditor
 from logtx.integration.demo.flights import Flight, encode_entry, read_flights
 from logtx.integration.demo.ledger import Entry, entries_of
+from logtx.integration.demo.options import DemoOptions
 from logtx.integration.demo.plan import CHAOS_FLIGHTS_MIN
 from logtx.integration.demo.reports import read_status
-from logtx.integration.kafka import LocalKafka
-from logtx.journal.memory_log import MemoryLog
+from logtx.integration.demo.run import run_demo
+from logtx.integration.local.cluster import LocalKafka
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.producer.producer import Producer
 
 FLIGHTS = 20_000
 
 
 def demo_command(directory: Path, *arguments: str) -> list[str]:
-    """Without Spark's part, which `test_demo_spark.py` runs."""
+    """Without Spark's part, which `test_spark.py` runs."""
     given = ["demo", "--no-spark", "--data-dir", str(directory), *arguments]
     return [sys.executable, "-m", "logtx", *given]
 
@@ -92,7 +94,7 @@ def test_20_000_flights_survive_all_kills(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_three_coordinators_survive_kills_and_zombies(tmp_path: Path) -> None:
-    """TRAPS 24, the producer's side, and former owners that come back."""
+    """Trap 24, the producer's side, and former owners that come back."""
     arguments = ("--flights", str(CHAOS_FLIGHTS_MIN), "--coordinators", "3", "--chaos")
     shown = Shown(tmp_path, *arguments)
     assert shown.figure("ledger entries") == 2 * CHAOS_FLIGHTS_MIN
@@ -133,7 +135,7 @@ def test_a_run_cut_short_leaves_no_process(number: signal.Signals, tmp_path: Pat
 def test_a_run_that_stalls_is_false_and_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("logtx.integration.demo.supervisor.STALL_S", 4.0)
+    monkeypatch.setattr("logtx.integration.demo.part.Part.stall_s", 4.0)
     # Nobody consumes partition 3.
     monkeypatch.setattr("logtx.integration.demo.fleet.ASSIGNMENT", ("0", "1", "2"))
     assert run_demo(DemoOptions(flights=400, spark=False, data_dir=tmp_path)) == 1
@@ -184,7 +186,7 @@ def test_on_a_cluster_that_is_there(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-# ---- the auditor on ledgers that are not right ---------------------------------------------
+# ---- the auditor on ledgers that are not right --------------------------------------------------
 
 
 @pytest.fixture

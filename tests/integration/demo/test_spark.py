@@ -21,10 +21,11 @@ import pytest
 from rich.console import Console
 
 from logtx.integration import spark
-from logtx.integration.demo import DemoOptions, run_demo
 from logtx.integration.demo.errors import DemoError
 from logtx.integration.demo.flights import decode_entry, encode_flight, read_flights
 from logtx.integration.demo.ledger import Entry, LedgerFindings, entries_of
+from logtx.integration.demo.options import DemoOptions
+from logtx.integration.demo.run import run_demo
 from logtx.integration.demo.spark.booking import book
 from logtx.integration.demo.spark.display import SparkSnapshot, print_outcome
 from logtx.integration.demo.spark.inspector import Inspection, read_export
@@ -34,11 +35,12 @@ from logtx.integration.demo.spark.supervisor import run_spark_demo
 from logtx.integration.demo.spark.verdict import SparkOutcome, reasons_against
 from logtx.integration.demo.verdict import Tally
 from logtx.integration.spark.errors import JavaMissingError, PySparkMissingError, SparkError
+from logtx.journal.txid import TxId
 
 GROUP = "ledger-of-default"
 
 
-# ---- the verdict -----------------------------------------------------------------------------
+# ---- the verdict --------------------------------------------------------------------------------
 
 
 def iov(partition: int, offset: int, group: str = GROUP) -> dict[str, Any]:
@@ -203,7 +205,7 @@ def test_a_missing_pyspark_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         run_spark_demo(DemoOptions(spark=True))
 
 
-# ---- after the workers' part -----------------------------------------------------------------
+# ---- after the workers' part --------------------------------------------------------------------
 
 
 class Parts:
@@ -276,7 +278,7 @@ def test_where_spark_cannot_run_the_rest_does(
     assert capsys.readouterr().out == "Spark's part is left out: Spark needs Java 17.\n"
 
 
-# ---- what it is made of ----------------------------------------------------------------------
+# ---- what it is made of -------------------------------------------------------------------------
 
 
 def test_flights_become_entries_by_batches() -> None:
@@ -345,7 +347,7 @@ class FakeSeen:
     """A transaction of the driver, as the journal shows it."""
 
     def __init__(self, offset: int) -> None:
-        self.key = (0, offset)
+        self.txid = TxId(0, 7, offset)
         self.counts = False
         self.spoilt = False
 
@@ -492,7 +494,7 @@ def test_few_flights_have_room_for_fewer_kills() -> None:
     assert kills_for(336_776) == KILLS_MAX == 2
 
 
-# ---- as people run it ------------------------------------------------------------------------
+# ---- as people run it ---------------------------------------------------------------------------
 
 
 def demo_command(directory: Path, *arguments: str) -> list[str]:

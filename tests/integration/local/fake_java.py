@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from logtx.integration.kafka import cluster
+from logtx.integration.local import cluster
 
 _PROGRAM = """#!/bin/sh
 case "$*" in

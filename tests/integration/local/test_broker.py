@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-from logtx.integration.kafka import LocalKafka, create_topic
-from logtx.integration.kafka.errors import (
+from logtx.integration.local.cluster import LocalKafka
+from logtx.integration.local.errors import (
     BrokerNotRunningError,
     BrokerStartError,
     DataDirError,
@@ -22,7 +22,8 @@ from logtx.integration.kafka.errors import (
     PortInUseError,
     TopicError,
 )
-from logtx.integration.kafka.ports import HOST
+from logtx.integration.local.ports import HOST
+from logtx.integration.local.topics import create_topic
 
 from .fake_java import fake_java
 

@@ -12,18 +12,18 @@ import pytest
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from logtx.integration.kafka import QUICK_TO_START, LocalCluster, LocalKafka, create_topic
-from logtx.integration.kafka.cluster import settle_ports
-from logtx.integration.kafka.directory import ClusterDir, Ports, State
-from logtx.integration.kafka.errors import (
+from logtx.integration.local.cluster import QUICK_TO_START, LocalCluster, LocalKafka, settle_ports
+from logtx.integration.local.directory import ClusterDir, Ports, State
+from logtx.integration.local.errors import (
     BrokerNotRunningError,
     BrokerStartError,
     DataDirError,
     NotInSyncError,
     PortInUseError,
 )
-from logtx.integration.kafka.ports import HOST, pick_ports
-from logtx.integration.kafka.settings import broker_settings
+from logtx.integration.local.ports import HOST, pick_ports
+from logtx.integration.local.settings import broker_settings
+from logtx.integration.local.topics import create_topic
 from logtx.integration.testing import Cluster
 from logtx.journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from logtx.integration.kafka.directory import BrokerDir, ClusterDir, Ports, State
-from logtx.integration.kafka.errors import DataDirError, DataDirInUseError, PortInUseError
-from logtx.integration.kafka.ports import HOST, check_port, pick_ports
+from logtx.integration.local.directory import BrokerDir, ClusterDir, Ports, State
+from logtx.integration.local.errors import DataDirError, DataDirInUseError, PortInUseError
+from logtx.integration.local.ports import HOST, check_port, pick_ports
 
 STATE = State(
     cluster_id="-abc",

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from logtx.integration.kafka import jars
-from logtx.integration.kafka.errors import (
+from logtx.integration.local import jars
+from logtx.integration.local.errors import (
     CacheDirError,
     DownloaderMissingError,
     JarChecksumError,

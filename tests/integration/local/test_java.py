@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from logtx.integration.kafka import java
-from logtx.integration.kafka.errors import JavaNotFoundError
+from logtx.integration.local import java
+from logtx.integration.local.errors import JavaNotFoundError
 
 
 def make_java(home: Path, version: str | None, *, answer: str = "") -> Path:

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from logtx.integration.kafka.errors import BrokerStartError, PortInUseError
-from logtx.integration.kafka.keeper import Keeper
+from logtx.integration.local.errors import BrokerStartError, PortInUseError
+from logtx.integration.local.keeper import Keeper
 
 
 class FakeBroker:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LOCKS = ["requirements.lock", *(f"make/{name}.lock" for name in ("build", "jdk"))]
 PIN = re.compile(r"^([a-z0-9-]+)==(\S+)", re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", [*LOCKS, "integration/kafka/jars.lock"])
+@pytest.mark.parametrize("name", [*LOCKS, "integration/local/jars.lock"])
 def test_no_registry_and_no_path(name: str) -> None:
     text = (ROOT / name).read_text()
     assert "://" not in text

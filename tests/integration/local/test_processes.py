@@ -10,18 +10,23 @@ from typing import Any
 
 import pytest
 
-from logtx.coordinator.checkpoint import Checkpoint
+from logtx.coordinator.protocol.checkpoint import Checkpoint
 from logtx.integration.demo.cluster import Cluster, Names, StallWatch, create_topics, journal_ends
-from logtx.integration.demo.errors import DemoError, ProcessDiedError
+from logtx.integration.demo.errors import DemoError
 from logtx.integration.demo.journal_view import JournalTail, JournalView
-from logtx.integration.demo.processes import Child
 from logtx.integration.demo.publisher import Publisher
 from logtx.integration.demo.reports import percentile, read_commit_ms, read_status, write_status
-from logtx.journal.errors import BrokerError
-from logtx.journal.memory_log import MemoryLog
-from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, journal_partition_of
+from logtx.integration.local.errors import ProcessDiedError
+from logtx.integration.local.processes import Child
+from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.reader import (
+    COORDINATORS_GROUP,
+    JOURNAL_TOPIC,
+    RecordsTrimmedError,
+    journal_partition_of,
+)
 
-# ---- processes, reports, publishing --------------------------------------------------------
+# ---- processes, reports, publishing -------------------------------------------------------------
 
 
 @pytest.fixture
@@ -131,7 +136,7 @@ def test_the_publisher_stops_in_the_middle(memory_log: MemoryLog) -> None:
     assert not publisher.is_alive()
 
 
-# ---- the cluster ---------------------------------------------------------------------------
+# ---- the cluster --------------------------------------------------------------------------------
 
 
 def test_a_second_run_has_names_of_its_own(memory_log: MemoryLog) -> None:
@@ -188,7 +193,7 @@ def test_a_kafka_of_our_own_that_died_is_noticed() -> None:
 def test_the_tail_says_that_the_journal_ends_early(memory_log: MemoryLog) -> None:
     memory_log.create_topic(JOURNAL_TOPIC, partitions=1)
     tail = JournalTail(memory_log, {0: 5}, JournalView())
-    with pytest.raises(BrokerError, match="partition 0 has no offset 5"):
+    with pytest.raises(RecordsTrimmedError, match="-0 has no offset 5"):
         tail.read_until(lambda: False, timeout_s=5)
     tail.close()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from logtx.integration.kafka.child import last_lines, spawn
+from logtx.integration.local.processes import last_lines, spawn
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -43,7 +43,7 @@ def test_outlives_the_thread_that_asked_and_has_its_own_group(tmp_path: Path) ->
 def test_dies_with_a_killed_parent(tmp_path: Path) -> None:
     program = (
         "import os, pathlib, sys\n"
-        "from logtx.integration.kafka.child import spawn\n"
+        "from logtx.integration.local.processes import spawn\n"
         "sleep = [sys.executable, '-c', 'print(\"up\", flush=True); import time; time.sleep(60)']\n"
         "log = pathlib.Path(sys.argv[1])\n"
         "child = spawn(sleep, output=log)\n"

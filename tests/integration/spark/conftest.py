@@ -46,9 +46,8 @@ def make_session(tmp: Path, **settings: str) -> Any:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A session with the format "logtx", and Spark's own Kafka connector."""
-    jars = ",".join(logtx.spark.connector_jars())
-    session = make_session(tmp_path_factory.mktemp("spark"), spark__jars=jars)
+    """A session with the format "logtx"."""
+    session = make_session(tmp_path_factory.mktemp("spark"))
     logtx.spark.register(session)
     yield session
     session.stop()

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 import logtx
-from logtx.integration.spark.auditing import run_audit, waves
-from logtx.integration.spark.checks import Report
-from logtx.integration.spark.sums import Group, Span, sum_up
+from logtx.integration.inspect.audit import run_audit, waves
+from logtx.integration.inspect.checks import Report
+from logtx.integration.inspect.groups import Group, Span
+from logtx.integration.inspect.sums import sum_up
 from logtx.integration.testing import Cluster
 from logtx.journal.control import BranchRange, Marker, TopicPartition, encode_marker
 from logtx.journal.errors import UnknownTopicError
-from logtx.journal.log import Log
+from logtx.journal.logs.interface import Log
 from logtx.journal.position import Position
-from logtx.journal.records import OffsetStep
+from logtx.journal.records.types import OffsetStep
 from logtx.journal.txid import TxId
 
 from .conftest import eventually
@@ -50,7 +51,7 @@ def log_at_work(logtx_memory_cluster: Cluster) -> tuple[Cluster, str, list[TxId]
 
 
 def finished(cluster: Cluster) -> bool:
-    from logtx.integration.spark.journal_scan import Journal
+    from logtx.integration.inspect.journal import Journal
 
     journal = Journal(cluster.log)
     journal.read_on()

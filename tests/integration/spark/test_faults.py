@@ -140,7 +140,7 @@ def test_two_drivers_of_one_query(drivers: Drivers) -> None:
 @pytest.fixture
 def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
     """A Kafka without the session's coordinators, and two of its own, as processes."""
-    from logtx.integration.kafka import QUICK_TO_START, LocalKafka
+    from logtx.integration.local.cluster import QUICK_TO_START, LocalKafka
 
     kafka = LocalKafka(tmp_path / "kafka", java_options=QUICK_TO_START)
     kafka.start()

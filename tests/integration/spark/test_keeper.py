@@ -32,7 +32,7 @@ from logtx.journal.errors import (
     UnsupportedTopicError,
 )
 from logtx.journal.position import Place, Position
-from logtx.journal.records import OffsetStep
+from logtx.journal.records.types import OffsetStep
 
 QUERY = "0b1e5c9e-0000-4000-8000-000000000001"
 

@@ -20,7 +20,7 @@ from logtx.journal.errors import (
     UnknownTopicError,
 )
 from logtx.journal.position import Position
-from logtx.journal.records import OffsetStep
+from logtx.journal.records.types import OffsetStep
 from logtx.journal.txid import TxId
 
 from .conftest import eventually

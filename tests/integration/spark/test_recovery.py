@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import logtx
-from logtx.integration.spark.iov_rows import iov_rows, step_rows
+from logtx.integration.inspect.committed_offsets import iov_rows, step_rows
 from logtx.integration.testing import Cluster
 
 from .conftest import committed, eventually

@@ -120,7 +120,7 @@ def test_overwrite_is_refused(spark: Any, sink: Sink, logtx_cluster: Cluster) ->
 
 
 def test_an_abort_after_a_durable_commit_undoes_nothing(spark: Any, logtx_cluster: Cluster) -> None:
-    """TRAPS 30: the keeper's answer was lost, Spark calls abort, then commits again."""
+    """Trap 30: the keeper's answer was lost, Spark calls abort, then commits again."""
     from logtx.integration.spark.options import SinkOptions
 
     topic = logtx_cluster.topic(1)

@@ -10,7 +10,7 @@ from logtx.integration.spark.steps import steps_from_json, steps_to_json
 from logtx.integration.spark.vector import Spot, from_offsets, moved, steps_between, to_offsets
 from logtx.journal.errors import ConfigError
 from logtx.journal.position import Place, Position
-from logtx.journal.records import OffsetStep
+from logtx.journal.records.types import OffsetStep
 
 A, B = ("a", 0), ("b", 11)
 

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
 from logtx.journal.errors import BrokerError, UnknownTopicError
-from logtx.journal.log import GroupOffset, Log, LogConsumer
+from logtx.journal.logs.interface import GroupOffset, Log, LogConsumer
 
 MakeTopic = Callable[..., str]
 Append = Callable[..., list[int]]
@@ -332,7 +332,7 @@ def test_end_offset_is_quick_enough_to_ask_before_every_stale_answer(
 
 
 def test_questions_to_nobody_are_bounded() -> None:
-    from logtx.journal.kafka_log import KafkaLog
+    from logtx.journal.logs.kafka import KafkaLog
 
     log = KafkaLog({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
     for ask in (

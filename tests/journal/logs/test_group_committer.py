@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
 from logtx.journal.errors import BrokerError
-from logtx.journal.kafka_log import KafkaLog
-from logtx.journal.log import GroupOffset, LogConsumer
+from logtx.journal.logs.interface import GroupOffset, LogConsumer
+from logtx.journal.logs.kafka import KafkaLog
 
 
 class Committing:

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from logtx.journal.errors import BrokerError
-from logtx.journal.kafka_log import KafkaLog
-from logtx.journal.log import LogConsumer
+from logtx.journal.logs.interface import LogConsumer
+from logtx.journal.logs.kafka import KafkaLog
 
 ANSWER_S = 0.6
 

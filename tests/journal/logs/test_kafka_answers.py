@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
 from logtx.journal.errors import BrokerError
-from logtx.journal.kafka_log import KafkaLog
+from logtx.journal.logs.kafka import KafkaLog
 
 
 class Admin:

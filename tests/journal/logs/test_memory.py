@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Message, TopicPartition
 
 from logtx.journal.errors import BrokerError
-from logtx.journal.log import GroupOffset, LogConsumer, LogProducer
-from logtx.journal.memory_log import MemoryLog
+from logtx.journal.logs.interface import GroupOffset, LogConsumer, LogProducer
+from logtx.journal.logs.memory.log import MemoryLog
 
 Report = tuple[int | None, int | None]
 

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from logtx.journal.errors import BrokerError, ConfigError
-from logtx.journal.kafka_log import KafkaLog, shared_settings
-from logtx.journal.memory_log import MemoryLog
-from logtx.journal.open import open_log
+from logtx.journal.logs.kafka import KafkaLog, shared_settings
+from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.logs.open import open_log
 
 
 def test_memory_and_kafka_by_address() -> None:

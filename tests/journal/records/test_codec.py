@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import CorruptRecordError, UnknownRecordError
 from logtx.journal.position import Place, Position
-from logtx.journal.record_codec import (
+from logtx.journal.records.codec import (
     FORMAT_VERSION,
     decode_by_schema,
     decode_entry,
     encode_by_schema,
     encode_entry,
 )
-from logtx.journal.record_reader import READERS
-from logtx.journal.records import (
+from logtx.journal.records.fast_reader import READERS
+from logtx.journal.records.types import (
     NO_PREDICTION,
     Aborted,
     AbortReason,
@@ -50,7 +50,7 @@ from logtx.journal.records import (
 )
 from logtx.journal.state import State
 
-GOLDEN = Path(__file__).parent.parent / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 """A file per format version, lines `<name> <hex>`; never edited, only added to."""
 
 IDS = (

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logtx.journal.control import BranchRange
-from logtx.journal.fate import NO_EPOCH, UNKNOWN_FATE, EpochFilter, Fate, FateScan
-from logtx.journal.records import (
+from logtx.journal.records.fate import NO_EPOCH, UNKNOWN_FATE, EpochFilter, Fate, FateScan
+from logtx.journal.records.types import (
     Aborted,
     AbortReason,
     AddPartitions,
@@ -90,12 +90,12 @@ def test_a_life_from_begin_to_committed() -> None:
     decision = journal.commit(epoch, begin)
     committing = Fate(State.COMMITTING, decision, None, WRITES, (D0, D1, D2))
     assert journal.fate(begin) == committing
-    assert not journal.scan(begin).settled
+    assert not journal.scan(begin).is_final
     journal.add(epoch, AddPartitions(begin=begin, partitions=(DataPartition("late", 0),)))
     journal.add(epoch, Committed(begin=begin))
     fate = journal.fate(begin)
     assert (fate.state, fate.partitions) == (State.COMMITTED, (D0, D1, D2))
-    assert journal.scan(begin).settled
+    assert journal.scan(begin).is_final
 
 
 def test_an_abort_and_its_reason() -> None:
@@ -206,7 +206,7 @@ def test_unknown_without_a_begin_of_this_incarnation_at_the_offset() -> None:
     fates = scan.fates()
     assert fates[elsewhere] == fates[journal.txid(99)] == UNKNOWN_FATE
     assert fates[journal.txid(begin)].state is State.COMMITTING
-    assert not scan.settled  # offset 99 was not reached
+    assert not scan.is_final  # offset 99 was not reached
 
 
 def test_records_of_another_incarnation_decide_nothing() -> None:

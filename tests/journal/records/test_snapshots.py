@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from logtx.journal.control import BranchRange
-from logtx.journal.records import (
+from logtx.journal.records.snapshots import SnapshotScan
+from logtx.journal.records.types import (
     Begin,
     DataPartition,
     Entry,
@@ -13,7 +14,6 @@ from logtx.journal.records import (
     Snapshot,
     SnapshotTransaction,
 )
-from logtx.journal.snapshots import SnapshotScan
 from logtx.journal.state import State
 
 INCARNATION = 0xABC

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from logtx.coordinator.protocol.commands import Action
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import (
     BrokerError,
@@ -28,21 +29,20 @@ from logtx.journal.errors import (
 )
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
-from logtx.producer.bookkeeping import (
+from logtx.producer.core.bookkeeping import (
     VALID_PREVIOUS,
-    End,
+    EndResult,
     Phase,
     TransactionBook,
-    Verdict,
     abort_only,
-    verdict,
+    end_result,
 )
-from logtx.producer.summary import BranchSummary
+from logtx.producer.core.summary import BranchSummary
 
 from .test_tally import Observed
 
 TXID = TxId(3, 0xABC, 17)
-COMMIT, ABORT = End.COMMIT, End.ABORT
+COMMIT, ABORT = Action.COMMIT, Action.ABORT
 
 
 def book(*partitions: tuple[str, int]) -> TransactionBook:
@@ -70,21 +70,21 @@ def abort_only_book() -> TransactionBook:
     return made
 
 
-def ending(end: End) -> TransactionBook:
+def ending(end: Action) -> TransactionBook:
     made = book()
     made.own.admit()  # A record without a report, or it would be ready at once.
     made.ask(end)
     return made
 
 
-def sent(end: End) -> TransactionBook:
+def sent(end: Action) -> TransactionBook:
     made = book()
     made.ask(end)
     made.sent()
     return made
 
 
-def unresolved(end: End) -> TransactionBook:
+def unresolved(end: Action) -> TransactionBook:
     made = sent(end)
     made.unresolved()
     return made
@@ -96,7 +96,7 @@ def committed() -> TransactionBook:
     return made
 
 
-def aborted(end: End | None) -> TransactionBook:
+def aborted(end: Action | None) -> TransactionBook:
     made = sent(end) if end else book()
     made.decided(committed=False)
     return made
@@ -250,35 +250,35 @@ def test_a_cause_that_says_what_to_do_is_raised_itself(
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        (State.COMMITTING, Verdict.COMMITTED),
-        (State.COMMITTED, Verdict.COMMITTED),
-        (State.ABORTING, Verdict.ABORTED),
-        (State.ABORTED, Verdict.ABORTED),
-        (State.OPEN, Verdict.UNDECIDED),
-        (State.UNKNOWN, Verdict.UNKNOWN),
-        (TransactionAbortedError("x"), Verdict.ABORTED),
-        (TransactionCommittedError("x"), Verdict.COMMITTED),
-        (OffsetsConflictError("x"), Verdict.REFUSED),
-        (RequestTooLargeError("x"), Verdict.REFUSED),
-        (UnsupportedTopicError("x"), Verdict.REFUSED),
+        (State.COMMITTING, EndResult.COMMITTED),
+        (State.COMMITTED, EndResult.COMMITTED),
+        (State.ABORTING, EndResult.ABORTED),
+        (State.ABORTED, EndResult.ABORTED),
+        (State.OPEN, EndResult.UNDECIDED),
+        (State.UNKNOWN, EndResult.UNKNOWN),
+        (TransactionAbortedError("x"), EndResult.ABORTED),
+        (TransactionCommittedError("x"), EndResult.COMMITTED),
+        (OffsetsConflictError("x"), EndResult.REFUSED),
+        (RequestTooLargeError("x"), EndResult.REFUSED),
+        (UnsupportedTopicError("x"), EndResult.REFUSED),
         # A fenced producer's earlier request may have been decided: never an abort by itself.
-        (ProducerFencedError("x"), Verdict.UNKNOWN),
-        (DoubleStartError("x"), Verdict.UNKNOWN),
-        (RequestTimedOutError("x"), Verdict.UNKNOWN),
-        (CoordinatorNotAvailableError("x"), Verdict.UNKNOWN),
-        (UnknownTransactionError("x"), Verdict.UNKNOWN),
-        (BrokerError("x"), Verdict.UNKNOWN),
-        (TransactionError("of a newer peer"), Verdict.UNKNOWN),
-        (LogtxError("of a newer peer"), Verdict.UNKNOWN),
+        (ProducerFencedError("x"), EndResult.UNKNOWN),
+        (DoubleStartError("x"), EndResult.UNKNOWN),
+        (RequestTimedOutError("x"), EndResult.UNKNOWN),
+        (CoordinatorNotAvailableError("x"), EndResult.UNKNOWN),
+        (UnknownTransactionError("x"), EndResult.UNKNOWN),
+        (BrokerError("x"), EndResult.UNKNOWN),
+        (TransactionError("of a newer peer"), EndResult.UNKNOWN),
+        (LogtxError("of a newer peer"), EndResult.UNKNOWN),
     ],
     ids=str,
 )
-def test_what_an_answer_says(reply: State | LogtxError, expected: Verdict) -> None:
-    assert verdict(reply) is expected
+def test_what_an_answer_says(reply: State | LogtxError, expected: EndResult) -> None:
+    assert end_result(reply) is expected
 
 
 def test_every_state_has_a_verdict() -> None:
-    assert {verdict(state) for state in State} >= {Verdict.COMMITTED, Verdict.ABORTED}
+    assert {end_result(state) for state in State} >= {EndResult.COMMITTED, EndResult.ABORTED}
 
 
 # Partitions and branches.

@@ -12,12 +12,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from logtx.coordinator.protocol.commands import Action
 from logtx.journal.errors import (
     BrokerError,
     OffsetsConflictError,
     TransactionError,
 )
-from logtx.producer.bookkeeping import End, Phase, TransactionBook
+from logtx.producer.core.bookkeeping import Phase, TransactionBook
 
 from .test_tally import Observed
 
@@ -37,7 +38,7 @@ class LifeOfATransaction(RuleBasedStateMachine):
         self.acknowledged: dict[tuple[str, int], list[int]] = {}
         self.failed = False
         self.requests = 0
-        self.asked: End | None = None
+        self.asked: Action | None = None
 
     def take_failure(self) -> None:
         self.failed = True
@@ -111,8 +112,8 @@ class LifeOfATransaction(RuleBasedStateMachine):
                 self.failed = True
             self.book.fail(OffsetsConflictError("no"))
 
-    @rule(end=st.sampled_from(End))
-    def ask(self, end: End) -> None:
+    @rule(end=st.sampled_from(Action))
+    def ask(self, end: Action) -> None:
         before = (self.book.phase, self.book.end)
         try:
             self.book.ask(end)
@@ -125,7 +126,7 @@ class LifeOfATransaction(RuleBasedStateMachine):
         assert not self.under_way
         assert not self.admitted
         writes = self.book.writes()
-        if self.book.end is End.COMMIT:
+        if self.book.end is Action.COMMIT:
             assert not self.failed
             assert self.book.requests == 0
             stated = {key: (r.first_offset, r.last_offset, r.count) for key, (r,) in writes.items()}
@@ -144,17 +145,17 @@ class LifeOfATransaction(RuleBasedStateMachine):
             self.failed = True
             self.book.refused(BrokerError("no"))
         else:
-            self.book.decided(committed=answer == "yes" and self.book.end is End.COMMIT)
+            self.book.decided(committed=answer == "yes" and self.book.end is Action.COMMIT)
 
     @precondition(lambda self: self.book.phase is Phase.UNRESOLVED)
     @rule(committed=st.booleans())
     def learn(self, committed: bool) -> None:
-        self.book.decided(committed=committed and self.book.end is End.COMMIT)
+        self.book.decided(committed=committed and self.book.end is Action.COMMIT)
 
     @invariant()
     def commits_only_what_was_sent_as_a_commit(self) -> None:
         if self.book.phase is Phase.COMMITTED:
-            assert self.book.end is End.COMMIT
+            assert self.book.end is Action.COMMIT
 
     @invariant()
     def a_failed_transaction_takes_nothing(self) -> None:

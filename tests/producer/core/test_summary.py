@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import ConfigError
 from logtx.journal.txid import TxId
-from logtx.producer.summary import BranchSummary, make_token, read_token
+from logtx.producer.core.summary import BranchSummary, make_token, read_token
 
 txids = st.builds(
     TxId, st.integers(0, 2**16 - 1), st.integers(0, 2**48 - 1), st.integers(0, 2**63 - 1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import LogtxError
-from logtx.producer.tally import BranchTally, Floors
+from logtx.producer.core.tally import BranchTally, Floors
 
 
 @dataclass
