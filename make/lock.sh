@@ -19,5 +19,5 @@ if grep -n -e '://' -e "$PWD" requirements.lock make/*.lock; then
     echo "logtx: the lines above name a registry or a path of this machine" >&2
     exit 1
 fi
-.venv/bin/python -m logtx.integration.kafka.jars --lock
-.venv/bin/python -m logtx.integration.spark.jars --lock
+.venv/bin/python -m logtx.integration.local.jars --lock
+.venv/bin/python -m logtx.benchmarks.spark.jars --lock

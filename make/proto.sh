@@ -9,20 +9,18 @@ if [ "${1:-}" = --check ]; then
     trap 'rm -rf "$out"' EXIT
 fi
 
-for proto in .ns/logtx/journal/*.proto .ns/logtx/coordinator/*.proto; do
-    [ -e "$proto" ] || continue
+for proto in $(cd .ns && find -L logtx/journal logtx/coordinator -name "*.proto" | sort); do
     case "$proto" in
     */coordinator/*) services="--grpc_python_out=$out" ;;
     *) services="" ;;
     esac
     # The root is .ns, so that generated imports read `logtx.journal...`.
     .venv/bin/python -m grpc_tools.protoc -I .ns --python_out="$out" --pyi_out="$out" \
-        $services "$proto"
+        $services ".ns/$proto"
 done
 
 [ "$out" != .ns ] || exit 0
-for generated in "$out"/logtx/*/*; do
-    [ -e "$generated" ] || continue
+for generated in $(find "$out/logtx" -type f); do
     current=${generated#"$out"/logtx/}
     cmp -s "$generated" "$current" || stale="${stale:-} $current"
 done
