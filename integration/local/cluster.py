@@ -17,9 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from .class_data import ClassData
 from .directory import ClusterDir, Ports, State
 from .errors import BrokerNotRunningError, DataDirError, NotInSyncError
-from .jars import ensure_jars
+from .jars import cache_dir, ensure_jars
 from .java import find_java
 from .node import Broker, Setup, await_ready
 from .ports import HOST, PORT_MAX, check_port, is_free, pick_ports
@@ -63,6 +64,7 @@ class LocalCluster:
         start_timeout_s: float = 120,
         stop_timeout_s: float = 20,
         settings: Mapping[str, str] | None = None,
+        jars: Sequence[Path] | None = None,
     ) -> None:
         """Start nothing yet.
 
@@ -79,6 +81,7 @@ class LocalCluster:
             start_timeout_s: for all to be ready.
             stop_timeout_s: for an orderly stop, before SIGKILL.
             settings: added to (and win over) every broker's configuration.
+            jars: of another version of Kafka; by default those of `jars.lock`.
 
         Raises:
             ValueError: no brokers, no such ports, or an advertised port of no broker.
@@ -98,6 +101,7 @@ class LocalCluster:
         self._start_timeout_s = start_timeout_s
         self._settings = dict(settings or {})
         self._stop_timeout_s = stop_timeout_s
+        self._jars = jars
         self._state: State | None = None
         self.brokers: Final = tuple(
             Broker(
@@ -234,7 +238,8 @@ class LocalCluster:
 
     def _prepare(self) -> None:
         """Take the data directory, settle the ports, write files, format storage."""
-        java, jars = find_java(), ensure_jars()
+        java, jars = find_java(), self._jars or ensure_jars()
+        class_data = ClassData.of(java, jars, cache=cache_dir().with_name("class-data"))
         self._dir.acquire()
         self._state = state = self._settle()
         self._dir.write(state)
@@ -242,6 +247,7 @@ class LocalCluster:
             Setup(
                 java=java,
                 jars=jars,
+                class_data=class_data,
                 heap_max_mib=self._heap_max_mib,
                 java_options=self._java_options,
                 cluster_id=state.cluster_id,
@@ -312,6 +318,7 @@ class LocalKafka(LocalCluster):
         start_timeout_s: float = 120,
         stop_timeout_s: float = 20,
         settings: Mapping[str, str] | None = None,
+        jars: Sequence[Path] | None = None,
     ) -> None:
         super().__init__(
             data_dir,
@@ -322,6 +329,7 @@ class LocalKafka(LocalCluster):
             start_timeout_s=start_timeout_s,
             stop_timeout_s=stop_timeout_s,
             settings=settings,
+            jars=jars,
         )
 
     @property

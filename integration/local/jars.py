@@ -37,7 +37,7 @@ from .errors import (
 if TYPE_CHECKING:
     from jgo.maven import MavenContext
 
-KAFKA_VERSION: Final = "4.1.0"
+KAFKA_VERSION: Final = "4.3.1"
 LOCK_PATH: Final = Path(__file__).with_name("jars.lock")
 MIRROR_VARIABLE: Final = "LOGTX_MAVEN_MIRROR"
 
@@ -45,7 +45,7 @@ _KAFKA: Final = f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}"
 # Kafka logs through SLF4J and leaves the backend to its distribution: without this jar a broker
 # from the bare dependencies logs nothing at all, and could not say why it fails. It is added by
 # itself, for resolved together with Kafka its own preferences would replace Kafka's Jackson.
-_LOGGING: Final = "org.apache.logging.log4j:log4j-slf4j-impl:2.24.3"
+_LOGGING: Final = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"
 _DOWNLOADS_AT_ONCE: Final = 4
 _ATTEMPTS: Final = 3
 _RETRY_DELAY_S: Final = 0.5
@@ -231,7 +231,7 @@ def _progress(total_bytes: int, count: int) -> AbstractContextManager[Advance]:
     def bar() -> Iterator[Advance]:
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
         with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
-            task = progress.add_task(f"Kafka {KAFKA_VERSION}, {count} jars", total=total_bytes)
+            task = progress.add_task(f"Kafka's {count} jars", total=total_bytes)
             yield lambda received: progress.update(task, advance=received)
 
     return bar()

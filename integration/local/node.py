@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from .class_data import ClassData, Training
 from .directory import BrokerDir, Ports
 from .errors import BrokerNotRunningError, BrokerStartError, DataDirError
 from .java import Java
@@ -34,6 +35,7 @@ class Setup:
 
     java: Java
     jars: Sequence[Path]
+    class_data: ClassData
     heap_max_mib: int
     java_options: Sequence[str]
     cluster_id: str
@@ -57,6 +59,7 @@ class Broker:
         self._stop_timeout_s = stop_timeout_s
         self._setup: Setup | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._training: Training | None = None
         self._log_start = 0
         """Size of the log when the process was started: what lies below is of earlier ones."""
 
@@ -137,8 +140,11 @@ class Broker:
         if process is not None:
             if process.poll() is None:
                 process.kill()
-            process.wait(_KILL_TIMEOUT_S)
+            status = process.wait(_KILL_TIMEOUT_S)
             self._process = None
+            if self._training is not None:
+                self._training.finish(status)
+                self._training = None
 
     def restart(self) -> None:
         """Orderly stop and start; address and records stay. Raises as `start`."""
@@ -161,8 +167,8 @@ class Broker:
         self._dir.write(setup.properties)
         if (self._dir.kafka_data / "meta.properties").exists():
             return
-        command = [
-            *self._java_command(setup, "-XX:TieredStopAtLevel=1"),  # ends in a second
+        command = [  # ends in a second
+            *self._java_command(setup, "-XX:TieredStopAtLevel=1", *setup.class_data.options()),
             "kafka.tools.StorageTool",
             "format",
             f"--cluster-id={setup.cluster_id}",  # with "=", for an id may begin with "-"
@@ -246,7 +252,10 @@ class Broker:
         ]
 
     def _launch(self, setup: Setup) -> None:
-        command = [*self._java_command(setup), "kafka.Kafka", str(self._dir.properties)]
+        # One of a cluster's brokers is enough to learn from: writing an archive takes 2 s of CPU.
+        self._training = setup.class_data.training() if self.id == 1 else None
+        share = (self._training or setup.class_data).options()
+        command = [*self._java_command(setup, *share), "kafka.Kafka", str(self._dir.properties)]
         try:
             self._dir.console_log.write_bytes(b"")
             self._log_start = _size(self._dir.server_log)

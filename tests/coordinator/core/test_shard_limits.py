@@ -71,7 +71,7 @@ def test_a_producer_has_so_many_open_and_no_more() -> None:
     second = stage.begun(p, 2)
     refusal = stage.begin(p, 3)
     assert isinstance(refusal, TooManyTransactionsError)
-    assert "max.open.transactions.per.producer" in str(refusal)
+    assert "--max-open-transactions-per-producer" in str(refusal)
     stage.begun(q, 1)
     assert stage.begin(p, 2) == commands.Began(second), "a repeat opens nothing"
     stage.end(p, first, commands.Action.COMMIT)
@@ -85,7 +85,7 @@ def test_a_journal_partition_has_so_many_open_whoever_began_them() -> None:
     stage.begun(q, 1)
     refusal = stage.begin(q, 2)
     assert isinstance(refusal, TooManyTransactionsError)
-    assert "(max.open.transactions)" in str(refusal)
+    assert "(--max-open-transactions)" in str(refusal)
     # Decided is room enough, though a partition may be long in taking the marker.
     stage.end(p, first, commands.Action.ABORT)
     stage.begun(q, 2)

@@ -180,7 +180,7 @@ def test_a_coordinators_limits(
 def test_chaos_is_a_command_of_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     here, elsewhere = typer.Typer(), typer.Typer()
     checkout.add_chaos(here)
-    assert CliRunner().invoke(here, ["--help"]).output.count("--system") == 1
+    assert "--system" in CliRunner().invoke(here, ["--help"]).output
     monkeypatch.setattr(checkout, "_PACKAGE", "logtx.nothing_of_this_name")
     checkout.add_chaos(elsewhere)
     said = CliRunner().invoke(elsewhere, ["--seconds", "60", "anything"]).exception

@@ -9,10 +9,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 LOCKS = ["requirements.lock", *(f"make/{name}.lock" for name in ("build", "jdk"))]
+JAR_LOCKS = [
+    "integration/local/jars.lock",
+    "benchmarks/spark/jars.lock",
+    "tests/integration/local/kafka-4.1.lock",
+]
 PIN = re.compile(r"^([a-z0-9-]+)==(\S+)", re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", [*LOCKS, "integration/local/jars.lock"])
+@pytest.mark.parametrize("name", [*LOCKS, *JAR_LOCKS])
 def test_no_registry_and_no_path(name: str) -> None:
     text = (ROOT / name).read_text()
     assert "://" not in text
