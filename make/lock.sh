@@ -1,6 +1,6 @@
 #!/bin/sh
-# Write all lock files; that of the build tools is a subset of requirements.lock.
-# Hashes only: an index's address is the installing machine's own business.
+# Writes all lock files. The build tools' lock is a subset of requirements.lock.
+# Hashes only: which index to install from is up to the installing machine.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -9,10 +9,10 @@ compile() {
         --no-header --no-annotate --no-emit-index-url --no-emit-find-links "$@"
 }
 
-# Pins stay where they are unless asked to move: `make lock ARGS=--upgrade`.
+# Pins stay as they are, except with `make lock ARGS=--upgrade`.
 compile pyproject.toml make/build.in --extra demo --extra spark --extra dev "$@" -o requirements.lock
 compile make/build.in --constraints requirements.lock -o make/build.lock
-# Apart: 35 MB that only a machine without Java needs.
+# In a lock of its own: 35 MB that only a machine without Java needs.
 compile make/jdk.in "$@" -o make/jdk.lock
 
 if grep -n -e '://' -e "$PWD" requirements.lock make/*.lock; then

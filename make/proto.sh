@@ -1,5 +1,5 @@
 #!/bin/sh
-# Generate Python from every *.proto of journal/ and coordinator/; with --check, say what is stale.
+# Generates Python from every *.proto of journal/ and coordinator/; with --check, prints stale files.
 set -eu
 cd "$(dirname "$0")/.."
 

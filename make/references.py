@@ -44,18 +44,18 @@ FOREIGN: Final = frozenset(
         *("pulsar_txn_transaction_key_age", "pulsar_txn_transaction_key_epoch"),
     }
 )
-"""Names of others' code, which pages speak of and ours does not use."""
+"""Names from others' code that the pages mention and our code does not use."""
 
 
 class Text(NamedTuple):
-    """What people read in a file: a page, or the docstrings and comments of a module."""
+    """The prose of a file: a page, or the docstrings and comments of a module."""
 
     path: str
     words: str
 
 
 def files(*suffixes: str) -> list[str]:
-    """Returns all files under version control, or about to be, that end so."""
+    """Returns the files that git tracks or could add, and whose names end with a suffix."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard"],
         cwd=ROOT,
@@ -89,7 +89,7 @@ def prose(name: str) -> str:
 
 
 def texts() -> Iterator[Text]:
-    """Yields every page, and of every module what people read."""
+    """Yields every page, and the prose of every module."""
     for name in files(".md", ".txt"):
         yield Text(name, read(name))
     for name in files(".py"):
@@ -97,7 +97,7 @@ def texts() -> Iterator[Text]:
 
 
 def unfold(text: str) -> str:
-    """Returns a text with the line breaks within its paragraphs taken out."""
+    """Returns a text with each paragraph on one line."""
     return re.sub(r"[ \t]*\n(?:[ \t]*# ?)?[ \t]*(?=\S)", " ", text)
 
 
@@ -111,7 +111,7 @@ def anchors(page: str) -> set[str]:
 
 
 def dead_links(page: Text) -> Iterator[str]:
-    """Yields links of a page to files or headings that don't exist."""
+    """Yields the links of a page that lead to no file or heading."""
     for target, anchor in LINK.findall(page.words):
         path = (ROOT / page.path).parent / target if target else ROOT / page.path
         if not path.exists():
@@ -152,7 +152,7 @@ def traps_in(words: str) -> set[int]:
 
 
 def bad_traps(everything: list[Text]) -> Iterator[tuple[str, str]]:
-    """Yields traps that no page describes, and tests of a trap that don't cite it."""
+    """Yields citations of traps that don't exist, and tests of a trap that don't cite it."""
     page = "docs/traps.md"
     told = {int(number): body for number, body in TRAP.findall(read(page))}
     for text in everything:
@@ -172,7 +172,7 @@ def bad_traps(everything: list[Text]) -> Iterator[tuple[str, str]]:
 
 
 def bad_sources(everything: list[Text]) -> Iterator[tuple[str, str]]:
-    """Yields citations of sections that `docs/sources.md` doesn't have, or not of this module."""
+    """Yields citations of sections that `docs/sources.md` lacks, or lacks for this module."""
     page = "docs/sources.md"
     rows: dict[tuple[str, str], str] = {}
     names = []
@@ -198,7 +198,7 @@ def bad_sources(everything: list[Text]) -> Iterator[tuple[str, str]]:
 
 @cache
 def vocabulary() -> frozenset[str]:
-    """Returns every word of the code: names, and words within strings that are no docstrings."""
+    """Returns every word of the code: names, and words in strings other than docstrings."""
     words = {Path(name).stem for name in files("")}
     for name in files(".py", ".pyi", ".proto", ".toml", ".sh", ".avsc", "Makefile"):
         if not name.endswith(".py"):
@@ -228,7 +228,7 @@ def dead_names(text: Text) -> Iterator[str]:
 
 
 def main() -> int:
-    """Prints every reference that leads nowhere; returns their number, at most 1."""
+    """Prints every reference that leads nowhere; returns 1 if there is any, else 0."""
     everything = list(texts())
     found = [
         (text.path, why)
