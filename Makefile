@@ -7,7 +7,7 @@ LOCKS := requirements.lock make/build.lock make/jdk.lock
 SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder --durations 12
 export PYTHON
 
-.PHONY: help demo chaos test test-all check search bench bench-full bench-failover bench-recovery bench-spill bench-spark simulate proto lock clean
+.PHONY: help demo chaos test test-all one check hooks search bench bench-full bench-failover bench-recovery bench-spill bench-spark simulate proto lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -25,17 +25,24 @@ test: $(READY) ## Run the tests without the slow ones (ARGS="-k spill")
 test-all: $(READY) ## Run all tests
 	$(BIN)/pytest $(SIDE_BY_SIDE) $(ARGS)
 
+one: $(READY) ## Run one test, file or folder (TEST=tests/journal/test_txid.py)
+	@$(BIN)/pytest -q $(or $(TEST),$(error say which: make one TEST=tests/journal/test_txid.py)) $(ARGS)
+
 simulate: $(READY) ## Run histories with faults, by seed (SEEDS=20000, START=0), or one again (SEED=7)
 	@$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED)) \
 	  $(if $(SEEDS),--seeds $(SEEDS)) $(if $(START),--start $(START)) $(ARGS)
 
-check: $(READY) ## Lint, format check, types, import rules, references, generated files
+check: $(READY) ## Lint, format check, spelling, types, import rules, references, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python make/references.py
 	make/proto.sh --check
+
+hooks: $(READY) ## Let git run those checks at each commit
+	@$(BIN)/pre-commit install
 
 search: $(READY) ## Visit every state of small configurations of the cores (ARGS="--mutations")
 	@$(BIN)/python -m tests.search $(ARGS)
@@ -49,7 +56,7 @@ bench-full: $(READY) ## Run all benchmarks beside Kafka's own transactions (ARGS
 bench-failover: $(READY) ## Measure stalls when coordinators are killed, moved, paused (ARGS="--help")
 	$(BIN)/python -m benchmarks.failover $(ARGS)
 
-bench-recovery: $(READY) ## Measure how long a coordinator loads a long journal (ARGS="--help")
+bench-recovery: $(READY) ## Measure how long loading a long journal takes (ARGS="--help")
 	$(BIN)/python -m benchmarks.recovery $(ARGS)
 
 bench-spill: $(READY) ## Measure memory and time of a 5 GB transaction (ARGS="--gigabytes 2")
