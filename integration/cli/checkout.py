@@ -1,11 +1,12 @@
-"""`logtx chaos`, which only a checkout has.
+"""Adds the commands that work only in a checkout of the repository: `logtx demo` and `logtx chaos`.
 
-The harness is larger than what it attacks, and no user runs it. So the wheel leaves it out, and
-the command says where it is.
+Both are large, and a service that uses logtx needs neither. So the wheel leaves them out, and each
+command then says where it is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Final
@@ -14,26 +15,35 @@ import typer
 
 from ...journal.errors import NotSupportedError
 
-_PACKAGE: Final = f"{__name__.rsplit('.', 3)[0]}.chaos"
+_PROJECT: Final = __name__.rsplit(".", 3)[0]
+COMMANDS: Final = {
+    "demo": (f"{_PROJECT}.integration.demo", "Show logtx at work."),
+    "chaos": (f"{_PROJECT}.chaos", "Attack a cluster, and check what its clients saw."),
+}
+"""Name of each command → the package with its `command.py`, and one sentence of help without it."""
 
 
-def add_chaos(app: typer.Typer) -> None:
-    """Adds `logtx chaos`: the harness in a checkout, elsewhere one sentence that says where it is.
+def add_commands(app: typer.Typer) -> None:
+    """Adds each command: as it is in a checkout, otherwise as an error that says where it is.
 
-    The harness is found by its name, because it imports this room and not the other way round.
+    Packages are looked up by name, because they import this room and it must not import them.
     """
-    if find_spec(_PACKAGE) is not None:
-        app.command()(import_module(f"{_PACKAGE}.command").chaos)
-    else:
-        app.command(
-            name="chaos",
-            context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-        )(_say_where)
+    for name, (package, summary) in COMMANDS.items():
+        if find_spec(package) is not None:
+            app.command(name)(getattr(import_module(f"{package}.command"), name))
+        else:
+            app.command(
+                name,
+                help=f"{summary} Only in a checkout of the repository: `make {name}`.",
+                context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+            )(_say_where(name))
 
 
-def _say_where() -> None:
-    """Attack a cluster of three brokers, and check what its clients saw. Only in a checkout."""
-    raise NotSupportedError(
-        "`logtx chaos` is not part of the installed package: clone logtx's repository and run"
-        " `make chaos` there"
-    )
+def _say_where(name: str) -> Callable[[], None]:
+    def say() -> None:
+        raise NotSupportedError(
+            f"`logtx {name}` is not part of the installed package: clone logtx's repository and run"
+            f" `make {name}` there"
+        )
+
+    return say

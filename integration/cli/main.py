@@ -1,7 +1,7 @@
-"""The command `logtx`: a local cluster, a coordinator, the demo.
+"""Defines the command `logtx`: local cluster, coordinator, demo, and the other modules' commands.
 
-Expected errors end in one red sentence on stderr and status 1. Commands import what they run on
-first use, so that `logtx --help` is quick.
+An expected error ends as one red sentence on stderr and exit status 1. Each command imports what it
+runs when it is first used, so that `logtx --help` is quick.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from . import journal as cli_journal
 from . import spark as cli_spark
 
 _EXIT_INTERRUPTED: Final = 130
+"""Exit status after SIGINT or SIGTERM, as shells report it: 128 + 2."""
 _PORT_MAX: Final = 65_535
+"""Highest TCP port."""
 
 app = typer.Typer(
     name="logtx",
@@ -41,16 +43,16 @@ app.add_typer(cli_admin.txn, name="txn")
 app.add_typer(cli_admin.keys, name="keys")
 app.add_typer(cli_spark.spark, name="spark")
 app.add_typer(cli_journal.journal, name="journal")
-cli_checkout.add_chaos(app)
+cli_checkout.add_commands(app)
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the options that were given: the others keep the defaults of their config."""
+    """Returns the options that were given. The config classes have defaults for the others."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def data_home() -> Path:
-    """Where commands keep their data: `$XDG_DATA_HOME/logtx`, by default ~/.local/share/logtx."""
+    """Returns the commands' data directory: `$XDG_DATA_HOME/logtx`, else ~/.local/share/logtx."""
     base = os.environ.get("XDG_DATA_HOME", "")
     root = Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "share"
     return root / "logtx"
@@ -75,9 +77,9 @@ def _root(
 ) -> None:
     """Transactions on any Kafka-compatible log.
 
-    Start with **logtx demo**, which shows what it does on a Kafka of its own, or with
-    **logtx up**, which gives you a local cluster to try your own code on. With a cluster
-    of your own, all that logtx needs is **logtx coordinator**, once or several times.
+    Start with **logtx demo**, which shows logtx at work on a Kafka that it starts itself, or with
+    **logtx up**, which runs a local cluster for your own code. If you have a Kafka cluster, the
+    only thing to add is **logtx coordinator**, started once or several times.
     """
 
 
@@ -90,7 +92,7 @@ def up(
     ] = None,
     brokers: Annotated[
         int,
-        typer.Option(min=1, help="How many, at ports that follow each other. Of 3 any may die."),
+        typer.Option(min=1, help="Number of brokers, at consecutive ports. Of 3, any one may die."),
     ] = 1,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the (first) broker.")] = 9092,
     coordinator_port: Annotated[
@@ -102,7 +104,7 @@ def up(
     ] = None,
     coordinators: Annotated[
         int,
-        typer.Option(min=1, help="How many, at ports that follow each other; they share the work."),
+        typer.Option(min=1, help="Number of coordinators, at consecutive ports."),
     ] = 1,
     no_coordinator: Annotated[
         bool, typer.Option("--no-coordinator", help="Start Kafka only.")
@@ -110,11 +112,11 @@ def up(
 ) -> None:
     """Run a local Kafka and a coordinator, or several of each, until Ctrl-C.
 
-    The first start downloads Apache Kafka (44 MB, verified by hash); it needs Java 17 or later.
-    Records are kept in the data directory and are there again at the next start.
+    The first start downloads Apache Kafka (44 MB, verified by hash). Kafka needs Java 17 or later.
+    The data directory keeps all records, so the next start finds them again.
 
-    With 3 brokers each partition has 3 replicas. A broker that dies (try `kill -9`) is reported,
-    and started again after 10 s; the others go on meanwhile.
+    With 3 brokers, each partition has 3 replicas. If a broker dies (try `kill -9`), the others go
+    on; the command reports it and starts the broker again after 10 s.
 
     Examples:
 
@@ -161,70 +163,122 @@ def _ports(first: int, count: int, option: str) -> range:
 def coordinator(
     *,
     bootstrap_servers: Annotated[
-        str, typer.Option(help="The Kafka cluster that holds the journal, as host:port,host:port.")
+        str,
+        typer.Option(
+            help="Brokers of the Kafka cluster that holds the journal, as host:port,host:port."
+        ),
     ],
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where clients and other coordinators connect.")
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="Address to listen on, for clients and other coordinators."
+        ),
     ] = "127.0.0.1:9095",
     advertise: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST:PORT", help="The address to tell clients. \\[default: that of --listen]"
+            metavar="HOST:PORT",
+            help="Address that clients and other coordinators reach this one at. "
+            "\\[default: that of --listen]",
         ),
     ] = None,
     metrics_listen: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST:PORT", help="Serve /metrics for Prometheus. \\[default: nowhere]"
+            metavar="HOST:PORT",
+            help="Address to serve Prometheus metrics on, at /metrics. \\[default: nowhere]",
         ),
     ] = None,
     journal_partitions: Annotated[
         int | None,
-        typer.Option(min=1, help="Partitions of the journal, if this start creates it."),
+        typer.Option(
+            min=1,
+            help="Partitions of the journal, if this start creates it; fixed from then on. "
+            "\\[default: 8]",
+        ),
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option(min=1, help="Replicas of the journal, if this start creates it.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Replicas of logtx's own topics, if this start creates them; existing topics must "
+            "have at least as many. \\[default: the brokers' default]",
+        ),
     ] = None,
     session_grace_ms: Annotated[
         int | None,
-        typer.Option(min=0, help="How long a producer may be gone before its transactions abort."),
+        typer.Option(
+            min=0,
+            help="How long a producer may be disconnected before its open transactions are "
+            "aborted. \\[default: 3000]",
+        ),
     ] = None,
     max_timeout_ms: Annotated[
-        int | None, typer.Option(min=1, help="The longest timeout that a producer may ask for.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Longest transaction.timeout.ms that a producer may ask for. "
+            "\\[default: 900000, 15 minutes]",
+        ),
     ] = None,
     max_open_transactions_per_producer: Annotated[
-        int | None, typer.Option(min=1, help="Transactions that one producer may have open.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Transactions that one producer may have open. Beyond that its attempts to begin "
+            "another are refused until one ends. \\[default: 10000]",
+        ),
     ] = None,
     max_open_transactions: Annotated[
         int | None,
-        typer.Option(min=1, help="Transactions that may be open in a partition of the journal."),
+        typer.Option(
+            min=1,
+            help="Transactions that all producers of a journal partition together may have open. "
+            "\\[default: 100000]",
+        ),
     ] = None,
     snapshot_interval_records: Annotated[
         int | None,
-        typer.Option(min=1, help="Journal records from one snapshot of the state to the next."),
+        typer.Option(
+            min=1,
+            help="Journal records between two snapshots of a journal partition. A coordinator that "
+            "starts has to replay about as many. \\[default: 100000]",
+        ),
     ] = None,
     outcome_retention_ms: Annotated[
         int | None,
-        typer.Option(min=0, help="How long transactions' outcomes can be looked up."),
+        typer.Option(
+            min=0,
+            help="How long after its BEGIN a transaction's outcome can be looked up, at least. "
+            "\\[default: 604800000, 7 days]",
+        ),
     ] = None,
     retention_warn_share: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help="Warn when an open transaction's data is so near to its deletion."
+            min=0,
+            max=1,
+            help="Log a warning when an open transaction's data has come this share of the way to "
+            "its deletion by the topic's retention. \\[default: 0.5]",
         ),
     ] = None,
     retention_abort_share: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Abort an open transaction whose data is so near to it."),
+        typer.Option(
+            min=0,
+            max=1,
+            help="Abort an open transaction when its data has come this share of the way to its "
+            "deletion by the topic's retention. \\[default: 0.8]",
+        ),
     ] = None,
 ) -> None:
     """Run one coordinator until Ctrl-C or SIGTERM.
 
-    Start as many as you like against one cluster, each with an address of its own: they share the
-    partitions of the journal evenly, and each stands by for all others. When one is killed another
-    goes on within a fraction of a second; on SIGTERM one gives away what it serves first, and no
-    transaction is aborted. All state is in the journal, a topic of the cluster; a coordinator has
-    no disk and can be replaced at any time.
+    Start as many as you like on one cluster, each with its own address. They share the partitions
+    of the journal evenly, and each stands by for all others. When one is killed, the others take
+    over within a fraction of a second. On SIGTERM a coordinator first gives its partitions to the
+    others, so that no transaction is aborted. All state is in the journal, a topic of the cluster:
+    a coordinator needs no disk and can be replaced at any time.
 
     Examples:
 
@@ -271,100 +325,16 @@ def coordinator(
     )
 
 
-@app.command()
-def demo(
-    *,
-    flights: Annotated[
-        int | None, typer.Option(min=1, help="How many flights. \\[default: all 336,776]")
-    ] = None,
-    coordinators: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=8,  # as many as the journal has partitions: each is to get one
-            help="How many coordinators share the journal. \\[default: 1, or 3 with --chaos]",
-        ),
-    ] = None,
-    chaos: Annotated[
-        bool,
-        typer.Option(
-            "--chaos", help="Pause workers and coordinators too, and wake them when replaced."
-        ),
-    ] = False,
-    spark: Annotated[
-        bool | None,
-        typer.Option(
-            "--spark/--no-spark",
-            help="Book by a streaming query of Spark alone, whose driver is killed twice; or by "
-            "workers alone. \\[default: by one after the other]",
-        ),
-    ] = None,
-    keep: Annotated[
-        bool,
-        typer.Option("--keep", help="Leave it running until Ctrl-C, to look around."),
-    ] = False,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(help="Directory for records and logs. \\[default: a temporary one]"),
-    ] = None,
-    bootstrap_servers: Annotated[
-        str | None,
-        typer.Option(help="Use this cluster; no coordinator may be running on it."),
-    ] = None,
-) -> None:
-    """Show logtx at work: a year of New York flights, booked while processes are killed.
-
-    Starts a Kafka of its own and publishes the flights of 2013. Three workers book each in a
-    double-entry airport ledger, in transactions together with their input offsets; workers and
-    the coordinator are killed with SIGKILL all along. Auditors tell whether the ledger holds
-    every flight exactly once: that is the verdict, and the exit status.
-
-    With several coordinators, what a killed one did goes on at the others. With --chaos processes
-    are also paused with SIGSTOP until others have replaced them, and woken as zombies.
-
-    Then, on another Kafka, a streaming query of Spark books the same flights, and a Spark job
-    recovers, audits and exports what it left behind; the exported files are held to the flights'.
-    It needs `logtx[demo,spark]` and Java, and is left out where these are missing, with several
-    coordinators, and with --chaos.
-
-    Cancelled flights count: the ledger books flights as scheduled. 20,000 flights are enough for
-    every check; with fewer there are fewer kills.
-
-    Examples:
-
-    ```
-    logtx demo
-    logtx demo --flights 20000
-    logtx demo --flights 20000 --no-spark --keep
-    logtx demo --flights 20000 --coordinators 3 --chaos
-    logtx demo --flights 20000 --spark
-    ```
-    """
-    from ..demo.options import DemoOptions
-    from ..demo.run import run_demo
-
-    options = DemoOptions(
-        flights=flights,
-        coordinators=coordinators,
-        chaos=chaos,
-        spark=spark,
-        keep=keep,
-        data_dir=data_dir,
-        bootstrap_servers=bootstrap_servers,
-    )
-    raise typer.Exit(run_demo(options))
-
-
 def _on_sigterm(_signal: int, _frame: FrameType | None) -> None:
-    # As Ctrl-C, so that both unwind through the same `with` blocks.
+    # Same as Ctrl-C, so that both unwind through the same `with` blocks.
     raise KeyboardInterrupt
 
 
 def main() -> None:
-    """Entry point of the command; exits with its status."""
+    """Runs the command, and exits with its status."""
     signal.signal(signal.SIGTERM, _on_sigterm)
-    # A shell starts background jobs with SIGINT ignored, and Python leaves it so; whoever sends it
-    # all the same wants a clean stop.
+    # A shell starts background jobs with SIGINT ignored, and Python keeps that. A SIGINT that is
+    # sent all the same asks for a clean stop.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         app()

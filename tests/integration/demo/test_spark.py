@@ -193,7 +193,7 @@ def test_spark_with_chaos_is_refused() -> None:
         DemoOptions(spark=True, chaos=True),
         DemoOptions(spark=True, coordinators=2),
     ):
-        with pytest.raises(DemoError, match="leave --chaos and --coordinators away"):
+        with pytest.raises(DemoError, match="leave out --chaos and --coordinators"):
             options.check()
     DemoOptions(spark=True).check()
 
