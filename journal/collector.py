@@ -1,4 +1,4 @@
-"""Python's cyclic garbage collector, kept out of where it finds nothing."""
+"""Pauses Python's cyclic garbage collector where it costs time and frees nothing."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from contextlib import contextmanager
 from typing import Final
 
 SERVER_THRESHOLD: Final = 20_000
-"""Containers that live on, from one collection of the youngest to the next; Python's own is 700."""
+"""Net new containers that start a collection of the youngest generation; Python's default is 700.
+
+A smaller number costs CPU, a larger one lets garbage in cycles stay longer.
+"""
 
 
 def collect_seldom() -> None:
-    """For a process of ours, which leaves circles behind in rare events alone (a lost connection).
+    """Makes the collector run seldom, in a process of ours (not in an application's).
 
-    What it loaded by now, its modules above all, is never looked at again; and transactions in
-    flight, a dozen containers each, are not looked at several times while they are. That was a
-    fourteenth of a busy coordinator's CPU.
+    Such a process leaves garbage in cycles only in rare events (a lost connection). From now on the
+    collector skips what is loaded already, the modules above all, and no longer looks several times
+    at transactions in flight, a dozen containers each. That had taken a fourteenth of a busy
+    coordinator's CPU.
     """
     gc.collect()
     gc.freeze()
@@ -25,13 +29,13 @@ def collect_seldom() -> None:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No cyclic garbage collection in this block, which must not wait for anything long.
+    """Pauses the collector in this block, which must not wait for anything long.
 
-    For blocks that make very many containers which almost all live on: the collector, woken by
-    every 700, would look at them again and again and free none. That was a fifth of the CPU that a
-    record costs a consumer, a quarter of a coordinator's load of its journal, and half of a
-    snapshot's first chunk. What is garbage is collected right after the block. Another thread that
-    switches the collector off meanwhile finds it on again.
+    For blocks that make very many containers, almost all of which live on: woken by every 700, the
+    collector would look at them again and again and free none. That took a fifth of the CPU that a
+    record costs a consumer, a quarter of the time in which a coordinator loads its journal, and
+    half of that of a snapshot's first chunk. Garbage is collected right after the block. If another
+    thread switches the collector off meanwhile, it is on again afterwards.
     """
     if not gc.isenabled():
         yield

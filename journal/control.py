@@ -1,7 +1,7 @@
 """Codec of the header TxCtl: markers, and the few data records that need more than a TxId.
 
-On the wire a version byte stands before a protobuf message (``control.proto``), so that fields
-may be added without breaking old readers, and old readers refuse what they would misread.
+On the wire a version byte precedes a protobuf message (``control.proto``): fields may be added
+without breaking old readers, and old readers refuse what they would misread.
 """
 
 from __future__ import annotations
@@ -22,14 +22,18 @@ from .value import Lazy, value
 TXID_HEADER: Final = "TxId"
 TXCTL_HEADER: Final = "TxCtl"
 VERSION: Final = 1
+"""Version byte of a TxCtl header; readers refuse any other."""
 OWN_BRANCH: Final = 0
-"""The nonce that stands for the transaction owner's own records, which carry no TxCtl."""
+"""Nonce that stands for the transaction owner's own records, which carry no TxCtl."""
 PARTITION_LIST_MAX_BYTES: Final = 1024
-"""A marker lists its transaction's partitions up to this size; beyond, the decision record does."""
+"""Largest partition list in a marker; a larger one stands only in the decision record.
+
+More makes every marker of a wide transaction larger, once per partition.
+"""
 
 TopicPartition = tuple[str, int]
 _REMEMBERED_MAX: Final = 16
-"""Partitions of a list that is remembered."""
+"""Longest partition list that is cached encoded; longer ones seldom come again."""
 _DATA: Final = WireControl.DATA
 _COMMITTED: Final = WireControl.COMMITTED
 _ABORTED: Final = WireControl.ABORTED
@@ -37,17 +41,17 @@ _ABORTED: Final = WireControl.ABORTED
 
 @value(frozen=True, slots=True)
 class BranchRange:
-    """What one branch wrote to one partition."""
+    """The records that one branch wrote to one partition."""
 
     branch: int
     """The branch's random 64-bit nonce; 0 = the owner's own records."""
     first_offset: int
     last_offset: int
     count: int
-    """Records, which other writers' records may stand between."""
+    """Number of records; other writers' records may lie between them."""
 
     def __post_init__(self) -> None:
-        """Check that the count fits between the offsets.
+        """Checks that the count fits between the offsets.
 
         Raises:
             ValueError: it does not.
@@ -66,30 +70,30 @@ class Marker(Lazy):
     committed: bool
     """True for COMMITTED, False for ABORTED."""
     commit_sequence: int
-    """Journal offset of the decision, which orders a transaction group."""
+    """Journal offset of the decision; it orders the transactions of a group."""
     hw: int
-    """Transaction high watermark: every TxId of this journal below it was finished."""
+    """Transaction high watermark: every TxId of this journal partition below it was finished."""
     epoch: int
     """Epoch of the coordinator that wrote this marker."""
     partition_count: int = 0
-    """Data partitions of the transaction."""
+    """Number of the transaction's data partitions."""
     partitions: tuple[TopicPartition, ...] = ()
-    """All of them, sorted; empty where their list is larger than 1 KiB."""
+    """The data partitions, sorted; empty if the list exceeds `PARTITION_LIST_MAX_BYTES`."""
     branches: tuple[BranchRange, ...] = ()
-    """What this partition holds of each accepted branch; empty in an ABORTED marker."""
+    """The range of each accepted branch in this partition; empty in an ABORTED marker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataControl:
-    """TxCtl of a data record."""
+    """The TxCtl header of a data record."""
 
     branch: int = OWN_BRANCH
     sequence: int | None = None
-    """Position of the record in its branch and partition from 0, where asked for."""
+    """Position of the record in its branch and partition, from 0; None if it is not numbered."""
 
 
 def group_by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, Sequence[int]]:
-    """Partition numbers by topic, both sorted: the compact form of a partition list."""
+    """Returns partition numbers by topic, both sorted: the compact form of a partition list."""
     grouped: dict[str, list[int]] = {}
     for topic, partition in sorted(set(partitions)):
         grouped.setdefault(topic, []).append(partition)
@@ -105,7 +109,7 @@ class PartitionList:
 
     @classmethod
     def of(cls, partitions: Iterable[TopicPartition]) -> PartitionList:
-        """Encode the list, or drop it where it is larger than `PARTITION_LIST_MAX_BYTES`."""
+        """Encodes the list, or drops it if it is larger than `PARTITION_LIST_MAX_BYTES`."""
         named = tuple(partitions)
         return _listed_before(named) if len(named) <= _REMEMBERED_MAX else _listed(named)
 
@@ -119,16 +123,16 @@ def _listed(partitions: tuple[TopicPartition, ...]) -> PartitionList:
     return PartitionList(count, wire)
 
 
-# Transactions write to the same partitions again.
+# Transactions write to the same partitions again and again.
 _listed_before = lru_cache(maxsize=1_024)(_listed)
 
 
 def encode_marker(marker: Marker, partitions: PartitionList | None = None) -> bytes:
-    """Value of the header TxCtl of a marker.
+    """Returns the value of a marker's TxCtl header.
 
     Args:
         marker: what to state.
-        partitions: the partition list encoded before; without it, `marker.partitions` is used.
+        partitions: the partition list, encoded before; without it, `marker.partitions` is used.
     """
     listed = partitions if partitions is not None else PartitionList.of(marker.partitions)
     wire = WireControl(
@@ -152,16 +156,16 @@ def encode_marker(marker: Marker, partitions: PartitionList | None = None) -> by
 
 
 def encode_data_control(control: DataControl) -> bytes:
-    """Value of the header TxCtl of a data record."""
+    """Returns the value of a data record's TxCtl header."""
     wire = WireControl(kind=WireControl.DATA, branch=control.branch, sequence=control.sequence)
     return bytes((VERSION,)) + wire.SerializeToString(deterministic=True)
 
 
 def decode_control(raw: bytes | None) -> Marker | DataControl:
-    """Decode a TxCtl header, of a marker or a data record.
+    """Decodes a TxCtl header, of a marker or a data record.
 
     Raises:
-        MalformedHeaderError: empty, of a newer version, not decodable or contradicting itself.
+        MalformedHeaderError: empty, of a newer version, not decodable, or contradicting itself.
     """
     if not raw:
         raise MalformedHeaderError("the TxCtl header is empty")
@@ -183,9 +187,10 @@ def decode_control(raw: bytes | None) -> Marker | DataControl:
         ]
     except ValueError as error:
         raise MalformedHeaderError("a marker's count does not fit its offsets") from error
-    # Consumers need no partition list, and in small transactions it costs as much as all the rest.
+    # Consumers need no partition list, and in small transactions it would cost as much as all the
+    # rest.
     marker = Marker.__new__(Marker)
-    marker.committed = kind == _COMMITTED  # type: ignore[misc]  # nobody has it yet
+    marker.committed = kind == _COMMITTED  # type: ignore[misc]  # not handed out yet
     marker.commit_sequence = wire.commit_sequence  # type: ignore[misc]
     marker.hw = wire.hw  # type: ignore[misc]
     marker.epoch = wire.epoch  # type: ignore[misc]

@@ -1,7 +1,7 @@
-"""The one error tree of logtx. Each class says what happened and what to do about it.
+"""All errors of logtx, in one tree. Each class says what happened and what to do about it.
 
-Errors that cross the wire carry a stable ``code``; the coordinator's client turns a code back
-into its class with `error_from_code`. A code is never given to another error.
+Errors that cross the wire carry a stable ``code``; the coordinator's client turns a code back into
+its class with `error_from_code`. A code is never given to another error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class LogtxError(Exception):
     """Base of everything that logtx raises on purpose."""
 
     code: ClassVar[int] = 0
-    """Number on the wire; 0 is an error that never crosses it."""
+    """Number on the wire; 0 marks an error that never crosses it."""
 
 
 class ConfigError(LogtxError):
@@ -23,7 +23,7 @@ class ConfigError(LogtxError):
 
 
 class NotSupportedError(LogtxError):
-    """Asked for something that this version does not do. Nothing was changed."""
+    """The request asks for something that this version does not do. Nothing was changed."""
 
     code = 2
 
@@ -44,7 +44,7 @@ class NotCoordinatorError(RetriableError):
     code = 11
 
     def __init__(self, message: str = "", *, hint: str = "") -> None:
-        """Say where to ask instead, if that is known: `hint` is a host:port."""
+        """Stores `hint`: the owner's host:port, or "" if it is not known."""
         super().__init__(message)
         self.hint = hint
 
@@ -56,13 +56,13 @@ class CoordinatorLoadingError(RetriableError):
 
 
 class RequestTimedOutError(RetriableError):
-    """No answer within the time allowed; the outcome of the request is not known."""
+    """No answer came within the time allowed; the outcome of the request is not known."""
 
     code = 13
 
 
 class OffsetsPendingError(RetriableError):
-    """A pending transaction holds the offset of a partition asked for; retry when it ended."""
+    """A pending transaction holds the offset of a requested partition; retry once it has ended."""
 
     code = 14
 
@@ -74,13 +74,13 @@ class SessionClosedError(RetriableError):
 
 
 class TooManyTransactionsError(RetriableError):
-    """As many transactions are open as the coordinator allows; end some, or begin again later."""
+    """The coordinator's limit of open transactions is reached; end some, or begin again later."""
 
     code = 16
 
 
 class CoordinatorBusyError(RetriableError):
-    """The coordinator has as much under way as it takes; nothing was done, ask again later."""
+    """The coordinator can't take more requests now; nothing was done, so ask again later."""
 
     code = 17
 
@@ -90,7 +90,7 @@ class TransactionError(LogtxError):
 
 
 class UnknownTransactionError(TransactionError):
-    """No transaction of this TxId is known: never begun, or past the outcome retention."""
+    """The TxId is not known: it was never begun, or is past the outcome retention."""
 
     code = 20
 
@@ -120,7 +120,7 @@ class TransactionAbortOnlyError(TransactionError):
 
 
 class OffsetsConflictError(TransactionError):
-    """The input offsets don't continue the committed ones: somebody else committed them.
+    """The input offsets don't continue the committed ones: another consumer committed them.
 
     Abort, rewind the consumer to the committed offsets and redo.
     """
@@ -135,22 +135,23 @@ class GroupBoundError(TransactionError):
 
 
 class RequestTooLargeError(TransactionError):
-    """The request would not fit one journal record, or what follows from it not one record.
+    """The request, or a record that follows from it, would not fit into one record.
 
-    That is a marker with too many branches, or a consumer group's input offsets.
+    What may follow is a marker with too many branches, or the record of a consumer group's input
+    offsets.
     """
 
     code = 27
 
 
 class ConcurrentTransactionsError(TransactionError):
-    """A transaction key has one open transaction at a time: commit or abort that one first."""
+    """A transaction key has one open transaction at a time: commit or abort it first."""
 
     code = 28
 
 
 class ClaimFencedError(TransactionError):
-    """This consumer's partitions were given to another, or claimed anew since it read them.
+    """Another consumer was given these partitions, or claimed them since this consumer read them.
 
     Abort the transaction, drop what was read of them, and go on with what the group assigns.
     """
@@ -159,7 +160,7 @@ class ClaimFencedError(TransactionError):
 
 
 class UnknownOutcomeError(TransactionError):
-    """The commit was sent, and its decision could not be learnt in the time allowed.
+    """The commit was sent, but its decision could not be learnt in the time allowed.
 
     It is decided, or will be: ask again with `Producer.outcome`; never assume an abort.
     """
@@ -172,7 +173,7 @@ class ProducerFencedError(LogtxError):
 
 
 class NotAllowedError(ProducerFencedError):
-    """A connection of an old epoch of its transaction key, or of a deleted one. Close it."""
+    """This connection has an old epoch of its transaction key, or the key was deleted. Close it."""
 
     code = 32
 
@@ -184,7 +185,7 @@ class ExpiredTransactionError(ProducerFencedError):
 
 
 class UnknownKeyError(LogtxError):
-    """No transaction key of this name: nobody connected with it, or it was deleted."""
+    """No such transaction key: no client ever connected with it, or it was deleted."""
 
     code = 34
 
@@ -214,13 +215,13 @@ class UnsupportedTopicError(TopicError):
 
 
 class JournalTopicError(TopicError):
-    """The journal topic has settings under which decisions could be lost; the message mends it."""
+    """The journal topic's settings could lose decisions; the message says how to change them."""
 
     code = 42
 
 
 class JournalError(LogtxError):
-    """The journal can't be read as it stands; its partition is not served."""
+    """The journal can't be read in its present state; its partition is not served."""
 
     code = 60
 
@@ -232,7 +233,7 @@ class CorruptRecordError(JournalError):
 
 
 class UnknownRecordError(JournalError):
-    """A journal record of a type or version newer than this program; upgrade it."""
+    """A journal record has a type or version newer than this program; upgrade it."""
 
     code = 62
 
@@ -244,7 +245,7 @@ class JournalTruncatedError(JournalError):
 
 
 class ConsumerError(LogtxError):
-    """Something in a data partition that can't be delivered as it stands."""
+    """A data partition holds something that can't be delivered in its present state."""
 
 
 class MalformedHeaderError(ConsumerError):
@@ -252,7 +253,7 @@ class MalformedHeaderError(ConsumerError):
 
 
 class IntegrityError(ConsumerError):
-    """A transaction holds not what its marker states, and the log has no better answer."""
+    """A transaction's records do not match its marker, and re-reading the log did not help."""
 
 
 class TornTransactionError(ConsumerError):
@@ -263,7 +264,7 @@ class TornTransactionError(ConsumerError):
 
 
 class SpillError(ConsumerError):
-    """Pending transactions can't be spilled to disk; nothing was lost or committed.
+    """The consumer can't spill pending transactions to disk; nothing was lost or committed.
 
     Free space, name a writable ``pending.dir`` or raise ``pending.disk.max.bytes``, then start the
     consumer again.
@@ -271,7 +272,7 @@ class SpillError(ConsumerError):
 
 
 class BrokerError(LogtxError):
-    """The broker refused or did not answer in time; the message carries Kafka's own."""
+    """The broker refused, or did not answer in time; the message carries Kafka's own."""
 
     code = 50
 
@@ -281,7 +282,7 @@ def _classes(root: type[LogtxError]) -> list[type[LogtxError]]:
 
 
 def error_from_code(code: int, message: str, hint: str = "") -> LogtxError:
-    """The error that crossed the wire; one of a newer peer becomes a plain `LogtxError`."""
+    """Returns the error that a peer sent; an unknown code becomes a plain `LogtxError`."""
     if code == NotCoordinatorError.code:
         return NotCoordinatorError(message, hint=hint)
     for cls in _classes(LogtxError):

@@ -1,4 +1,4 @@
-"""Following the journal: its entries as they come, of one partition or several."""
+"""Follows the journal: returns the entries of one or several partitions as they come."""
 
 from __future__ import annotations
 
@@ -18,44 +18,45 @@ from .records.types import Entry
 _LOG = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.05
+"""Longest single wait for entries in `read_to_ends`; its time-out is checked this often."""
 
 Followed: TypeAlias = tuple[int, int, Entry]
-"""Journal partition, offset, entry."""
+"""(journal partition, offset, entry)."""
 
 
 class JournalFollower:
-    """Reads journal partitions on and on, through one consumer. One thread at a time.
+    """Reads journal partitions continuously, through one consumer. One thread at a time.
 
-    Which entries count is the caller's to tell: see `EpochFilter`.
+    Does not filter: the caller decides which entries count, see `EpochFilter`.
     """
 
     def __init__(
         self, log: Log, places: Mapping[int, int], settings: Mapping[str, Any] | None = None
     ) -> None:
-        """Make a consumer.
+        """Opens the consumer, at `places`.
 
         Args:
-            log: that the journal lies in.
-            places: each journal partition to follow, and the offset to begin at.
-            settings: librdkafka's, in place of `READER_SETTINGS`.
+            log: the log that the journal lies in.
+            places: per journal partition to follow, the offset to begin at.
+            settings: librdkafka's, instead of `READER_SETTINGS`.
         """
         self.next_offsets: dict[int, int] = {}
-        """Of each partition, the offset of the entry to come next."""
+        """Per partition, the offset of the entry to come next."""
         self._log = log
         self._consumer = log.consumer(settings if settings is not None else READER_SETTINGS)
         self.move(places)
 
     def move(self, places: Mapping[int, int]) -> None:
-        """Go on from other places; what was followed and is not named is let go."""
+        """Goes on from other places; stops following partitions that `places` does not name."""
         self.next_offsets = dict(places)
         self._consumer.assign([KafkaPartition(JOURNAL_TOPIC, p, o) for p, o in places.items()])
 
     def poll(self, timeout_s: float = 0) -> list[Followed]:
-        """What is there; waits up to `timeout_s` for the first, and for nothing more.
+        """Returns the entries that are there; waits up to `timeout_s` only if there are none.
 
         Raises:
-            RecordsTrimmedError: a partition has no record at its place any more: it was trimmed, or
-                lost with the end of the journal.
+            RecordsTrimmedError: a partition no longer has a record at its place: it was trimmed, or
+                the end of the journal was lost.
             CorruptRecordError, UnknownRecordError: with partition and offset in the message.
         """
         first = self._consumer.poll(timeout_s)
@@ -66,7 +67,7 @@ class JournalFollower:
             partition, offset = cast(int, message.partition()), cast(int, message.offset())
             error = message.error()
             if error is None:
-                # A consumer that was moved may still have what it had fetched before.
+                # After a move, the consumer may still return what it had fetched before.
                 if offset >= self.next_offsets.get(partition, offset + 1):
                     self.next_offsets[partition] = offset + 1
                     found.append((partition, offset, decode_message(message)))
@@ -76,18 +77,18 @@ class JournalFollower:
                     f" {self.next_offsets.get(partition)}: {error.str()}"
                 )
             elif error.code() == KafkaError._PARTITION_EOF:
-                # The last offsets may hold no records.
+                # The last offsets may hold no records (control records).
                 self.next_offsets[partition] = max(self.next_offsets.get(partition, 0), offset)
             else:
-                # A broker that is away; librdkafka connects again by itself.
+                # A broker is away; librdkafka connects again by itself.
                 _LOG.warning("journal_follower_error partition=%d error=%s", partition, error)
         return found
 
     def read_to_ends(self, *, timeout_s: float) -> Generator[Followed, None, None]:
-        """Everything up to the partitions' ends as of now.
+        """Yields every entry up to the partitions' ends, as they are when the iteration begins.
 
         Args:
-            timeout_s: longest wait without any progress.
+            timeout_s: longest wait in seconds without any progress.
 
         Raises:
             BrokerError: no progress in time; also as `poll`.
@@ -107,5 +108,5 @@ class JournalFollower:
                 )
 
     def close(self) -> None:
-        """Close the consumer."""
+        """Closes the consumer."""
         self._consumer.close()

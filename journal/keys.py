@@ -1,7 +1,7 @@
 """Transaction keys: (owner, key), and the one name that stands for both.
 
 That name is the key's producer id and its transaction group, so a key has one home, found by hash.
-A key has no ``&``; so the name says which is which, whatever the owner is called.
+A key contains no ``&``, so the name tells owner and key apart, whatever the owner is called.
 
 Source: Transaction keys, "Key Concepts" and "PulsarClientBuilder".
 """
@@ -14,9 +14,9 @@ from typing import Final
 from .errors import ConfigError
 
 DEFAULT_OWNER: Final = "default"
-"""Whoever has not proved who it is."""
+"""Owner of the keys of clients that are not authenticated."""
 FIRST_EPOCH: Final = -1
-"""What a client brings that was never given an epoch."""
+"""Epoch that a client sends if it was never given one."""
 _MARK: Final = "&"
 
 
@@ -28,7 +28,7 @@ class TransactionKey:
     key: str
 
     def __post_init__(self) -> None:
-        """Check the key.
+        """Checks the key.
 
         Raises:
             ConfigError: it is empty, or contains ``&``.
@@ -48,10 +48,10 @@ class TransactionKey:
 
     @classmethod
     def parse(cls, name: str) -> TransactionKey:
-        """The key that a name stands for.
+        """Returns the key that a name stands for.
 
         Raises:
-            ConfigError: it is the name of no key.
+            ConfigError: the name does not stand for a key.
         """
         if not is_key_name(name) or name.count(_MARK) < 2:
             raise ConfigError(f"{name!r} is not the name of a transaction key: &OWNER&KEY")
@@ -60,5 +60,5 @@ class TransactionKey:
 
 
 def is_key_name(name: str) -> bool:
-    """Whether a producer id or transaction group is a transaction key's, or claims to be."""
+    """Returns whether a producer id or transaction group begins like a key's name."""
     return name.startswith(_MARK)

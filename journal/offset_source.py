@@ -1,4 +1,4 @@
-"""What a producer needs of a consumer to commit its input offsets within a transaction."""
+"""The part of a consumer that a producer needs to commit input offsets in a transaction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .records.types import OffsetStep
 
 
 class OffsetSource(Protocol):
-    """Something that consumed input, such as a `Consumer`: its group, and where it stands.
+    """A reader of input, such as a `Consumer`: its group, and where it stands.
 
     Source: Transactional Messaging in Kafka, "Producer IDs and state groups" (the input state of a
     transaction).
@@ -19,9 +19,9 @@ class OffsetSource(Protocol):
     """The consumer group whose input offset vector is to be committed."""
 
     def offset_steps(self) -> Sequence[OffsetStep]:
-        """What was delivered since the last call: per partition, from where to where.
+        """Returns what was delivered since the last call: per partition, from where to where.
 
-        Each step goes on from the one before, whether that one's transaction is decided or not,
-        so that transactions can be pipelined; when one aborts, those after it are refused, and
-        the source must be rewound to the committed offsets.
+        Each step continues the one before, whether or not that one's transaction is decided, so
+        that transactions can be pipelined. When one aborts, those after it are refused, and the
+        source must be rewound to the committed offsets.
         """

@@ -15,7 +15,10 @@ from .errors import ConsumerError
 from .value import value
 
 POSITION_MAX_CHARS: Final = 4000
-"""Kafka keeps 4,095 characters; `Position.to_metadata` stays below with room for a suffix."""
+"""Longest text of `Position.to_metadata`; Kafka keeps 4,095 characters.
+
+The difference leaves room for a suffix. With less, the metadata holds fewer journals.
+"""
 _PREFIX: Final = "logtx/1"
 _ENTRY: Final = re.compile(r"(!?)(\d{1,5})-([0-9a-f]{12})=(\d{1,19})")
 
@@ -25,12 +28,15 @@ Journal = tuple[int, int]
 
 @value(frozen=True, slots=True)
 class Place:
-    """What has been delivered, exactly: the part of a position that two claims are compared by."""
+    """The exact point up to which records were delivered.
+
+    The part of a position by which two positions are compared.
+    """
 
     o2: int
-    """Everything below is delivered or pending; a marker's offset while that is delivered."""
+    """Every record below it is delivered or pending; a marker's offset, while that is delivered."""
     o3: int = 0
-    """Records already delivered of the transaction whose marker stands at `o2`."""
+    """Number of records already delivered of the transaction whose marker lies at `o2`."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -38,40 +44,42 @@ class Position:
     """(o1, o2, o3) of one partition, and the last commit sequence met per journal partition."""
 
     o1: int
-    """First offset of the earliest pending transaction, else equal to `o2`."""
+    """First offset of the earliest pending transaction; equal to `o2` if none is pending."""
     o2: int
-    """Where the internal iterator resumes."""
+    """Offset at which the internal iterator resumes."""
     o3: int = 0
-    """Records already delivered of the transaction whose marker stands at `o2`."""
+    """Number of records already delivered of the transaction whose marker lies at `o2`."""
     met: Mapping[Journal, int] = field(default_factory=dict)
     """Last commit sequence met in this partition, by (journal partition, incarnation).
 
     A marker at or below it is a duplicate.
     """
     delivered: Mapping[Journal, int] = field(default_factory=dict)
-    """Last commit sequence, by journal, up to which nothing is due in this partition: of a consumer
-    in serial order, else empty."""
+    """Commit sequence up to which nothing is left to deliver in this partition, by journal.
+
+    Empty unless the consumer reads in serial order.
+    """
 
     @property
     def place(self) -> Place:
-        """What compare-and-set compares: o1 and `met` only say how to get there."""
+        """The part that compare-and-set compares; o1 and `met` only say how to get there."""
         return Place(self.o2, self.o3)
 
     @classmethod
     def at(cls, offset: int) -> Position:
-        """The position of a reader that has delivered everything below `offset`."""
+        """Returns the position of a reader that has delivered everything below `offset`."""
         return cls(o1=offset, o2=offset)
 
     def to_metadata(self) -> str:
-        """The text that goes with o1 into a Kafka group offset.
+        """Returns the text that is committed beside o1 in a Kafka group offset.
 
-        At most `POSITION_MAX_CHARS`. What `transactions()` and serializable readers delivered
-        always is in it, for without it transactions would come again. Of the journals met, those
-        with the lowest commit sequences are left out where not all fit (about 100 do): a
-        duplicate marker of theirs costs a side read, and nothing else.
+        It has at most `POSITION_MAX_CHARS`. It always holds what `transactions()` and serializable
+        readers delivered, because without that, transactions would be delivered again. If not all
+        journals met fit (about 100 do), those with the lowest commit sequences are left out: a
+        duplicate marker of one of these costs a side read, and nothing else.
 
         Raises:
-            ConsumerError: more journals were delivered from than fit.
+            ConsumerError: the journals that were delivered from do not all fit.
         """
         text = f"{_PREFIX} {self.o2} {self.o3}"
         for (partition, incarnation), sequence in sorted(self.delivered.items()):
@@ -93,10 +101,10 @@ class Position:
 
     @classmethod
     def from_metadata(cls, o1: int, metadata: str | None) -> Position:
-        """Read a Kafka group offset back.
+        """Decodes a Kafka group offset.
 
-        An offset that a plain Kafka consumer committed (other metadata) is a position with
-        nothing pending: its reader had delivered everything below.
+        An offset with other metadata was committed by a plain Kafka consumer. It becomes a position
+        with nothing pending: that consumer had delivered everything below.
         """
         parts = (metadata or "").split()
         if len(parts) < 3 or parts[0] != _PREFIX or not (parts[1] + parts[2]).isdecimal():

@@ -1,4 +1,4 @@
-"""Reading a log between two offsets, and the journal and the fates of transactions in it."""
+"""Reads a log between two offsets, and the journal and the fates of transactions in it."""
 
 from __future__ import annotations
 
@@ -25,39 +25,43 @@ from .txid import TxId
 JOURNAL_TOPIC: Final = "__transaction_control"
 OFFSETS_TOPIC: Final = "__transaction_offsets"
 COORDINATORS_GROUP: Final = "logtx-coordinators"
-"""Its committed offsets in the journal are checkpoints. Nobody subscribes in it: a group with
-members refuses commits from outside."""
+"""The group whose committed offsets in the journal are the checkpoints.
+
+No consumer subscribes in it: a group with members refuses commits from outside.
+"""
 
 _LOG = logging.getLogger(__name__)
 BATCH_MAX: Final = 1_000
-"""Records taken from librdkafka at once."""
+"""Most records taken from librdkafka at once; fewer cost more calls, more hold more memory."""
 _POLL_S: Final = 0.1
+"""Longest single wait for records; the reader's own time-out is checked this often."""
 _TRIMMED_RETRIES: Final = 3
+"""How often reading starts over when the owner trims the journal under it, before it fails."""
 _error_of: Final = methodcaller("error")
 _offset_of: Final = methodcaller("offset")
 READER_SETTINGS: Final[Mapping[str, Any]] = {
-    "group.id": "logtx-reader",  # librdkafka insists on one; nothing is committed or joined
-    "auto.offset.reset": "error",  # any other silently jumps over trimmed records
+    "group.id": "logtx-reader",  # librdkafka insists on one; no reader joins it or commits
+    "auto.offset.reset": "error",  # any other value silently skips trimmed records
     "check.crcs": True,
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
-    "fetch.queue.backoff.ms": 5,  # at its default of 1 s a backlog is read at an eighth of the rate
+    "fetch.queue.backoff.ms": 5,  # with the default, 1 s, a backlog is read at 1/8 of the rate
     "fetch.wait.max.ms": 10,
     "isolation.level": "read_uncommitted",
 }
-"""Of consumers that read a log for themselves, outside of any consumer group."""
+"""Settings of consumers that read a log by offset, outside of any consumer group."""
 
 
 class RecordsTrimmedError(LogtxError):
-    """The range asked for begins below the log's start: its records are deleted."""
+    """The requested range begins below the log's start: its records are deleted."""
 
 
 def journal_partition_of(name: str, partition_count: int) -> int:
-    """The journal partition that a name belongs to: CRC-32 of its UTF-8, modulo the count.
+    """Returns a name's journal partition: CRC-32 of its UTF-8, modulo the count.
 
-    Part of the protocol: clients and coordinators of every version and language must agree, so
-    this never changes. Names are those of transaction groups, and of consumer groups for BIND.
+    Part of the protocol: clients and coordinators of every version and language must agree, so this
+    never changes. Names are those of transaction groups, and of consumer groups for BIND.
     """
     return zlib.crc32(name.encode()) % partition_count
 
@@ -71,7 +75,7 @@ def read_records(
     *,
     timeout_s: float,
 ) -> Generator[Message, None, None]:
-    """`read_batches`, one record at a time."""
+    """Reads like `read_batches`, and yields one record at a time."""
     batches = read_batches(log, topic, partition, start, end, timeout_s=timeout_s)
     with closing(batches):
         for records in batches:
@@ -87,22 +91,22 @@ def read_batches(
     *,
     timeout_s: float,
 ) -> Generator[list[Message], None, None]:
-    """Read the records with offsets in [start, end), in order, without a consumer group.
+    """Reads the records with offsets in [start, end), in order, without a consumer group.
 
-    Gives them as they come, never none at a time.
-
-    Offsets that hold no record (compacted away, or Kafka's own control records) are passed over.
+    Yields them in lists as they come, never an empty one. Skips offsets that hold no record
+    (compacted away, or Kafka's own control records).
 
     Args:
-        log: where to read.
+        log: the log to read.
         topic: its name.
         partition: its number.
         start: first offset.
-        end: offset to stop before; what is not there yet is waited for.
+        end: offset to stop before; records that are not there yet are waited for.
         timeout_s: longest wait in seconds without any progress.
 
     Raises:
-        RecordsTrimmedError: `start` lies below the log's start, or came to while reading.
+        RecordsTrimmedError: `start` lies below the log's start, or the place reached does, because
+            the log was trimmed while reading.
         BrokerError: no progress in `timeout_s`, or the log ends below `start`.
         UnknownTopicError: no such topic or partition.
     """
@@ -117,7 +121,7 @@ def read_batches(
         while place < end:
             messages = _poll_batch(consumer)
             if not messages and not checked:
-                # librdkafka says nothing of a partition that does not exist; this raises.
+                # librdkafka reports no error for a partition that does not exist; this call does.
                 log.end_offset(topic, partition, timeout_s=timeout_s)
                 checked = True
             events = [m for m in messages if m.error()] if any(map(_error_of, messages)) else []
@@ -128,7 +132,7 @@ def read_batches(
                     records = records[: bisect_left(records, end, key=_offset_of)]
                 if records:
                     yield records
-                # The time that our caller takes over the records is not the log's.
+                # The time that the caller spends on the records is not the log's.
                 deadline_s = time.monotonic() + timeout_s
             for event in events:
                 error = cast(KafkaError, event.error())
@@ -148,7 +152,7 @@ def read_batches(
 
 
 def _poll_batch(consumer: LogConsumer) -> list[Message]:
-    # consume() with a time-out waits for a full batch; poll() returns at the first record.
+    # consume() with a time-out would wait for a full batch; poll() returns at the first record.
     first = consumer.poll(_POLL_S)
     return [] if first is None else [first, *consumer.consume(BATCH_MAX, 0)]
 
@@ -163,15 +167,15 @@ def _out_of_range(log: Log, topic: str, partition: int, place: int, timeout_s: f
 def read_entries(
     log: Log, partition: int, start: int, end: int, *, timeout_s: float, lazily: bool = False
 ) -> Generator[tuple[int, Entry], None, None]:
-    """Read and decode the journal between two offsets: (offset, entry), in order.
+    """Reads and decodes the journal between two offsets: yields (offset, entry), in order.
 
     Args:
-        log: where to read.
-        partition: of the journal.
+        log: the log to read.
+        partition: number of the journal partition.
         start: first offset.
         end: offset to stop before.
         timeout_s: longest wait in seconds without any progress.
-        lazily: as `decode_entry` has it.
+        lazily: see `decode_entry`.
 
     Raises:
         CorruptRecordError, UnknownRecordError: with partition and offset in the message.
@@ -186,7 +190,7 @@ def read_entries(
 
 
 def decode_message(message: Message, *, lazily: bool = False) -> Entry:
-    """The journal entry in a record.
+    """Decodes the journal entry in a record.
 
     Raises:
         CorruptRecordError, UnknownRecordError: with partition and offset in the message.
@@ -199,18 +203,18 @@ def decode_message(message: Message, *, lazily: bool = False) -> Entry:
 
 
 def find_fates(log: Log, txids: Iterable[TxId], *, timeout_s: float) -> dict[TxId, Fate]:
-    """What became of transactions, as of the journal's end when this is called.
+    """Returns what became of transactions, as of the journal's end when this is called.
 
-    One pass per journal partition, from the lowest BEGIN to the end; it stops early when nothing
-    that follows could change an answer. Needs no coordinator.
+    Reads each journal partition once, from the lowest BEGIN to the end, and stops early when
+    nothing that follows could change a fate. Needs no coordinator.
 
     Args:
-        log: the cluster that the journal lies in.
-        txids: TxIds found in data or told by a coordinator; see `FateScan` on made-up ones.
-        timeout_s: for the whole of it.
+        log: the log that the journal lies in.
+        txids: TxIds found in data or returned by a coordinator; see `FateScan` on made-up ones.
+        timeout_s: longest time for the whole call, in seconds.
 
     Returns:
-        A fate for each; `State.UNKNOWN` for a TxId whose BEGIN was trimmed or never was.
+        The fate of each TxId; `State.UNKNOWN` if its BEGIN was trimmed or never was.
 
     Raises:
         BrokerError: no answer in time.
@@ -228,7 +232,7 @@ def find_fates(log: Log, txids: Iterable[TxId], *, timeout_s: float) -> dict[TxI
                 fates |= _scan(log, partition, wanted, deadline_s)
                 break
             except RecordsTrimmedError:
-                # The owner trimmed between our question for the start and the read.
+                # The owner trimmed after this asked for the start, and before it read there.
                 if attempt == _TRIMMED_RETRIES - 1:
                     raise
     return fates
@@ -242,13 +246,14 @@ def _scan(log: Log, partition: int, txids: list[TxId], deadline_s: float) -> dic
         return left
 
     try:
-        # The end first: what is decided by now must be seen.
+        # The end comes first: a decision made before this call must be seen.
         end = log.end_offset(JOURNAL_TOPIC, partition, timeout_s=left_s())
         log_start = log.start_offset(JOURNAL_TOPIC, partition, timeout_s=left_s())
     except UnknownTopicError as error:
-        info = log.topic_info(JOURNAL_TOPIC, timeout_s=left_s())  # raises where there is no journal
+        info = log.topic_info(JOURNAL_TOPIC, timeout_s=left_s())  # raises if there is no journal
         if partition < info.partition_count:
-            # Brokers say so for a moment; told as UNKNOWN, what was committed would be dropped.
+            # Brokers say so for a moment. If it were reported as UNKNOWN, committed data would be
+            # dropped.
             raise BrokerError(f"{JOURNAL_TOPIC}-{partition} is there, but: {error}") from error
         return dict.fromkeys(txids, UNKNOWN_FATE)
     fates = dict.fromkeys(txids, UNKNOWN_FATE)
@@ -268,18 +273,10 @@ def _scan(log: Log, partition: int, txids: list[TxId], deadline_s: float) -> dic
 
 
 def find_snapshot(log: Log, partition: int, *, timeout_s: float) -> FoundSnapshot | None:
-    """A snapshot that counts: the checkpoint's, or where that leads nowhere the journal's last.
-
-    Returns:
-        None where there is none: such a journal was never trimmed by its owners.
-
-    Raises:
-        BrokerError: no answer in time.
-        JournalError: a record on the way does not decode.
-        UnknownTopicError: there is no journal.
-    """
+    """Finds a snapshot that counts: the checkpoint's, or without that the journal's last."""
     deadline_s = time.monotonic() + timeout_s
-    # The checkpoint first: it names nothing that is not acknowledged, so nothing above the end.
+    # The checkpoint is read before the end: it names only what is acknowledged, so it names nothing
+    # above the end.
     hint = log.group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, partition, timeout_s=timeout_s)
     for attempt in range(_TRIMMED_RETRIES):
         start = log.start_offset(JOURNAL_TOPIC, partition, timeout_s=timeout_s)
@@ -291,7 +288,7 @@ def find_snapshot(log: Log, partition: int, *, timeout_s: float) -> FoundSnapsho
                     return found
             return _scan_snapshots(log, partition, start, end, deadline_s, first=False)
         except RecordsTrimmedError:
-            # The owner trimmed between our question for the start and the read.
+            # The owner trimmed after this asked for the start, and before it read there.
             if attempt == _TRIMMED_RETRIES - 1:
                 raise
     raise AssertionError("unreachable")
@@ -307,7 +304,7 @@ def _scan_snapshots(
     with closing(entries):
         for offset, entry in entries:
             if first and offset == start and not begins_at(offset, entry):
-                return None  # the hint leads nowhere
+                return None  # the hint is wrong: no snapshot begins here
             scan.feed(offset, entry)
             if first and scan.found is not None:
                 return scan.found

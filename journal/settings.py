@@ -1,4 +1,7 @@
-"""Taking settings with dotted names out of a user's dict, each checked."""
+"""Takes settings with dotted names out of a user's dict, and checks each.
+
+Every function here removes the setting from `settings` and returns its value.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ _N = TypeVar("_N", int, None)
 
 
 def take_flag(settings: MutableMapping[str, Any], name: str, default: bool) -> bool:
-    """A switch, given as librdkafka takes it: a bool, "true", "t", "1" …
+    """Takes a switch, in any form that librdkafka takes: a bool, "true", "t", "1" …
 
     Raises:
-        ConfigError: anything else.
+        ConfigError: it is anything else.
     """
     value = settings.pop(name, default)
     text = str(value).lower()
@@ -28,10 +31,10 @@ def take_flag(settings: MutableMapping[str, Any], name: str, default: bool) -> b
 
 
 def take_text(settings: MutableMapping[str, Any], name: str, default: _D) -> str | _D:
-    """A string that is not empty, unless the default is.
+    """Takes a string, which may be empty only if that is the default.
 
     Raises:
-        ConfigError: no string, or empty.
+        ConfigError: it is not a string, or empty.
     """
     value = settings.pop(name, default)
     if value == default:
@@ -48,10 +51,10 @@ def take_integer(
     least: int,
     most: int = INT32_MAX,
 ) -> int | _N:
-    """A whole number from `least` to `most`, or None where that is the default.
+    """Takes a whole number from `least` to `most`, or None where that is the default.
 
     Raises:
-        ConfigError: no whole number, or out of range.
+        ConfigError: it is not a whole number, or out of range.
     """
     value = settings.pop(name, default)
     if value is None and default is None:
@@ -68,10 +71,10 @@ def take_integer(
 def take_choice(
     settings: MutableMapping[str, Any], name: str, default: _D, allowed: Sequence[str]
 ) -> str | _D:
-    """One of some words.
+    """Takes one of the `allowed` words.
 
     Raises:
-        ConfigError: another.
+        ConfigError: it is another one.
     """
     value = settings.pop(name, default)
     if value != default and value not in allowed:

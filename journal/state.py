@@ -1,4 +1,4 @@
-"""The states of a transaction and the one table of what may precede each.
+"""The states of a transaction, and the one table of which states may precede each.
 
 Source: PIP-31, "TxnStatus".
 """
@@ -11,30 +11,30 @@ from typing import Final
 
 
 class State(StrEnum):
-    """Where a transaction stands."""
+    """The state of a transaction, as the journal has it."""
 
     OPEN = "open"
     COMMITTING = "committing"
-    """Decided; markers are being written."""
+    """Decided; the markers are being written."""
     COMMITTED = "committed"
     ABORTING = "aborting"
     ABORTED = "aborted"
     UNKNOWN = "unknown"
-    """Never begun, or past the outcome retention: never to be read as aborted."""
+    """Never begun, or past the outcome retention; must never be read as aborted."""
 
     @property
     def commits(self) -> bool:
-        """Decided to commit, whether or not the markers are written."""
+        """Whether it is decided to commit, with or without its markers."""
         return self in (State.COMMITTING, State.COMMITTED)
 
     @property
     def aborts(self) -> bool:
-        """Decided to abort, whether or not the markers are written."""
+        """Whether it is decided to abort, with or without its markers."""
         return self in (State.ABORTING, State.ABORTED)
 
     @property
     def finished(self) -> bool:
-        """Decided, and every data partition has its marker or is gone."""
+        """Whether it is decided and every data partition has its marker or is gone."""
         return self in (State.COMMITTED, State.ABORTED)
 
 
@@ -45,4 +45,7 @@ VALID_PREVIOUS: Final[Mapping[State, frozenset[State]]] = {
     State.ABORTING: frozenset({State.OPEN}),
     State.ABORTED: frozenset({State.ABORTING}),
 }
-"""State → states it may follow; OPEN is where a BEGIN starts. Diagram and tests derive from it."""
+"""State → states that may precede it; a transaction starts OPEN, with its BEGIN.
+
+The diagram in the docs and tests derive from it.
+"""

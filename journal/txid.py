@@ -1,4 +1,4 @@
-"""TxId: the identity of a transaction, and where in the journal its BEGIN lies."""
+"""TxId: the identity of a transaction, made of the place of its BEGIN in the journal."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ _TEXT: Final = re.compile(r"(\d{1,5})-([0-9a-f]{12})-(\d{1,19})")
 MAX_PARTITION: Final = 2**16 - 1
 MAX_INCARNATION: Final = 2**48 - 1
 MAX_OFFSET: Final = 2**63 - 1
+"""Largest values of a TxId's parts. An offset has 63 bits in its 64, because Kafka's is signed."""
 
 
 @value(frozen=True, slots=True)
 class TxId:
-    """128 bits: journal partition (16), journal incarnation (48), offset of BEGIN (64).
+    """The identity of a transaction, 128 bits.
 
-    Unique for ever. Ordered only within one (partition, incarnation), by `offset`; there is no
-    `<` between TxIds on purpose, for across journals it would mean nothing.
+    Journal partition (16 bits), journal incarnation (48), offset of the BEGIN record (64). Unique
+    for ever. Ordered only within one (partition, incarnation), by `offset`. There is no `<` between
+    TxIds on purpose: across journals it would mean nothing.
 
     Source: PIP-31, "TxnID" (128 bits, the coordinator in the highest 16), and Transactional
     Messaging in Kafka, "Init phase" (the coordinator generates it).
@@ -31,23 +33,23 @@ class TxId:
     partition: int
     """Journal partition, 0 to 65,535."""
     incarnation: int
-    """Random 48 bits drawn when the journal partition was begun."""
+    """48 random bits, drawn when the journal partition was begun."""
     offset: int
     """Offset of the BEGIN record in the journal partition."""
 
     def __post_init__(self) -> None:
-        """Check that each part fits its bits."""
+        """Checks that each part fits its bits."""
         assert 0 <= self.partition <= MAX_PARTITION, self.partition
         assert 0 <= self.incarnation <= MAX_INCARNATION, self.incarnation
         assert 0 <= self.offset <= MAX_OFFSET, self.offset
 
     def to_bytes(self) -> bytes:
-        """16 bytes, big-endian: the value of the header ``TxId``."""
+        """Returns 16 bytes, big-endian: the value of the header ``TxId``."""
         return _LAYOUT.pack(self.partition << 48 | self.incarnation, self.offset)
 
     @classmethod
     def from_bytes(cls, raw: bytes | None) -> Self:
-        """Decode a header's value.
+        """Decodes a header's value.
 
         Raises:
             MalformedHeaderError: not 16 bytes, or an offset beyond 63 bits.
@@ -62,10 +64,10 @@ class TxId:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Decode the text form, such as ``3-9f3ac1d2e4b7-17042``.
+        """Decodes the text form, such as ``3-9f3ac1d2e4b7-17042``.
 
         Raises:
-            ValueError: not of that form.
+            ValueError: `text` does not have that form.
         """
         match = _TEXT.fullmatch(text)
         if match is None or int(match[1]) > MAX_PARTITION or int(match[3]) > MAX_OFFSET:
@@ -74,9 +76,9 @@ class TxId:
 
     @property
     def journal(self) -> tuple[int, int]:
-        """(partition, incarnation): the only scope in which offsets may be compared."""
+        """(partition, incarnation), the only scope in which offsets may be compared."""
         return self.partition, self.incarnation
 
     def __str__(self) -> str:
-        """The text form."""
+        """Returns the text form."""
         return f"{self.partition}-{self.incarnation:012x}-{self.offset}"

@@ -1,4 +1,4 @@
-"""Value classes that are made by the million."""
+"""Value classes of which millions of objects are made."""
 
 from __future__ import annotations
 
@@ -13,37 +13,39 @@ if TYPE_CHECKING:
 else:
 
     def value(*, frozen: bool, **options: bool) -> Callable[[type], type]:
-        """`dataclass(frozen=True, …)` to the type checker, which finds every assignment to a field.
+        """Makes a dataclass of a class, frozen to the type checker and unguarded at run time.
 
-        At run time nothing guards the fields: the guard makes an object three times as slow to
-        make, and with it a third of a coordinator's load of its journal.
+        The type checker finds every assignment to a field. The guard at run time would make an
+        object three times as slow to make; it took a third of the time in which a coordinator loads
+        its journal.
         """
         assert frozen, "for values only"
         return dataclasses.dataclass(unsafe_hash=True, **options)
 
 
 Unread: TypeAlias = tuple[Callable[[bytes, int], dict[str, Any]], bytes, int]
-"""What reads the missing fields, of which bytes, and where they begin."""
+"""(function that reads the missing fields, the bytes, the index where they begin)."""
 
 
 class Lazy:
-    """A value whose further fields may be read from its bytes when the first of them is wanted.
+    """A value that may read its remaining fields from bytes when the first of them is used.
 
-    Of a million records that a coordinator loads, it needs most of what was decided for none but
-    the few that are unfinished at the end. Two values that say the same are equal, read or not.
+    When a coordinator loads a million records, it uses what was decided only for the few
+    transactions that are unfinished at the end. Two values with equal fields are equal, read or
+    not.
 
-    Raises, from any field: what the bytes raise that don't decode.
+    Every field raises what its bytes raise if they don't decode.
     """
 
     __slots__ = ("unread",)
 
     unread: Unread | None
-    """None once all is read."""
+    """The bytes still to be read; None once all fields are there."""
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            # Called for a slot without a value alone.
+            # Called only for a slot without a value.
             unread = None if name == "unread" else self.unread
             if unread is None:
                 if name == "unread":

@@ -1,5 +1,6 @@
-"""The log: an interface in confluent-kafka's shape, and what implements it.
+"""The log: an interface in confluent-kafka's shape, and its implementations.
 
-Owns `interface.Log`, Kafka (`kafka`), a log in this process with faults at hand (`memory/`), and
-the choice between them (`open`). Imports only the errors. Never looks into a record.
+Owns `interface.Log`, Kafka (`kafka`), a log within this process that can be made to fail
+(`memory/`), and the choice between them (`open`). Imports only the errors. Never looks into a
+record.
 """

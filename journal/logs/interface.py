@@ -1,8 +1,8 @@
 """The Log: what logtx needs of a Kafka-compatible log, and nothing more.
 
-Producers and consumers of a log are confluent-kafka's own, or objects with the same methods
+A log's producers and consumers are confluent-kafka's own, or objects with the same methods
 (`LogProducer`, `LogConsumer`): nothing stands between a client and librdkafka on the hot path.
-Around them, `Log` adds the few administrative questions, with one answer for every kind of log.
+`Log` adds the few administrative requests, which behave alike on every kind of log.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ class LogProducer(Protocol):
         timestamp: int = 0,
         headers: Headers | None = None,
     ) -> None:
-        """Queue a record; `BufferError` when the local queue is full."""
+        """Queues a record. Raises `BufferError` if the local queue is full."""
 
     def poll(self, timeout: float = -1) -> int:
-        """Serve delivery callbacks for up to `timeout` seconds; how many were served."""
+        """Serves delivery callbacks for up to `timeout` seconds. Returns how many it served."""
 
     def flush(self, timeout: float = -1) -> int:
-        """Send what is queued without linger and serve callbacks; how many are left."""
+        """Sends what is queued without linger, and serves callbacks. Returns how many are left."""
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """Fail queued records, so that a producer that will not be used again closes at once."""
+        """Fails queued records, so that a producer that will not be used again closes at once."""
 
     def close(self) -> bool:
-        """Flush and let go of threads and connections; not to be called from a callback."""
+        """Flushes, and releases threads and connections; must not be called from a callback."""
 
     def __len__(self) -> int:
-        """Records and callbacks not served yet."""
+        """Returns the number of records and callbacks not served yet."""
 
 
 class LogConsumer(Protocol):
@@ -95,20 +95,20 @@ class LogConsumer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicInfo:
-    """What the log says of a topic."""
+    """What the log says about a topic."""
 
     topic: str
     topic_id: str
-    """Kafka's topic id as text; empty where the log has none."""
+    """Kafka's topic id as text; "" where the log has none."""
     partition_count: int
     settings: Mapping[str, str] | None
-    """Effective topic settings; None where the log can't be asked (librdkafka's mock)."""
+    """Effective topic settings; None where the log does not tell them (librdkafka's mock)."""
     replication_factor: int
     """Replicas of each partition; the lowest, if they differ."""
 
     @property
     def compacted(self) -> bool:
-        """Whether records without a key, such as markers, would be refused or removed."""
+        """Whether the topic is compacted: it refuses or removes records without a key (markers)."""
         return self.settings is not None and "compact" in self.settings.get("cleanup.policy", "")
 
 
@@ -123,23 +123,25 @@ class GroupOffset:
 class Log(Protocol):
     """A Kafka-compatible log: an Apache Kafka cluster, librdkafka's mock, or one in memory.
 
-    Every call that asks the log is bounded by its `timeout_s` and raises `BrokerError` when that
-    passes or the broker refuses; calls block and are safe from any thread.
+    Every call that asks the log ends within its `timeout_s` and raises `BrokerError` when that
+    passes or the broker refuses. Apart from `create_topic`, calls about a topic raise
+    `UnknownTopicError` if it, or the partition, does not exist; `group_offset` may return None
+    instead. Calls block and are safe from any thread.
     """
 
     bootstrap_servers: str
 
     def producer(self, config: Mapping[str, Any]) -> LogProducer:
-        """A producer; `config` is librdkafka's, without ``bootstrap.servers``."""
+        """Returns a new producer; `config` is librdkafka's, without ``bootstrap.servers``."""
 
     def consumer(self, config: Mapping[str, Any]) -> LogConsumer:
-        """A consumer; `config` is librdkafka's, without ``bootstrap.servers``."""
+        """Returns a new consumer; `config` is librdkafka's, without ``bootstrap.servers``."""
 
     def topic_info(self, topic: str, *, timeout_s: float = 10) -> TopicInfo:
-        """Describe a topic.
+        """Describes a topic.
 
         Raises:
-            UnknownTopicError: there is none of that name.
+            UnknownTopicError: no topic has that name.
         """
 
     def create_topic(
@@ -151,40 +153,40 @@ class Log(Protocol):
         settings: Mapping[str, str] | None = None,
         timeout_s: float = 30,
     ) -> bool:
-        """Create a topic and wait until it can be used; False if it was there already."""
+        """Creates a topic and waits until it can be used. Returns False if it existed already."""
 
     def delete_topic(self, topic: str, *, timeout_s: float = 30) -> None:
-        """Delete a topic and its records."""
+        """Deletes a topic and its records."""
 
     def start_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
-        """Offset of the first record that is still there."""
+        """Returns the offset of the first record that is still there."""
 
     def end_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
-        """Offset that the next record will get."""
+        """Returns the offset that the next record will get."""
 
     def offset_for_time(
         self, topic: str, partition: int, wall_ms: int, *, timeout_s: float = 10
     ) -> int | None:
-        """Offset of the first record stamped at `wall_ms` or later; None if there is none.
+        """Returns the offset of the first record stamped at `wall_ms` or later, or None.
 
-        By whose clock, says the topic's ``message.timestamp.type``.
+        The topic's ``message.timestamp.type`` says by whose clock the records are stamped.
 
         Args:
             topic: the topic.
             partition: its number.
             wall_ms: milliseconds since 1970.
-            timeout_s: bound of the wait.
+            timeout_s: longest wait in seconds.
         """
 
     def delete_records(
         self, topic: str, partition: int, before_offset: int, *, timeout_s: float = 10
     ) -> None:
-        """Trim a partition's start."""
+        """Deletes the records of a partition below `before_offset`."""
 
     def group_offset(
         self, group: str, topic: str, partition: int, *, timeout_s: float = 10
     ) -> GroupOffset | None:
-        """A group's committed offset and its metadata, or None."""
+        """Returns a group's committed offset and its metadata, or None if there is none."""
 
     def commit_group_offset(
         self,
@@ -195,7 +197,7 @@ class Log(Protocol):
         *,
         timeout_s: float = 10,
     ) -> None:
-        """Commit an offset for a group without members."""
+        """Commits an offset for a group without members."""
 
     def close(self) -> None:
-        """Release what the log holds; clients made by it are closed by their owners."""
+        """Releases what the log holds; the owner of a client that it made closes that client."""

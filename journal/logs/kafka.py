@@ -1,11 +1,11 @@
-"""A Kafka cluster as a `Log`, through confluent-kafka.
+"""Implements `Log` for a Kafka cluster, through confluent-kafka.
 
-Questions go through one `AdminClient`, which needs no lock and no consumer group. Measured warm
-on one broker, p50: `end_offset` 0.3 ms (always from the leader, never cached), `group_offset`
-0.5 ms, `commit_group_offset` 11 ms.
+Requests go through one `AdminClient`, which needs no lock and no consumer group. Measured warm on
+one broker, p50: `end_offset` 0.3 ms (always from the leader, never cached), `group_offset` 0.5 ms,
+`commit_group_offset` 11 ms.
 
-librdkafka's mock cluster (``test.mock.num.brokers``) is served too, as far as it goes: it creates
-topics by itself, tells no settings and trims nothing.
+librdkafka's mock cluster (``test.mock.num.brokers``) is supported within its limits: it creates
+topics by itself, returns no topic settings and cannot trim.
 """
 
 from __future__ import annotations
@@ -42,10 +42,13 @@ from .interface import GroupOffset, LogConsumer, LogProducer, TopicInfo
 
 _T = TypeVar("_T")
 _LIBRDKAFKA: Final = logging.getLogger("logtx.librdkafka")
-"""Where librdkafka's log goes unless the user gives another ``logger``; not to standard error."""
+"""Takes librdkafka's log, off standard error, unless the user sets another ``logger``."""
 _NEVER_POLLED: Final = {"log_level": 0}
-"""A client tells its log when it is polled, and keeps it till then: one that never is must not
-have any. What matters of its answers is raised."""
+"""Settings of clients that are never polled.
+
+A client passes its log on only when it is polled, and keeps it until then, so these must not log.
+Errors that matter are raised from their answers.
+"""
 
 _SHARED_PREFIXES: Final = (
     "api.version.",
@@ -100,27 +103,34 @@ _PASSING: Final = frozenset(
         KafkaError._WAIT_COORD,
     }
 )
-"""Asked again within the time allowed: elections, and a cluster that is only just starting."""
+"""Errors after which a request is repeated: elections, and a cluster that is starting."""
 _UNSUPPORTED: Final = frozenset({KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE})
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _PAUSE_S: Final = 0.05
+"""Pause before a failed request is repeated; a shorter one floods a broker that is starting."""
 _NO_TIME_S: Final = 0.005
-"""librdkafka refuses a time-out of 0."""
+"""Shortest time-out of a request, because librdkafka refuses 0."""
 _ANSWER_POLL_S: Final = 0.005
-"""A consumer's poll waits on for records after it has called ``on_commit``: what is left of one
-poll is added to every commit."""
+"""Longest poll while a commit's answer is awaited.
+
+A consumer's poll goes on waiting for records after it has called ``on_commit``: the rest of that
+poll is added to the time of every commit.
+"""
 _METADATA_S: Final = 2.0
-"""Longest wait for who leads a partition, before its leader is asked again."""
+"""Longest wait for metadata about a new leader, before the leader known so far is asked again."""
 _CONTROLLER_S: Final = 1.0
-"""First wait for the controller, before another may be named; doubled each time."""
+"""First wait for the controller, before the metadata is renewed; doubled each time.
+
+A longer wait loses more time on a dead controller, a shorter one gives up a slow one too early.
+"""
 _URL_SAFE: Final = str.maketrans("+/", "-_")
 _MOCK_CLUSTER: Final = "mockCluster"
-"""What the cluster id of librdkafka's mock begins with."""
+"""Prefix of the cluster id of librdkafka's mock."""
 
 
 def shared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a user's configuration that says how to reach and enter the cluster."""
+    """Returns the settings that say how to reach and enter the cluster."""
     return {
         name: value
         for name, value in config.items()
@@ -129,33 +139,37 @@ def shared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_error(error: KafkaError, asked: str) -> LogtxError:
-    """The error of logtx for one of Kafka's.
+    """Translates one of Kafka's errors into one of logtx.
 
     Args:
         error: Kafka's own.
-        asked: what was asked, for the message.
+        asked: what was requested, for the message.
     """
     text = f"{asked}: {error.name()}: {error.str()}"
     return UnknownTopicError(text) if error.code() in _UNKNOWN else BrokerError(text)
 
 
 class _Asking:
-    """One question within its time: repeats what fails for a passing reason."""
+    """One request with a time limit; repeats what fails for a passing reason."""
 
     def __init__(self, asked: str, timeout_s: float) -> None:
         self.asked = asked
         self.repeated = False
-        """Whether an earlier attempt failed, which may have taken effect all the same."""
+        """Whether an earlier attempt failed; that one may have taken effect all the same."""
         self._timeout_s = timeout_s
         self._until_s = time.monotonic() + timeout_s
 
     @property
     def left_s(self) -> float:
-        """Seconds left, at least a few milliseconds."""
+        """Seconds left, at least `_NO_TIME_S`."""
         return max(self._until_s - time.monotonic(), _NO_TIME_S)
 
     def until_done(self, ask: Callable[[float], _T], repeat_on: frozenset[int] = _PASSING) -> _T:
-        """The result of `ask(seconds left)`; Kafka's errors come out as `KafkaException`."""
+        """Repeats `ask(seconds left)` until it succeeds or the time is up. Returns its result.
+
+        Raises:
+            KafkaException: a Kafka error that is not in `repeat_on`, or the last one in time.
+        """
         while True:
             try:
                 return ask(self.left_s)
@@ -169,14 +183,20 @@ class _Asking:
             time.sleep(_PAUSE_S)
 
     def answer(self, ask: Callable[[float], _T]) -> _T:
-        """As `until_done`, with our own errors."""
+        """Works like `until_done`, but raises logtx's errors."""
         try:
             return self.until_done(ask)
         except KafkaException as exception:
             raise to_error(exception.args[0], self.asked) from exception
 
     def result(self, future: Future[_T]) -> _T:
-        """Result of an admin request that was given `left_s`; half a second of grace."""
+        """Returns the result of an admin request that was given `left_s`.
+
+        Waits half a second longer than that.
+
+        Raises:
+            BrokerError: no answer.
+        """
         try:
             return future.result(self.left_s + 0.5)
         except FutureTimeoutError as error:
@@ -198,7 +218,7 @@ def _same_commit(one: KafkaPartition, other: KafkaPartition) -> bool:
 
 
 class _Committer:
-    """Commits a group's offsets by a consumer that never joins it; one commit at a time."""
+    """Commits a group's offsets through a consumer that never joins the group, one at a time."""
 
     def __init__(self, make: Callable[[Mapping[str, Any]], LogConsumer], group: str) -> None:
         self._lock = threading.Lock()
@@ -214,14 +234,14 @@ class _Committer:
         )
 
     def commit(self, place: KafkaPartition, asking: _Asking) -> None:
-        """Commit one place. Raises KafkaException, BrokerError."""
+        """Commits one place. Raises KafkaException, BrokerError."""
         if not self._lock.acquire(timeout=asking.left_s):
             raise BrokerError(f"{asking.asked}: Kafka did not answer those who asked before")
         try:
             if self._closed:
                 raise BrokerError(f"{asking.asked}: the log was closed")
             self._answers.clear()
-            # Not the blocking form, which has no bound.
+            # The blocking form has no time-out.
             self._consumer.commit(offsets=[place], asynchronous=True)
             while not self._is_answered(place):
                 if asking.left_s <= _NO_TIME_S:
@@ -231,7 +251,10 @@ class _Committer:
             self._lock.release()
 
     def _is_answered(self, place: KafkaPartition) -> bool:
-        """Whether the answer is there; others are of earlier commits, which were given up."""
+        """Returns whether the answer to the commit of `place` has come; raises the error in it.
+
+        Other answers belong to earlier commits, which were given up.
+        """
         for error, places in self._answers:
             for told in places or ():
                 if _same_commit(told, place):
@@ -243,18 +266,18 @@ class _Committer:
         return False
 
     def close(self) -> None:
-        """Close the consumer, after the commit at hand."""
+        """Closes the consumer, after the commit under way."""
         with self._lock:
             self._closed = True
             self._consumer.close()
 
 
 class KafkaLog:
-    """`Log` of a Kafka-compatible cluster; safe from any thread.
+    """The `Log` of a Kafka-compatible cluster; safe from any thread.
 
     Args:
-        config: the user's whole configuration; ``bootstrap.servers`` and what `shared_settings`
-            picks are merged into every client.
+        config: the user's whole configuration; ``bootstrap.servers`` and the settings that
+            `shared_settings` picks are merged into the configuration of every client.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -263,28 +286,29 @@ class KafkaLog:
         self._lock = threading.Lock()
         self._admin_client: AdminClient | None = None
         self._group_readers: dict[str, tuple[LogConsumer, threading.Lock]] = {}
-        """Each with a lock that is held while it is asked: it can't be closed meanwhile."""
+        """Per group, a consumer and a lock held while it is in use: `close` waits for it."""
         self._group_committers: dict[str, _Committer] = {}
         self._is_mock: bool | None = None
 
     def producer(self, config: Mapping[str, Any]) -> LogProducer:
-        """A `confluent_kafka.Producer`."""
+        """Returns a new `confluent_kafka.Producer`."""
         return cast(LogProducer, Producer(self._settings(config)))
 
     def consumer(self, config: Mapping[str, Any]) -> LogConsumer:
-        """A `confluent_kafka.Consumer`; it insists on a ``group.id``, used or not."""
+        """Returns a new `confluent_kafka.Consumer`; it insists on a ``group.id``, used or not."""
         return cast(LogConsumer, Consumer(self._settings(config)))
 
     def topic_info(self, topic: str, *, timeout_s: float = 10) -> TopicInfo:
-        """Describe a topic.
+        """Describes a topic.
 
         Raises:
-            UnknownTopicError: there is none of that name.
+            UnknownTopicError: no topic has that name.
             BrokerError: no answer, or refused.
         """
         asking = _Asking(f"describe topic {topic!r}", timeout_s)
         if self._mock(asking):
-            # Asking the mock for a topic's metadata creates the topic; asking for all does not.
+            # A request for one topic's metadata would create the topic in the mock; one for all
+            # does not.
             found = asking.answer(lambda left: self._admin().list_topics(timeout=left))
             if topic not in found.topics:
                 raise UnknownTopicError(f"there is no topic {topic!r}")
@@ -300,7 +324,7 @@ class KafkaLog:
         topic_id = getattr(described, "topic_id", None)
         return TopicInfo(
             topic=topic,
-            # librdkafka writes plain base64, Kafka's own tools the form for URLs.
+            # librdkafka writes plain base64, Kafka's own tools its URL-safe form.
             topic_id="" if topic_id is None else str(topic_id).translate(_URL_SAFE),
             partition_count=len(described.partitions),
             settings=asking.answer(lambda left: self._topic_settings(topic, left, asking)),
@@ -317,10 +341,11 @@ class KafkaLog:
     def _ask_controller(
         self, left_s: float, asking: _Asking, ask: Callable[[float], Future[_T]]
     ) -> _T:
-        """What the controller answers to `ask(seconds)`, whichever broker that is by then.
+        """Returns the answer of the current controller to `ask(seconds)`.
 
-        KRaft brokers name any broker that they take for alive as the controller. If it is dead,
-        librdkafka waits for it to come back: its not answering is no reason to ask who is it now.
+        KRaft brokers name any broker that they believe to be alive as the controller. If that one
+        is dead, librdkafka waits for it to come back; a missing answer does not make it look for
+        the controller again.
         """
         until_s, wait_s = time.monotonic() + left_s, _CONTROLLER_S
         while True:
@@ -360,12 +385,12 @@ class KafkaLog:
         settings: Mapping[str, str] | None = None,
         timeout_s: float = 30,
     ) -> bool:
-        """Create a topic and wait until each partition has a leader.
+        """Creates a topic and waits until each partition has a leader.
 
-        On librdkafka's mock the number of partitions is the mock's own and settings mean nothing.
+        On librdkafka's mock, the mock sets the number of partitions, and `settings` mean nothing.
 
         Returns:
-            False if it was there already.
+            False if it existed already.
 
         Raises:
             BrokerError: refused, or no answer.
@@ -402,7 +427,7 @@ class KafkaLog:
             for future in self._admin().list_offsets(latest, request_timeout=left_s).values():
                 asking.result(future)
 
-        # Brokers learn of a new topic one after the other; until then they don't know it.
+        # Brokers learn of a new topic one after another; until then they report it as unknown.
         late = _PASSING | _UNKNOWN | {KafkaError._NOENT}
         try:
             asking.until_done(ask, late)
@@ -410,10 +435,10 @@ class KafkaLog:
             raise to_error(exception.args[0], asking.asked) from exception
 
     def delete_topic(self, topic: str, *, timeout_s: float = 30) -> None:
-        """Delete a topic and wait until the cluster no longer knows it.
+        """Deletes a topic and waits until the cluster no longer knows it.
 
         Raises:
-            UnknownTopicError: there is none of that name.
+            UnknownTopicError: no topic has that name.
             BrokerError: refused, no answer, or librdkafka's mock, which can't.
         """
         asking = _Asking(f"delete topic {topic!r}", timeout_s)
@@ -433,7 +458,7 @@ class KafkaLog:
             time.sleep(_PAUSE_S)
 
     def start_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
-        """Offset of the first record that is still there, asked of the leader.
+        """Returns the offset of the first record that is still there, as the leader has it.
 
         Raises:
             UnknownTopicError: no such topic or partition.
@@ -442,7 +467,7 @@ class KafkaLog:
         return self._offset(topic, partition, _EARLIEST, timeout_s)
 
     def end_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
-        """Offset that the next record will get, asked of the leader.
+        """Returns the offset that the next record will get, as the leader has it.
 
         Raises:
             UnknownTopicError: no such topic or partition.
@@ -453,14 +478,9 @@ class KafkaLog:
     def offset_for_time(
         self, topic: str, partition: int, wall_ms: int, *, timeout_s: float = 10
     ) -> int | None:
-        """Offset of the first record stamped at `wall_ms` or later, asked of the leader.
+        """Returns the offset of the first record stamped at `wall_ms` or later, or None.
 
-        Returns:
-            None if there is no such record.
-
-        Raises:
-            UnknownTopicError: no such topic or partition.
-            BrokerError: no answer, or librdkafka's mock, which knows start and end only.
+        Asks the leader.
         """
         asking = _Asking(f"offset of {topic}-{partition} at {wall_ms} ms", timeout_s)
         self._refuse_mock(asking)
@@ -476,7 +496,7 @@ class KafkaLog:
             future = self._admin().list_offsets({key: spec}, request_timeout=left_s)[key]
             offset = int(asking.result(future).offset)
             if offset == OFFSET_INVALID:
-                # What librdkafka reports, as a success, of a partition whose leader broke the
+                # librdkafka reports this, as a success, if the partition's leader broke the
                 # connection or was replaced before it answered.
                 raise KafkaException(KafkaError(KafkaError._TRANSPORT, "the leader did not answer"))
             return offset
@@ -488,8 +508,8 @@ class KafkaLog:
     ) -> _T:
         def ask_who_leads_now(left_s: float) -> _T:
             if asking.repeated:
-                # librdkafka would ask the leader of the last epoch that it heard of for minutes:
-                # what it remembers is not renewed by the refusal.
+                # librdkafka would go on asking the last leader that it knows for minutes: a refusal
+                # does not make it renew its metadata.
                 self._renew_metadata(left_s, topic)
             return ask(asking.left_s)
 
@@ -498,7 +518,7 @@ class KafkaLog:
         except KafkaException as exception:
             error: KafkaError = exception.args[0]
             if error.code() == KafkaError._NOENT:
-                # "No leaders found" is all librdkafka says of an unknown partition as well.
+                # "No leaders found" is librdkafka's only error for an unknown partition too.
                 self._require_partition(topic, partition, asking)
             raise to_error(error, asking.asked) from exception
 
@@ -509,7 +529,7 @@ class KafkaLog:
     def delete_records(
         self, topic: str, partition: int, before_offset: int, *, timeout_s: float = 10
     ) -> None:
-        """Trim a partition's start.
+        """Deletes the records of a partition below `before_offset`.
 
         Raises:
             UnknownTopicError: no such topic or partition.
@@ -527,10 +547,10 @@ class KafkaLog:
     def group_offset(
         self, group: str, topic: str, partition: int, *, timeout_s: float = 10
     ) -> GroupOffset | None:
-        """A group's committed offset and its metadata, or None.
+        """Returns a group's committed offset and its metadata, or None if there is none.
 
-        Asked by a consumer that never joins the group. The admin client's own request crashes
-        the process (librdkafka 2.12 to 2.14, at least) when the group's coordinator is only just
+        It asks through a consumer that never joins the group. The admin client's own request
+        crashes the process (librdkafka 2.12 to 2.14, at least) while the group's coordinator is
         starting: its handler refreshes a consumer group that an admin client does not have.
 
         Raises:
@@ -550,7 +570,7 @@ class KafkaLog:
 
     @contextmanager
     def _reading(self, group: str, asking: _Asking) -> Iterator[LogConsumer]:
-        """The group's reader, for one question at a time; waits for others no longer than asked."""
+        """Lends the group's reader for one request; waits at most `asking.left_s` for its turn."""
         while True:
             with self._lock:
                 if group not in self._group_readers:
@@ -577,11 +597,11 @@ class KafkaLog:
         *,
         timeout_s: float = 10,
     ) -> None:
-        """Commit an offset for a group without members; the last write wins.
+        """Commits an offset for a group without members; the last write wins.
 
-        By a consumer that never joins, as `group_offset`: the admin client's own request crashes
-        the process when the group's coordinator breaks the connection (confluentinc/librdkafka
-        #5397: an assertion on ``eonce->refcnt``).
+        It commits through a consumer that never joins, as `group_offset` does: the admin client's
+        own request crashes the process when the group's coordinator breaks the connection
+        (confluentinc/librdkafka #5397: an assertion on ``eonce->refcnt``).
 
         Raises:
             UnknownTopicError: no such topic or partition.
@@ -596,7 +616,7 @@ class KafkaLog:
         asking.answer(lambda _left_s: committer.commit(place, asking))
 
     def close(self) -> None:
-        """Let the admin client go; another question makes a new one."""
+        """Releases all clients of this log's own; the next request makes new ones."""
         with self._lock:
             self._admin_client = None
             readers = list(self._group_readers.values())
@@ -624,7 +644,7 @@ class KafkaLog:
             return self._admin_client
 
     def _renew_metadata(self, left_s: float, topic: str | None = None) -> None:
-        """Have librdkafka learn who leads now, of one topic or all; no harm if it does not."""
+        """Makes librdkafka learn the leaders of one topic or all; its failure does no harm."""
         with suppress(KafkaException):
             self._admin().list_topics(topic, timeout=min(left_s, _METADATA_S))
 

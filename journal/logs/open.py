@@ -1,4 +1,4 @@
-"""Open the log that ``bootstrap.servers`` names."""
+"""Opens the log that ``bootstrap.servers`` names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .memory.log import MemoryLog
 
 
 def open_log(config: Mapping[str, Any]) -> Log:
-    """The log of a client's configuration: ``memory://name``, else a Kafka-compatible cluster.
+    """Opens the log of a client's configuration: ``memory://name``, or a Kafka-compatible cluster.
 
     Args:
         config: the user's whole configuration; besides ``bootstrap.servers`` its connection
@@ -28,7 +28,7 @@ def open_log(config: Mapping[str, Any]) -> Log:
         )
     if servers.startswith(SCHEME):
         return MemoryLog.named(servers)
-    # Programs that only use a log in memory don't pay for the admin client's import.
+    # Spares programs that only use a log in memory the import of the admin client.
     from .kafka import KafkaLog
 
     return KafkaLog(config)

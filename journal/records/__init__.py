@@ -1,4 +1,4 @@
-"""What stands in a journal: record types, their Avro codecs, snapshots, and what makes one valid.
+"""The journal's records: their types, Avro codecs, snapshots, and the rules of validity.
 
-Imports `journal`'s values alone. Pure: no I/O, no clock, no chance.
+Imports only `journal`'s values. Pure: no I/O, no clock, no chance.
 """

@@ -1,4 +1,4 @@
-"""Journal records to bytes and back: version byte, type byte, Avro body (``schemas/v2.avsc``)."""
+"""Encodes and decodes journal records: version byte, type byte, Avro body (``schemas/v2.avsc``)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from .types import (
 )
 
 FORMAT_VERSION: Final = 2
-"""Written into every record; a schema change that old readers can't read needs the next one."""
+"""Version byte of every record written; a change that old readers can't read needs the next one."""
 
 Avro = dict[str, Any]
 
@@ -288,9 +288,9 @@ def _claims_from_avro(rows: Iterable[Avro]) -> tuple[SnapshotClaim, ...]:
     return tuple(SnapshotClaim(**row) for row in rows)
 
 
-# Fields whose Avro form differs from the dataclass's own value, by field name. A name means the
-# same in every record, so one table serves them all; but for the partitions of a claim, which are
-# input of any cluster, and have no topic id.
+# Converters of the fields whose Avro form differs from the dataclass's own value, by field name. A
+# name means the same in every record, so one table serves them all. The exception is a claim's
+# `partitions`: they are input of any cluster, and have no topic id.
 _TO_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "partitions": _partitions_to_avro,
     "gone": _keys_to_avro,
@@ -340,7 +340,7 @@ _Converters: TypeAlias = Sequence[tuple[str, Callable[[Any], Any] | None]]
 
 
 def _converters(table: Mapping[str, Callable[[Any], Any]]) -> dict[int, _Converters]:
-    """Of each record type every field, with what converts it, if anything has to."""
+    """Returns, by type byte, the record's fields, each with its converter or None."""
     return {
         code: [
             (f.name, table.get(f"{cls.__name__}.{f.name}") or table.get(f.name))
@@ -370,10 +370,10 @@ _PREFIX: Final = {code: bytes((FORMAT_VERSION, code)) for code in _CLASSES}
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """The value of a journal record.
+    """Returns the value of a journal record.
 
     Raises:
-        OverflowError, ValueError: a number of it is out of range.
+        OverflowError, ValueError: a number in it is out of range.
     """
     code = entry.record.type
     write = WRITERS.get(code)
@@ -384,7 +384,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def encode_by_schema(entry: Entry) -> bytes:
-    """The slow way of `encode_entry`, for any type."""
+    """Encodes like `encode_entry`, by the schema: slower, for any type."""
     record = entry.record
     body: Avro = {
         "epoch": entry.epoch,
@@ -401,12 +401,13 @@ def encode_by_schema(entry: Entry) -> bytes:
 
 
 def decode_entry(raw: bytes | None, *, lazily: bool = False) -> Entry:
-    """Read a journal record back, of this format version or an older one.
+    """Decodes a journal record, of this format version or an older one.
 
     Args:
-        raw: its value.
-        lazily: what was decided is decoded when it is wanted; that may raise ValueError or
-            IndexError. Twice as quick where most of it never is.
+        raw: the record's value.
+        lazily: leaves the fields of a PREPARE_COMMIT undecoded until they are used; their first use
+            may then raise ValueError or IndexError. Takes half the time where most of them are
+            never used.
 
     Raises:
         UnknownRecordError: a newer format version or record type.
@@ -428,7 +429,7 @@ def decode_entry(raw: bytes | None, *, lazily: bool = False) -> Entry:
 
 
 def _decode_other(raw: bytes) -> Entry:
-    """An entry of another version, or of a rare type."""
+    """Decodes an entry of another version, or of a rare type."""
     version, code = raw[0], raw[1]
     if code not in _SCHEMAS.get(version, ()):
         kind = RecordType(code).name if code in _CLASSES else code
@@ -439,11 +440,14 @@ def _decode_other(raw: bytes) -> Entry:
 
 
 def decode_by_schema(raw: bytes) -> Entry:
-    """The slow way of `decode_entry`, for any known version and type; errors as they come."""
+    """Decodes like `decode_entry`, by the schema: slower, for any known version and type.
+
+    Does not translate the errors of fastavro and of the converters.
+    """
     version, code = raw[0], raw[1]
     source = io.BytesIO(raw)
     source.seek(2)
-    # Resolving a schema with itself would take as long as reading.
+    # Resolving a schema against itself would take as long as reading does.
     newer = None if version == FORMAT_VERSION else _CURRENT[code]
     body = fastavro.schemaless_reader(source, _SCHEMAS[version][code], newer)
     if not isinstance(body, dict) or source.read(1):

@@ -1,12 +1,12 @@
-"""The journal's most frequent records from their Avro bytes, of the current format version.
+"""Decodes the journal's most frequent records, from Avro of the current format version.
 
-A coordinator that loads a million records spends most of the time in decoding them; read one by
-one by fastavro, through dictionaries, they take twice as long. So the types that make up a journal
-are read by hand; `record_codec` reads the others, and older versions, by the schema. That both
-agree is tested with whatever records there can be.
+A coordinator that loads a million records spends most of the time on decoding them, and fastavro,
+one by one and through dictionaries, takes twice as long. So the types that make up most of a
+journal are read by hand; `codec` reads all others, and older versions, by the schema. A test
+compares both ways on every kind of record.
 
-Each function takes the bytes and where to begin, and returns the value and where it ends. Bytes
-that are no record raise IndexError or ValueError.
+Each function takes the bytes and the index to begin at, and returns the value and the index behind
+it. Bytes that are not a record raise IndexError or ValueError.
 """
 
 from __future__ import annotations
@@ -37,13 +37,19 @@ from .types import (
 
 T = TypeVar("T")
 _SHIFTS: Final = tuple(range(21, 70, 7))
+"""Shifts of a long's fourth to tenth byte, seven bits each."""
 _ONE: Final = 2
-"""The number 1 as a byte: the count of an array of one."""
+"""The number 1 as a byte: the count of an array with one item."""
 _NOTHING: Final = b"\0"
-"""An empty array."""
+"""The byte of an empty array."""
 _CACHED: Final = 4_096
-"""Lists of partitions, and partitions, that are remembered by their bytes."""
+"""Entries per cache of partitions, and of lists of them, found by their bytes.
+
+With fewer, a journal that names many partitions decodes the same bytes again; more take memory for
+as long as the process lives.
+"""
 _CACHED_BYTES: Final = 512
+"""Longest input that is cached: bounds the memory of a cache to `_CACHED` times this size."""
 
 
 class _Head(NamedTuple):
@@ -53,7 +59,10 @@ class _Head(NamedTuple):
 
 
 class _Heads:
-    """The last one met, of any thread: a single reference, so it is never half of another."""
+    """Holds the head that was decoded last, by any thread.
+
+    It is a single reference, so no thread ever sees half of one head and half of another.
+    """
 
     last = _Head(b"\0\0", 0, 0)
 
@@ -62,10 +71,10 @@ _heads: Final = _Heads()
 
 
 def read_longs(raw: bytes, at: int, count: int) -> tuple[list[int], int]:
-    """So many longs: zigzag, seven bits a byte, the lowest first."""
+    """Reads `count` Avro longs (zigzag varints, least significant seven bits first)."""
     longs = []
     for _ in range(count):
-        # Of one to three bytes most are, and a loop over these costs as much again.
+        # Most numbers take one to three bytes, and a loop over these would double the cost.
         value = raw[at]
         at += 1
         if value > 127:
@@ -81,7 +90,7 @@ def read_longs(raw: bytes, at: int, count: int) -> tuple[list[int], int]:
 
 
 def _longer(raw: bytes, at: int, value: int) -> tuple[int, int]:
-    """A number that goes on behind its third byte, not unzigzagged."""
+    """Reads the rest of a number that is longer than three bytes; does not undo the zigzag."""
     for shift in _SHIFTS:
         byte = raw[at]
         at += 1
@@ -106,8 +115,8 @@ def _long(raw: bytes, at: int) -> tuple[int, int]:
 
 
 def read_head(raw: bytes) -> tuple[int, int, int, int]:
-    """Epoch, incarnation and predicted offset of an entry, and where its record begins."""
-    # All that is written under one OWNER record begins alike, and is read in a row.
+    """Returns an entry's epoch, incarnation and predicted offset, and where its record begins."""
+    # All entries under one OWNER record begin with the same bytes, and are read in a row.
     known = _heads.last
     if raw.startswith(known.raw, 2):
         at = 2 + len(known.raw)
@@ -161,7 +170,7 @@ def _long_array(raw: bytes, at: int) -> tuple[list[int], int]:
 
 
 def _cached(read: Callable[[bytes], T]) -> Callable[[bytes], T]:
-    """Look for what was read of the same bytes: transactions write to the same partitions again."""
+    """Caches `read` by its bytes: transactions write to the same partitions again and again."""
     known = lru_cache(maxsize=_CACHED)(read)
 
     def look(raw: bytes) -> T:
@@ -209,7 +218,7 @@ def _writes(raw: bytes, at: int) -> tuple[PartitionWrites, int]:
     _, at = _long(raw, at + length)
     partition = _partition(raw[begin:at])
     if raw[at] == _ONE:
-        # By far the most have one branch: all that follows at once, which must end the array.
+        # By far most have one branch. Reads all that follows at once; `end` must close the array.
         (_, branch, first, last, count, end, first_offset), after = read_longs(raw, at, 7)
         if not end:
             branches = (BranchRange(branch % 2**64, first, last, count),)
@@ -322,7 +331,7 @@ def _prepare_commit(raw: bytes, at: int) -> tuple[PrepareCommit, int]:
 def _lazy_prepare_commit(raw: bytes, at: int) -> tuple[PrepareCommit, int]:
     begin, at = _long(raw, at)
     record = PrepareCommit.__new__(PrepareCommit)
-    record.begin = begin  # type: ignore[misc]  # nobody has it yet
+    record.begin = begin  # type: ignore[misc]  # not handed out yet
     record.unread = (_decision, raw, at)  # type: ignore[misc]
     return record, len(raw)
 
@@ -365,10 +374,10 @@ READERS: Final[Mapping[int, Callable[[bytes, int], tuple[JournalRecord, int]]]] 
     RecordType.ABORTED: _finished(Aborted),
     RecordType.CLAIM: _claim,
 }
-"""Type byte → what reads the record behind epoch, incarnation and predicted offset."""
+"""Type byte → function that decodes the record behind epoch, incarnation and predicted offset."""
 
 LAZY_READERS: Final[Mapping[int, Callable[[bytes, int], tuple[JournalRecord, int]]]] = {
     **READERS,
     RecordType.PREPARE_COMMIT: _lazy_prepare_commit,
 }
-"""The same, but that what was decided is read when it is wanted."""
+"""Like `READERS`, but the fields of a PREPARE_COMMIT are decoded only when they are used."""

@@ -1,11 +1,12 @@
-"""The records that every transaction takes, to Avro bytes, of the current format version.
+"""Encodes the records that every transaction needs, as Avro of the current format version.
 
-Written by fastavro, through dictionaries, these four were a tenth of a coordinator's work; by hand
-they take a third of that. `record_codec` writes the others by the schema, and those of these that
-carry what is rare. That both agree is tested with whatever records there can be.
+With fastavro, through dictionaries, writing these four record types took a tenth of a coordinator's
+work; written by hand they take a third of that. `codec` writes all other types by the schema, and
+also those of these four that carry rare fields. A test compares both ways on every kind of record.
 
-Each function takes a record and returns the bytes behind the entry's head, or None if the record is
-to be written by the schema. A number of more than 64 bits raises OverflowError, as fastavro does.
+Each function takes a record and returns the bytes that follow the entry's head, or None if the
+record has to be written by the schema. A number of more than 64 bits raises OverflowError, as it
+does in fastavro.
 """
 
 from __future__ import annotations
@@ -19,22 +20,26 @@ from .types import Aborted, Begin, Committed, PartitionWrites, PrepareCommit, Re
 _LOW: Final = tuple(
     bytes((n & 127 | 128, n >> 7)) if n > 127 else bytes((n,)) for n in range(2**14)
 )
-"""Of each number below 2^14 its bytes."""
+"""The encoded bytes of each number below 2^14."""
 _CACHED: Final = 4_096
-"""Names with what goes with them whose bytes are remembered."""
+"""Entries per cache of encoded epochs, sessions and partitions.
+
+With fewer, a coordinator with many producers or partitions encodes the same names again; more take
+memory for as long as the process lives.
+"""
 _NOTHING: Final = b"\0"
-"""An empty array, and the end of any other."""
+"""Encodes an empty array, and ends every other array."""
 _LONG_MIN: Final = -(2**63)
 _LONG_MAX: Final = 2**63 - 1
 
 
 def signed(branch: int) -> int:
-    """A branch nonce as Avro's long, which is signed as it is not."""
+    """Returns a branch nonce as a signed 64-bit number: Avro's longs are signed, nonces are not."""
     return branch - 2**64 if branch >= 2**63 else branch
 
 
 def _long(value: int) -> bytes:
-    """Zigzag, seven bits a byte, the lowest first."""
+    """Encodes an Avro long: a zigzag varint, least significant seven bits first."""
     if not _LONG_MIN <= value <= _LONG_MAX:
         raise OverflowError(f"{value} has more than 64 bits")
     rest = value << 1 ^ value >> 63
@@ -121,9 +126,9 @@ WRITERS: Final[Mapping[int, Callable[[Any], bytes | None]]] = {
     RecordType.COMMITTED: _finished,
     RecordType.ABORTED: _finished,
 }
-"""Type byte → what writes the record behind epoch, incarnation and predicted offset."""
+"""Type byte → function that encodes the record behind epoch, incarnation and predicted offset."""
 
 
 def write_head(epoch: int, incarnation: int, predicted: int) -> bytes:
-    """What every entry's body begins with."""
+    """Returns the bytes that every entry's body begins with."""
     return _epoch(epoch, incarnation) + _long(predicted)

@@ -1,7 +1,7 @@
-"""What became of transactions, read from the journal alone. Pure: entries in, fates out.
+"""Finds what became of transactions, from the journal alone. Pure: entries in, fates out.
 
-`EpochFilter` says which entries count, so that what a replaced coordinator appends late is void for
-every reader alike.
+`EpochFilter` says which entries count: what a replaced coordinator appends late is void for every
+reader alike.
 
 Source: Transactional Messaging in Kafka, "Transactional consumer" (a consumer looks an old
 transaction up).
@@ -37,31 +37,36 @@ NO_EPOCH: Final = -1
 class EpochFilter:
     """Tells valid journal entries from void ones, as their writer itself would.
 
-    An OWNER record is valid iff it replaces the current epoch. Behind it, the entries of that
-    epoch are valid up to the epoch's first *surprise*: an entry of anybody else, or one that does
-    not lie where its writer predicted it. A writer decides each record on top of those before it;
-    so when one is lost and a later one lands in its place, or a stranger's lands in between, what
-    follows was decided on a state that never came to be. (Pipelined T0 with input 0→1 and T1 with
-    1→2: the append that commits T0 times out, T1's lands. Were T1 committed, input 0 would be
-    lost.) The owner tells nobody of a record behind a surprise, and goes on only under a new
-    epoch, so nothing that was ever acknowledged is void.
+    An OWNER record is valid if and only if it replaces the current epoch. The entries of its epoch
+    that follow are valid up to the epoch's first *surprise*: an entry of another writer, or one
+    that does not lie at the offset its writer predicted. A writer decides each record on top of
+    those before it. So when one is lost and a later one lands in its place, or a foreign record
+    lands in between, everything behind it was decided on a state that never came to be. (Example: a
+    producer pipelines T0 with input 0→1 and T1 with 1→2. The append that commits T0 times out, the
+    one that commits T1 lands. If T1 were committed, input 0 would be lost.) The owner tells no
+    client of a record behind a surprise, and goes on only under a new epoch, so nothing that was
+    ever acknowledged to a client is void.
 
     Args:
-        epoch: the epoch current where reading begins, unsurprised; `NO_EPOCH` at the very start.
+        epoch: the epoch that is current where reading begins, without a surprise so far; `NO_EPOCH`
+            at the very start.
         incarnation: that of the journal partition; None at the very start.
     """
 
     def __init__(self, epoch: int = NO_EPOCH, incarnation: int | None = None) -> None:
         self.epoch = epoch
-        """Offset of the last valid OWNER."""
+        """Offset of the last valid OWNER record; `NO_EPOCH` before the first."""
         self.incarnation = incarnation
         self._surprised = False
 
     def accept(self, offset: int, entry: Entry) -> bool:
-        """Whether the entry counts; a valid OWNER begins its epoch. Feed in journal order."""
+        """Returns whether the entry counts. Feed entries in journal order.
+
+        A valid OWNER record begins its epoch.
+        """
         record = entry.record
         if isinstance(record, Owner) and record.replaces == self.epoch:
-            # Of two candidates that bid for one epoch, the log picked the first.
+            # If two candidates bid for one epoch, the journal picked the first.
             if self.epoch == NO_EPOCH:
                 self.incarnation = entry.incarnation
             if entry.incarnation == self.incarnation:
@@ -79,16 +84,16 @@ class EpochFilter:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What the journal says of one transaction."""
+    """What the journal says about one transaction."""
 
     state: State
-    """`State.UNKNOWN` where its BEGIN is not at its offset any more, or never was."""
+    """`State.UNKNOWN` if its BEGIN is no longer at its offset, or never was."""
     commit_sequence: int | None = None
-    """Journal offset of the decision to commit or abort; None while there is none."""
+    """Journal offset of the decision to commit or abort; None before there is one."""
     reason: AbortReason | None = None
-    """Why it was aborted; None unless it was."""
+    """Why it was aborted; None if it was not."""
     writes: tuple[PartitionWrites, ...] = ()
-    """What the accepted branches wrote; empty unless it commits."""
+    """What the accepted branches wrote; empty if it does not commit."""
     partitions: tuple[DataPartition, ...] = ()
     """Data partitions registered or named by the commit: all those that get a marker."""
 
@@ -98,7 +103,7 @@ UNKNOWN_FATE: Final = Fate(State.UNKNOWN)
 
 @dataclass(slots=True)
 class _Progress:
-    """A transaction while the scan goes on."""
+    """What a scan knows of one transaction so far."""
 
     state: State = State.OPEN
     commit_sequence: int | None = None
@@ -107,19 +112,19 @@ class _Progress:
     partitions: dict[tuple[str, int], DataPartition] = field(default_factory=dict)
 
     def enter(self, state: State) -> bool:
-        """Take a step; False where the table of states forbids it, such as a second decision."""
+        """Enters `state`. Returns False if that is forbidden, as for a second decision."""
         if self.state not in VALID_PREVIOUS[state]:
             return False
         self.state = state
         return True
 
     def register(self, partitions: Iterable[DataPartition]) -> None:
-        """Add data partitions; the first registration of one stays."""
+        """Adds data partitions; the first registration of each one stays."""
         for partition in partitions:
             self.partitions.setdefault(partition.key, partition)
 
     def apply(self, offset: int, record: JournalRecord) -> None:
-        """Apply a valid record of this transaction."""
+        """Applies a valid record of this transaction."""
         match record:
             case AddPartitions():
                 if self.state is State.OPEN:
@@ -139,7 +144,7 @@ class _Progress:
                 self.enter(State.ABORTED)
 
     def fate(self) -> Fate:
-        """As it stands."""
+        """Returns the fate as of the records applied so far."""
         return Fate(
             self.state,
             self.commit_sequence,
@@ -150,21 +155,21 @@ class _Progress:
 
 
 class FateScan:
-    """The fates of some transactions of one journal partition, from one pass over its entries.
+    """Finds the fates of some transactions of one journal partition, in one pass over its entries.
 
-    Feed the entries from `start` on, in order. A TxId that was found in data, or told by a
-    coordinator, is proof that its BEGIN was acknowledged, so valid; its epoch is the current one
-    there, which is all that a scan from the middle needs to know. For a made-up TxId that hits
-    the void BEGIN of a replaced coordinator the answer means nothing (and harms no other TxId:
-    each epoch found at a BEGIN is followed on its own).
+    Feed the entries from `start` on, in order. A TxId that was found in data, or that a coordinator
+    returned, proves that its BEGIN was acknowledged and so is valid. The epoch of that BEGIN is
+    therefore the current one at its offset, which is all that a scan from the middle needs to know.
+    For a made-up TxId that hits the void BEGIN of a replaced coordinator the answer means nothing.
+    It harms no other TxId: each epoch found at a BEGIN is followed separately.
 
     Args:
-        txids: all of one journal partition.
+        txids: TxIds of one journal partition.
     """
 
     def __init__(self, txids: Iterable[TxId]) -> None:
         self._wanted: dict[int, list[TxId]] = {}
-        # Two incarnations may have used one offset.
+        # Two incarnations may both have used an offset.
         for txid in set(txids):
             self._wanted.setdefault(txid.offset, []).append(txid)
         every = [t for group in self._wanted.values() for t in group]
@@ -176,12 +181,13 @@ class FateScan:
         self.last_begin: Final = max(self._wanted)
         self._found: dict[TxId, _Progress] = {}
         self._lineages: list[tuple[EpochFilter, dict[int, _Progress]]] = []
-        # One per epoch that was current at a BEGIN and that no earlier lineage leads to; more
-        # than one only if a TxId was made up. Each with its transactions, by offset of BEGIN.
+        # One lineage per epoch that was current at a BEGIN and that no earlier lineage leads to,
+        # with its transactions by offset of BEGIN. There is more than one only if a TxId was made
+        # up.
         self._next = 0
 
     def feed(self, offset: int, entry: Entry) -> None:
-        """Take the next journal entry."""
+        """Takes the next journal entry."""
         self._next = offset + 1
         accepting = [found for epochs, found in self._lineages if epochs.accept(offset, entry)]
         wanted = self._wanted.get(offset)
@@ -213,10 +219,10 @@ class FateScan:
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing that follows in the journal can change an answer any more."""
+        """Whether nothing that follows in the journal can change a fate any more."""
         return self._next > self.last_begin and all(p.state.finished for p in self._found.values())
 
     def fates(self) -> dict[TxId, Fate]:
-        """The fate of each TxId as of the entries fed."""
+        """Returns the fate of each TxId as of the entries fed."""
         found = self._found
         return {t: found[t].fate() if t in found else UNKNOWN_FATE for t in self._txids}

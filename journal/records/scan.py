@@ -1,7 +1,7 @@
-"""Every transaction that a journal partition speaks of, from a certain place on.
+"""Collects every transaction that a journal partition speaks of, from a given offset on.
 
 Feed a `JournalScan` the entries in order; void ones of replaced owners change nothing. A journal
-that was trimmed is read from a snapshot that counts: of what was decided below nothing is said.
+that was trimmed is read from a snapshot that counts, so nothing is known of the decisions below it.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class SeenTransaction:
     started_ms: int = 0
     timeout_ms: int = 0
     partitions: set[TopicPartition] = field(default_factory=set)
-    """All that get a marker."""
+    """Every partition that gets a marker."""
     offsets: list[tuple[str, OffsetStep]] = field(default_factory=list)
     """(consumer group, step)."""
     commit_sequence: int | None = None
-    """Offset of the decision, whichever it is."""
+    """Journal offset of the decision, to commit or to abort."""
     decided_ms: int | None = None
     decided_in: int | None = None
     """Epoch of the coordinator that decided."""
@@ -57,48 +57,51 @@ class SeenTransaction:
 
     @property
     def outlived_coordinator(self) -> bool:
-        """Decided by one coordinator and finished by a later one."""
+        """Whether one coordinator decided it and a later one finished it."""
         return self.finished_in is not None and self.finished_in != self.decided_in
 
 
 @dataclass(frozen=True, slots=True)
 class JournalPart:
-    """What was read of one journal partition."""
+    """What a scan found in one journal partition."""
 
     partition: int
     first: int
-    """Where reading began: of what was decided below, nothing is known."""
+    """Offset at which reading began; nothing is known of decisions below it."""
     transactions: Mapping[int, SeenTransaction]
-    """By offset of BEGIN."""
+    """The transactions, by offset of their BEGIN."""
 
 
 class JournalScan:
-    """Follows one journal partition's entries. Feed in order."""
+    """Collects the transactions of one journal partition. Feed entries in order."""
 
     def __init__(self, partition: int, epochs: EpochFilter, *, at_snapshot: bool = False) -> None:
-        """Begin.
+        """Starts without any transaction.
 
         Args:
-            partition: of the journal.
+            partition: number of the journal partition.
             epochs: as they stand at the first entry.
             at_snapshot: the first entry is the first chunk of a snapshot that counts.
         """
         self.transactions: dict[int, SeenTransaction] = {}
-        """By offset of BEGIN, all of them."""
+        """Every transaction, by offset of its BEGIN."""
         self.unfinished: dict[int, SeenTransaction] = {}
-        """Those that are open, or decided and without their last marker."""
+        """Transactions that are open, or decided but without their last marker."""
         self.owners: list[tuple[int, Owner]] = []
-        """Valid OWNER records with their offsets, which are their epochs, in order."""
+        """Valid OWNER records in order, each with its offset, which is its epoch."""
         self.void_entries = 0
-        """Entries that an owner appended after another had replaced it."""
+        """Number of entries that an owner appended after another one had replaced it."""
         self._partition = partition
         self._epochs = epochs
         self._loading = at_snapshot
         self._between: list[tuple[int, Entry]] = []
-        """Entries between the chunks: they are about transactions that a later chunk may name."""
+        """Entries between the chunks of a snapshot, with their offsets.
+
+        They wait for the last chunk: they are about transactions that a later chunk may name.
+        """
 
     def feed(self, offset: int, entry: Entry) -> list[SeenTransaction]:
-        """Take the next entry; returns the transactions that were decided."""
+        """Takes the next entry. Returns the transactions that are decided by it."""
         record = entry.record
         if not self._epochs.accept(offset, entry):
             is_late = entry.epoch < self._epochs.epoch and not isinstance(record, Owner)
@@ -185,7 +188,7 @@ class JournalScan:
                     reason=row.reason,
                 )
                 self.transactions[row.begin] = self.unfinished[row.begin] = seen
-            # A large one's lists are spread over several rows.
+            # The lists of a large transaction are spread over several rows.
             seen.partitions.update(p.key for p in row.partitions)
             seen.partitions.update(w.partition.key for w in row.writes)
             seen.writes += row.writes

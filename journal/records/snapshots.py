@@ -1,20 +1,21 @@
-"""Where a journal can be read from without its past: at a snapshot that counts. Pure.
+"""Finds where a journal can be read without its past: at a snapshot that counts. Pure.
 
-A reader that begins in the middle must know which epoch is current there, for void records of a
-replaced owner look like any other. A snapshot that counts says so: its chunks are valid, so their
-epoch was current and unsurprised at the first of them. And it lists what was unfinished then, so
-of everything decided below it, all that is not listed is finished.
+A reader that begins in the middle must know which epoch is current there, because the void records
+of a replaced owner look like any other. A snapshot that counts tells it: its chunks are valid, so
+their epoch was current and without a surprise at the first of them. It also lists what was
+unfinished then, so every transaction that was decided below it and is not listed is finished.
 
-The checkpoint names a snapshot that counts. Where the checkpoint is lost, the first snapshot that
-is met may be void; owners trim only below one that counts, so such a one, B, follows, and two
-rules lead to it whatever void snapshot A was believed before (the same as in a coordinator's
-replica):
+The checkpoint names a snapshot that counts. If the checkpoint is lost, the first snapshot that the
+reader meets, A, may be void. Owners trim only below a snapshot that counts, so one that counts, B,
+follows. Two rules lead to B, whatever void snapshot A was believed before (the coordinator's
+replica uses the same rules):
 
-- an entry of a higher epoch than the current one proves that what was believed is void: each
-  epoch was won before anybody wrote under it;
+- an entry of a higher epoch than the current one proves that what was believed is void: each epoch
+  was won before anything was written under it;
 - a complete snapshot that is valid by what is believed replaces it.
 
-Once everything was fed up to an end that was asked for after the start, `found` counts.
+`found` counts once every entry was fed up to an end of the journal that was asked for after the
+scan started.
 
 Source: Transactional Messaging in Kafka, "Transaction coordinator" (a checkpoint of its state).
 """
@@ -30,7 +31,7 @@ from .types import Entry, Owner, PartitionWrites, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Committing:
-    """A transaction that was decided before a snapshot, and whose markers were not all written."""
+    """A transaction that was decided before a snapshot, and still lacked markers at it."""
 
     begin: int
     commit_sequence: int
@@ -42,47 +43,47 @@ class FoundSnapshot:
     """A complete snapshot."""
 
     first: int
-    """Journal offset of its first chunk: whoever reads on begins here."""
+    """Journal offset of its first chunk, where a reader that goes on from it begins."""
     epoch: int
-    """Current and unsurprised at `first`."""
+    """The epoch that was current at `first`, without a surprise so far."""
     incarnation: int
     committing: tuple[Committing, ...]
-    """By commit sequence. Everything else decided to commit below `first` was finished."""
+    """Ordered by commit sequence. Every other commit that was decided below `first` is finished."""
 
     def epochs(self) -> EpochFilter:
-        """What tells valid entries from `first` on."""
+        """Returns the filter that tells valid entries from void ones, from `first` on."""
         return EpochFilter(self.epoch, self.incarnation)
 
 
 def begins_at(offset: int, entry: Entry) -> bool:
-    """Whether this is the first chunk of a snapshot, where its writer predicted it."""
+    """Returns whether the entry is the first chunk of a snapshot, at its predicted offset."""
     return isinstance(entry.record, Snapshot) and entry.record.first == offset
 
 
 class SnapshotCollector:
-    """One snapshot on its way: from its first chunk to its last, if its owner lived to write it."""
+    """Follows one snapshot from its first chunk to its last, if its owner lived to write it."""
 
     def __init__(self, offset: int, entry: Entry) -> None:
-        """Nothing is collected before `feed`, which takes the first chunk too.
+        """Starts before the first chunk, which `feed` takes too.
 
         Args:
-            offset: of the first chunk, as `begins_at` knows it.
+            offset: of the first chunk, for which `begins_at` returned True.
             entry: the first chunk.
         """
         self.first = offset
         self.epochs = EpochFilter(entry.epoch, entry.incarnation)
-        """What tells valid entries of its own line from void ones."""
+        """Tells valid entries from void ones, as seen from the epoch that wrote this snapshot."""
         self.torn = False
-        """Its owner died, lost its place or gave it up before the last chunk: it never counts."""
+        """True if its owner died, was surprised or gave it up before its end: it never counts."""
         self.complete = False
 
     def feed(self, offset: int, entry: Entry) -> Snapshot | None:
-        """Take the next entry, the first chunk too; returns it if it is a chunk of this one."""
+        """Takes the next entry, the first chunk too. Returns it if it is one of the chunks."""
         record = entry.record
         if not self.epochs.accept(offset, entry) or isinstance(record, Owner):
             self.torn = True
         elif begins_at(offset, entry) and offset != self.first:
-            self.torn = True  # Its owner gave it up and begins another.
+            self.torn = True  # The owner gave it up and begins another.
         elif isinstance(record, Snapshot):
             self.complete = record.last
             return record
@@ -90,7 +91,7 @@ class SnapshotCollector:
 
 
 class _Unfinished:
-    """What a snapshot says of transactions that are committing."""
+    """Collects what a snapshot says about transactions that are committing."""
 
     def __init__(self) -> None:
         self._committing: dict[int, Committing] = {}
@@ -99,7 +100,7 @@ class _Unfinished:
         for row in record.transactions:
             if row.state is not State.COMMITTING or row.commit_sequence is None:
                 continue
-            # A large one's lists are spread over several rows.
+            # The lists of a large transaction are spread over several rows.
             before = self._committing.get(row.begin)
             writes = (*before.writes, *row.writes) if before is not None else row.writes
             self._committing[row.begin] = Committing(row.begin, row.commit_sequence, writes)
@@ -109,19 +110,19 @@ class _Unfinished:
 
 
 class SnapshotScan:
-    """Finds the snapshots among a journal partition's entries. Feed in order, from anywhere."""
+    """Finds the snapshots among a journal partition's entries. Feed in order, from any offset."""
 
     def __init__(self) -> None:
         self.found: FoundSnapshot | None = None
-        """The latest complete snapshot that is valid by what is believed so far."""
+        """The latest complete snapshot that is valid by what is believed; None before the first."""
         self._epochs: EpochFilter | None = None
         self._collector: SnapshotCollector | None = None
         self._believed = True
-        """Whether all chunks of the one on its way are valid by what is believed."""
+        """Whether all chunks of the snapshot under way are valid by what is believed."""
         self._unfinished = _Unfinished()
 
     def feed(self, offset: int, entry: Entry) -> None:
-        """Take the next entry."""
+        """Takes the next entry."""
         valid = False
         if self._epochs is not None:
             if entry.epoch > self._epochs.epoch:

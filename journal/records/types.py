@@ -1,9 +1,9 @@
-"""Journal records: what a coordinator appends, as versioned Avro.
+"""The types of journal records, which a coordinator appends as versioned Avro.
 
-A record's value is one byte of format version, one byte of record type, then the Avro body of
-that type's schema at that version (``schemas/v<version>.avsc``). Every record carries its
-writer's epoch and the incarnation of the journal partition. The schema files of old versions
-stay for ever, so that old journals can always be read.
+A record's value is one byte of format version, one byte of record type, then the Avro body of that
+type's schema at that version (``schemas/v<version>.avsc``). Every record carries its writer's epoch
+and the incarnation of the journal partition. The schema files of old versions stay for ever, so
+that old journals can always be read.
 
 Source: Transactional Messaging in Kafka, "Transaction flow" (BEGIN, PREPARE_COMMIT, COMMITTED …)
 and PIP-31, "Transaction Log" (the operations of the transaction metadata store).
@@ -60,27 +60,27 @@ class AbortReason(StrEnum):
     KEY_DELETED = "key_deleted"
     """Its transaction key was deleted."""
     CLAIMED = "claimed"
-    """Input that it consumed was claimed since: by another consumer, or to be read again."""
+    """Its input was claimed after it was read: by another consumer, or to be read again."""
 
 
 UNKNOWN_OFFSET: Final = -1
-"""Stands for a first offset that nobody told."""
+"""Stands for a first offset that is not known."""
 
 
 @value(frozen=True, slots=True)
 class DataPartition:
-    """A data partition of a transaction, tied to the topic that bore the name then."""
+    """A data partition of a transaction, and the id that its topic had then."""
 
     topic: str
     partition: int
     topic_id: str = ""
-    """Kafka's topic id; empty where the log has none. A topic created anew has another."""
+    """Kafka's topic id; "" where the log has none. A topic created again has another."""
     first_offset: int = UNKNOWN_OFFSET
     """First offset that the transaction wrote there, for the retention guard."""
 
     @property
     def key(self) -> TopicPartition:
-        """Name and number, without the id."""
+        """Topic name and partition number, without the topic id."""
         return self.topic, self.partition
 
 
@@ -99,18 +99,18 @@ class OffsetStep:
     topic: str
     partition: int
     from_place: Place | None
-    """What must be committed now; None = nothing yet."""
+    """What must be committed before the step; None = nothing yet."""
     to: Position
     claim: int | None = field(default=None, compare=False)
-    """Number of the claim under which its sender consumed the partition; None: it made none.
+    """Number of the claim under which the sender consumed the partition; None: it made no claim.
 
-    Looked at before the step is taken, and not kept in the journal.
+    The coordinator checks it before it takes the step, and does not keep it in the journal.
     """
 
 
 @value(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """A claim to the journal partition: valid if the epoch it replaces is still current.
+    """A bid for the journal partition: valid if the epoch it replaces is still current.
 
     The new epoch is this record's own offset.
     """
@@ -119,11 +119,11 @@ class Owner:
     replaces: int
     """Epoch to end; -1 begins the journal partition and its incarnation."""
     address: str
-    """host:port that clients reach this coordinator at."""
+    """host:port at which clients reach this coordinator."""
     process_nonce: int
-    """Random 63 bits of this process: tells two processes at one address apart."""
+    """Random 63 bits of this process; distinguishes two processes at one address."""
     partition_count: int = 0
-    """Of the journal topic, as its writer sees it; 0 = unknown."""
+    """Number of partitions of the journal topic, as the writer sees it; 0 = unknown."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -134,11 +134,11 @@ class ProducerRecord:
     producer_id: str
     generation: int
     session_nonce: int
-    """Random 63 bits of the client instance; an equal generation with another is a double start."""
+    """Random 63 bits of the client instance; two of them with one generation are a double start."""
     owner: str
     """The authenticated subject, or "default"."""
     voided: bool = False
-    """True after a double start: nobody may use this generation any more."""
+    """True after a double start: no producer may use this generation any more."""
     connected_ms: int = 0
     """When this session first connected: wall clock, milliseconds since 1970; 0 = unknown."""
 
@@ -152,9 +152,9 @@ class Begin:
     generation: int
     session_nonce: int
     request_id: int
-    """The client's number for this request: a retry with the same gets the same TxId."""
+    """The client's number for this request: a retry with the same number gets the same TxId."""
     answered_below: int
-    """The client has the answers of its requests below this number."""
+    """The client has the answer of every request of its below this number."""
     timeout_ms: int
     started_ms: int
     """Wall clock of the coordinator, milliseconds since 1970."""
@@ -167,7 +167,7 @@ class AddPartitions:
 
     type: ClassVar[RecordType] = RecordType.ADD_PARTITIONS
     begin: int
-    """Offset of the transaction's BEGIN, here and below."""
+    """Offset of the transaction's BEGIN; the same in the records below."""
     partitions: tuple[DataPartition, ...]
 
 
@@ -232,24 +232,25 @@ class Bind:
 
 @value(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A consumer takes input partitions of its group over; the newest claim of a partition counts.
+    """A consumer takes over input partitions of its group; the newest claim of a partition counts.
 
-    Its journal offset is the claim's number. What is open then and would move the offset of one of
-    these partitions is doomed: it can only be aborted. Source: Transactional Messaging in Kafka,
-    "Producer IDs and state groups".
+    Its journal offset is the claim's number. A transaction that is open then and would move the
+    offset of one of these partitions is doomed: it can only be aborted. Source: Transactional
+    Messaging in Kafka, "Producer IDs and state groups".
     """
 
     type: ClassVar[RecordType] = RecordType.CLAIM
     group: str
     claimant: int
-    """Random 63 bits of one attempt to claim, the same in its retries."""
+    """Random 63 bits of one attempt to claim; its retries carry the same."""
     partitions: tuple[TopicPartition, ...]
 
 
 class SnapshotProducer(NamedTuple):
-    """A producer in a snapshot; the BEGINs of one with very many are spread over several rows.
+    """A producer in a snapshot; if it has very many BEGINs, they are spread over several rows.
 
-    The rows of snapshots are tuples: 100,000 of them are made in one turn of an event loop.
+    The rows of snapshots are tuples, which are quick to make: 100,000 of them are made in one turn
+    of an event loop.
     """
 
     producer_id: str
@@ -260,11 +261,11 @@ class SnapshotProducer(NamedTuple):
     connected_ms: int
     answered_below: int
     begins: tuple[tuple[int, int], ...]
-    """(request id, offset of its BEGIN), until the client has the answer."""
+    """(request id, offset of its BEGIN) of each BEGIN whose answer the client may not have yet."""
 
 
 StepIdentity: TypeAlias = tuple[str, int, Place | None, Place]
-"""Topic, partition, from where, to where."""
+"""(topic, partition, from, to) of a step."""
 
 
 class SnapshotSteps(NamedTuple):
@@ -272,9 +273,9 @@ class SnapshotSteps(NamedTuple):
 
     group: str
     steps: tuple[OffsetStep, ...]
-    """Those that continue each other as one."""
+    """The steps, with those that continue each other joined into one."""
     sent: tuple[StepIdentity, ...]
-    """As they were sent."""
+    """Every step as it was sent, by its identity."""
 
 
 class SnapshotTransaction(NamedTuple):
@@ -289,11 +290,11 @@ class SnapshotTransaction(NamedTuple):
     commit_sequence: int | None
     reason: AbortReason | None
     partitions: tuple[DataPartition, ...] = ()
-    """Those that `writes` does not name."""
+    """Registered partitions that `writes` does not name."""
     writes: tuple[PartitionWrites, ...] = ()
     steps: tuple[SnapshotSteps, ...] = ()
     doomed: AbortReason | None = None
-    """Why it can only be aborted, while it is open."""
+    """Why the open transaction can only be aborted; None if it is not doomed."""
 
 
 class SnapshotGroup(NamedTuple):
@@ -301,29 +302,29 @@ class SnapshotGroup(NamedTuple):
 
     group: str
     last_commit: int
-    """BEGIN of the transaction that committed last."""
+    """Offset of the BEGIN of the transaction that committed last."""
     commit_sequence: int
     offsets: tuple[tuple[str, int, Position], ...]
     """(topic, partition, position)."""
 
 
 class SnapshotClaim(NamedTuple):
-    """What is left of a claim in a snapshot; a large one is spread over several rows."""
+    """The part of a claim that still counts; a large one is spread over several rows."""
 
     group: str
     number: int
     """Journal offset of the claim."""
     claimant: int
     partitions: tuple[TopicPartition, ...]
-    """Those that no newer claim names."""
+    """Partitions that no newer claim names."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """A chunk of a snapshot: what a coordinator knew just before the snapshot's first chunk.
 
-    It counts when its last chunk is acknowledged, and void ones never do. To whoever reads the
-    journal from before, a chunk says nothing new.
+    The snapshot counts when its last chunk is acknowledged; a void one never counts. A reader that
+    has read the journal from before the snapshot learns nothing new from it.
     """
 
     type: ClassVar[RecordType] = RecordType.SNAPSHOT
@@ -333,19 +334,19 @@ class Snapshot:
     """0 for the first chunk, and so on."""
     last: bool
     replaces: int
-    """These four are of the OWNER record that the snapshot was written under."""
+    """This and the next three fields repeat the OWNER record it was written under."""
     address: str
     process_nonce: int
     partition_count: int
     past_epochs: tuple[int, ...]
-    """The latest epochs before, oldest first."""
+    """The epochs just before this one, oldest first."""
     producers: tuple[SnapshotProducer, ...] = ()
     transactions: tuple[SnapshotTransaction, ...] = ()
     groups: tuple[SnapshotGroup, ...] = ()
     bindings: tuple[tuple[str, str], ...] = ()
     """(consumer group, transaction group)."""
     claims: tuple[SnapshotClaim, ...] = ()
-    """Oldest first."""
+    """The claims, oldest first."""
 
 
 JournalRecord: TypeAlias = (
@@ -365,7 +366,7 @@ JournalRecord: TypeAlias = (
 
 
 NO_PREDICTION: Final = -1
-"""Stands for the predicted offset in an `Owner` record, whose writer can't know it."""
+"""Stands for the predicted offset in an `Owner` record: its writer can't know it."""
 
 
 @value(frozen=True, slots=True)
@@ -373,8 +374,8 @@ class Entry:
     """A journal record as it lies in the journal."""
 
     epoch: int
-    """Its writer's epoch; an `Owner` record carries the epoch it replaces."""
+    """The writer's epoch; an `Owner` record carries the epoch it replaces."""
     incarnation: int
     record: JournalRecord
     predicted: int = NO_PREDICTION
-    """Offset that its writer decided it for: at any other it is void, see `EpochFilter`."""
+    """Offset for which its writer decided it; at any other offset it is void, see `EpochFilter`."""

@@ -1,4 +1,5 @@
-"""A log in this process, for tests and simulations: topics, groups, producers, consumers, faults.
+"""A log within this process, for tests and simulations.
 
-Imports only the interface and the errors. Never starts a thread, and never leaves the process.
+Has topics, groups, producers, consumers and faults. Imports only the interface and the errors.
+Never starts a thread, and never leaves the process.
 """

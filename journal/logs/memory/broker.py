@@ -1,6 +1,6 @@
 """The broker of a log in memory: topics, groups, appends, and the faults that a test asks for.
 
-Knows producers only as `Reporter`s, and consumers not at all: they take the lock and look.
+Knows producers only as `Reporter`s. Does not know consumers: they take the lock and look.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from ..interface import DeliveryCallback, Headers
 from .group import Group
 
 Record = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...] | None, int]
-"""(key, value, headers or None, timestamp in ms): what a log in memory keeps of a record."""
+"""(key, value, headers or None, timestamp in ms): a record as a log in memory keeps it."""
 
 SCHEME: Final = "memory://"
 METADATA_MAX_CHARS: Final = 4095
 """Kafka's limit for the metadata beside a committed offset."""
 _RECORD_OVERHEAD_BYTES: Final = 70
+"""Roughly what Kafka's format adds to a record's size, which ``max.message.bytes`` limits."""
 _DEFAULT_SETTINGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "delete",
     "retention.ms": "604800000",
@@ -43,17 +44,17 @@ def wall_clock_ms() -> int:
 
 
 class Reporter(Protocol):
-    """A producer, as the broker knows it; the broker calls it under its lock."""
+    """A producer as the broker sees it; the broker calls it under its lock."""
 
     @property
     def stopped(self) -> bool:
-        """Whether nothing of this producer may be placed any more."""
+        """Whether no record of this producer may be placed any more."""
 
     def report(self, pending: Pending, error: int | None, offset: int) -> None:
-        """Queue the delivery report of a record, once."""
+        """Queues the delivery report of a record, once."""
 
     def wait_for_place(self, pending: Pending) -> None:
-        """Note that a record has no place yet and may time out."""
+        """Notes that a record has no place yet and may time out."""
 
 
 class Pending:
@@ -75,12 +76,12 @@ class Pending:
         self.record = record
         self.callback = callback
         self.deadline_s = 0.0
-        """Monotonic clock; set only when the record has to wait for its place."""
+        """Time of its time-out, monotonic clock; set only when the record waits for its place."""
         self.reported = False
 
 
 class MemoryPartition:
-    """The records of one partition, and the faults a test asked for."""
+    """The records of one partition, and the faults that a test asked for."""
 
     __slots__ = ("failures", "held", "holding", "lost_acknowledgements", "records", "start")
 
@@ -94,18 +95,18 @@ class MemoryPartition:
 
     @property
     def end(self) -> int:
-        """Offset of the next record."""
+        """Offset that the next record will get."""
         return self.start + len(self.records)
 
     def offset_at(self, timestamp_ms: int) -> int | None:
-        """Offset of the first record stamped then or later; stamps need not ascend."""
+        """Returns the offset of the first record stamped then or later; stamps need not ascend."""
         for offset, record in enumerate(self.records, self.start):
             if record[3] >= timestamp_ms:
                 return offset
         return None
 
     def trim(self, before: int) -> None:
-        """Delete the records below `before`."""
+        """Deletes the records below `before`."""
         if before > self.start:
             del self.records[: before - self.start]
             self.start = before
@@ -126,10 +127,10 @@ class MemoryTopic:
 
 
 class MemoryBroker:
-    """Topics and groups of one log; safe from any thread.
+    """The topics and groups of one log; safe from any thread.
 
     Args:
-        name: what stands behind ``memory://``.
+        name: the part behind ``memory://``.
         now_ms: wall clock for record timestamps, milliseconds since 1970.
     """
 
@@ -137,31 +138,31 @@ class MemoryBroker:
         self.bootstrap_servers = SCHEME + name
         self.now_ms = now_ms
         self.changed = threading.Condition()
-        """Guards everything below; notified whenever a waiting client could go on."""
+        """Guards everything below; notified whenever a waiting client may be able to go on."""
         self._topics: dict[str, MemoryTopic] = {}
         self._groups: dict[str, Group] = {}
         self._down = False
         self._queued: dict[int, Pending] = {}
-        # Produced during an outage, in order, by id(): still with the producer, never sent.
+        # Records produced during an outage, in order, by id(): their producers have them still.
 
     # ---- for tests: faults and a foreign writer
 
     def fail_appends(self, topic: str, partition: int, error_code: int, count: int = 1) -> None:
-        """For tests: refuse the next `count` appends with this `KafkaError` code."""
+        """For tests: refuses the next `count` appends with this `KafkaError` code."""
         with self.changed:
             self._partition(topic, partition).failures.extend([error_code] * count)
 
     def hold_appends(self, topic: str, partition: int) -> None:
-        """For tests: take records in from now on, place and acknowledge them on release.
+        """For tests: holds every record from now on; places and acknowledges it on release.
 
-        A held record is in flight: its producer may report a time-out meanwhile, and it is
+        A held record is in flight: its producer may report a time-out meanwhile, and the record is
         placed on release all the same.
         """
         with self.changed:
             self._partition(topic, partition).holding = True
 
     def release_appends(self, topic: str, partition: int, count: int | None = None) -> None:
-        """For tests: place held records in their order; with `count`, so many, and hold on."""
+        """For tests: places held records in order; with `count`, only that many, and holds on."""
         with self.changed:
             found = self._partition(topic, partition)
             for _ in range(len(found.held) if count is None else min(count, len(found.held))):
@@ -170,17 +171,17 @@ class MemoryBroker:
             self.changed.notify_all()
 
     def held_appends(self, topic: str, partition: int) -> int:
-        """For tests: how many records are held."""
+        """For tests: returns the number of held records."""
         with self.changed:
             return len(self._partition(topic, partition).held)
 
     def let_overtake(self, topic: str, partition: int) -> None:
-        """For tests: the record that was held last is placed first, as by another connection."""
+        """For tests: moves the record held last to the front, as if sent by another connection."""
         with self.changed:
             self._partition(topic, partition).held.rotate(1)
 
     def lose_acknowledgements(self, topic: str, partition: int, count: int = 1) -> None:
-        """For tests: append the next `count` records and report them as _MSG_TIMED_OUT."""
+        """For tests: appends the next `count` records and reports them as _MSG_TIMED_OUT."""
         with self.changed:
             self._partition(topic, partition).lost_acknowledgements += count
 
@@ -193,7 +194,7 @@ class MemoryBroker:
         headers: Headers | None = None,
         timestamp_ms: int | None = None,
     ) -> int:
-        """For tests: append as a foreign writer, past faults and holds; the record's offset."""
+        """For tests: appends as a foreign writer, past faults and holds. Returns the offset."""
         with self.changed:
             found = self._partition(topic, partition)
             stamp = self.now_ms() if timestamp_ms is None else timestamp_ms
@@ -202,16 +203,16 @@ class MemoryBroker:
             return found.end - 1
 
     def truncate(self, topic: str, partition: int, end: int) -> None:
-        """For tests: lose the records from `end` on, as an unclean leader election does."""
+        """For tests: loses the records from `end` on, as an unclean leader election does."""
         with self.changed:
             found = self._partition(topic, partition)
             del found.records[max(end - found.start, 0) :]
 
     def unavailable(self, down: bool = True) -> None:
-        """For tests: begin or end an outage, in which every request times out.
+        """For tests: begins or ends an outage, in which every request times out.
 
-        Records stay with their producers, which place them when the outage ends, if it does
-        before their ``message.timeout.ms``.
+        Records stay with their producers, which place them if the outage ends before their
+        ``message.timeout.ms``.
         """
         with self.changed:
             self._down = down
@@ -222,14 +223,14 @@ class MemoryBroker:
             self.changed.notify_all()
 
     def add_partitions(self, topic: str, count: int) -> None:
-        """For tests: let a topic have so many."""
+        """For tests: raises the number of a topic's partitions to `count`."""
         with self.changed:
             partitions = self._topic(topic).partitions
             partitions += [MemoryPartition() for _ in range(count - len(partitions))]
             self._topics_changed(topic)
 
     def expel_member(self, group: str, member_id: str) -> None:
-        """For tests: let a member's session expire, as after a long SIGSTOP."""
+        """For tests: lets a member's session expire, as after a long SIGSTOP."""
         with self.changed:
             found = self.group(group)
             found.expel(found.members[member_id])
@@ -239,39 +240,39 @@ class MemoryBroker:
 
     @property
     def down(self) -> bool:
-        """Whether there is an outage."""
+        """Whether an outage is under way."""
         return self._down
 
     def wait_available(self, timeout_s: float) -> bool:
-        """Wait for the end of an outage, under the lock; False when the time passed."""
+        """Waits for the end of an outage, under the lock. Returns False if the time is up."""
         until = None if timeout_s < 0 else timeout_s
         return not self._down or self.changed.wait_for(lambda: not self._down, until)
 
     def find_partition(self, topic: str, partition: int) -> MemoryPartition | None:
-        """A partition, or None."""
+        """Returns a partition, or None if it does not exist."""
         found = self._topics.get(topic)
         if found is None or not 0 <= partition < len(found.partitions):
             return None
         return found.partitions[partition]
 
     def partition_count(self, topic: str) -> int:
-        """Partitions of a topic; 0 for an unknown one."""
+        """Returns the number of a topic's partitions; 0 for an unknown topic."""
         found = self._topics.get(topic)
         return len(found.partitions) if found else 0
 
     def partition_counts(self) -> dict[str, int]:
-        """Partitions of every topic."""
+        """Returns the number of partitions of every topic."""
         return {name: len(t.partitions) for name, t in self._topics.items()}
 
     def group(self, name: str) -> Group:
-        """A consumer group, begun at its first mention."""
+        """Returns a consumer group; creates it at its first use."""
         found = self._groups.get(name)
         if found is None:
             found = self._groups[name] = Group()
         return found
 
     def metadata(self, topic: str | None) -> ClusterMetadata:
-        """What `list_topics` returns."""
+        """Returns the answer to `list_topics`, for one topic or all."""
         cluster = ClusterMetadata()
         for name in [topic] if topic else list(self._topics):
             described = TopicMetadata()
@@ -285,7 +286,7 @@ class MemoryBroker:
         return cluster
 
     def submit(self, pending: Pending) -> None:
-        """Take a record in: to its place, to those held back, or to its failure."""
+        """Takes a record in: places it, holds it back, or fails it."""
         topic = self._topics.get(pending.topic)
         if self._down:
             self._queued[id(pending)] = pending
@@ -301,11 +302,11 @@ class MemoryBroker:
             self.changed.notify_all()
 
     def is_queued(self, pending: Pending) -> bool:
-        """Whether a record still is with its producer, because of an outage."""
+        """Returns whether a record is still with its producer, because of an outage."""
         return id(pending) in self._queued
 
     def give_up(self, pending: Pending) -> None:
-        """A record timed out: it is never sent, unless it is in flight already."""
+        """Drops a record that timed out: it is never sent, unless it is in flight already."""
         self._queued.pop(id(pending), None)
 
     # ---- own

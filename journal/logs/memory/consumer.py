@@ -1,7 +1,7 @@
-"""Consumer of a log in memory, with the manners of `confluent_kafka.Consumer`.
+"""Consumer of a log in memory, which behaves like `confluent_kafka.Consumer`.
 
 Heeds ``group.id``, ``auto.offset.reset``, ``enable.partition.eof``, ``enable.auto.commit`` (at
-revocation and close only), ``max.poll.interval.ms``; other settings mean nothing here.
+revocation and close only) and ``max.poll.interval.ms``; ignores all other settings.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LOG = logging.getLogger(__name__)
 _serial = itertools.count(1)
 _FOREVER: Final = float("inf")
 _GROUP_CHECK_S: Final = 0.05
-"""A waiting group member looks this often whether another one has fallen silent."""
+"""Interval at which a waiting group member checks whether another one has fallen silent."""
 _RESETS: Final[Mapping[str, int | None]] = {
     **dict.fromkeys(("earliest", "smallest", "beginning"), OFFSET_BEGINNING),
     **dict.fromkeys(("latest", "largest", "end"), OFFSET_END),
@@ -47,25 +47,25 @@ def _exception(code: int, reason: str) -> KafkaException:
 
 
 class _Reading:
-    """Where a consumer stands in one assigned partition."""
+    """The place of a consumer in one assigned partition."""
 
     __slots__ = ("eof_told", "missing_told", "next", "paused", "position", "started", "stopped")
 
     def __init__(self, offset: int) -> None:
         self.next = offset
-        """Offset to fetch next; below 0 a logical one that was not resolved yet."""
+        """Offset to fetch next; below 0, a logical offset that is not resolved yet."""
         self.position = OFFSET_INVALID
         self.paused = False
         self.started = False
-        """Whether a poll came after the assignment; a seek before fails, as in librdkafka."""
+        """Whether a poll came after the assignment; before it a seek fails, as in librdkafka."""
         self.stopped = False
-        """Told _AUTO_OFFSET_RESET: nothing more until a new assignment."""
+        """Whether it reported _AUTO_OFFSET_RESET: nothing more comes until a new assignment."""
         self.eof_told = -1
         self.missing_told = False
 
 
 class MemoryConsumer:
-    """`LogConsumer` of a log in memory; one thread at a time, like librdkafka's callbacks."""
+    """The `LogConsumer` of a log in memory; for one thread at a time."""
 
     def __init__(self, broker: MemoryBroker, config: Mapping[str, Any]) -> None:
         if "group.id" not in config:
@@ -92,7 +92,7 @@ class MemoryConsumer:
         on_revoke: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
     ) -> None:
-        """Join the consumer group; callbacks come from `poll` and `consume`."""
+        """Joins the consumer group; `poll` and `consume` call the callbacks."""
         self._check_open()
         self.unsubscribe()
         self._callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
@@ -108,7 +108,7 @@ class MemoryConsumer:
             self._broker.changed.notify_all()
 
     def unsubscribe(self) -> None:
-        """Leave the group; what was assigned is revoked first."""
+        """Leaves the group, after it revoked what was assigned."""
         self._check_open()
         if self._member is None:
             return
@@ -119,11 +119,11 @@ class MemoryConsumer:
         self._member = None
 
     def memberid(self) -> str | None:
-        """Id in the group; empty without a subscription."""
+        """Returns the id in the group; "" without a subscription."""
         return self._member.id if self._member else ""
 
     def _serve_rebalance(self) -> None:
-        # One step at a time, each with its callback outside the lock: give back, stand at the
+        # One step at a time, each with its callback outside of the lock: give back, wait at the
         # barrier, take over.
         member = self._member
         if member is None:
@@ -177,7 +177,7 @@ class MemoryConsumer:
     # ---- assignment
 
     def assign(self, partitions: list[KafkaPartition]) -> None:
-        """Read these from their offsets; `OFFSET_INVALID` = the committed one."""
+        """Reads these partitions from their offsets; `OFFSET_INVALID` = the committed one."""
         self._check_open()
         self._callback_assigned = True
         with self._broker.changed:
@@ -185,7 +185,7 @@ class MemoryConsumer:
             self._add(partitions)
 
     def incremental_assign(self, partitions: list[KafkaPartition]) -> None:
-        """Read these too; `KafkaException` _CONFLICT for one that is assigned already."""
+        """Reads these partitions too; raises _CONFLICT for one that is assigned already."""
         self._check_open()
         self._callback_assigned = True
         with self._broker.changed:
@@ -201,13 +201,13 @@ class MemoryConsumer:
                 self._resolve(key, reading)
 
     def unassign(self) -> None:
-        """Read nothing any more."""
+        """Reads nothing any more."""
         self._check_open()
         self._callback_assigned = True
         self._readings = {}
 
     def incremental_unassign(self, partitions: list[KafkaPartition]) -> None:
-        """Stop reading these."""
+        """Stops reading these partitions."""
         self._check_open()
         self._callback_assigned = True
         for p in partitions:
@@ -215,12 +215,12 @@ class MemoryConsumer:
                 raise _exception(KafkaError._INVALID_ARG, "partition is not assigned")
 
     def assignment(self) -> list[KafkaPartition]:
-        """What is assigned now."""
+        """Returns the partitions that are assigned now."""
         self._check_open()
         return [KafkaPartition(t, p) for t, p in self._readings]
 
     def seek(self, partition: KafkaPartition) -> None:
-        """Go on from another offset; `KafkaException` _STATE before the first poll."""
+        """Goes on from another offset; raises _STATE before the first poll."""
         self._check_open()
         reading = self._readings.get((partition.topic, partition.partition))
         if reading is None or not reading.started or reading.stopped:
@@ -229,11 +229,11 @@ class MemoryConsumer:
         reading.eof_told = -1
 
     def pause(self, partitions: list[KafkaPartition]) -> None:
-        """Deliver nothing of these for now."""
+        """Delivers nothing of these partitions until `resume`."""
         self._set_paused(partitions, True)
 
     def resume(self, partitions: list[KafkaPartition]) -> None:
-        """Deliver these again."""
+        """Delivers these partitions again."""
         self._set_paused(partitions, False)
 
     def _set_paused(self, partitions: list[KafkaPartition], paused: bool) -> None:
@@ -247,12 +247,12 @@ class MemoryConsumer:
     # ---- reading
 
     def poll(self, timeout: float = -1) -> Message | None:
-        """The next record or event, or None after `timeout` seconds (below 0: never)."""
+        """Returns the next record or event; None after `timeout` seconds (below 0: never)."""
         found = self._fetch(1, timeout)
         return found[0] if found else None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """Up to so many; like librdkafka's, it waits the whole time unless it gets them all."""
+        """Returns up to `num_messages`; like librdkafka, waits the whole time for all of them."""
         return self._fetch(num_messages, timeout)
 
     def _fetch(self, limit: int, timeout: float) -> list[Message]:
@@ -272,7 +272,7 @@ class MemoryConsumer:
                         self._member.last_poll_s = time.monotonic()
                         wait_s = min(wait_s, _GROUP_CHECK_S)
                     self._broker.changed.wait(None if wait_s == _FOREVER else wait_s)
-            # A member that can't pass the barrier yet still obeys its time-out.
+            # A member that can't pass the barrier yet still keeps to its time-out.
             if found and time.monotonic() >= until:
                 return found
 
@@ -293,7 +293,7 @@ class MemoryConsumer:
             else:
                 self._take_from(key, reading, partition, found, limit)
             if len(found) >= limit:
-                # The next call begins with another partition.
+                # Lets the next call begin with another partition.
                 self._readings[key] = self._readings.pop(key)
                 return
 
@@ -329,8 +329,8 @@ class MemoryConsumer:
             found.append(_event(key, KafkaError._PARTITION_EOF, offset))
 
     def _resolve(self, key: Partition, reading: _Reading) -> bool:
-        # Makes `next` an offset that lies in the partition; False where auto.offset.reset=error
-        # leaves none. A partition that does not exist (yet) stays unresolved.
+        # Makes `next` an offset that lies in the partition. Returns False if there is none, because
+        # of auto.offset.reset=error. A partition that does not exist (yet) stays unresolved.
         partition = self._broker.find_partition(*key)
         if partition is None or partition.start <= reading.next <= partition.end:
             return True
@@ -352,7 +352,7 @@ class MemoryConsumer:
     # ---- offsets
 
     def position(self, partitions: list[KafkaPartition]) -> list[KafkaPartition]:
-        """Offset after the last record delivered; `OFFSET_INVALID` before the first."""
+        """Returns the offset after the last delivered record; `OFFSET_INVALID` before the first."""
         self._check_open()
         found = ((p, self._readings.get((p.topic, p.partition))) for p in partitions)
         return [
@@ -366,10 +366,10 @@ class MemoryConsumer:
         offsets: list[KafkaPartition] | None = None,
         asynchronous: bool = True,
     ) -> list[KafkaPartition] | None:
-        """Commit a record's successor, these offsets, or the positions.
+        """Commits the offset after a record, or these offsets, or the positions.
 
         Raises:
-            KafkaException: synchronous and refused; an asynchronous failure is only logged.
+            KafkaException: refused, if synchronous; an asynchronous failure is only logged.
         """
         self._check_open()
         if message is not None:
@@ -403,7 +403,7 @@ class MemoryConsumer:
             self._wait_available(timeout_s)
             group = self._broker.group(self._group)
             if self._member is None:
-                # Kafka takes offsets of a non-member only while the group is empty.
+                # Kafka takes offsets from a non-member only while the group is empty.
                 if group.members:
                     raise _exception(KafkaError.UNKNOWN_MEMBER_ID, "Commit failed: Unknown member")
             elif self._member.expelled:
@@ -419,7 +419,7 @@ class MemoryConsumer:
     def committed(
         self, partitions: list[KafkaPartition], timeout: float = -1
     ) -> list[KafkaPartition]:
-        """Committed offsets with their metadata; `OFFSET_INVALID` where there is none."""
+        """Returns committed offsets with their metadata; `OFFSET_INVALID` where there is none."""
         self._check_open()
         with self._broker.changed:
             self._wait_available(timeout)
@@ -435,7 +435,7 @@ class MemoryConsumer:
     def get_watermark_offsets(
         self, partition: KafkaPartition, timeout: float = -1, cached: bool = False
     ) -> tuple[int, int]:
-        """First offset and the one after the last."""
+        """Returns the first offset of a partition and the one after its last."""
         self._check_open()
         with self._broker.changed:
             if not cached:
@@ -446,9 +446,9 @@ class MemoryConsumer:
     def offsets_for_times(
         self, partitions: list[KafkaPartition], timeout: float = -1
     ) -> list[KafkaPartition]:
-        """Per partition, the first offset at or after the timestamp in `offset` (ms), or -1.
+        """Returns, per partition, the first offset at or after the time in `offset` (ms), or -1.
 
-        The timestamps -1 and -2 ask for the end and the start, as in Kafka's protocol.
+        The times -1 and -2 ask for the end and the start, as in Kafka's protocol.
         """
         self._check_open()
         with self._broker.changed:
@@ -459,14 +459,14 @@ class MemoryConsumer:
             ]
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
-        """Metadata of one topic or of all."""
+        """Returns the metadata of one topic or of all."""
         self._check_open()
         with self._broker.changed:
             self._wait_available(timeout)
             return self._broker.metadata(topic)
 
     def close(self) -> None:
-        """Give partitions back, leave the group; any other call fails from then on."""
+        """Gives partitions back and leaves the group; every other call fails from then on."""
         if self._closed:
             return
         if self._member is None and self._commits:

@@ -1,7 +1,7 @@
 """Consumer groups of a log in memory: committed offsets, members, and who reads which partition.
 
-The state of one group, changed only under the log's lock. Eager rebalancing behind a barrier, as
-Kafka's classic protocol does it: every member gives its partitions back before anybody gets new
+The state of one group is changed only under the log's lock. Rebalancing is eager, behind a barrier,
+as in Kafka's classic protocol: every member gives its partitions back before any member gets new
 ones, and a member that does not come to the barrier in time is expelled.
 """
 
@@ -24,16 +24,16 @@ class Member:
     topics: tuple[str, ...]
     """Names, or regular expressions that begin with ``^``."""
     poll_interval_max_s: float
-    """Longest time between two polls, after which the group goes on without this member."""
+    """Longest time between two polls in seconds; beyond it the group expels this member."""
     last_poll_s: float
-    """Monotonic clock."""
+    """Time of the last poll, monotonic clock."""
     generation: int = -1
     granted: list[Partition] | None = None
-    """An assignment that the member has not picked up yet."""
+    """An assignment that the member has not taken over yet."""
     expelled: bool = False
 
     def wants(self, topic: str) -> bool:
-        """Whether the subscription covers a topic."""
+        """Returns whether the subscription covers a topic."""
         return any(re.match(t, topic) if t[0] == "^" else t == topic for t in self.topics)
 
 
@@ -45,41 +45,41 @@ class Group:
     members: dict[str, Member] = field(default_factory=dict)
     generation: int = 0
     awaited: set[str] = field(default_factory=set)
-    """Members that have not come to the barrier of the rebalance under way."""
+    """Members that have not come yet to the barrier of the rebalance under way."""
 
     def join(self, member: Member) -> None:
-        """Add a member, which starts a rebalance."""
+        """Adds a member, which starts a rebalance."""
         self.members[member.id] = member
         self.begin_rebalance()
 
     def leave(self, member: Member) -> None:
-        """Remove a member; the rest share its partitions anew."""
+        """Removes a member; the others share all partitions again."""
         if self.members.pop(member.id, None) is not None:
             self.begin_rebalance()
 
     def expel(self, member: Member) -> None:
-        """Go on without a member that has not been heard of."""
+        """Goes on without a member that has fallen silent."""
         member.expelled = True
         self.leave(member)
 
     def begin_rebalance(self) -> None:
-        """Call every member to the barrier."""
+        """Calls every member to the barrier."""
         self.generation += 1
         self.awaited = set(self.members)
         for member in self.members.values():
             member.granted = None
 
     def expel_silent(self, now_s: float) -> None:
-        """Expel the members that have not polled for longer than they promised."""
+        """Expels the members whose last poll is longer ago than they promised."""
         for member in list(self.members.values()):
             if now_s - member.last_poll_s > member.poll_interval_max_s:
                 self.expel(member)
 
     def arrive(self, member: Member, topics: Mapping[str, int]) -> None:
-        """A member stands at the barrier with nothing assigned; the last one opens it.
+        """Lets a member without partitions wait at the barrier; the last member to come opens it.
 
         Args:
-            member: who arrives.
+            member: the member that comes.
             topics: partition count of every topic of the log.
         """
         self.awaited.discard(member.id)
@@ -91,8 +91,8 @@ class Group:
             each.granted = shares[each.id]
 
     def _ranges(self, topics: Mapping[str, int]) -> dict[str, list[Partition]]:
-        # Kafka's range assignor: per topic, contiguous shares in the order of member ids, the
-        # first ones larger by one where the division leaves a rest.
+        # Follows Kafka's range assignor: per topic, contiguous shares in the order of member ids;
+        # the first ones are larger by one if the division leaves a rest.
         shares: dict[str, list[Partition]] = {member_id: [] for member_id in self.members}
         for topic, count in sorted(topics.items()):
             readers = sorted(m.id for m in self.members.values() if m.wants(topic))
@@ -104,7 +104,7 @@ class Group:
         return shares
 
     def topics_changed(self, topics: Iterable[str]) -> None:
-        """Rebalance if a topic that came or went is subscribed to."""
+        """Rebalances if a topic that was created, changed or deleted is subscribed to."""
         names = list(topics)
         if any(m.wants(t) for m in self.members.values() for t in names):
             self.begin_rebalance()

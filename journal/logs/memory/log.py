@@ -1,9 +1,9 @@
-"""A log in this process: Kafka's behaviour as far as logtx depends on it, and faults on demand.
+"""A log within this process: Kafka's behaviour as far as logtx depends on it, and faults on demand.
 
-``memory://name`` names a log; everybody in the process who uses the name shares it. Offsets are
-contiguous, an append is seen by all readers at once, and producers and consumers have the manners
-of confluent-kafka's, so that a client can't tell the difference except by speed. What it leaves
-out: batches (a refused record fails alone), replication, compaction and retention by time.
+``memory://name`` names a log; all code in the process that uses the name shares it. Offsets are
+contiguous, all readers see an append at once, and producers and consumers behave like
+confluent-kafka's: a client can tell the difference only by speed. It has no batches (a refused
+record fails alone), no replication, no compaction and no retention by time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .producer import MemoryProducer
 
 
 class MemoryLog(MemoryBroker):
-    """`Log` in this process; safe from any thread. Its faults: see `MemoryBroker`."""
+    """The `Log` within this process; safe from any thread. Its faults: see `MemoryBroker`."""
 
     _registry: ClassVar[dict[str, Self]] = {}
     _registry_lock: ClassVar = threading.Lock()
 
     @classmethod
     def named(cls, name: str) -> Self:
-        """The log of that name, begun at its first mention; ``memory://`` may stand before."""
+        """Returns the log of that name, which it creates at first; ``memory://`` may precede it."""
         name = name.removeprefix(SCHEME)
         with cls._registry_lock:
             if name not in cls._registry:
@@ -39,22 +39,22 @@ class MemoryLog(MemoryBroker):
 
     @classmethod
     def drop(cls, name: str) -> None:
-        """Forget a log; the next mention of its name begins an empty one."""
+        """Forgets a log; the next use of its name creates an empty one."""
         with cls._registry_lock:
             cls._registry.pop(name.removeprefix(SCHEME), None)
 
     # ---- Log
 
     def producer(self, config: Mapping[str, Any]) -> MemoryProducer:
-        """A producer; see `MemoryProducer` for the settings it heeds."""
+        """Returns a new producer; see `MemoryProducer` for the settings it heeds."""
         return MemoryProducer(self, config)
 
     def consumer(self, config: Mapping[str, Any]) -> MemoryConsumer:
-        """A consumer; see `MemoryConsumer` for the settings it heeds."""
+        """Returns a new consumer; see `MemoryConsumer` for the settings it heeds."""
         return MemoryConsumer(self, config)
 
     def topic_info(self, topic: str, *, timeout_s: float = 10) -> TopicInfo:
-        """Describe a topic; `UnknownTopicError` if there is none."""
+        """Describes a topic; raises `UnknownTopicError` if it does not exist."""
         with self._asked(timeout_s):
             found = self._topic(topic)
             return TopicInfo(
@@ -74,7 +74,7 @@ class MemoryLog(MemoryBroker):
         settings: Mapping[str, str] | None = None,
         timeout_s: float = 30,
     ) -> bool:
-        """Create a topic; False if it was there already. The replication factor means nothing."""
+        """Creates a topic. Returns False if it existed already. Ignores the replication factor."""
         del replication_factor
         if partitions < 1:
             raise BrokerError(f"topic {topic!r} can't have {partitions} partitions")
@@ -86,7 +86,7 @@ class MemoryLog(MemoryBroker):
             return True
 
     def delete_topic(self, topic: str, *, timeout_s: float = 30) -> None:
-        """Delete a topic and its records; `UnknownTopicError` if there is none."""
+        """Deletes a topic and its records; raises `UnknownTopicError` if it does not exist."""
         with self._asked(timeout_s):
             gone = self._topic(topic)
             del self._topics[topic]
@@ -99,26 +99,30 @@ class MemoryLog(MemoryBroker):
             self._topics_changed(topic)
 
     def start_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
-        """Offset of the first record that is still there."""
+        """Returns the offset of the first record that is still there."""
         with self._asked(timeout_s):
             return self._partition(topic, partition).start
 
     def end_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
-        """Offset that the next record will get."""
+        """Returns the offset that the next record will get."""
         with self._asked(timeout_s):
             return self._partition(topic, partition).end
 
     def offset_for_time(
         self, topic: str, partition: int, wall_ms: int, *, timeout_s: float = 10
     ) -> int | None:
-        """Offset of the first record stamped at `wall_ms` or later; None if there is none."""
+        """Returns the offset of the first record stamped at `wall_ms` or later, or None."""
         with self._asked(timeout_s):
             return self._partition(topic, partition).offset_at(wall_ms)
 
     def delete_records(
         self, topic: str, partition: int, before_offset: int, *, timeout_s: float = 10
     ) -> None:
-        """Trim a partition's start; `BrokerError` beyond its end or on a compacted topic."""
+        """Deletes the records below `before_offset`.
+
+        Raises:
+            BrokerError: beyond the end, or the topic is compacted.
+        """
         with self._asked(timeout_s):
             found = self._partition(topic, partition)
             if self._topic(topic).settings["cleanup.policy"] == "compact":
@@ -133,7 +137,7 @@ class MemoryLog(MemoryBroker):
     def group_offset(
         self, group: str, topic: str, partition: int, *, timeout_s: float = 10
     ) -> GroupOffset | None:
-        """A group's committed offset and its metadata, or None."""
+        """Returns a group's committed offset and its metadata, or None if there is none."""
         with self._asked(timeout_s):
             return self.group(group).offsets.get((topic, partition))
 
@@ -146,7 +150,7 @@ class MemoryLog(MemoryBroker):
         *,
         timeout_s: float = 10,
     ) -> None:
-        """Commit for a group without members; `BrokerError` if it has any."""
+        """Commits for a group without members; raises `BrokerError` if it has any."""
         with self._asked(timeout_s):
             self._partition(topic, partition)
             if self.group(group).members:
@@ -156,7 +160,7 @@ class MemoryLog(MemoryBroker):
             self.group(group).offsets[topic, partition] = value
 
     def close(self) -> None:
-        """Nothing to release; the records stay until `drop`."""
+        """Does nothing: the records stay until `drop`."""
 
     @contextmanager
     def _asked(self, timeout_s: float) -> Iterator[None]:

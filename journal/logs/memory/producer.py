@@ -1,7 +1,7 @@
-"""Producer of a log in memory, with the manners of `confluent_kafka.Producer`.
+"""Producer of a log in memory, which behaves like `confluent_kafka.Producer`.
 
-Delivery callbacks are served in `poll` and `flush` of this producer and nowhere else; a record
-counts against ``queue.buffering.max.messages`` until then.
+Only `poll` and `flush` of this producer serve its delivery callbacks; until then a record counts
+against ``queue.buffering.max.messages``.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from ..interface import DeliveryCallback, Headers
 from .broker import MemoryBroker, Pending
 
 _QUEUE_MAX: Final = 100_000
+"""librdkafka's default of ``queue.buffering.max.messages``; beyond it `produce` fails."""
 _MESSAGE_MAX_BYTES: Final = 1_000_000
+"""librdkafka's default of ``message.max.bytes``."""
 _TIMEOUT_MS: Final = 300_000
+"""librdkafka's default of ``delivery.timeout.ms``."""
 _UINT32: Final = 0xFFFFFFFF
 
 
 def murmur2(key: bytes) -> int:
-    """Hash of the Java client's default partitioner, 31 bits."""
+    """Returns the hash of the Java client's default partitioner, 31 bits."""
     m = 0x5BD1E995
     h = 0x9747B28C ^ len(key)
     whole = len(key) & ~3
@@ -39,8 +42,8 @@ def murmur2(key: bytes) -> int:
     return (h ^ h >> 15) & 0x7FFFFFFF
 
 
-# Per `partitioner`: the hash, and whether an empty key is hashed like any other. A null key has
-# no hash in any of them and goes round robin.
+# Per `partitioner`: the hash function, and whether an empty key is hashed like any other. None of
+# them hashes a null key, which goes round robin.
 _HASHES: Final[Mapping[str, tuple[Callable[[bytes], int], bool]]] = {
     "consistent_random": (zlib.crc32, False),
     "consistent": (zlib.crc32, True),
@@ -50,7 +53,7 @@ _HASHES: Final[Mapping[str, tuple[Callable[[bytes], int], bool]]] = {
 
 
 class MemoryProducer:
-    """`LogProducer` of a log in memory; safe from any thread."""
+    """The `LogProducer` of a log in memory; safe from any thread."""
 
     def __init__(self, broker: MemoryBroker, config: Mapping[str, Any]) -> None:
         self._broker = broker
@@ -61,12 +64,12 @@ class MemoryProducer:
         self._partitioner = str(config.get("partitioner", "consistent_random"))
         self._gapless = bool(config.get("enable.gapless.guarantee", False))
         self.stopped = False
-        """A gapless producer had a record refused: it takes and places nothing more."""
+        """True after a gapless producer had a record refused: it takes and places nothing more."""
         self._next_partition = random.randrange(1 << 16)
         self._count = 0
         self._reports: deque[tuple[Pending, int | None, int]] = deque()
         self._unplaced: dict[int, Pending] = {}
-        # What has no place in the log yet, by id(): held or kept back by an outage.
+        # Records without a place in the log, by id(): held, or kept back by an outage.
 
     def produce(
         self,
@@ -78,12 +81,12 @@ class MemoryProducer:
         timestamp: int = 0,
         headers: Headers | None = None,
     ) -> None:
-        """Queue a record.
+        """Queues a record.
 
         Raises:
             BufferError: `queue.buffering.max.messages` records wait for their place or report.
-            KafkaException: MSG_SIZE_TOO_LARGE, beyond `message.max.bytes`; _FATAL, after a
-                gapless producer had a record refused.
+            KafkaException: MSG_SIZE_TOO_LARGE, beyond `message.max.bytes`; _FATAL, after a gapless
+                producer had a record refused.
         """
         if self.stopped:
             raise KafkaException(KafkaError(KafkaError._FATAL, "Local: Fatal error", fatal=True))
@@ -114,10 +117,10 @@ class MemoryProducer:
         self._next_partition += 1
         return self._next_partition % max(count, 1)
 
-    # The log calls the next three under its lock.
+    # The broker calls the next two under its lock, and `_expire` is called under it too.
 
     def report(self, pending: Pending, error: int | None, offset: int) -> None:
-        """Queue the delivery report of a record, once."""
+        """Queues the delivery report of a record, once."""
         self._unplaced.pop(id(pending), None)
         if error is not None and error != KafkaError._MSG_TIMED_OUT:
             self.stopped |= self._gapless  # a time-out is not covered by the guarantee
@@ -126,7 +129,7 @@ class MemoryProducer:
             self._reports.append((pending, error, offset))
 
     def wait_for_place(self, pending: Pending) -> None:
-        """Note that a record has no place yet and may time out."""
+        """Notes that a record has no place yet and may time out."""
         pending.deadline_s = pending.deadline_s or time.monotonic() + self._timeout_s
         self._unplaced[id(pending)] = pending
 
@@ -137,14 +140,14 @@ class MemoryProducer:
             self.report(pending, KafkaError._MSG_TIMED_OUT, -1001)
 
     def poll(self, timeout: float = -1) -> int:
-        """Serve callbacks; waits up to `timeout` seconds for the first (below 0: for ever)."""
+        """Serves callbacks; waits up to `timeout` seconds for the first (below 0: for ever)."""
         until = float("inf") if timeout < 0 else time.monotonic() + timeout
         with self._broker.changed:
             self._await_report(until)
         return self._serve()
 
     def flush(self, timeout: float = -1) -> int:
-        """Serve callbacks until none is left or `timeout` seconds passed; how many are left."""
+        """Serves all callbacks, for up to `timeout` seconds. Returns how many are left."""
         until = float("inf") if timeout < 0 else time.monotonic() + timeout
         while self._count:
             with self._broker.changed:
@@ -165,8 +168,8 @@ class MemoryProducer:
             self._broker.changed.wait(None if wait_s == float("inf") else wait_s)
 
     def _serve(self) -> int:
-        # Callbacks run without the lock: they may produce, or ask the log. One that raises ends
-        # the call, as in confluent-kafka; the rest are served by the next.
+        # Callbacks run without the lock: they may produce, or ask the log. One that raises ends the
+        # call, as in confluent-kafka; the next call serves the rest.
         served = 0
         for _ in range(len(self._reports)):
             try:
@@ -193,7 +196,7 @@ class MemoryProducer:
         return served
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """Fail what has no place yet; a record held back by a test counts as in flight."""
+        """Fails records without a place; one that a test holds counts as in flight."""
         del blocking  # nothing here takes time
         with self._broker.changed:
             for pending in list(self._unplaced.values()):
@@ -206,14 +209,14 @@ class MemoryProducer:
             self._broker.changed.notify_all()
 
     def close(self) -> bool:
-        """Flush; True as confluent-kafka's."""
+        """Flushes. Returns True, as confluent-kafka does."""
         self.flush()
         return True
 
     def __len__(self) -> int:
-        """Records whose report was not served yet."""
+        """Returns the number of records whose report was not served yet."""
         return self._count
 
     def __bool__(self) -> bool:
-        """Always true, although an idle producer has length 0."""
+        """Returns True always, although an idle producer has length 0."""
         return True
