@@ -1,4 +1,4 @@
-"""The coordinator: decides each transaction by one append to the journal partition that it owns.
+"""The coordinator: decides each transaction with one append to a journal partition that it owns.
 
     protocol/    what clients and coordinators say to each other, and its form on the wire
     core/        the state machine of one journal partition, and its tenure; pure
@@ -7,9 +7,9 @@
     runtime/     one journal partition served or followed: the core, the journal, the writers
     server/      streams of clients, topic knowledge, metrics, the retention guard
     ownership    joins membership and runtimes: planned moves, and leaving
-    service      the process; `embedded` runs one on a thread, `ready` tells that one serves
+    service      the process; `embedded` runs one in a thread, `ready` says when one serves
     tasks        tasks whose failure ends the process
 
-Imports `journal` alone. Producers and consumers import `client` and `protocol`, and nothing else
-of it. Never touches the records of a transaction: it writes markers, and reads its own journal.
+Imports only `journal`. Producers and consumers import only `client` and `protocol` from here. The
+coordinator never touches the records of a transaction: it writes markers and reads its own journal.
 """

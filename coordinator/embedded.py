@@ -1,4 +1,4 @@
-"""A coordinator in a thread of this process: for tests, notebooks and logs in memory."""
+"""Runs a coordinator in a thread of this process: for tests, notebooks and logs in memory."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from ..journal.logs.interface import Log
 from .service import Coordinator, CoordinatorConfig, serve
 
 START_TIMEOUT_S: Final = 60.0
+"""How long `start` waits; a shorter bound fails where a long journal is loaded."""
 STOP_TIMEOUT_S: Final = 30.0
+"""How long `stop` waits for the thread; past it the thread is left behind, with no error."""
 
 
 class EmbeddedCoordinator:
-    """Runs a coordinator on an event loop of its own thread; a context manager.
+    """Runs a coordinator on an event loop in its own thread. A context manager.
 
     Args:
-        config: as of a coordinator process; ``listen`` may have port 0.
-        log: instead of one opened by ``bootstrap_servers``. It is closed with the coordinator.
+        config: the settings of a coordinator process; ``listen`` may have port 0.
+        log: the log to use instead of opening ``bootstrap_servers``; closed with the coordinator.
     """
 
     def __init__(self, config: CoordinatorConfig, log: Log | None = None) -> None:
@@ -33,13 +35,13 @@ class EmbeddedCoordinator:
         self._started = threading.Event()
         self._failure: BaseException | None = None
         self.address = ""
-        """host:port while it runs."""
+        """host:port of the coordinator, set once it runs."""
 
     def start(self) -> Self:
-        """Start, and wait until every journal partition is served.
+        """Starts the coordinator and waits until each journal partition is served or can't be.
 
         Raises:
-            LogtxError: what the coordinator says of why it can't.
+            LogtxError: the coordinator can't start; the message says why.
         """
         self._started.clear()
         self._failure = None
@@ -49,15 +51,15 @@ class EmbeddedCoordinator:
             raise CoordinatorNotAvailableError(f"not started within {START_TIMEOUT_S:.0f} s")
         if self._failure is not None:
             raise self._failure
-        # A restart serves at the same address, as a process with a fixed port would.
+        # A restart listens at the same address, as a process with a fixed port would.
         self._config = replace(self._config, listen=self.address)
         return self
 
     def stop(self) -> None:
-        """Stop and wait for the end; open transactions live on in the journal.
+        """Stops the coordinator and waits for its end. Open transactions live on in the journal.
 
         Raises:
-            Exception: a bug had ended it before.
+            Exception: a bug had already ended the coordinator.
         """
         thread, self._thread = self._thread, None
         if thread is None:
@@ -69,17 +71,17 @@ class EmbeddedCoordinator:
             raise self._failure
 
     def __enter__(self) -> Self:
-        """Start."""
+        """Starts the coordinator."""
         return self.start()
 
     def __exit__(self, *_exception: object) -> None:
-        """Stop."""
+        """Stops the coordinator."""
         self.stop()
 
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - given to whoever started the thread
+        except BaseException as error:  # noqa: BLE001 - raised by `start` or `stop`
             self._failure = error
         finally:
             self._started.set()

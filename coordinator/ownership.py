@@ -1,8 +1,8 @@
-"""Which journal partitions this coordinator serves, together with all others of the cluster.
+"""Shares the journal partitions between this coordinator and all others of the cluster.
 
-What `Members` knows of the others comes from `Peers`, and from the OWNER records that the `Tail`
-reads. Here it is brought together, and decided upon by `balance.py`: whom to call, what to give
-away for an even spread or when leaving.
+`Members` learns about the other coordinators from `Peers` and from the OWNER records that the
+`Tail` reads. `Ownership` brings this knowledge together: it calls the others, and gives partitions
+away, as `balance.py` decides, for an even spread or when this coordinator leaves.
 
 Source: Transactional Messaging in Kafka, "Transaction coordinator".
 """
@@ -29,17 +29,20 @@ from .tasks import essential_task
 _LOG = logging.getLogger(__name__)
 
 BALANCE_S: Final = 0.1
-"""Between two looks at the balance: a move takes about half of it."""
+"""Pause between two looks at the balance. A move takes about half of it; a longer pause spreads
+the partitions later after a coordinator joined."""
 GIVE_FAILED_S: Final = 2.0
-"""Pause after a move that failed: the receiver may be on its way out."""
+"""Pause after a move that failed: the receiver may be about to leave."""
 LEAVE_S: Final = 5.0
-"""Bound of giving everything away; what is left is found by the others when this process ends."""
+"""Bound of giving everything away. When this process ends, the others take over what is left,
+which stalls its clients longer."""
 POLL_S: Final = 0.01
+"""Pause between two looks of `Ownership.wait_served`."""
 _DOING: Final = (Role.SERVING, Role.GIVING)
 
 
 class Ownership:
-    """One coordinator among all; lives on its event loop."""
+    """One coordinator's part among all coordinators; lives on its event loop."""
 
     def __init__(
         self,
@@ -50,14 +53,14 @@ class Ownership:
         nonce: int,
         journal_id: str,
     ) -> None:
-        """Follow nothing and call nobody yet.
+        """Starts the thread of the tail; follows nothing and calls nobody before `start`.
 
         Args:
-            log: that the journal lies in.
-            runtimes: one per journal partition, at the latest when this is started.
+            log: the log that holds the journal.
+            runtimes: journal partition → its runtime; may be filled until `start` is called.
             address: host:port of this coordinator.
-            nonce: of this process.
-            journal_id: of the journal topic.
+            nonce: 63 random bits of this process.
+            journal_id: topic id of the journal.
         """
         self.members = Members(nonce, address)
         self.tail = Tail(log, self._deliver)
@@ -79,7 +82,7 @@ class Ownership:
         """Held while a partition is moved for an even spread."""
 
     def me(self) -> Member:
-        """This coordinator as the others are told of it."""
+        """Returns what the others are told about this coordinator."""
         serving = (r for r in self._runtimes.values() if r.role in _DOING)
         ready = (p for p, r in self._runtimes.items() if r.is_ready)
         return Member(
@@ -92,14 +95,14 @@ class Ownership:
         )
 
     def start(self) -> None:
-        """Let the partitions be followed, and served as their turn comes."""
+        """Starts following all partitions, serving each when its turn comes, and balancing."""
         for runtime in self._runtimes.values():
             runtime.start()
         self._balancing = essential_task(self._balance(), "balance")
 
     def changed(self) -> None:
-        """Something that decisions are made upon is not as it was."""
-        # One reaction to all that changes in one turn of the event loop.
+        """Reacts soon to a change in what is known about owners or other coordinators."""
+        # One reaction covers all changes in one turn of the event loop.
         if self._reaction is None:
             self._reaction = asyncio.get_running_loop().call_soon(self._react)
 
@@ -113,7 +116,7 @@ class Ownership:
         reached = self.members.reached(now_s)
         for partition, runtime in self._runtimes.items():
             runtime.wake()
-            # A process that was stopped for a while learns so that it was replaced.
+            # This is how a process that was stopped for a while learns that it was replaced.
             if any(m.owned.get(partition, -1) > runtime.epoch for m in reached):
                 runtime.doubt()
         me = self.me()
@@ -146,7 +149,8 @@ class Ownership:
                 await asyncio.sleep(GIVE_FAILED_S)
 
     async def _end_balance(self) -> None:
-        # Cancelled in the middle of a move, the partition would have to be found by the others.
+        # If a move were cancelled halfway, nobody would serve the partition until another
+        # coordinator notices.
         async with self._moving:
             if self._balancing is not None:
                 self._balancing.cancel()
@@ -155,12 +159,12 @@ class Ownership:
         ask = partial(self.peers.give, due.receiver, due.partition)
         given = await self._runtimes[due.partition].give(due.receiver, ask)
         if given:
-            # Its own news may come later than our next look at the balance.
+            # The receiver's own message may come later than our next look at the balance.
             self.members.gained(due.receiver.nonce, due.partition, -1)
         return given
 
     async def leave(self) -> None:
-        """Give every partition to whoever can take it, if anybody is there; bounded."""
+        """Gives each partition to a coordinator that can take it; takes at most `LEAVE_S`."""
         self._leaving = True
         for runtime in self._runtimes.values():
             runtime.leave()
@@ -173,13 +177,15 @@ class Ownership:
                 await asyncio.gather(self._end_balance(), *map(self._give, gifts))
 
     async def wait_served(self, timeout_s: float) -> dict[int, LogtxError]:
-        """Wait until every partition that can be is served, here or by another that was reached.
+        """Waits until each partition is served, here or by another coordinator that was reached.
+
+        Partitions that can't be served here are not waited for.
 
         Returns:
-            The journal partitions that can't be served here, and why not.
+            Journal partition that can't be served here → why not.
 
         Raises:
-            CoordinatorLoadingError: not within `timeout_s`.
+            CoordinatorLoadingError: a partition was not served within `timeout_s` seconds.
             JournalTopicError: the journal's partition count was changed.
             JournalError: no partition can be served here.
         """
@@ -210,7 +216,7 @@ class Ownership:
         return any(m.owned.get(runtime.partition) == runtime.epoch for m in reached)
 
     async def stop(self) -> None:
-        """Stop following and calling; what is still served here is served no more."""
+        """Stops serving, following and calling."""
         if self._balancing is not None:
             self._balancing.cancel()
         await asyncio.gather(*(r.stop() for r in self._runtimes.values()))

@@ -1,4 +1,4 @@
-"""What a coordinator process prints once it serves, for whoever started it. Imports little."""
+"""The line by which a coordinator process says that it serves. Imports little."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Final
 
 READY: Final = "coordinator ready on "
-"""Its address follows."""
+"""Start of the line; the coordinator's address follows."""
 
 
 def says_ready(output: Path, *, from_byte: int = 0) -> bool:
-    """Whether the coordinator that prints into a file serves, or stands by.
+    """Returns whether the coordinator that prints into a file serves or stands by.
 
     Args:
-        output: of the process; it may have been written to before.
-        from_byte: where it began to.
+        output: file with the output of the process; it may hold older output.
+        from_byte: where the output of this process begins.
     """
     with output.open("rb") as printed:
         printed.seek(from_byte)

@@ -1,4 +1,4 @@
-"""The coordinator as a process: its gRPC services over its part in each journal partition."""
+"""Runs the coordinator as a process: gRPC services on top of one runtime per journal partition."""
 
 from __future__ import annotations
 
@@ -42,11 +42,14 @@ from .server.topics import TopicRegistry
 from .tasks import Failures, essential_task
 
 SWITCH_S: Final = 0.0005
-"""How long a thread with an acknowledgement of librdkafka's waits for the event loop, which holds
-Python meanwhile; Python's own is 5 ms. A tenth more transactions with hundreds in flight."""
+"""Python's thread switch interval: how long a librdkafka thread with an acknowledgement waits while
+the event loop holds the interpreter. Python's default of 5 ms costs a tenth of the transactions
+per second with hundreds in flight."""
 STOP_GRACE_S: Final = 1.0
+"""How long calls that are under way may go on while the server stops; then they are cancelled."""
 READERS: Final = 2
-"""Journal partitions read at one time."""
+"""Journal partitions read at one time, for loading and again for look-ups. More take processor time
+from the clients that are served meanwhile; with one, a long read holds up all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,25 +60,25 @@ class CoordinatorConfig:
     listen: str = "127.0.0.1:9095"
     """host:port to listen at; port 0 takes a free one."""
     advertised: str | None = None
-    """host:port that clients connect to; by default where it listens."""
+    """host:port that clients connect to; None: the address that it listens at."""
     journal_partitions: int = 8
-    """Partitions of the journal topic, if it must be created; fixed from then on."""
+    """Partition count of the journal topic, if it must be created; fixed from then on."""
     replication_factor: int = -1
-    """Of logtx's own topics; -1 is the broker's default."""
+    """Replicas of logtx's internal topics; -1 is the broker's default."""
     limits: ShardConfig = field(default_factory=ShardConfig)
-    """Of transactions and sessions, in each journal partition."""
+    """Limits of transactions and sessions in each journal partition."""
     retention: RetentionConfig = field(default_factory=RetentionConfig)
-    """When a transaction is ended whose data the broker is about to delete."""
+    """When a transaction is reported or aborted because the broker is about to delete its data."""
     housekeeping: HousekeepingConfig = field(default_factory=HousekeepingConfig)
-    """When the journal is snapshotted and trimmed."""
+    """When snapshots of the journal are taken and the journal is trimmed."""
     metrics_listen: str | None = None
-    """host:port to serve `/metrics` at; port 0 takes a free one; None: nowhere."""
+    """host:port to serve `/metrics` at; port 0 takes a free one; None: no metrics."""
     client: Mapping[str, Any] = field(default_factory=dict)
-    """Further librdkafka settings, such as ``security.protocol``."""
+    """More librdkafka settings, such as ``security.protocol``."""
 
 
 def _check_callable(config: CoordinatorConfig) -> None:
-    # All hosts have the same wildcard: their coordinators would take each other for themselves.
+    # The wildcard is the same on all hosts: each coordinator would take the others for itself.
     address = config.advertised or config.listen
     host = address.rpartition(":")[0].strip("[]")
     try:
@@ -90,10 +93,10 @@ def _check_callable(config: CoordinatorConfig) -> None:
 
 
 class Coordinator:
-    """A coordinator: serves producers over gRPC, from the journal partitions that it owns."""
+    """A coordinator: serves producers over gRPC from the journal partitions that it owns."""
 
     def __init__(self, config: CoordinatorConfig, log: Log | None = None) -> None:
-        """Nothing happens before `start`."""
+        """Opens the log if none is given; `start` does the rest."""
         self._config = config
         self._log = log or open_log(
             {"bootstrap.servers": config.bootstrap_servers, **config.client}
@@ -113,7 +116,7 @@ class Coordinator:
         self._server: Any = None
         self._services: Services | None = None
         self._ownership: Ownership | None = None
-        # As many as there are cores to decode with: one that loads much leaves the other.
+        # As many threads as there are cores to decode with: a long read in one leaves the other.
         self._reading = ThreadPoolExecutor(READERS, thread_name_prefix="reading")
         self._loading = ThreadPoolExecutor(READERS, thread_name_prefix="loading")
         self._ticker: asyncio.Task[None] | None = None
@@ -123,11 +126,11 @@ class Coordinator:
         """host:port that clients connect to."""
 
     async def start(self) -> None:
-        """Create logtx's topics where missing, listen, and join the other coordinators.
+        """Creates logtx's internal topics if missing, listens, and joins the other coordinators.
 
         Raises:
-            ConfigError: the address is taken or can't be listened at, or nobody could call it.
-            JournalTopicError: the journal topic has settings that could lose decisions.
+            ConfigError: the address is taken, can't be listened at, or can't be connected to.
+            JournalTopicError: an internal topic has settings that could lose decisions.
             BrokerError: Kafka does not answer.
         """
         _check_callable(self._config)
@@ -158,8 +161,8 @@ class Coordinator:
         )
         pb_grpc.add_CoordinatorServicer_to_server(self._streams, self._server)  # type: ignore[no-untyped-call]
         peers_pb2_grpc.add_PeersServicer_to_server(ownership.peers, self._server)  # type: ignore[no-untyped-call]
-        # Before anybody can ask: a client that was told of a journal of no partitions would not
-        # come back. None is served, or followed, before `ownership` starts.
+        # Before the server starts: a client that is told that the journal has 0 partitions would
+        # not come back. No partition is served or followed before `ownership` starts.
         services = self._services = self._services_of(ownership, nonce, journal, offsets)
         self._make_runtimes(services)
         await self._server.start()
@@ -201,26 +204,29 @@ class Coordinator:
             self._runtimes[partition] = runtime
 
     async def wait_serving(self, timeout_s: float = 60) -> Mapping[int, LogtxError]:
-        """Wait until every partition that can be is served, here or by another coordinator.
+        """Waits until each partition is served, here or by another coordinator.
+
+        Partitions that can't be served are not waited for, and don't affect the others.
 
         Returns:
-            The journal partitions that can't be, and why not: the others don't suffer by it.
+            Journal partition that can't be served → why not.
 
         Raises:
-            CoordinatorLoadingError: not within `timeout_s`.
-            JournalError, JournalTopicError: none can be served.
+            CoordinatorLoadingError: a partition was not served within `timeout_s` seconds.
+            JournalTopicError: the journal's partition count was changed.
+            JournalError: no partition can be served.
         """
         assert self._ownership is not None, "start() first"
         return await self._ownership.wait_served(timeout_s)
 
     async def stop(self, *, give: bool = True) -> None:
-        """Give what is served here to other coordinators, if there are any, and close.
+        """Gives the partitions served here to other coordinators, if there are any, and closes.
 
-        Open transactions live on in the journal. Bounded: whatever could not be given away is
-        taken over by the others when this process is gone.
+        Open transactions live on in the journal. The time is bounded: the others take over what
+        could not be given away when this process is gone.
 
         Args:
-            give: False leaves everything to be taken, as the end of the process would.
+            give: False gives nothing away, as if the process had just ended.
         """
         if self._ownership is not None and give:
             await self._ownership.leave()
@@ -265,7 +271,7 @@ class Coordinator:
 
 
 def _nobody_waits(_reply: commands.Reply) -> None:
-    """For a command that the coordinator asks itself, again and again until it took effect."""
+    """Ignores a reply: the guard repeats its command until the command has taken effect."""
 
 
 async def serve(
@@ -274,17 +280,17 @@ async def serve(
     ready: Callable[[Coordinator, Mapping[int, LogtxError]], None],
     log: Log | None = None,
 ) -> None:
-    """Run a coordinator until `stop` is set.
+    """Runs a coordinator until `stop` is set.
 
     Args:
-        config: of it.
-        stop: ends it.
-        ready: called once, when it serves, with the partitions that can't be, and why.
-        log: instead of one opened by ``bootstrap_servers``.
+        config: settings of the coordinator.
+        stop: ends the coordinator when set.
+        ready: called once it serves, with the partitions that can't be served, and why.
+        log: the log to use instead of opening ``bootstrap_servers``.
 
     Raises:
-        LogtxError: it can't start.
-        Exception: a bug; it ended at once, for the others to take over.
+        LogtxError: the coordinator can't start.
+        Exception: a bug. The coordinator ended at once, so that the others take over.
     """
     failures = Failures(asyncio.get_running_loop())
     coordinator = Coordinator(config, log)
@@ -308,10 +314,11 @@ def _announce(coordinator: Coordinator, unserved: Mapping[int, LogtxError]) -> N
 
 
 def run(config: CoordinatorConfig) -> None:
-    """Run a coordinator until SIGTERM or SIGINT.
+    """Runs a coordinator until SIGTERM or SIGINT.
 
     Raises:
-        ConfigError, JournalTopicError, BrokerError: it can't start; the message says why.
+        ConfigError, JournalTopicError, BrokerError: the coordinator can't start; the message says
+            why.
     """
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
@@ -333,6 +340,6 @@ def run(config: CoordinatorConfig) -> None:
 def _loop_factory() -> Any:
     try:
         import uvloop
-    except ImportError:  # Windows has none.
+    except ImportError:  # uvloop does not exist for Windows.
         return None
     return uvloop.new_event_loop

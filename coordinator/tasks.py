@@ -1,8 +1,8 @@
 """Tasks that the coordinator cannot run without: if one fails, the process exits.
 
-An exception that nobody expected is a bug, and what it leaves behind is not to be trusted. A
-coordinator that answers its peers and serves nothing is worse than none, for the others leave its
-partitions to it; they take them within a moment when it is gone.
+An unexpected exception is a bug, and the state that it leaves behind can't be trusted. A
+coordinator that answers its peers but serves nothing is worse than none: the others leave its
+partitions to it. When the process is gone, they take its partitions within a moment.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import Any
 
 
 def essential_task(coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-    """A task that may be cancelled or return, but not fail: that is `Failures`' to hear."""
+    """Starts a task that may return or be cancelled. If it fails, `Failures` gets the exception."""
     task = asyncio.create_task(coroutine, name=name)
     task.add_done_callback(_raise)
     return task
 
 
 def _raise(task: asyncio.Task[None]) -> None:
-    # Out of a callback, so that the event loop's exception handler gets it.
+    # Raised in a callback, so that the event loop's exception handler gets it.
     if not task.cancelled() and (error := task.exception()) is not None:
         raise error
 
 
 def raise_on(loop: asyncio.AbstractEventLoop, error: Exception) -> None:
-    """Lets `Failures` hear of an exception that ended a thread; called in that thread."""
+    """Reports an exception that ended a thread to `Failures`; called in that thread."""
 
     def fail() -> None:
         raise error
 
-    # A loop that is closed has nobody left who could miss the thread.
+    # If the loop is closed, the coordinator is gone and the thread is not missed.
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(fail)
 
@@ -41,9 +41,9 @@ class Failures:
     """Waits for the first exception of an essential task, or of a callback, on one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Listens from now on. An exception of one client's stream is only logged."""
+        """Listens from now on. An exception in one client's stream is only logged."""
         self.first: asyncio.Future[None] = loop.create_future()
-        """Done with the exception."""
+        """Fails with the first exception."""
         loop.set_exception_handler(self._handle)
 
     def _handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

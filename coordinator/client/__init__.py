@@ -1,7 +1,7 @@
 """The RPC client: the only way for producers, consumers and operators to reach a coordinator.
 
-`session` is a producer's session, `queries` asks single questions, `admin` asks what operators
-want to know. `pursuit` (pure) says whom to ask when the owner is lost, and `finder` does it.
+`session` holds a producer's session, `queries` asks single questions, `admin` asks what operators
+want to know. `pursuit` (pure) decides whom to ask when the owner is lost, and `finder` asks them.
 
 Imports `journal` and `coordinator.protocol`. Never imports another part of the coordinator.
 """

@@ -1,4 +1,4 @@
-"""What operators ask coordinators, over every journal partition or one; behind `logtx txn|keys`.
+"""Asks coordinators what operators want to know; used by `logtx txn` and `logtx keys`.
 
 Source: Transaction keys, "Admin API & CLI".
 """
@@ -27,10 +27,10 @@ from .queries import CoordinatorQueries
 
 
 class AdminQueries(CoordinatorQueries):
-    """Questions and orders of operators. Thread-safe; blocks; bounded as `CoordinatorQueries`."""
+    """Questions and orders of operators. Thread-safe; blocks, with the bound of its base class."""
 
     def partition_count(self) -> int:
-        """How many journal partitions there are.
+        """Returns the number of journal partitions.
 
         Raises:
             CoordinatorNotAvailableError: no journal exists.
@@ -46,14 +46,14 @@ class AdminQueries(CoordinatorQueries):
         producer_id: str = "",
         topic: str = "",
     ) -> Iterator[TransactionInfo]:
-        """Unfinished transactions of a journal partition, oldest first, read page by page.
+        """Yields the unfinished transactions of a journal partition, oldest first, page by page.
 
         Args:
-            partition: the journal partition.
-            states: only those in one of these states.
-            age_min_ms: only those that began at least so long ago.
-            producer_id: only those of this producer.
-            topic: only those registered with a partition of this topic.
+            partition: number of the journal partition.
+            states: only transactions in one of these states; empty: any state.
+            age_min_ms: only transactions that began at least this many milliseconds ago.
+            producer_id: only transactions of this producer; "": any producer.
+            topic: only transactions that registered a partition of this topic; "": any topic.
         """
         after, more = -1, True
         while more:
@@ -71,22 +71,22 @@ class AdminQueries(CoordinatorQueries):
                 after = page.transactions[-1].txid.offset
 
     def describe(self, txid: TxId) -> TransactionInfo | None:
-        """One transaction, or None if it is finished or unknown: then ask for its `outcome`."""
+        """Returns a transaction; None if it is finished or unknown: then ask for its `outcome`."""
         command = ListTransactions(after=txid.offset - 1, limit=1)
         page = self._ask(txid.partition, command, Transactions)
         return next((info for info in page.transactions if info.txid == txid), None)
 
     def abort(self, txid: TxId) -> Outcome:
-        """Abort a transaction; a repeat is a success.
+        """Aborts a transaction. Repeating it succeeds.
 
         Raises:
             TransactionCommittedError: it is committed, or being committed.
-            UnknownTransactionError: never begun, or past the outcome retention.
+            UnknownTransactionError: it was never begun, or is past the outcome retention.
         """
         return self._ask(txid.partition, AbortTransaction(txid=txid), Outcome)
 
     def list_keys(self, partition: int) -> Iterator[KeyInfo]:
-        """Transaction keys whose home is a journal partition, by name, read page by page."""
+        """Yields the transaction keys whose home is a journal partition, by name, page by page."""
         after, more = "", True
         while more:
             page = self._ask(partition, ListKeys(after=after), Keys)
@@ -96,17 +96,17 @@ class AdminQueries(CoordinatorQueries):
                 after = page.keys[-1].name
 
     def get_key(self, name: str) -> KeyInfo:
-        """One transaction key, by its name `&owner&key`.
+        """Returns a transaction key, by its name `&owner&key`.
 
         Raises:
-            UnknownKeyError: nobody connected with it, or it was deleted.
+            UnknownKeyError: no producer connected with it, or it was deleted.
         """
         return self._ask(name, GetKey(name=name), KeyInfo)
 
     def delete_key(self, name: str) -> None:
-        """Delete a transaction key and abort what it has open; a repeat is a success.
+        """Deletes a transaction key and aborts its open transaction. Repeating it succeeds.
 
         Raises:
-            UnknownKeyError: nobody ever connected with it.
+            UnknownKeyError: no producer ever connected with it.
         """
         self._ask(name, DeleteKey(name=name), Done)

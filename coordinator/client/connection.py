@@ -1,4 +1,4 @@
-"""One gRPC stream between a client and a coordinator: made anew for every attempt."""
+"""One gRPC stream between a client and a coordinator. Each attempt makes a new one."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ from ..protocol import coordinator_pb2 as pb
 from ..protocol import coordinator_pb2_grpc as pb_grpc
 
 CHANNEL_OPTIONS: Final = (
-    # A coordinator that was stopped, not killed, is noticed by these pings alone.
+    # Only these pings notice a coordinator that was stopped, not killed.
     ("grpc.keepalive_time_ms", 200),
     ("grpc.http2.ping_timeout_ms", 300),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.keepalive_permit_without_calls", 1),
-    # The last is also how long a connection may take until the peer speaks HTTP/2, which one that
-    # is stopped never does though TCP connects; gRPC's default is 20 s.
+    # min_reconnect_backoff_ms also bounds how long a connection may take until the peer speaks
+    # HTTP/2. gRPC's default is 20 s. A stopped peer never speaks it, though TCP connects.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.use_local_subchannel_pool", 1),
 )
 FRAME_MAX: Final = 256
-"""Requests in one stream message."""
+"""Most requests in one stream message; a smaller number makes more messages of a burst."""
 FRAME_MAX_BYTES: Final = 1024 * 1024
-"""A message that has as much takes no further request."""
+"""A message of this size takes no further request."""
 REQUEST_MAX_BYTES: Final = 2 * 1024 * 1024
-"""More than twice a journal record; with what else is in its message it stays below the 4 MiB
-that a coordinator takes, which breaks the stream over a larger one."""
+"""Largest request: more than twice a journal record. With the other requests of its message it must
+stay below the 4 MiB that a coordinator takes; a larger message breaks the stream."""
 
 T = TypeVar("T")
 
 
 def open_channel(address: str) -> Any:
-    """A channel to a coordinator; connects when first used."""
+    """Returns a channel to a coordinator. It connects when it is first used."""
     return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 
 def stub_of(channel: Any) -> Any:
-    """The service's methods over a channel."""
+    """Returns the methods of the coordinator's service over a channel."""
     return pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
 
 
 class Connection(Generic[T]):
-    """A stream to one address, begun with `connect`. `send` and `close` are safe from any thread.
+    """A stream to one address that begins with the request `connect`.
 
-    What is sent is encoded as it leaves, so that it says how things are then; what encodes to None
-    is not sent.
+    `send` and `close` may be called from any thread. An item is encoded when it leaves, so that it
+    says how things are at that time. An item that encodes to None is not sent.
     """
 
     def __init__(self, address: str, connect: pb.Request, encode: Callable[[T], pb.Request | None]):
         self.address: Final = address
         self.ended = "the coordinator ended the stream"
-        """Why, once `receive` has said that it did."""
+        """Why the stream ended; valid once `receive` has returned None."""
         self._connect = connect
         self._encode = encode
         self._outbox: queue.SimpleQueue[T | None] = queue.SimpleQueue()
@@ -63,11 +63,11 @@ class Connection(Generic[T]):
         self._stream = stub_of(self._channel).Session(self._frames())
 
     def send(self, item: T) -> None:
-        """Send a request after those before it; lost if the stream breaks."""
+        """Queues a request behind the earlier ones. It is lost if the stream breaks."""
         self._outbox.put(item)
 
     def receive(self) -> pb.ServerFrame | None:
-        """What the coordinator says next; None when the stream has ended. Blocks; one thread."""
+        """Blocks for the next message. Returns None when the stream has ended. One thread only."""
         try:
             frame: pb.ServerFrame = next(self._stream)
         except StopIteration:
@@ -80,7 +80,7 @@ class Connection(Generic[T]):
         return frame
 
     def close(self) -> None:
-        """Break the stream, and whatever waits for it."""
+        """Breaks the stream, which ends `receive`."""
         self._outbox.put(None)
         self._stream.cancel()
         self._channel.close()

@@ -1,4 +1,4 @@
-"""From `bootstrap.servers` to the coordinator of a journal partition, through the log alone."""
+"""Finds the coordinator of a journal partition from `bootstrap.servers`, using only the log."""
 
 from __future__ import annotations
 
@@ -15,33 +15,35 @@ from ...journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, journal_partiti
 from ..protocol.checkpoint import Checkpoint
 
 PAUSE_S: Final = 0.1
+"""Pause before the journal is asked for again; shorter loads the brokers more."""
 LOOK_TIMEOUT_S: Final = 1.0
-"""Longest wait for one answer of Kafka; a slow broker is asked again rather than waited for."""
+"""Longest wait for one answer with the hint: a slow broker is asked again rather than waited
+for."""
 DESCRIBE_TIMEOUT_S: Final = 5.0
+"""Longest wait for one description of the journal topic; past it Kafka is asked again."""
 NOT_PUBLISHED: Final = "no coordinator has published itself; start one with: logtx coordinator"
 
 
 class Discovery:
-    """Finds journal partitions and the hints at their owners; every wait is bounded."""
+    """Finds journal partitions and the hints at their owners. Every wait is bounded."""
 
     def __init__(self, log: Log) -> None:
-        """Ask `log`."""
         self._log = log
         self._partition_count: int | None = None
 
     def partition_of(self, name: str, deadline_s: float) -> int:
-        """Journal partition that a transaction group or consumer group hashes to.
+        """Returns the journal partition that a transaction group or consumer group hashes to.
 
         Raises:
-            CoordinatorNotAvailableError: no journal exists until `deadline_s` (monotonic).
+            CoordinatorNotAvailableError: no journal was found by `deadline_s` (monotonic).
         """
         return journal_partition_of(name, self.partition_count(deadline_s))
 
     def partition_count(self, deadline_s: float) -> int:
-        """Partitions of the journal, fixed at its creation.
+        """Returns the journal's partition count, which is fixed at its creation.
 
         Raises:
-            CoordinatorNotAvailableError: no journal exists until `deadline_s` (monotonic).
+            CoordinatorNotAvailableError: no journal was found by `deadline_s` (monotonic).
         """
         while self._partition_count is None:
             left_s = deadline_s - time.monotonic()
@@ -60,10 +62,11 @@ class Discovery:
         return self._partition_count
 
     def look_up(self, partition: int, timeout_s: float = LOOK_TIMEOUT_S) -> Checkpoint:
-        """The owner of a journal partition that published itself last: a hint, maybe stale.
+        """Returns the owner of a journal partition that published itself last: a hint, maybe stale.
 
         Raises:
-            CoordinatorNotAvailableError: none has, or Kafka did not answer in time.
+            CoordinatorNotAvailableError: no owner has published itself, or Kafka did not answer in
+                time.
         """
         try:
             committed = self._log.group_offset(

@@ -1,7 +1,7 @@
-"""Finds the owner of a journal partition and connects to it: `Pursuit` over Kafka and gRPC.
+"""Finds the owner of a journal partition and connects to it: runs a `Pursuit` over Kafka and gRPC.
 
-Looking the hint up and connecting block, each on a thread of its own; whoever calls `find` waits
-for the first coordinator that takes the session, and drops the other attempts.
+Looking up the hint and connecting are blocking calls, each in a thread of its own. `find` waits for
+the first coordinator that takes the session, and drops the other attempts.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .pursuit import Pursuit
 
 
 class Stream(Protocol):
-    """What is needed of a `Connection` to find out whether it is the owner's."""
+    """The part of a `Connection` that tells whether the owner is at its other end."""
 
     @property
     def address(self) -> str: ...
@@ -48,18 +48,19 @@ class Found(Generic[S]):
     stream: S
     connected: Connected
     rest: Sequence[pb.Reply]
-    """What it said with that."""
+    """Replies that came in the same message as `connected`."""
 
 
 class Finder(Generic[S]):
-    """One client's way to the owner; `find` and `lost` are called in turn, by one thread."""
+    """Finds the owner for one client. One thread calls `find` and `lost` in turn."""
 
     def __init__(self, look_up: Callable[[], Checkpoint], connect: Callable[[str], S]) -> None:
-        """Nothing happens before `find`.
+        """Does nothing before `find`.
 
         Args:
-            look_up: reads the hint in Kafka; blocks, bounded; raises CoordinatorNotAvailableError.
-            connect: opens a stream to an address and sends Connect; does not block.
+            look_up: reads the hint in Kafka. Blocks for a bounded time; raises
+                CoordinatorNotAvailableError.
+            connect: opens a stream to an address and sends Connect. Does not block.
         """
         self._look_up = look_up
         self._connect = connect
@@ -70,10 +71,10 @@ class Finder(Generic[S]):
         self._met: Connected | None = None
         self._closed = False
         self.why = "nobody was asked yet"
-        """The last trouble."""
+        """The latest reason why the owner is not found."""
 
     def find(self) -> Found[S] | None:
-        """The owner, however long it takes; None once `close` was called.
+        """Returns the owner, however long that takes; None once `close` was called.
 
         Raises:
             LogtxError: a coordinator refused the session for good.
@@ -89,7 +90,7 @@ class Finder(Generic[S]):
             for stream in self._attempts.values():
                 if found is None or stream is not found.stream:
                     stream.close()
-                    # Or the search, if it goes on, would give up later what is no more.
+                    # Else the search, if it goes on, would later give up an attempt that is gone.
                     self._pursuit.failed(stream.address, time.monotonic())
             self._attempts.clear()
         if found is not None:
@@ -97,13 +98,13 @@ class Finder(Generic[S]):
         return found
 
     def lost(self, found: Found[S], hint: str, *, served: bool) -> None:
-        """The stream ended.
+        """Prepares the next search after a stream ended.
 
         Args:
             found: what `find` returned.
-            hint: where the coordinator sent us, if it did.
-            served: whether it was of use. Otherwise the search goes on where it was: a coordinator
-                that takes sessions and serves none must not be asked without a pause.
+            hint: address that the coordinator sent us to; "" if it named none.
+            served: whether the stream was of use. If not, the old search continues: a coordinator
+                that takes sessions but serves none must not be asked without a pause.
         """
         now_s, address = time.monotonic(), found.stream.address
         if self._pursuit is None or served:
@@ -114,7 +115,7 @@ class Finder(Generic[S]):
             self._pursuit.failed(address, now_s)
 
     def close(self) -> None:
-        """End `find`, now or when it is called next; from any thread."""
+        """Ends `find`, now or when it is called next. May be called from any thread."""
         self._closed = True
         self._events.put(None)
 
@@ -142,7 +143,7 @@ class Finder(Generic[S]):
                 daemon=True,
             ).start()
 
-    # ---- on threads of their own, and what came of it on the finder's ---------------------------
+    # ---- the blocking calls in their threads, and their results in the finder's -----------------
 
     def _run_look_up(self, pursuit: Pursuit) -> None:
         hint: Checkpoint | None = None
@@ -163,7 +164,7 @@ class Finder(Generic[S]):
         self, pursuit: Pursuit, stream: S, frame: pb.ServerFrame | None, now_s: float
     ) -> Found[S] | None:
         if self._attempts.get(stream.address) is not stream:
-            return None  # Of an earlier search, and closed.
+            return None  # The stream is of an earlier search, and closed.
         if frame is None or not frame.replies:
             self.why = f"{stream.address}: {stream.ended}"
         else:
@@ -184,9 +185,9 @@ class Finder(Generic[S]):
             raise reply
 
     def _outdated(self, connected: Connected) -> bool:
-        """Whether it is an owner of before: one that slept while another took over, and served us.
+        """Returns whether this is a former owner that slept while another took over and served us.
 
-        It would find that out by its first append, and send us away; this is only quicker.
+        Its first append would tell it so, and it would send us away; this check is only quicker.
         """
         met = self._met
         return (

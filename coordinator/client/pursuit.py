@@ -1,20 +1,21 @@
-"""Whom a client asks for the owner of a journal partition, and when. Pure.
+"""Decides whom a client asks for the owner of a journal partition, and when. Pure.
 
-Addresses come from the hint in Kafka, from a coordinator that sends the client away, and from
-memory: where the session was last. Each may be wrong: stale, dead, or a process that is stopped,
-where TCP connects and nothing answers. So
+Addresses come from three sources: the hint in Kafka, a coordinator that sends the client elsewhere,
+and memory (where the session was last). Each may be stale, dead, or the address of a stopped
+process, where TCP connects and nothing answers. So
 
-- an address is tried as soon as it is named, and again after a pause while it is still named;
-- the hint in Kafka is looked up all the while, also while attempts are under way: none of them
-  holds up the finding of a better address;
-- an attempt without an answer is given up after half a second, the next one at the same address
-  after twice that: a coordinator that is slow under a flood of clients is not asked ever again
-  before it could answer;
-- a pause is an eighth of the time lost so far, at random from half to one and a half of that. So
-  the search makes a stall a fifth longer at most, and a thousand clients that lost one owner at
-  one moment neither come in step nor ask often.
+- the client tries an address as soon as it is named, and again after a pause while it is still
+  named;
+- the client looks up the hint in Kafka again and again, also while attempts are under way: no
+  attempt delays the finding of a better address;
+- the client gives up an attempt without an answer after half a second, and the next one at the same
+  address after twice that. Otherwise a coordinator that is slow under a flood of clients would be
+  asked again and again before it could answer;
+- a pause is an eighth of the time lost so far, multiplied by a random factor from 0.5 to 1.5. So
+  the search makes a stall at most a fifth longer, and a thousand clients that lost one owner at
+  the same moment neither ask in step nor ask often.
 
-The caller supplies the clock and the chance. Seconds are monotonic.
+The caller supplies the clock and the random numbers. Seconds are monotonic.
 """
 
 from __future__ import annotations
@@ -25,14 +26,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 PAUSE_SHARE: Final = 1 / 8
-"""Of the time lost so far."""
+"""Length of a pause, as a share of the time lost so far. A larger share makes a stall longer; a
+smaller one makes a flood of clients ask more often."""
 PAUSE_MIN_S: Final = 0.02
+"""Shortest pause, before the random factor."""
 PAUSE_MAX_S: Final = 0.5
+"""Longest pause, before the random factor: bounds how late a new owner is found."""
 PATIENCE_MIN_S: Final = 0.5
 """How long the first attempt at an address may take; as long as a stopped peer goes unnoticed."""
 PATIENCE_MAX_S: Final = 5.0
+"""How long an attempt may take at most, after attempts that were given up."""
 ATTEMPTS_MAX: Final = 4
-"""Attempts under way at one time."""
+"""Attempts under way at one time; each takes a thread and a connection."""
 
 
 @dataclass(slots=True)
@@ -40,7 +45,7 @@ class _Address:
     due_s: float
     patience_s: float = PATIENCE_MIN_S
     until_s: float | None = None
-    """When the attempt under way is given up; None while there is none."""
+    """When to give up the attempt that is under way; None while there is none."""
 
 
 @dataclass(slots=True)
@@ -49,43 +54,43 @@ class Pursuit:
 
     began_s: float
     draw: Callable[[], float]
-    """A random number in [0, 1)."""
+    """Returns a random number in [0, 1)."""
     _named: dict[str, str] = field(default_factory=dict)
-    """The address that each source named last."""
+    """Source → the address that it named last."""
     _addresses: dict[str, _Address] = field(default_factory=dict)
     _epoch: int = -1
     _look_due_s: float | None = None
     _looking: bool = False
 
     def named(self, address: str, now_s: float) -> None:
-        """A coordinator, or our memory, says that this is the owner."""
+        """Records an address that a coordinator, or our memory, names as the owner's."""
         if address:
             self._name("peer", address, now_s)
 
     def looking(self, now_s: float) -> bool:
-        """Whether to look the hint up now; then `looked_up` must follow."""
+        """Returns whether to look up the hint now. If so, call `looked_up` afterwards."""
         if self._looking or (self._look_due_s is not None and self._look_due_s > now_s):
             return False
         self._looking = True
         return True
 
     def looked_up(self, hint: tuple[str, int] | None, now_s: float) -> None:
-        """What Kafka said, if anything: address and epoch of the last owner that published."""
+        """Records the hint: address and epoch of the last owner that published; None if unknown."""
         self._looking = False
         self._look_due_s = now_s + self._pause_s(now_s)
         if hint is None:
             return
         address, epoch = hint
-        # What a former owner publishes late takes the place of the hint, but not of the address
-        # that it named; whoever is there may know the owner all the same.
+        # A former owner's late publication replaces the hint in Kafka, but not the address that
+        # the hint named. The former owner is tried too, as it may know the owner.
         self._name("log" if epoch >= self._epoch else "late", address, now_s)
         if epoch > self._epoch:
-            # A new owner at an address that failed before: a coordinator started anew.
+            # A new owner at an address that failed before: the coordinator was restarted.
             self._addresses[address].due_s = now_s
             self._epoch = epoch
 
     def attempts(self, now_s: float) -> list[str]:
-        """Addresses to try now; for each `failed` must follow, or the search is over."""
+        """Returns the addresses to try now. For each, call `failed` unless it ends the search."""
         under_way = sum(a.until_s is not None for a in self._addresses.values())
         due = [
             name
@@ -97,7 +102,7 @@ class Pursuit:
         return due
 
     def overdue(self, now_s: float) -> list[str]:
-        """Attempts to give up; `failed` must follow for each."""
+        """Returns the addresses whose attempts to give up now. Call `failed` for each."""
         late = [
             name
             for name, a in self._addresses.items()
@@ -110,7 +115,7 @@ class Pursuit:
         return late
 
     def failed(self, name: str, now_s: float) -> None:
-        """An attempt ended, or the stream it opened broke before it was of use."""
+        """Records that an attempt ended, or that its stream broke before it was of use."""
         address = self._addresses.get(name)
         if address is not None:
             address.until_s = None
@@ -118,7 +123,7 @@ class Pursuit:
         self._forget(now_s)
 
     def wait_s(self, now_s: float) -> float:
-        """How long nothing is to be done, unless an attempt or a look ends before."""
+        """Returns for how many seconds nothing is due, unless an attempt or a look-up ends."""
         due = [PAUSE_MAX_S + now_s]
         if not self._looking:
             due.append(self._look_due_s or now_s)
@@ -134,9 +139,10 @@ class Pursuit:
         self._addresses.setdefault(name, _Address(now_s))
 
     def _forget(self, now_s: float) -> None:
-        """Drop addresses that nobody names any more, so that a long search stays small.
+        """Drops addresses that no source names any more, so that a long search stays small.
 
-        Not at once: two coordinators that name each other would be tried in turn without a pause.
+        An address is kept for a while: otherwise two coordinators that name each other would be
+        tried in turn without a pause.
         """
         named = set(self._named.values())
         for name, address in list(self._addresses.items()):

@@ -1,4 +1,4 @@
-"""Single questions to coordinators, without a session."""
+"""Asks coordinators single questions, without a session."""
 
 from __future__ import annotations
 
@@ -44,28 +44,29 @@ from .connection import open_channel, stub_of
 from .discovery import Discovery
 
 PAUSE_MIN_S: Final = 0.02
+"""First pause before a question is repeated."""
 PAUSE_MAX_S: Final = 0.5
+"""Longest pause: bounds how late a new owner is found, and how often a lost one is asked for."""
 
 R = TypeVar("R")
 
 
 class _Line(NamedTuple):
-    """How one address is asked."""
+    """The connection to one address."""
 
     channel: Any
     stub: Any
 
 
 class CoordinatorQueries:
-    """Single questions to whichever coordinator owns what they are about. Thread-safe; blocks.
+    """Asks single questions of the coordinator that owns their subject. Thread-safe; blocks.
 
-    Every call is retried over retriable errors for up to `timeout_s`, then raises the last. The
-    owner is looked up in Kafka when it is not known or did not answer, and followed where a
-    coordinator names another.
+    Every call is repeated after a retriable error for up to `timeout_s` seconds, then it raises the
+    last error. The owner is looked up in Kafka when it is not known or did not answer; when a
+    coordinator names another one, that one is asked.
     """
 
     def __init__(self, log: Log, *, timeout_s: float = 30.0) -> None:
-        """Find coordinators through `log`."""
         self._timeout_s = timeout_s
         self._discovery = Discovery(log)
         self._owners: dict[int, str] = {}
@@ -75,7 +76,11 @@ class CoordinatorQueries:
         self._lock = threading.Lock()
 
     def bind_group(self, group: str, transaction_group: str | None) -> Binding:
-        """Tie a consumer group to a transaction group, or with None only ask for its binding."""
+        """Binds a consumer group to a transaction group; with None only asks for its binding.
+
+        Returns:
+            The group's binding, which may be to another transaction group.
+        """
         bound = self._bindings.get(group)
         if bound is None:
             command = BindGroup(group=group, transaction_group=transaction_group)
@@ -87,10 +92,10 @@ class CoordinatorQueries:
     def fetch_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> GroupOffsets:
-        """A consumer group's committed IOV; empty where the group never committed.
+        """Returns a consumer group's committed IOV; empty if the group never committed.
 
         Raises:
-            OffsetsPendingError: a pending transaction holds one of them; not retried here.
+            OffsetsPendingError: a pending transaction moves one of the offsets. Not retried here.
         """
         bound = self.bind_group(group, None).transaction_group
         if bound is None:
@@ -106,25 +111,27 @@ class CoordinatorQueries:
         claimant: int,
         expected: Mapping[TopicPartition, int] | None = None,
     ) -> Claimed:
-        """Take input partitions of a consumer group over, and learn what is committed of them.
+        """Claims input partitions for a consumer, and learns which offsets are committed in them.
 
-        Binds the group first, if it is not. Retried like every question, as the same claimant;
-        so may the caller after an error that says nothing of the outcome.
+        Binds the group first if it is not bound. Retried like every question, as the same claimant.
+        The caller may retry it in the same way after an error that leaves the outcome open.
 
         Args:
             group: the consumer group.
-            transaction_group: in which it commits its offsets.
-            partitions: at least one: all that were just given to the caller, or that go back.
-            claimant: random 63 bits of this attempt, the same in its retries.
-            expected: each partition's claim must have this number now, one that is not named none
-                (to go back to what is committed); None: this claim wins (a group's assignment).
+            transaction_group: where the group commits its offsets.
+            partitions: at least one: those that were just assigned to the caller, or that it sets
+                back to their committed offsets.
+            claimant: 63 random bits of this attempt, the same in its retries.
+            expected: partition → the number that its current claim must have; a partition that is
+                missing here must have no claim (to go back to what is committed). None: this claim
+                wins in any case (a group's assignment).
 
         Returns:
             The claim's number, for `OffsetStep.claim` and `expected`, and the committed IOV of
-            these partitions. Nothing that was open and would move it can be committed any more.
+            these partitions. An open transaction that would move it can no longer be committed.
 
         Raises:
-            ClaimFencedError: another consumer claimed one of them since.
+            ClaimFencedError: another consumer has claimed one of the partitions since.
             GroupBoundError: the group commits its offsets in another transaction group.
         """
         bound = self.bind_group(group, transaction_group).transaction_group
@@ -139,18 +146,18 @@ class CoordinatorQueries:
         return self._ask(bound, command, Claimed)
 
     def outcome(self, txid: TxId) -> Outcome:
-        """A transaction's state."""
+        """Returns a transaction's state; UNKNOWN past the outcome retention."""
         return self._ask(txid.partition, GetOutcome(txid=txid), Outcome)
 
     def add_partitions(self, txid: TxId, first_offsets: Mapping[TopicPartition, int]) -> None:
-        """Register a branch's data partitions, with the first offset in each, by the TxId alone."""
+        """Registers a branch's data partitions, with the first offset in each, by TxId alone."""
         command = AddPartitions(
             txid=txid, partitions=tuple(first_offsets), first_offsets=first_offsets
         )
         self._ask(txid.partition, command, Done)
 
     def close(self) -> None:
-        """Close the channels; what is being asked fails."""
+        """Closes the channels. Questions under way fail."""
         with self._lock:
             self._closed = True
             lines, self._lines = self._lines, {}
@@ -162,7 +169,7 @@ class CoordinatorQueries:
         partition = of if isinstance(of, int) else self._discovery.partition_of(of, deadline_s)
         pause_s = PAUSE_MIN_S
         asked: set[str] = set()
-        """Since the last pause: two coordinators that name each other are not a way on."""
+        """Addresses since the last pause: two coordinators that name each other lead nowhere."""
         while True:
             hint = ""
             try:
@@ -214,7 +221,7 @@ class CoordinatorQueries:
                 raise RequestTimedOutError(
                     f"the coordinator at {address} did not answer within {self._timeout_s:g} s"
                 ) from error
-            # ValueError: another thread found the channel broken too, and closed it.
+            # ValueError: another thread also found the channel broken, and closed it.
             self._drop(address, line)
             raise CoordinatorNotAvailableError(
                 f"the coordinator at {address} can't be reached ({code})"
@@ -228,13 +235,14 @@ class CoordinatorQueries:
                 if self._closed:
                     raise SessionClosedError("the client was closed")
                 channel = open_channel(address)
-                # Here, and kept: gRPC crashes the process if a stub is made while another thread
-                # closes its channel. To call one of a closed channel is an error and no more.
+                # The stub is made here and kept: gRPC crashes the process if a stub is made while
+                # another thread closes its channel. Calling a stub whose channel is closed only
+                # raises an error.
                 line = self._lines[address] = _Line(channel, stub_of(channel))
         return line
 
     def _drop(self, address: str, line: _Line) -> None:
-        """Close a channel that broke: a new one connects without the pauses between attempts."""
+        """Closes a broken channel: a new one connects without gRPC's pauses between attempts."""
         with self._lock:
             if self._lines.get(address) is line:
                 del self._lines[address]

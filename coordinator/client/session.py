@@ -1,10 +1,10 @@
-"""The coordinator's RPC client: the only way for producers and consumers to reach it.
+"""One producer's session with the owner of a journal partition.
 
-`CoordinatorClient` is one producer's session. Requests are pipelined on one stream and sent in
-frames of whatever waits. When the stream breaks, it finds the owner again (`Pursuit` says whom to
-ask when), resumes the session with the same generation and nonce, and sends what was not answered
-again, in order; every request is idempotent, so that is safe. `CoordinatorQueries` asks single
-questions without a session.
+`CoordinatorClient` pipelines its requests on one stream; each frame takes all requests that wait.
+When the stream breaks, it finds the owner again (`Pursuit` says whom to ask when), resumes the
+session with the same generation and nonce, and repeats the unanswered requests in order. That is
+safe because every request is idempotent. `CoordinatorQueries` asks single questions without a
+session.
 
 Source: Transactional Messaging in Kafka, "Failure cases" (time-outs: the producer retries with the
 same TxId).
@@ -59,46 +59,49 @@ from .discovery import Discovery
 from .finder import Finder, Found
 
 REFUSED_PAUSE_MIN_S: Final = 0.02
+"""First pause before a request is repeated that the coordinator had no room for."""
 REFUSED_PAUSE_MAX_S: Final = 0.5
+"""Longest such pause; a shorter one makes an overloaded coordinator answer more repeats."""
 SERVED_S: Final = 1.0
-"""A stream that lived as long was of use, whether or not anything was asked."""
+"""A stream that lived longer than this was of use, whether or not anything was asked on it."""
 JOIN_S: Final = 2.0
 """Longest wait of `close` for the client's own thread, which nothing holds up for long."""
 
 OnReply = Callable[[Any], None]
 """Called once, on the client's own thread, with the reply or a `LogtxError`."""
 _ELSEWHERE: Final = (CoordinatorLoadingError, NotCoordinatorError, SessionClosedError)
-"""Answers that end the stream: what was not answered is sent again on the next one."""
+"""Errors that end the stream: the unanswered requests are repeated on the next one."""
 _LATER: Final = (CoordinatorBusyError, TooManyTransactionsError)
-"""Answers that nothing was done, for want of room: sent again on this stream after a pause."""
+"""Errors for want of room, where nothing was done: the request is repeated on this stream after a
+pause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """Whose session it is."""
+    """Identifies the producer of a session, and bounds its requests."""
 
     producer_id: str
     """The producer's stable name."""
     transaction_group: str = "default"
-    """Maps to a journal partition."""
+    """Transaction group, which maps to a journal partition."""
     generation: int | None = None
-    """The fencing epoch, if the application manages it; None: the coordinator assigns it."""
+    """Fencing epoch, if the application manages it; None: the coordinator assigns it."""
     timeout_s: float = 30.0
-    """Bound of every request, reconnects included."""
+    """Bound of every request in seconds, reconnects included."""
 
 
 @dataclass(slots=True)
 class _Request:
     command: Command
-    """What a `Begin` says of answers that came is filled in when it is sent."""
+    """The command; `Begin.answered_below` is filled in when it is sent."""
     on_reply: OnReply
     deadline_s: float
     sent: bool = False
     refused: LogtxError | None = None
-    """Why the coordinator could not take it; nothing was done."""
+    """Why the coordinator had no room for it; nothing was done."""
     pause_s: float = REFUSED_PAUSE_MIN_S
     due_s: float | None = None
-    """When it is sent again after a refusal."""
+    """When to send it again after a refusal."""
 
 
 _Item: TypeAlias = tuple[int, _Request]
@@ -114,11 +117,11 @@ class CoordinatorClient:
         *,
         on_closed: Callable[[LogtxError], None] | None = None,
     ) -> None:
-        """Nothing is connected before `connect`.
+        """Does nothing before `connect`.
 
         Args:
-            log: how to find the coordinator.
-            options: whose session it is.
+            log: the log through which the coordinator is found.
+            options: producer of the session, and the bound of its requests.
             on_closed: called once if the session ends for good (fenced, double start).
         """
         self._log = log
@@ -134,11 +137,11 @@ class CoordinatorClient:
         self._finder: Finder[Connection[_Item]] = Finder(self._look_up, self._open)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        """Wakes whoever waits for what is due."""
+        """Wakes the thread that waits for the next due request."""
         self._requests: dict[int, _Request] = {}
         self._next_id = 1
         self._stream: Connection[_Item] | None = None
-        """What requests are sent on, while there is one."""
+        """Stream that requests are sent on; None while there is none."""
         self._connected: Connected | None = None
         self._first: queue.SimpleQueue[Connected | LogtxError] = queue.SimpleQueue()
         self._failure: LogtxError | None = None
@@ -149,16 +152,17 @@ class CoordinatorClient:
 
     @property
     def session(self) -> SessionId:
-        """Who this client is, once connected."""
+        """The identity of this session; valid once connected."""
         assert self._connected is not None, "connect() first"
         return SessionId(self._producer_id, self._connected.generation, self._nonce)
 
     def connect(self) -> Connected:
-        """Open the session; fences whoever used the producer id before, and aborts its work.
+        """Opens the session. Fences the former user of the producer id, and aborts its work.
 
         Raises:
-            CoordinatorNotAvailableError: nobody answered within `timeout_s`.
-            ProducerFencedError, DoubleStartError: the generation is used up.
+            CoordinatorNotAvailableError: no coordinator answered within `timeout_s` seconds.
+            ProducerFencedError: a producer with a newer generation has connected.
+            DoubleStartError: another producer has connected with the same generation.
         """
         deadline_s = time.monotonic() + self._timeout_s
         self._partition = self._discovery.partition_of(self._group, deadline_s)
@@ -185,7 +189,7 @@ class CoordinatorClient:
         timeout_ms: int,
         partitions: Iterable[TopicPartition] = (),
     ) -> None:
-        """Open a transaction; replies `Began`."""
+        """Opens a transaction; the reply is `Began`."""
         begin = Begin(
             session=self.session,
             request_id=0,
@@ -198,7 +202,7 @@ class CoordinatorClient:
     def add_partitions(
         self, txid: TxId, first_offsets: Mapping[TopicPartition, int], on_reply: OnReply
     ) -> None:
-        """Register data partitions, with the first offset in each (-1: unknown); replies `Done`."""
+        """Registers data partitions with the first offset in each (-1: unknown); replies `Done`."""
         command = AddPartitions(
             txid=txid,
             partitions=tuple(first_offsets),
@@ -210,7 +214,7 @@ class CoordinatorClient:
     def add_offsets(
         self, txid: TxId, group: str, steps: Sequence[OffsetStep], on_reply: OnReply
     ) -> None:
-        """Make input offsets part of the transaction; replies `Done`."""
+        """Makes input offsets part of the transaction; the reply is `Done`."""
         command = AddOffsets(session=self.session, txid=txid, group=group, steps=tuple(steps))
         self._submit(command, on_reply)
 
@@ -221,16 +225,16 @@ class CoordinatorClient:
         writes: Mapping[TopicPartition, tuple[BranchRange, ...]],
         on_reply: OnReply,
     ) -> None:
-        """Commit or abort; replies `Outcome`, which for a commit means that it is decided."""
+        """Commits or aborts; the reply is `Outcome`, which for a commit says that it is decided."""
         command = End(session=self.session, txid=txid, action=action, writes=dict(writes))
         self._submit(command, on_reply)
 
     def outcome(self, txid: TxId, on_reply: OnReply) -> None:
-        """Ask for a transaction's state; replies `Outcome`."""
+        """Asks for a transaction's state; the reply is `Outcome`."""
         self._submit(GetOutcome(txid=txid), on_reply)
 
     def close(self) -> None:
-        """End the session; what is open is aborted after the coordinator's grace."""
+        """Ends the session. Open transactions are aborted after the coordinator's grace."""
         self._stop()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(JOIN_S)
@@ -254,13 +258,13 @@ class CoordinatorClient:
             on_reply(failure)
 
     def _encode(self, item: _Item) -> pb.Request | None:
-        """The request as it leaves; None if it is answered already, for it can't be sent."""
+        """Encodes a request as it leaves. Returns None if it is too large, and answers it then."""
         request_id, request = item
         request.sent = True
         wire = encode_request(request_id, request.command)
         if isinstance(request.command, Begin):
             with self._lock:
-                # Answers come in any order; dict order makes the first one left the oldest.
+                # Answers come in any order; dict order makes the first request left the oldest.
                 oldest = next(iter(self._requests), request_id)
             wire.begin.answered_below = min(oldest, request_id)
         if wire.ByteSize() > REQUEST_MAX_BYTES:
@@ -279,7 +283,7 @@ class CoordinatorClient:
             request.on_reply(reply)
 
     def _refuse(self, request_id: int, error: LogtxError) -> None:
-        """The coordinator has no room: ask again later, so that overload slows us and no more."""
+        """Schedules a refused request again: an overloaded coordinator only slows this client."""
         with self._lock:
             request = self._requests.get(request_id)
             if request is not None:
@@ -289,7 +293,7 @@ class CoordinatorClient:
                 self._changed.notify()
 
     def _watch(self) -> None:
-        """Fail requests that waited too long, repeat refused ones; on a thread of its own."""
+        """Fails requests that waited too long and repeats refused ones; runs in its own thread."""
         while not self._closing.is_set():
             now_s = time.monotonic()
             with self._lock:
@@ -306,7 +310,10 @@ class CoordinatorClient:
                 request.on_reply(request.refused or self._timed_out(request))
 
     def _idle_s(self, now_s: float) -> float:
-        """How long no request can be due: one submitted from now on has all its time ahead."""
+        """Returns for how many seconds no request can be due.
+
+        A request submitted from now on has its whole `timeout_s` ahead.
+        """
         due = [now_s + self._timeout_s]
         due += [r.deadline_s for r in self._requests.values()]
         due += [r.due_s for r in self._requests.values() if r.due_s is not None]
@@ -369,7 +376,7 @@ class CoordinatorClient:
         return Connection(address, request, self._encode)
 
     def _serve(self, found: Found[Connection[_Item]]) -> None:
-        """Send what is not answered, oldest first, and read the stream to its end.
+        """Sends the unanswered requests, oldest first, and reads the stream to its end.
 
         Raises:
             ProducerFencedError, DoubleStartError: the session ended for good.
@@ -382,7 +389,7 @@ class CoordinatorClient:
                 for wire in replies:
                     reply = decode_reply(wire)
                     if isinstance(reply, _ELSEWHERE):
-                        # What was asked stays among the requests, for the next stream.
+                        # The request stays in `_requests`, for the next stream.
                         hint = reply.hint if isinstance(reply, NotCoordinatorError) else ""
                         return
                     served = self._take(wire.request_id, reply) or served
@@ -411,7 +418,7 @@ class CoordinatorClient:
             self._first.put(found.connected)
 
     def _take(self, request_id: int, reply: Reply) -> bool:
-        """Handle an answer; whether it was one to a request."""
+        """Handles a reply. Returns whether it answers a request."""
         if request_id == 0:
             if isinstance(reply, ProducerFencedError | DoubleStartError):
                 raise reply
@@ -424,10 +431,11 @@ class CoordinatorClient:
 
 
 def _unanswered(error: LogtxError) -> LogtxError:
-    """What a request that was sent is told when its session ends for good.
+    """Returns the reply to a request that was sent, when its session ends for good.
 
-    The error of the session is no answer to it. A commit is taken for refused if it is told of a
-    topic that can't be, say, while a copy of it was decided before the stream broke.
+    The session's error does not answer the request. A commit that is told, for example, that a
+    topic is not supported would be taken for refused, although a copy of it may have been decided
+    before the stream broke.
     """
     if isinstance(error, ProducerFencedError | DoubleStartError | SessionClosedError):
         return error

@@ -1,7 +1,7 @@
-"""What operators ask a shard: who is hanging, which transaction keys are there.
+"""Answers operators' questions to a shard: which transactions hang, which transaction keys exist.
 
-Reads a shard's state and changes none of it. Answers come a page at a time, so that none is too
-large for one message, and no question holds up the event loop for long.
+Reads the shard's state and never changes it. Answers come a page at a time, so that none is too
+large for one message and no question holds up the event loop for long.
 
 Source: Transaction keys, "Admin API & CLI".
 """
@@ -22,8 +22,11 @@ from .producers import ProducerMetadata, Producers
 from .transactions import TransactionMetadata, TransactionMetadataStore
 
 _WEIGHT_MAX: Final = 10_000
-"""Data partitions in one answer; a transaction may have very many of them."""
+"""Entries of one page, counted as transactions plus their data partitions.
 
+A page stops here, because one transaction may have very many partitions; its first transaction is
+always given, however large. More makes larger messages and holds the event loop longer.
+"""
 
 Question: TypeAlias = commands.ListTransactions | commands.ListKeys | commands.GetKey
 
@@ -31,7 +34,7 @@ Question: TypeAlias = commands.ListTransactions | commands.ListKeys | commands.G
 def answer(
     question: Question, producers: Producers, store: TransactionMetadataStore, now: Instant
 ) -> commands.Reply:
-    """Answer what an operator asks.
+    """Answers an operator's question.
 
     Raises:
         UnknownKeyError: there is no such transaction key.
@@ -48,7 +51,7 @@ def answer(
 def list_transactions(
     store: TransactionMetadataStore, command: commands.ListTransactions, now: Instant
 ) -> commands.Transactions:
-    """One page of unfinished transactions, in the order of their TxIds."""
+    """Returns one page of unfinished transactions, in TxId order."""
     found: list[commands.TransactionInfo] = []
     weight = 0
     for transaction in _matching(store, command, now):
@@ -90,14 +93,14 @@ def _info(transaction: TransactionMetadata, now: Instant) -> commands.Transactio
 
 
 def live_keys(producers: Producers) -> Iterator[str]:
-    """Names of the transaction keys that are not deleted, in no order."""
+    """Yields the names of the transaction keys that are not deleted, in no order."""
     return (n for n, p in producers.items() if is_key_name(n) and not p.voided)
 
 
 def list_keys(
     producers: Producers, store: TransactionMetadataStore, command: commands.ListKeys, now: Instant
 ) -> commands.Keys:
-    """One page of transaction keys by name."""
+    """Returns one page of transaction keys, in the order of their names."""
     limit = min(max(command.limit, 1), commands.PAGE_MAX)
     left = (name for name in live_keys(producers) if name > command.after)
     names = heapq.nsmallest(limit + 1, left)
@@ -109,10 +112,10 @@ def list_keys(
 def get_key(
     producers: Producers, store: TransactionMetadataStore, command: commands.GetKey, now: Instant
 ) -> commands.KeyInfo:
-    """One transaction key.
+    """Returns one transaction key.
 
     Raises:
-        UnknownKeyError: nobody connected with it, or it was deleted.
+        UnknownKeyError: no client ever connected with it, or it was deleted.
     """
     producer = producers.get(command.name)
     if producer is None or not is_key_name(command.name) or producer.voided:

@@ -1,4 +1,4 @@
-"""What a shard may answer without its state: refusals that hold for ever, and fates. Pure."""
+"""Answers that don't depend on a shard's state: permanent refusals, and fates. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ from ..protocol import commands
 
 
 def is_fact(error: LogtxError) -> bool:
-    """Whether a refusal holds whoever owns the journal now; any other could be stale."""
-    # Generations only rise and decisions never change.
+    """Returns whether a refusal stays true even if another coordinator is the owner by now.
+
+    Any other refusal could be stale.
+    """
+    # Generations only rise, and decisions never change.
     return isinstance(
         error,
         ProducerFencedError
@@ -31,10 +34,11 @@ def is_fact(error: LogtxError) -> bool:
 
 
 def answer_fate(command: commands.Command, outcome: commands.Outcome) -> commands.Reply:
-    """Answer a command about a transaction that only the journal remembers.
+    """Answers a command about a transaction that only the journal remembers.
 
-    The shard knows whatever is unfinished. So an unfinished fate is that of the void BEGIN of a
-    replaced coordinator, whose TxId nobody was told: never begun, and never aborted.
+    The shard knows every unfinished transaction. So an unfinished fate can only belong to the void
+    BEGIN of a replaced coordinator. No client was told its TxId: the transaction counts as never
+    begun, not as aborted.
     """
     if not outcome.state.finished:
         outcome = commands.Outcome(outcome.txid, State.UNKNOWN)

@@ -1,14 +1,15 @@
 """Claims: which consumer of a group was given an input partition last.
 
-Safety comes from the compare-and-set of input offsets alone (`offsets.py`); a claim makes taking
-over prompt. Whoever is given partitions claims them. What is open then and would move their offsets
-can only be aborted from there on, so the claimant starts from what is committed, and waits for
-nobody; and steps of an older claim are refused before the transaction does any more work.
+Safety comes from the compare-and-set of input offsets alone (`committed_offsets.py`). A claim makes
+taking over prompt: a consumer that is given partitions claims them. From then on, open transactions
+that would move their offsets can only be aborted. So the claimant starts from the committed offsets
+at once and waits for no other consumer. Steps made under an older claim are refused before their
+transaction does any more work.
 
-Numbers are journal offsets, so claims only rise. An unconditional claim always wins. A consumer
-that goes back to what is committed makes a *conditional* one: it holds only if nobody claimed
-since. So a zombie that wakes up does not fence its successor, and that the zombie, back and forth
-(trap 29).
+A claim's number is a journal offset, so numbers only rise. An unconditional claim always wins. A
+consumer that goes back to the committed offsets makes a *conditional* claim, which holds only if no
+other consumer has claimed since. So a zombie that wakes up does not fence its successor, which
+would then fence the zombie, back and forth (trap 29).
 
 Pure state: `decide` and `check` read it, `replay` alone changes it.
 
@@ -28,32 +29,38 @@ from ...journal.records.types import Claim, OffsetStep, SnapshotClaim
 from ..protocol.commands import ClaimOffsets
 
 CLAIMED_MAX: Final = 10_000
-"""Partitions of one consumer group whose claims are remembered: as many as its IOV has room for."""
+"""Partitions of one consumer group whose claims are kept, about as many as its IOV has room for.
+
+Beyond it the oldest claims are forgotten, which leaves their partitions to the compare-and-set.
+"""
 
 
 class Held(NamedTuple):
     """The latest claim of a partition."""
 
     number: int
-    """Journal offset of its record."""
+    """Journal offset of the CLAIM record."""
     claimant: int
+    """Random 63 bits that identify the attempt to claim."""
 
 
 class Claims:
     """The latest claim of each input partition, by consumer group."""
 
     def __init__(self) -> None:
-        """Nothing is claimed."""
         self._groups: dict[str, dict[TopicPartition, Held]] = {}
-        """In the order of their numbers."""
+        """Consumer group → the claims of its partitions, in the order of their numbers."""
 
     def decide(self, command: ClaimOffsets) -> int | None:
-        """The number of the claim if this is a retry of the latest, else None: it needs a record.
+        """Decides whether a claim holds.
+
+        Returns:
+            The claim's number if this is a retry of the latest claim; None if it needs a record.
 
         Raises:
-            ClaimFencedError: it is conditional, and a partition was claimed since.
-            RequestTooLargeError: more partitions than are remembered.
-            NotSupportedError: no partition.
+            ClaimFencedError: the claim is conditional, and a partition was claimed since.
+            RequestTooLargeError: it names more than `CLAIMED_MAX` partitions.
+            NotSupportedError: it names no partition.
         """
         known = self._groups.get(command.group, {})
         if not command.partitions:
@@ -65,7 +72,8 @@ class Claims:
             )
         found = {known.get(partition) for partition in command.partitions}
         held = found.pop()
-        # Before the condition: the first attempt, whose answer was lost, has changed the numbers.
+        # Checked before the condition: the first attempt, whose answer was lost, already changed
+        # the numbers.
         if not found and held is not None and held.claimant == command.claimant:
             return held.number
         if command.expected is not None:
@@ -76,7 +84,7 @@ class Claims:
         return None
 
     def check(self, group: str, steps: Iterable[OffsetStep]) -> None:
-        """Refuse input of a consumer whose partitions were given to another.
+        """Refuses the input of a consumer whose partitions were given to another consumer.
 
         A step without a claim is subject to the compare-and-set alone.
 
@@ -91,11 +99,11 @@ class Claims:
                 raise _fenced(group, partition, held)
 
     def replay(self, offset: int, record: Claim) -> None:
-        """A claim is in the journal."""
+        """Applies a CLAIM record."""
         self._take(record.group, record.partitions, Held(offset, record.claimant))
 
     def restore(self, row: SnapshotClaim) -> None:
-        """A claim as a snapshot says it, oldest first."""
+        """Adds a claim from a snapshot; a group's oldest claims must come first."""
         self._take(row.group, row.partitions, Held(row.number, row.claimant))
 
     def _take(self, group: str, partitions: Iterable[TopicPartition], held: Held) -> None:
@@ -103,13 +111,13 @@ class Claims:
         for partition in partitions:
             known.pop(partition, None)
             known[partition] = held
-        # The oldest is forgotten, not the newest refused: partitions of topics that are gone must
-        # not keep a group from working, and without a claim there still is the compare-and-set.
+        # Forgets the oldest instead of refusing the newest: partitions of deleted topics must not
+        # keep a group from working, and without a claim the compare-and-set still protects it.
         while len(known) > CLAIMED_MAX:
             del known[next(iter(known))]
 
     def rows(self) -> Iterator[SnapshotClaim]:
-        """All claims as a snapshot has them, each group's oldest first."""
+        """Yields all claims as rows of a snapshot, each group's oldest first."""
         for group, known in self._groups.items():
             for held, partitions in groupby(known, known.__getitem__):
                 yield SnapshotClaim(group, held.number, held.claimant, tuple(partitions))

@@ -1,7 +1,7 @@
-"""When transactions expire, and producers that went away are given up.
+"""Decides when transactions expire, and when producers that went away are given up.
 
-Pure: the caller has the time. Volatile: lost with the process, and started again by whoever loads
-the journal. Losing them delays an abort; it decides nothing.
+Pure: the caller has the time. Volatile: the clocks are lost with the process, and the next owner
+starts them again when it has loaded the journal. Losing them delays an abort; it decides nothing.
 """
 
 from __future__ import annotations
@@ -16,52 +16,62 @@ class Clocks:
     """Deadlines of open transactions, and graces of producers without a stream."""
 
     def __init__(self, config: ShardConfig) -> None:
-        """Nothing runs."""
         self._config = config
         self._unstarted: list[TransactionMetadata] = []
+        """Transactions whose timeout does not run yet."""
         self._deadlines: list[tuple[int, int]] = []
         """Heap of (monotonic ms, BEGIN)."""
         self._detached: dict[str, int] = {}
+        """Producer id → end of its grace in monotonic ms, while it has no stream."""
         self._graces: list[tuple[int, str]] = []
-        """Heap of (monotonic ms, producer id); void unless `_detached` says the same."""
+        """Heap of (monotonic ms, producer id). An entry counts only if `_detached` agrees."""
 
     def begin(self, transaction: TransactionMetadata) -> None:
-        """A transaction began; its timeout runs from the next `start`."""
+        """Notes that a transaction began. Its timeout runs from the next `start`."""
         self._unstarted.append(transaction)
 
     def start(self, now: Instant) -> None:
-        """Let the timeouts of what began run from now."""
+        """Starts the timeouts of all transactions that began since the last call."""
         for transaction in self._unstarted:
             self._expire_at(now.monotonic_ms + transaction.timeout_ms, transaction)
         self._unstarted.clear()
 
     def reload(self, transactions: list[TransactionMetadata], now: Instant) -> None:
-        """Start over: these are open in a journal that was just loaded, their producers away."""
+        """Starts over with the open transactions of a journal that was just loaded.
+
+        None of their producers is connected yet.
+        """
         self._unstarted.clear()
         grace_ms = self._config.reload_grace_ms
         for transaction in transactions:
-            # The whole timeout: how much of it has passed only wall clocks could tell, of two
-            # machines, and one that jumped would abort what has hardly begun. Of producers that
-            # don't come back everything is aborted after the grace anyway.
+            # The whole timeout again. Only the wall clocks of two machines could tell how much of
+            # it has passed, and a clock that jumped would abort a transaction that has hardly
+            # begun. If a producer does not come back, the grace aborts all its work anyway.
             self._expire_at(now.monotonic_ms + transaction.timeout_ms, transaction)
             self._give_up_at(now.monotonic_ms + grace_ms, transaction.producer_id)
 
     def attach(self, producer_id: str) -> None:
-        """A producer's stream is connected."""
+        """Stops a producer's grace: its stream is connected."""
         self._detached.pop(producer_id, None)
 
     def detach(self, producer_id: str, now: Instant) -> None:
-        """A producer's stream broke."""
+        """Starts a producer's grace: its stream broke."""
         self._give_up_at(now.monotonic_ms + self._config.session_grace_ms, producer_id)
 
     def expired(self, now: Instant) -> int | None:
-        """BEGIN of the next transaction whose deadline passed, each once, by deadline."""
+        """Returns the BEGIN of the next transaction whose deadline passed; None if there is none.
+
+        Names each transaction once, the earliest deadline first.
+        """
         if self._deadlines and self._deadlines[0][0] <= now.monotonic_ms:
             return heapq.heappop(self._deadlines)[1]
         return None
 
     def given_up(self, now: Instant) -> str | None:
-        """The next producer whose grace passed; again until `forget_given_up`."""
+        """Returns the next producer whose grace passed; None if there is none.
+
+        Returns the same producer until `forget_given_up` is called.
+        """
         while self._graces and self._graces[0][0] <= now.monotonic_ms:
             deadline_ms, producer_id = self._graces[0]
             if self._detached.get(producer_id) == deadline_ms:
@@ -70,7 +80,7 @@ class Clocks:
         return None
 
     def forget_given_up(self) -> None:
-        """Nothing is left of the producer that `given_up` named."""
+        """Forgets the producer that `given_up` returned: it has nothing open any more."""
         heapq.heappop(self._graces)
 
     def _expire_at(self, deadline_ms: int, transaction: TransactionMetadata) -> None:

@@ -1,6 +1,6 @@
 """Committed input offset vectors (IOVs) of consumer groups, moved by compare-and-set alone.
 
-Pure state. The result: what a group has consumed has no gap and no overlap, whoever commits.
+So a group's consumed input has no gap and no overlap, whichever workers commit it. Pure state.
 
 Source: Transactional Messaging in Kafka, "Producer IDs and state groups".
 """
@@ -21,13 +21,17 @@ from ..protocol.commands import GroupOffsets
 from .transactions import TransactionMetadata
 
 IOV_MAX_BYTES: Final = 900_000
-"""One consumer group's IOV in a record of `__transaction_offsets`: below Kafka's limit of 1 MiB."""
+"""Largest IOV of one consumer group. It is one record of `__transaction_offsets`, so it must stay
+below Kafka's default limit of 1 MiB; less would allow a group fewer partitions."""
 SEQUENCES_MAX: Final = 10_000
-"""Sequences that a position may have, met and delivered: 300 kB in a snapshot."""
+"""Commit sequences that one position may have, met and delivered together. Bounds what a position
+takes in a snapshot, about 300 kB at 10,000; less would refuse readers of many journals."""
 _ENTRY_BYTES: Final = 72
-"""Upper bound of a partition's entry there, without its topic and sequences: numbers as text."""
+"""Upper bound of one partition's entry in the IOV's record, without its topic and sequences. The
+numbers are text. Too low, and a commit would be accepted whose IOV does not fit."""
 _SEQUENCE_BYTES: Final = 52
-"""Upper bound of one delivered sequence there; those met are left out where not all fit."""
+"""Upper bound of one delivered sequence in the IOV's record. Sequences met don't count: they are
+left out if not all fit."""
 
 K = TypeVar("K")
 
@@ -38,25 +42,28 @@ class StepsVerdict(Enum):
     EQUAL = auto()
     """Every `from` is the committed value."""
     WAIT = auto()
-    """A `from` is still to come, from an earlier undecided transaction of the same producer."""
+    """A `from` is where an earlier undecided transaction of the same producer ends."""
     CONFLICT = auto()
-    """A `from` is neither: somebody else committed, or an earlier transaction was aborted."""
+    """A `from` is neither: another worker committed, or an earlier transaction was aborted."""
 
 
 @dataclass(slots=True)
 class _Group:
     offsets: dict[TopicPartition, Position] = field(default_factory=dict)
     size_bytes: int = 0
-    """Upper bound of what they take in `__transaction_offsets`, without sequences met."""
+    """Upper bound of the offsets' size in `__transaction_offsets`, without sequences met."""
     last_commit: TxId | None = None
     commit_sequence: int | None = None
     held: dict[TopicPartition, set[int]] = field(default_factory=dict)
-    """BEGINs of the undecided transactions that would move a partition's offset."""
+    """Partition → BEGINs of the undecided transactions that would move its offset."""
     to_come: dict[tuple[TopicPartition, Place], set[int]] = field(default_factory=dict)
-    """BEGINs of those that have a step to a place; so that hundreds of commits can wait."""
+    """Place in a partition → BEGINs of the undecided transactions that have a step to it.
+
+    An index, so that hundreds of commits can wait without each looking at all transactions.
+    """
 
     def put(self, partition: TopicPartition, position: Position) -> None:
-        """Set what is committed of a partition."""
+        """Sets a partition's committed position."""
         self.size_bytes += _growth_bytes(self.offsets.get(partition), partition[0], position)
         self.offsets[partition] = position
 
@@ -65,17 +72,19 @@ class CommittedOffsets:
     """The IOVs of all consumer groups bound to one transaction group's journal partition."""
 
     def __init__(self) -> None:
-        """Start with none."""
         self._groups: dict[str, _Group] = {}
 
     def groups(self) -> list[str]:
-        """Groups that have committed offsets."""
+        """Returns the names of the groups that have committed offsets."""
         return [name for name, group in self._groups.items() if group.last_commit is not None]
 
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> GroupOffsets:
-        """A group's IOV, of some partitions or all, as it stands: pending transactions or not."""
+        """Returns a group's IOV as it stands, even if pending transactions may still move it.
+
+        `partitions` limits it to some; None means all.
+        """
         state = self._groups.get(group)
         if state is None:
             return GroupOffsets({})
@@ -87,20 +96,20 @@ class CommittedOffsets:
         return GroupOffsets(offsets, state.last_commit, state.commit_sequence)
 
     def holders(self, group: str, partitions: Iterable[TopicPartition]) -> set[int]:
-        """BEGINs of the undecided transactions that would move one of these offsets."""
+        """Returns the BEGINs of the undecided transactions that would move one of these offsets."""
         state = self._groups.get(group)
         if state is None:
             return set()
         return {begin for p in partitions for begin in state.held.get(p, ())}
 
     def fetch(self, group: str, partitions: Iterable[TopicPartition] | None) -> GroupOffsets:
-        """Returns a group's IOV, of some partitions or all.
+        """Returns a group's IOV, limited to some partitions or, with None, of all.
 
         Source: Transactional Messaging in Kafka, "Producer IDs and state groups" (an offset fetch
         of a group with a pending transaction is an error).
 
         Raises:
-            OffsetsPendingError: a pending transaction may still move one of them.
+            OffsetsPendingError: a pending transaction may still move one of the offsets.
         """
         state = self._groups.get(group)
         if state is None:
@@ -115,7 +124,7 @@ class CommittedOffsets:
         return self.committed(group, wanted)
 
     def hold(self, begin: int, group: str, steps: Iterable[OffsetStep]) -> None:
-        """A transaction would move these offsets."""
+        """Notes that an undecided transaction would move these offsets."""
         state = self._groups.setdefault(group, _Group())
         for step in steps:
             partition = step.topic, step.partition
@@ -129,14 +138,14 @@ class CommittedOffsets:
         last_commit: TxId,
         sequence: int,
     ) -> None:
-        """Add a share of a group's IOV as a snapshot says it."""
+        """Adds a share of a group's IOV from a snapshot."""
         state = self._groups.setdefault(group, _Group())
         for topic, partition, to in offsets:
             state.put((topic, partition), to)
         state.last_commit, state.commit_sequence = last_commit, sequence
 
     def restore_held(self, transaction: TransactionMetadata) -> None:
-        """An open transaction of a snapshot would move its offsets."""
+        """Notes which offsets an open transaction of a snapshot would move."""
         for group, sent in transaction.steps.items():
             state = self._groups.setdefault(group, _Group())
             for topic, number, _, place in sent:
@@ -145,7 +154,7 @@ class CommittedOffsets:
                 state.to_come.setdefault((partition, place), set()).add(transaction.begin)
 
     def release(self, transaction: TransactionMetadata) -> None:
-        """A transaction is decided and holds its offsets no longer."""
+        """Lets go of the offsets of a transaction that was decided."""
         for group, steps in transaction.steps.items():
             state = self._groups[group]
             for topic, number, _, place in steps:
@@ -153,18 +162,18 @@ class CommittedOffsets:
                 _discard(state.held, partition, transaction.begin)
                 _discard(state.to_come, (partition, place), transaction.begin)
             if state.last_commit is None and not state.held:
-                del self._groups[group]  # Nobody ever committed: names would pile up.
+                del self._groups[group]  # It never committed: such names would pile up.
 
     def evaluate(
         self, transaction: TransactionMetadata, open_now: Mapping[int, TransactionMetadata]
     ) -> StepsVerdict:
-        """Compare each step's `from` with what is committed.
+        """Compares each step's `from` with the committed position.
 
-        A commit waits only for a lower TxId of its own producer, so there are no cycles, and no
+        A commit waits only for a lower TxId of its own producer. So there are no cycles, and no
         producer waits for another.
 
         Args:
-            transaction: the one to commit.
+            transaction: the transaction to commit.
             open_now: undecided transactions of the same producer.
         """
         verdict = StepsVerdict.EQUAL
@@ -176,7 +185,7 @@ class CommittedOffsets:
                 if (position.place if position else None) == place:
                     continue
                 earlier = () if place is None else state.to_come.get((partition, place), ())
-                # One that went on from there since does not end there.
+                # A transaction with further steps from that place no longer ends there.
                 if not any(
                     begin < transaction.begin
                     and begin in open_now
@@ -188,11 +197,13 @@ class CommittedOffsets:
         return verdict
 
     def check_fits(self, transaction: TransactionMetadata) -> None:
-        """Refuse a commit whose IOV `__transaction_offsets` would not take, while it is undecided.
+        """Refuses a commit whose IOV would not fit into `__transaction_offsets`.
+
+        Called before the decision, for a decided commit can't be refused any more.
 
         Raises:
             RequestTooLargeError: a consumer group's IOV would be too large for one record, or one
-                of its positions.
+                of its positions is too large.
         """
         for group, steps in transaction.offsets.items():
             state = self._groups[group]
@@ -208,7 +219,7 @@ class CommittedOffsets:
                 )
 
     def commit(self, group: str, steps: Iterable[OffsetStep], txid: TxId, sequence: int) -> None:
-        """Let a committed transaction's steps take effect."""
+        """Moves a group's offsets by the steps of a committed transaction."""
         state = self._groups.setdefault(group, _Group())
         for step in steps:
             state.put((step.topic, step.partition), step.to)

@@ -1,4 +1,4 @@
-"""Data partitions that requests name, held against what is known of their topics. Pure."""
+"""Checks the data partitions that requests name against what is known of their topics. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from ...journal.records.types import DataPartition, PartitionWrites
 from .decision import TopicFacts
 
 BRANCH_MARKER_BYTES: Final = 40
-"""Upper bound of what one branch adds to a marker."""
+"""Upper bound of what one branch adds to a marker.
+
+Too low, and a commit would be decided whose marker the topic refuses; too high refuses good ones.
+"""
 MARKER_FIXED_BYTES: Final = 1536
-"""Upper bound of a marker without its branches: the partition list takes up to 1 KiB."""
+"""Upper bound of a marker without its branches. Its partition list takes up to 1 KiB."""
 
 Topics = Mapping[str, TopicFacts]
+"""What is known of data topics, by topic name."""
 
 
 def resolve(topics: Topics, partitions: Iterable[TopicPartition]) -> tuple[DataPartition, ...]:
-    """Tie partitions to the topics that bear the names now.
+    """Ties partitions to the ids of the topics that have these names now.
 
     Raises:
         UnknownTopicError: there is no such partition.
@@ -33,7 +37,7 @@ def resolve(topics: Topics, partitions: Iterable[TopicPartition]) -> tuple[DataP
 
 
 def exists(topics: Topics, partition: TopicPartition) -> bool:
-    """Whether there is such a partition."""
+    """Returns whether the partition exists, as far as is known."""
     facts = topics.get(partition[0])
     return facts is not None and 0 <= partition[1] < facts.partition_count
 
@@ -41,7 +45,7 @@ def exists(topics: Topics, partition: TopicPartition) -> bool:
 def added_to(
     topics: Topics, registered: Container[TopicPartition], named: Iterable[TopicPartition]
 ) -> tuple[DataPartition, ...]:
-    """Those of `named` that are not registered yet.
+    """Returns those partitions of `named` that are not registered yet.
 
     Raises:
         UnknownTopicError: there is no such partition.
@@ -54,11 +58,13 @@ def writes_of(
     registered: Mapping[TopicPartition, DataPartition],
     named: Mapping[TopicPartition, tuple[BranchRange, ...]],
 ) -> tuple[PartitionWrites, ...]:
-    """What a commit decides for each data partition: those it names, and those registered before.
+    """Returns what a commit decides for each data partition.
+
+    Covers the partitions registered before and those that the commit names.
 
     Raises:
         RequestTooLargeError: a marker would name too many branches.
-        UnknownTopicError: there is no such partition, or another topic bears its name now.
+        UnknownTopicError: there is no such partition, or another topic has its name now.
     """
     check_markers_fit(topics, named)
     check_not_created_anew(topics, registered, named)
@@ -69,7 +75,9 @@ def writes_of(
 def check_markers_fit(
     topics: Topics, writes: Mapping[TopicPartition, tuple[BranchRange, ...]]
 ) -> None:
-    """Refuse a commit whose marker a topic would not take, while it is not decided.
+    """Refuses a commit whose marker would be larger than its topic takes.
+
+    Called before the decision, for the marker of a decided commit must be written.
 
     Raises:
         RequestTooLargeError: the marker would name too many branches.
@@ -90,14 +98,14 @@ def check_not_created_anew(
     registered: Mapping[TopicPartition, DataPartition],
     writes: Mapping[TopicPartition, tuple[BranchRange, ...]],
 ) -> None:
-    """Refuse a commit of records in a topic that was deleted and created anew since it registered.
+    """Refuses a commit with records in a topic that was deleted and created again since then.
 
-    The marker would be for the topic of before, so nobody would write it: the commit would be
-    told, and consumers of the new topic would drop the records.
+    The marker would belong to the deleted topic and would never be written: the client would be
+    told "committed", and consumers of the new topic would drop the records.
 
-    A partition that only the commit names (decision 0004) is out of reach: it is tied to the topic
-    that bears the name at the commit. If records went to one of before, they went with it, and
-    the new one gets a marker for records that it does not hold.
+    This check can't cover a partition that only the commit names (decision 0004): it is tied to the
+    topic that has the name at the commit. If its records went to a deleted topic, they are gone
+    with it, and the new topic gets a marker for records that it does not hold.
 
     Raises:
         UnknownTopicError: the topic that the transaction began to write to is gone.

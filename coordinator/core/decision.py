@@ -1,4 +1,4 @@
-"""What goes into the shard beside commands, and what comes out beside replies. Values only."""
+"""What goes into the shard besides commands, and what comes out besides replies. Values only."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Instant:
     """The time as the caller sees it."""
 
     monotonic_ms: int
-    """Never jumps; deadlines are counted by it."""
+    """Monotonic clock, which never jumps. Deadlines are measured by it."""
     wall_ms: int
-    """Milliseconds since 1970; goes into records for people and for reloading."""
+    """Wall clock, milliseconds since 1970. For records and displayed ages, never for a deadline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,19 +32,22 @@ class ShardConfig:
     session_grace_ms: int = 3_000
     """How long after its socket closed a producer may come back before its work is aborted."""
     reload_grace_ms: int = 10_000
-    """The same after this coordinator started, when every socket is closed."""
+    """The same after this coordinator loaded the journal, when no producer is connected yet."""
     max_open_transactions_per_producer: int = 10_000
     """Transactions that one producer may have open."""
     max_open_transactions: int = 100_000
     """Transactions that may be open in the journal partition."""
     max_waiting_bytes: int = 32 * 1024 * 1024
-    """Commits of one producer that may wait for another's input offsets: half of what its stream
-    may have under way, or the one that they wait for would not be read."""
+    """Bytes of one producer's commits that may wait for an earlier transaction's input offsets.
+
+    Half of what its stream may have under way. If waiting commits filled the stream's window, the
+    commit that they wait for would never be read.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicFacts:
-    """What the shard must know of a data topic; the caller looks it up beforehand."""
+    """What the shard must know of a data topic. The caller looks it up beforehand."""
 
     topic_id: str
     partition_count: int
@@ -54,7 +57,7 @@ class TopicFacts:
 
 @value(frozen=True, slots=True)
 class WriteMarkers:
-    """Effect: the decision is durable; write its markers, then say `finish`."""
+    """Effect: the decision is durable; write its markers, then call `Shard.finish`."""
 
     transaction: TransactionMetadata
 
@@ -65,13 +68,16 @@ class WriteOffsets:
 
     group: str
     begin: int
-    """The committing transaction, which is finished only when this was written too."""
+    """BEGIN of the committing transaction, which is finished only when this is written too.
+
+    `NO_EPOCH` if a new owner publishes the IOV again.
+    """
     offsets: GroupOffsets
 
 
 Effect = WriteMarkers | WriteOffsets
 Ref = Any
-"""The caller's own token for a request; given back with its reply."""
+"""The caller's own token for a request, given back with its reply."""
 
 
 @value(frozen=True, slots=True)
@@ -81,7 +87,7 @@ class Fenced:
     producer_id: str
     nonce: int
     error: LogtxError
-    """What the session is closed with."""
+    """The error that the session is closed with."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -91,8 +97,11 @@ class Decision:
     records: tuple[JournalRecord, ...] = ()
     replies: tuple[tuple[Ref, Reply], ...] = ()
     fresh: bool = False
-    """The replies could be stale if this coordinator was replaced: ask for the journal's end."""
+    """Whether the replies would be stale if this coordinator was replaced.
+
+    The caller then asks for the journal's end before it gives them.
+    """
     fenced: tuple[Fenced, ...] = ()
     """Sessions to close."""
     look_up: TxId | None = None
-    """The answer lies in the journal only: find its fate, then ask `answer_fate`."""
+    """The transaction whose fate only the journal knows: find it, then call `answer_fate`."""

@@ -1,11 +1,12 @@
-"""Producers of one journal partition: who may speak for a name, and what it began.
+"""Producers of one journal partition: which session may speak for a name, and what it began.
 
-`admit` and `require` decide, the `replay…` methods apply; nothing else changes what the journal
-says. No I/O, clock or randomness.
+`admit` and `require` decide, the `replay…` methods apply; nothing else changes this state. No I/O,
+clock or randomness.
 
-Fencing stands on the PRODUCER records alone, so it survives the coordinator. A generation only
-rises. An equal one with the same session nonce is an honest re-attach, though the coordinator may
-take the former socket, half open, for alive; with another nonce it is a double start.
+Fencing rests on the PRODUCER records alone, so it survives the coordinator. A generation only
+rises. A client with the current generation and the same session nonce is an honest re-attach, even
+if the coordinator still takes its former, half-open socket for alive. With another nonce it is a
+double start.
 
 Source: Transactional Messaging in Kafka, "Transaction flow" (fencing); Transaction keys, "Key
 Concepts".
@@ -38,34 +39,39 @@ from .transactions import TransactionMetadata
 
 @dataclass(slots=True, kw_only=True)
 class ProducerMetadata:
-    """A producer's generation and what it has open."""
+    """A producer's generation and its open transactions."""
 
     generation: int
     nonce: int
+    """Nonce of the current session."""
     owner: str
     voided: bool = False
-    """Nobody may use this generation any more: a double start, or a transaction key deleted."""
+    """Whether no session may use this generation any more, after a double start or the deletion of
+    a transaction key."""
     connected_ms: int = 0
     """When its session first connected: wall clock, milliseconds since 1970; 0 = unknown."""
     begins: dict[int, int] = field(default_factory=dict)
     """Request id of a BEGIN of this session → its offset, until the client has the answer."""
     answered_below: int = 0
-    """The client of this session has the answers of its requests below this number."""
+    """The client of this session has the answers to all requests with an id below this number."""
     open: dict[int, TransactionMetadata] = field(default_factory=dict)
-    """Its undecided transactions by BEGIN, of older generations too until they are aborted."""
+    """Its undecided transactions by BEGIN, including older generations' until they are aborted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """What follows from a `Connect`, or from the deletion of a key."""
+    """The decision on a `Connect`, or on the deletion of a key."""
 
     generation: int = -1
+    """The generation that the session speaks for."""
     refusal: LogtxError | None = None
+    """A refusal that closes sessions or must be `fresh`; other refusals are raised."""
     records: tuple[ProducerRecord, ...] = ()
+    """Records to append."""
     fenced: tuple[Fenced, ...] = ()
     """Sessions to close."""
     fresh: bool = False
-    """The answer could be stale if this coordinator was replaced."""
+    """Whether the answer would be stale if this coordinator was replaced."""
 
 
 class Producers(dict[str, ProducerMetadata]):
@@ -74,7 +80,11 @@ class Producers(dict[str, ProducerMetadata]):
     # ---- what the journal says ------------------------------------------------------------------
 
     def replay(self, record: ProducerRecord) -> list[tuple[int, AbortReason]]:
-        """Apply a PRODUCER record; returns the BEGINs of what it fences, to be aborted."""
+        """Applies a PRODUCER record.
+
+        Returns:
+            The BEGINs of the transactions that it fences, which are to be aborted, and why.
+        """
         producer = self.get(record.producer_id)
         if producer is None:
             producer = ProducerMetadata(
@@ -90,7 +100,7 @@ class Producers(dict[str, ProducerMetadata]):
         return list(self.fenced(producer.open.values())) if producer.open else []
 
     def replay_begin(self, record: Begin, transaction: TransactionMetadata) -> None:
-        """A producer began a transaction."""
+        """Applies a BEGIN record, which opened `transaction`."""
         producer = self[record.producer_id]
         producer.open[transaction.begin] = transaction
         begins = producer.begins
@@ -102,13 +112,13 @@ class Producers(dict[str, ProducerMetadata]):
         begins[record.request_id] = transaction.begin
 
     def replay_decided(self, transaction: TransactionMetadata) -> None:
-        """A transaction is not open any more."""
+        """Removes a transaction that is decided from its producer's open ones."""
         self[transaction.producer_id].open.pop(transaction.begin, None)
 
     def fenced(
         self, still_open: Iterable[TransactionMetadata]
     ) -> Iterator[tuple[int, AbortReason]]:
-        """Those of `still_open` whose generation may not go on, and why."""
+        """Yields the BEGINs of those of `still_open` whose generation may not go on, and why."""
         for transaction in still_open:
             producer = self[transaction.producer_id]
             if producer.voided:
@@ -121,12 +131,13 @@ class Producers(dict[str, ProducerMetadata]):
     # ---- what clients ask -----------------------------------------------------------------------
 
     def admit(self, command: commands.Connect, now: Instant) -> Admission:
-        """Decide who may speak for a producer id from now on.
+        """Decides which session may speak for a producer id from now on.
 
         Raises:
-            ProducerFencedError: a newer generation was here.
-            NotAllowedError: a newer connection of this transaction key was here.
-            ConfigError: not a producer id that this client may have.
+            ProducerFencedError: a newer generation has connected.
+            NotAllowedError: a newer connection of this transaction key was made, or the key was
+                deleted.
+            ConfigError: the client's owner may not use this producer id.
         """
         if is_key_name(command.producer_id):
             return self._admit_key(command, now)
@@ -163,8 +174,9 @@ class Producers(dict[str, ProducerMetadata]):
             owner=command.owner,
             connected_ms=now.wall_ms,
         )
-        # A client that was voided before it learnt its generation may come again as itself: closed
-        # by its own connection, it would take itself for the one that was replaced.
+        # A client whose session was voided before it learnt its generation may come again with the
+        # same nonce. It is not fenced: closed by its own connection, it would believe that it was
+        # replaced.
         if fences is None or fences.nonce == command.nonce:
             return Admission(generation=generation, records=(record,))
         error = (
@@ -187,7 +199,8 @@ class Producers(dict[str, ProducerMetadata]):
         producer = self.get(name)
         epoch = FIRST_EPOCH if producer is None else producer.generation
         if asked > epoch:
-            # Not even a coordinator that was replaced and does not know it may say so for good.
+            # The client takes this refusal as final, so it must be fresh: a coordinator that was
+            # replaced and does not know it has not seen the epochs given since.
             error = NotAllowedError(f"epoch {asked} of transaction key {name!r} was never given")
             return Admission(refusal=error, fresh=True)
         if producer is None:
@@ -218,13 +231,13 @@ class Producers(dict[str, ProducerMetadata]):
         )
 
     def delete_key(self, command: commands.DeleteKey) -> Admission:
-        """Decide the deletion of a transaction key: its epoch is void, and stays used up.
+        """Decides the deletion of a transaction key: its epoch becomes void and stays used up.
 
-        Were it forgotten, the next client would start again at epoch 0, and an old one of epoch 7
-        would come back as the newer (trap 32).
+        If the epoch were forgotten, the next client would start again at epoch 0, and an old client
+        of epoch 7 would come back as the newer one (trap 32).
 
         Raises:
-            UnknownKeyError: nobody ever connected with it.
+            UnknownKeyError: no client ever connected with it.
         """
         name = command.name
         producer = self.get(name)
@@ -240,12 +253,13 @@ class Producers(dict[str, ProducerMetadata]):
         )
 
     def require(self, session: commands.SessionId) -> ProducerMetadata:
-        """The producer that a session speaks for.
+        """Returns the producer that a session speaks for.
 
         Raises:
-            SessionClosedError: not of this session; it must connect again.
-            ProducerFencedError, DoubleStartError: never again of this session.
-            ExpiredTransactionError: the same of a transaction key.
+            SessionClosedError: the session is not known here, and must connect again.
+            ProducerFencedError: a newer generation or session replaced it for good.
+            DoubleStartError: its generation was voided by a double start.
+            ExpiredTransactionError: its transaction key was deleted, or has a newer connection.
         """
         name = session.producer_id
         producer = self.get(name)
@@ -271,10 +285,10 @@ class Producers(dict[str, ProducerMetadata]):
         )
 
     def check_may_begin(self, session: commands.SessionId) -> None:
-        """Keep a transaction key to one open transaction.
+        """Limits a transaction key to one open transaction.
 
         Raises:
-            ConcurrentTransactionsError: it has one.
+            ConcurrentTransactionsError: the key has one.
         """
         if is_key_name(session.producer_id) and self[session.producer_id].open:
             raise ConcurrentTransactionsError(
@@ -283,15 +297,17 @@ class Producers(dict[str, ProducerMetadata]):
             )
 
     def begun(self, command: commands.Begin) -> int | None:
-        """Offset of the BEGIN that this request was answered by, if it is a retry.
+        """Returns the offset of the BEGIN that answered this request before; None if it is new.
 
         Raises:
-            SessionClosedError: it was answered so long ago that the answer is forgotten.
+            SessionClosedError: the answer was received and is forgotten; or see `require`.
+            ProducerFencedError, DoubleStartError, ExpiredTransactionError: see `require`.
         """
         producer = self.require(command.session)
         known = producer.begins.get(command.request_id)
         if known is None and command.request_id < producer.answered_below:
-            # A duplicate out of a broken stream, read late: nobody would ever end what it opens.
+            # A duplicate from a broken stream, read late: no client would ever end the
+            # transaction that it opens.
             raise SessionClosedError(f"request {command.request_id} was answered before")
         return known
 
@@ -310,16 +326,16 @@ def _voided(name: str, producer: ProducerMetadata) -> ProducerRecord:
 def check_room(
     config: ShardConfig, partition: int, producer: ProducerMetadata, open_count: int
 ) -> None:
-    """Refuse a transaction more than are allowed.
+    """Refuses a transaction beyond the limits.
 
     Args:
-        config: has the limits.
-        partition: of the journal.
-        producer: the one that asks.
-        open_count: transactions that are open in the journal partition, of all producers.
+        config: the limits.
+        partition: number of the journal partition.
+        producer: the producer that wants to begin.
+        open_count: open transactions of all producers in the journal partition.
 
     Raises:
-        TooManyTransactionsError: of this producer, or of all.
+        TooManyTransactionsError: this producer, or all together, have as many open as allowed.
     """
     if len(producer.open) >= config.max_open_transactions_per_producer:
         raise TooManyTransactionsError(
@@ -334,10 +350,10 @@ def check_room(
 
 
 def check_timeout(config: ShardConfig, timeout_ms: int) -> None:
-    """Refuse a transaction that asks for more time than is allowed, or for none.
+    """Refuses a transaction whose timeout is zero or longer than allowed.
 
     Raises:
-        NotSupportedError: it does.
+        NotSupportedError: its timeout is out of range.
     """
     if not 0 < timeout_ms <= config.max_timeout_ms:
         raise NotSupportedError(

@@ -1,23 +1,26 @@
-"""A journal partition as somebody follows it who does not own it: a hot standby, or a loader. Pure.
+"""Follows a journal partition without owning it: as a hot standby, or to load it. Pure.
 
-It may begin at the journal's start or at a snapshot that is known to count, as the checkpoint's is.
-Then it is *certain*: from there on it follows the true line of OWNER records.
+A replica may begin at the journal's start, or at a snapshot that is known to count, as the
+checkpoint's is. Then it is *certain*: from there on it follows the true line of OWNER records.
 
 Or it begins in the middle of a trimmed journal whose checkpoint is lost, or was overwritten by an
-owner that woke up late. It does not know which epoch is current there, so the first snapshot it
-meets may be void: a replaced owner's whose records in flight landed, all but one, where they were
-predicted. The owners trim only below a snapshot that counts (`housekeeping.py`), so such a one, B,
-follows; and at B these rules lead back to the truth, whatever void snapshot A was believed before:
+owner that woke up late. It does not know which epoch is current there, so the first snapshot that
+it meets may be void: a snapshot of a replaced owner whose records in flight all landed where they
+were predicted, but for one. Call a void snapshot that is believed A. Owners trim only below a
+snapshot that counts (`housekeeping.py`), so such a snapshot, B, follows. At B three rules lead back
+to the truth, whatever A was:
 
-- *a record that does not follow from what is believed proves that to be void.* (A lost COMMITTED
+- *A record that does not follow from what is believed proves the belief void.* (A lost COMMITTED
   that A took for durable is appended again by the next owner.)
-- *an entry of a higher epoch than the current one proves that what was believed is void.* Each
-  epoch was won before anybody wrote under it, so on the true line there is no such entry. A lies
-  behind its epoch's end, or behind its surprise, so B is of a higher epoch;
-- *a complete snapshot that is valid by what is believed replaces it.* The one line that a void A
-  can share with B is the OWNER record that ended A's surprised epoch, and then B is valid by both.
+- *An entry of a higher epoch than the current one proves the belief void.* Each epoch is won by an
+  OWNER record before anything is written under it, so the true line has no such entry. A lies
+  behind its epoch's end, or behind its surprise, so B is of a higher epoch.
+- *A complete snapshot that is valid by what is believed replaces the belief.* The only line that a
+  void A can share with B is the OWNER record that ended A's surprised epoch. Then B is valid both
+  by A and in truth.
 
-Once it has read up to an end that was asked for after it began, B was met: it is certain.
+A replica becomes certain when it has read up to an end of the journal that was asked for after it
+began: then it has met B.
 
 Source: Transactional Messaging in Kafka, "Transaction coordinator"; PIP-31, "TC Startup".
 """
@@ -42,36 +45,40 @@ _SENSELESS: Final = (
     TypeError,
     ValueError,
 )
-"""What a record raises that decodes and can't be true: it must stop its partition alone, and this
-process would end by what is not a `LogtxError`, then the next one that loads the partition."""
+"""What replaying a record raises that decodes but can't be true.
+
+It must stop its partition alone. An error that is not a `LogtxError` would end this process, and
+after it the next one that loads the partition.
+"""
 
 
 class Replica:
-    """The shard that a journal partition's records make, in bounded memory."""
+    """Builds a shard from a journal partition's records, in bounded memory."""
 
     def __init__(
         self, partition: int, config: ShardConfig, start: int = 0, *, certain: bool = False
     ) -> None:
-        """Begin a journal partition.
+        """Prepares to read a journal partition from `start`.
 
         Args:
-            partition: its number.
-            config: for the shard.
-            start: offset of the first record to feed: 0, or where there is or follows a snapshot.
-            certain: a snapshot that counts begins at `start`.
+            partition: number of the journal partition.
+            config: limits of the shard.
+            start: offset of the first record to feed: 0, or one at or before a snapshot.
+            certain: whether a snapshot that counts begins at `start`.
         """
         self.partition = partition
         self.next_offset = start
-        """Of the record to feed next."""
+        """Offset of the record to feed next."""
         self.certain = certain or start == 0
-        """Whether no snapshot met later can say otherwise; set by whoever knows."""
+        """Whether no later snapshot can contradict what is believed. The caller sets it once it
+        has read far enough."""
         self._config = config
         self._shard = Shard(partition, config) if start == 0 else None
         self._reader: SnapshotReader | None = None
 
     @classmethod
     def of(cls, shard: Shard) -> Replica:
-        """Go on from what a former owner knew, all of it acknowledged."""
+        """Returns a replica that goes on from a former owner's shard, all of it acknowledged."""
         shard.follow()
         replica = cls(shard.partition, shard.config, shard.next_offset, certain=True)
         replica._shard = shard
@@ -79,28 +86,29 @@ class Replica:
 
     @property
     def ready(self) -> bool:
-        """Whether `shard` is what the journal says up to `next_offset`."""
+        """Whether there is a shard that says what the journal says up to `next_offset`."""
         return self._shard is not None
 
     @property
     def shard(self) -> Shard:
-        """All that the journal says; only once it is `ready`."""
+        """The state that the journal gives up to `next_offset`. May be read only when `ready`."""
         assert self._shard is not None, "no snapshot was met yet"
         return self._shard
 
     def feed(self, offset: int, entry: Entry) -> None:
-        """Take the next record of the journal, which has no gaps.
+        """Takes the next record of the journal, which has no gaps.
 
-        A control record, of a stranger's transactional producer or of a mirror, occupies an offset
-        and is not handed to readers. It would do no harm by itself: what lies behind it in the
-        same epoch was either predicted there, by an owner that saw the offset taken, or is void.
-        But a reader can't tell it from a record that was lost, and the one lost may be a decision,
-        or the OWNER record by which all behind is valid. So a gap stops the partition, whether
-        `certain` or not: it proves nothing against what was believed, and no snapshot behind it
-        can be known to be the latest that counts.
+        Why a gap stops the partition: a control record, of a stranger's transactional producer or
+        of a mirror, occupies an offset and is not handed to readers. It would do no harm by itself:
+        each record behind it in the same epoch was either predicted there, by an owner that saw the
+        offset taken, or is void. But a reader can't tell it from a record that was lost, and the
+        lost record may be a decision, or the OWNER record that makes all records behind it valid.
+        This holds whether the replica is `certain` or not: a gap proves nothing against what is
+        believed, and no snapshot behind it is known to be the latest that counts.
 
         Raises:
-            CorruptRecordError: it does not follow from those before it, or some are missing.
+            CorruptRecordError: the record does not follow from those before it, or some before it
+                are missing.
         """
         if offset != self.next_offset:
             raise missing(self.partition, self.next_offset, offset)
@@ -118,10 +126,10 @@ class Replica:
             self._read_snapshot(offset, entry)
 
     def read_decisions(self) -> None:
-        """Read what was left unread of the records fed, if they were decoded lazily.
+        """Reads the parts of the records fed that lazy decoding left unread.
 
         Raises:
-            CorruptRecordError: it does not decode; with its offset.
+            CorruptRecordError: a part does not decode; the message names the record's offset.
         """
         if self._shard is not None:
             self._shard.read_decisions()
@@ -151,13 +159,13 @@ class Replica:
         try:
             return self._reader.feed(offset, entry)
         except _SENSELESS:
-            # What lies between its chunks does not follow from it: it is void.
+            # The records between its chunks don't follow from it: the snapshot is void.
             self._reader = None
             return None
 
 
 def missing(partition: int, first: int, found: int) -> CorruptRecordError:
-    """Why a journal partition can't be read whose offsets from `first` to `found` hold nothing."""
+    """Returns the error for a journal partition that has no records from `first` up to `found`."""
     return CorruptRecordError(
         f"journal partition {partition} at offset {first}: no record lies there, and the next"
         f" offset is {found}: a record was lost, or a transactional producer or a mirror wrote"

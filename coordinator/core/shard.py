@@ -1,26 +1,27 @@
 """Transaction coordinator state machine for one journal partition.
 
-`handle` decides, `replay` applies; nothing else changes what the journal says. No I/O, clock or
-randomness: the caller supplies them.
+`handle` decides, `replay` applies; nothing else changes the state that comes from the journal. No
+I/O, clock or randomness: the caller supplies them.
 
-How the caller joins it to a journal (`runtime.py`), and why that is sound:
+How the caller (`tenure.py`) joins a shard to a journal, and why that is sound:
 
 1. `handle(command)` returns the records that the command needs, at most one of them a decision,
    and its reply. It reads the state and changes none of it.
-2. The caller replays the records at once, at the offsets they will get: `next_offset` and on. So
-   the next command is decided on what this one did, and a TxId is a predicted offset.
-3. It appends the records, and releases the reply when every append up to them was acknowledged
-   at its predicted offset. Offsets are contiguous, so an acknowledgement at the predicted offset
-   proves that nobody else wrote in between. At the first surprise the whole shard is thrown away.
+2. The caller replays the records at once, at the offsets that they will get, from `next_offset` on.
+   So the next command is decided on what this one did, and a TxId is a predicted offset.
+3. The caller appends the records. It releases the reply when every append up to them was
+   acknowledged at its predicted offset. Offsets are contiguous, so an acknowledgement at the
+   predicted offset proves that no other writer wrote in between. At the first surprise the whole
+   shard is thrown away.
 4. `acknowledge(offset)` then returns what may be done now that the record is durable (markers,
-   offsets), and moves the high watermark. Both look at acknowledged records alone: a marker
-   written for a decision whose append is lost, or a HW computed from one, would be believed by
-   consumers for ever.
+   offsets), and moves the high watermark. Both depend on acknowledged records alone: consumers
+   would for ever believe a marker that was written for a decision whose append is lost, or a HW
+   that was computed from one.
 
-Atomicity of a command: it is one record, or every prefix of its records is a safe state. The one
-command of several is a fencing `Connect`: PRODUCER first, then an abort for each transaction of
-the fenced generation. Whoever loads a journal that ends in between finds transactions of a fenced
-generation and goes on aborting them (`loaded`).
+Why a command is atomic: it is one record, or every prefix of its records is a safe state. A fencing
+`Connect` leads to several: PRODUCER first, then (by `due`) an abort for each transaction of the
+fenced generation. If a journal ends in between, the coordinator that loads it finds transactions of
+a fenced generation and goes on aborting them (`loaded`).
 
 Volatile state (sessions attached, deadlines, commits that wait) is lost with the process. Losing
 it delays an abort or makes a client ask again; it decides nothing.
@@ -99,65 +100,71 @@ from .waiting import WaitingCommits
 from .watermark import Watermark
 
 PAST_EPOCHS_MAX: Final = 8
-"""Earlier owners whose offsets records a new one clears; those before them did the same."""
+"""Number of earlier epochs whose records in `__transaction_offsets` a new owner clears.
+
+A larger number makes a new owner clear more, and every snapshot chunk a little larger. A smaller
+one leaves records of a run of owners that ended before they had cleared their predecessors'.
+"""
 
 
 class Shard:
     """One journal partition: its transactions, producers and committed input offsets."""
 
     def __init__(self, partition: int, config: ShardConfig | None = None) -> None:
-        """An empty shard, to be filled by `replay` from the journal's start."""
+        """Starts empty, to be filled by `replay` from the journal's start, or by `resume`."""
         self.partition = partition
         self.config = config or ShardConfig()
         self._epochs = EpochFilter()
         self.owner: Owner | None = None
         self.past_epochs: list[int] = []
-        """The latest epochs before this one, oldest first: their offsets records are cleared."""
+        """The latest `PAST_EPOCHS_MAX` epochs before this one, oldest first."""
         self.next_offset = 0
         self.snapshot_offset: int | None = None
-        """First chunk of the latest complete snapshot among the records replayed."""
+        """Offset of the first chunk of the latest complete snapshot that was replayed."""
         self.transactions = TransactionMetadataStore()
         self.producers = Producers()
         self.offsets = CommittedOffsets()
         self.claims = Claims()
         self.bindings: dict[str, str] = {}
+        """Consumer group → the transaction group that commits its offsets."""
         self.watermark = Watermark()
         self._clocks = Clocks(self.config)
         self._to_abort: deque[tuple[int, AbortReason]] = deque()
+        """BEGINs of fenced or doomed transactions that are to be aborted, and why."""
         self._waiting = WaitingCommits()
         self._unread: dict[int, PrepareCommit] = {}
-        """BEGIN → a decision whose writes nobody has read yet, of what is not finished."""
+        """BEGIN of an unfinished transaction → its decision, whose writes are not decoded yet."""
 
     # ---- what the journal says ------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
-        """Offset of the OWNER record that the partition is served under; `NO_EPOCH` before."""
+        """Offset of the current OWNER record; `NO_EPOCH` before the first."""
         return self._epochs.epoch
 
     @property
     def incarnation(self) -> int:
-        """Of the journal partition; 0 before its first OWNER record."""
+        """The journal partition's incarnation; 0 before its first OWNER record."""
         return self._epochs.incarnation or 0
 
     def entry(self, record: JournalRecord, ahead: int = 0) -> Entry:
-        """A record as it is to be appended, `ahead` records behind the next."""
+        """Returns a record as an entry that is predicted `ahead` offsets behind the next one."""
         return Entry(self.epoch, self.incarnation, record, self.next_offset + ahead)
 
     @property
     def hw(self) -> int:
-        """Transaction high watermark, from acknowledged records only: see `Watermark`."""
+        """Transaction high watermark, computed from acknowledged records only: see `Watermark`."""
         return self.watermark.hw
 
     def replay(self, offset: int, entry: Entry) -> None:  # noqa: PLR0912
-        """Apply a journal record, from the log or just decided; void ones change nothing."""
+        """Applies a journal record, read from the log or just decided. Void ones change nothing."""
         self.next_offset = offset + 1
         if not self.watermark.serving:
             self.watermark.end = offset + 1
         record = entry.record
         if not self._epochs.accept(offset, entry):
             return
-        match record:  # in the order of how often they come: loading is nothing but this
+        match record:  # the most frequent first: loading does nothing but this
             case Begin():
                 self._replay_begin(offset, record)
             case AddPartitions():
@@ -184,7 +191,7 @@ class Shard:
             case Bind():
                 self.bindings.setdefault(record.group, record.transaction_group)
             case Snapshot(last=True):
-                # Being valid, it proves that its other chunks are.
+                # The last chunk is valid, which proves that the others are.
                 self.snapshot_offset = record.first
 
     def _replay_begin(self, offset: int, record: Begin) -> None:
@@ -222,10 +229,10 @@ class Shard:
         transaction.branches = {w.partition.key: w.branches for w in record.writes}
 
     def read_decisions(self) -> None:
-        """Read what was left unread of decisions: to be called when a journal was loaded lazily.
+        """Decodes the parts of decisions that loading a journal lazily left unread.
 
         Raises:
-            CorruptRecordError: what was written does not decode; with the record's offset.
+            CorruptRecordError: a decision's writes don't decode; the message names its offset.
         """
         while self._unread:
             begin, record = self._unread.popitem()
@@ -246,8 +253,8 @@ class Shard:
 
     def _replay_claim(self, offset: int, record: Claim) -> None:
         self.claims.replay(offset, record)
-        # In the state, and not only in what is to do: who loads the journal must refuse the
-        # commit too, if the abort is lost.
+        # Kept in the state, and not only in `_to_abort`: if the abort is lost, the next owner,
+        # which loads the journal, must refuse the commit too.
         for begin in sorted(self.offsets.holders(record.group, record.partitions)):
             transaction = self.transactions.get(begin)
             assert transaction is not None, "only undecided transactions hold offsets"
@@ -280,14 +287,17 @@ class Shard:
         past_epochs: Iterable[int],
         transactions: Iterable[TransactionMetadata],
     ) -> None:
-        """Fill in what a snapshot says, everything below `offset` being acknowledged.
+        """Completes a shard that is restored from a snapshot.
+
+        The caller has restored producers, offsets, bindings and claims. Everything below `offset`
+        counts as acknowledged.
 
         Args:
-            offset: of the next record to replay, the snapshot's first chunk.
-            epochs: as it stands there.
+            offset: offset of the next record to replay, the snapshot's first chunk.
+            epochs: the filter as it stands at `offset`.
             owner: the OWNER record of the epoch.
-            past_epochs: the latest before, oldest first.
-            transactions: all that are unfinished; producers, offsets and claims are in place.
+            past_epochs: the latest epochs before this one, oldest first.
+            transactions: all unfinished transactions.
         """
         self._epochs, self.owner, self.past_epochs = epochs, owner, list(past_epochs)
         self.next_offset = self.watermark.end = offset
@@ -299,9 +309,9 @@ class Shard:
                 self.offsets.restore_held(transaction)
 
     def follow(self) -> None:
-        """Nobody acts from this shard any more: it follows a journal, all of it acknowledged.
+        """Turns an owner's shard into one that follows the journal. All its records are durable.
 
-        From now on it has what the journal says, and nothing of what an owner has to do.
+        Drops the clocks, the waiting commits and everything else that only an owner needs.
         """
         self.acknowledge(self.next_offset - 1)
         self.watermark.serving = False
@@ -310,15 +320,21 @@ class Shard:
         self._waiting.clear()
 
     def acknowledge(self, offset: int) -> list[Effect]:
-        """Every record up to `offset` is durable: what may be done now, in journal order."""
+        """Notes that every record up to `offset` is durable.
+
+        Returns:
+            The effects that may be carried out now, in journal order.
+        """
         return self.watermark.acknowledge(offset)
 
     def loaded(self, now: Instant) -> list[Effect]:
-        """The journal was replayed to its end under this coordinator's own epoch.
+        """Starts serving: the journal is replayed to its end, under this coordinator's own epoch.
 
-        Returns what earlier owners may have left undone, in commit-sequence order: all markers
-        of decided transactions, and each consumer group's IOV. (Doing them again is harmless.)
-        Starts the clocks of what is open: a producer has `reload_grace_ms` to come back.
+        Starts the clocks of open transactions. A producer has `reload_grace_ms` to come back.
+
+        Returns:
+            What earlier owners may have left undone: each consumer group's IOV, then the markers of
+            all decided transactions in commit-sequence order. Doing it again is harmless.
         """
         self.watermark.serving = True
         still_open = [t for t in self.transactions if t.state is State.OPEN]
@@ -338,11 +354,11 @@ class Shard:
     def handle(  # noqa: PLR0912
         self, command: commands.Command, ref: Ref, now: Instant, topics: Topics
     ) -> Decision:
-        """Decide a command. A refusal is a reply too, and leaves everything as it was.
+        """Decides a command. A refusal is a reply too, and leaves everything as it was.
 
         Args:
             command: what a client asks.
-            ref: given back with the reply.
+            ref: the caller's token, given back with the reply.
             now: the time.
             topics: what is known of the data topics that the command names.
         """
@@ -444,8 +460,8 @@ class Shard:
         if txid.journal != (self.partition, self.incarnation):
             raise UnknownTransactionError(f"no transaction {txid} is known here")
         if session is not None and is_key_name(session.producer_id):
-            # Before the state: an old connection is to learn that it was replaced, not only that
-            # its transaction was aborted, or it would begin the next one.
+            # Checked before the transaction's state: an old connection must learn that it was
+            # replaced, not only that its transaction was aborted, or it would begin the next one.
             self.producers.require(session)
         transaction = self.transactions.require_open(txid)
         if session is not None:
@@ -482,7 +498,7 @@ class Shard:
         iov = self.offsets.committed(command.group, partitions)
         known = self.claims.decide(command)
         if known is not None:
-            # Whoever claimed since may have an owner that this one does not know of.
+            # Another consumer may have claimed since, from a new owner unknown to this one.
             return Decision(replies=((ref, commands.Claimed(known, iov)),), fresh=True)
         record = Claim(group=command.group, claimant=command.claimant, partitions=partitions)
         return Decision(
@@ -551,7 +567,7 @@ class Shard:
         *,
         asked_by: tuple[Ref, ...] = (),
     ) -> Decision:
-        """Decide a commit, or let it wait: then the decision is empty."""
+        """Decides a commit. Returns an empty decision if the commit has to wait."""
         begin, open_now = transaction.begin, self.producers[transaction.producer_id].open
         verdict = self.offsets.evaluate(transaction, open_now)
         if verdict is StepsVerdict.WAIT and transaction.doomed is None:
@@ -583,8 +599,8 @@ class Shard:
         asked_by: Ref | None = None,
         added: tuple[DataPartition, ...] = (),
     ) -> Decision:
-        # Partitions first: a crash between the two leaves an open transaction that knows more of
-        # its partitions, which is harmless; the reverse order would leave them without a marker.
+        # Partitions first: a crash between the two leaves an open transaction with more of its
+        # partitions registered, which is harmless. In the other order they would get no marker.
         records: list[JournalRecord] = []
         if added:
             records.append(AddPartitions(begin=transaction.begin, partitions=added))
@@ -601,7 +617,12 @@ class Shard:
         return Decision(records=tuple(records), replies=tuple(replies))
 
     def finish(self, begin: int, gone: tuple[TopicPartition, ...]) -> Decision:
-        """Every marker of a decided transaction is acknowledged, or its partition is `gone`."""
+        """Finishes a decided transaction: every marker is acknowledged, or its partition is gone.
+
+        Args:
+            begin: offset of its BEGIN. An unknown or open transaction gets an empty decision.
+            gone: its partitions that don't exist any more and got no marker.
+        """
         transaction = self.transactions.get(begin)
         if transaction is None or transaction.state is State.OPEN:
             return Decision()
@@ -612,12 +633,14 @@ class Shard:
     # ---- what time and other decisions bring about ----------------------------------------------
 
     def due(self, now: Instant, topics: Topics) -> Decision | None:
-        """The next thing that no client asks for: call it until it returns None.
+        """Returns the next decision that no client asks for. Call it until it returns None.
 
-        In this order: transactions of fenced generations, and those whose input was claimed by
-        another consumer, are aborted; commits that waited for an earlier transaction's offsets are
-        decided; transactions past their timeout, then those of producers that went away, are
-        aborted in the order of their deadlines.
+        In this order, it
+
+        1. aborts transactions of fenced generations, and those whose input was claimed since;
+        2. decides commits that waited for an earlier transaction's offsets;
+        3. aborts transactions past their timeout, the earliest deadline first;
+        4. aborts transactions of producers that went away, the earliest deadline first.
 
         Args:
             now: the time.
@@ -632,17 +655,20 @@ class Shard:
         )
 
     def attach(self, producer_id: str) -> None:
-        """A producer's stream is connected."""
+        """Notes that a producer's stream is connected."""
         self._clocks.attach(producer_id)
 
     def detach(self, producer_id: str, nonce: int, now: Instant) -> None:
-        """A producer's stream broke; it has `session_grace_ms` to come back."""
+        """Notes that a producer's stream broke. It has `session_grace_ms` to come back.
+
+        Ignores the stream of a session that is not the producer's current one.
+        """
         producer = self.producers.get(producer_id)
         if producer is not None and producer.nonce == nonce:
             self._clocks.detach(producer_id, now)
 
     def forget_waiting(self, refs: Iterable[Ref]) -> None:
-        """Commits whose client went away stop waiting; their transactions stay open."""
+        """Stops the waiting of commits whose client went away. Their transactions stay open."""
         self._waiting.forget(refs)
 
     def _due_fenced(self, now: Instant) -> Decision | None:

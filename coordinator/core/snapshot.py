@@ -1,25 +1,25 @@
-"""Snapshots: a shard into journal records and back. Pure.
+"""Turns a shard into journal records, a snapshot, and back. Pure.
 
-A snapshot is what the shard knows just before the snapshot's first chunk, in as many chunks as it
-takes. A loader that begins at the first chunk must come to the same shard as one that begins at the
-journal's start. It does, because
+A snapshot holds what the shard knows just before the snapshot's first chunk, in as many chunks as
+needed. A loader that begins at the first chunk must get the same shard as one that begins at the
+journal's start. It does, because:
 
-1. the rows are taken at once, when the first chunk gets its offset, with everything before it
-   replayed. So they say what replay of the journal up to that offset says, if everything before
-   is in the journal as it was predicted; and if it is not, then the chunk behind it is void;
-2. other records may lie between the chunks. They were decided on top of the rows and change
-   nothing in them: the loader puts them aside and replays them on the restored shard;
-3. chunks are journal records like any other, with epoch and predicted offset. A snapshot counts
-   when its chunks 0 to last are all valid in one epoch without a surprise in between: an owner
-   that died or lost its place in the middle leaves chunks that never add up to one;
-4. what is left out can be derived from the rows (which transactions hold which offsets, what a
+1. The rows are taken at once, when the first chunk gets its offset and everything before it is
+   replayed. If everything before is in the journal as it was predicted, the rows say what replaying
+   the journal up to that offset says. If it is not, the chunk behind it is void.
+2. Other records may lie between the chunks. They were decided on top of the rows and change nothing
+   in them: the loader puts them aside and replays them on the restored shard.
+3. Chunks are journal records like any other, with epoch and predicted offset. A snapshot counts
+   when its chunks 0 to last are all valid in one epoch without a surprise in between. An owner that
+   died or lost its place in the middle leaves chunks that never add up to a snapshot.
+4. What is left out can be derived from the rows (which transactions hold which offsets, what a
    producer has open, the high watermark), is volatile (clocks, sessions, commits that wait), or
    stays in the journal (outcomes of finished transactions, which a look-up by TxId finds).
 
-Chunks are small, so that making one keeps an event loop for milliseconds only. What has no bound
-(the partitions, branches and offsets of one transaction, a consumer group's offsets, a session's
-unanswered BEGINs) is spread over as many rows as it takes; its parts came by journal records,
-so each fits into one.
+Chunks are small, so that making one holds an event loop for milliseconds only. Lists without a
+bound (the partitions, branches and offsets of one transaction, a consumer group's offsets, a
+session's unanswered BEGINs) are spread over as many rows as needed. Each of their parts came in a
+journal record, so it fits into one.
 
 Source: Transactional Messaging in Kafka, "Transaction coordinator" (a checkpoint of its state);
 PIP-31, "TC Startup".
@@ -57,12 +57,19 @@ from .shard import Shard
 from .transactions import TransactionMetadata
 
 CHUNK_BYTES: Final = 200_000
-"""A chunk is full at this estimate of its size: 1,000 producers, 40 kB, 5 ms."""
+"""A chunk is full at this upper bound of its size: 1,000 producers, which really take 40 kB and
+5 ms. Larger chunks hold the event loop longer; smaller ones make more records."""
 _FIXED_BYTES: Final = 100
-"""Upper bound of a row or a part of one, without its names and lists: ten numbers of 10 bytes."""
+"""Upper bound of a row or a part of one, without its names and lists: ten numbers of 10 bytes.
+
+These bounds are added up. If they were too low, a chunk could exceed what a journal record takes.
+"""
 _CHAR_BYTES: Final = 4
+"""Upper bound of one character of a name in UTF-8."""
 _BRANCH_BYTES: Final = 40
+"""Upper bound of one branch's range."""
 _SEQUENCE_BYTES: Final = 30
+"""Upper bound of one commit sequence of a position."""
 
 Item = TypeVar("Item")
 _Rows: TypeAlias = tuple[
@@ -81,10 +88,10 @@ _Row: TypeAlias = (
 
 
 class SnapshotTaker:
-    """A shard's rows as they are now, to be given out in chunks."""
+    """Takes a shard's rows as they are now, and gives them out in chunks."""
 
     def __init__(self, shard: Shard) -> None:
-        """Take the rows: the next record that the shard appends must be the first chunk."""
+        """Takes the rows. The next record that the shard appends must be the first chunk."""
         assert shard.owner is not None, "only an owner takes snapshots"
         self.first = shard.next_offset
         """Offset of the first chunk."""
@@ -98,7 +105,7 @@ class SnapshotTaker:
         self._next = next(self._pieces, None)
 
     def chunk(self) -> Snapshot:
-        """The next chunk."""
+        """Returns the next chunk."""
         assert not self.done, "the snapshot has no further chunk"
         rows: _Rows = ([], [], [], [], [])
         size = 0
@@ -131,7 +138,7 @@ class SnapshotTaker:
 
 
 def _rows(shard: Shard) -> _Rows:
-    # One turn of the event loop for all of it: what a row holds must not change any more.
+    # All rows in one turn of the event loop; what a row holds must not change afterwards.
     producers = [
         SnapshotProducer(
             name,
@@ -172,7 +179,7 @@ def _transaction_row(t: TransactionMetadata) -> SnapshotTransaction:
             PartitionWrites(t.partitions[key], branches) for key, branches in t.branches.items()
         ),
         steps=tuple(
-            # In an order of their own: a set's differs from process to process.
+            # Sorted, for the order of a set differs from process to process.
             SnapshotSteps(group, tuple(t.offsets[group].values()), tuple(sorted(sent, key=_to)))
             for group, sent in t.steps.items()
         ),
@@ -186,7 +193,7 @@ def _to(step: StepIdentity) -> tuple[str, int, int, int]:
 
 
 def _pieces(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
-    """(kind, row, upper bound of its bytes), each small or a single part of something large."""
+    """Yields (kind, row, upper bound of its bytes); a large row is split into several."""
     producers, transactions, groups, bindings, claims = rows
     for producer in producers:
         for piece in _producer_pieces(producer):
@@ -294,15 +301,15 @@ def _transaction_bytes(row: SnapshotTransaction) -> int:
 
 
 class SnapshotReader:
-    """One snapshot on its way back: from its first chunk to a shard, if it turns out to count."""
+    """Reads one snapshot from its first chunk on, and makes a shard of it if it counts."""
 
     def __init__(self, partition: int, config: ShardConfig, offset: int, first: Entry) -> None:
-        """Nothing is read before `feed`, which takes the first chunk too.
+        """Prepares to read. `feed` must be given the first chunk too.
 
         Args:
-            partition: of the journal.
-            config: for the shard.
-            offset: of the first chunk, as `begins_at` knows it.
+            partition: number of the journal partition.
+            config: limits of the shard.
+            offset: offset of the first chunk, for which `begins_at` is true.
             first: the first chunk.
         """
         self._partition, self._config = partition, config
@@ -312,14 +319,14 @@ class SnapshotReader:
 
     @property
     def torn(self) -> bool:
-        """Its owner died or lost its place before the last chunk: it never counts."""
+        """Whether the owner died or lost its place before the last chunk: it will never count."""
         return self._collector.torn
 
     def feed(self, offset: int, entry: Entry) -> Shard | None:
-        """Take the next entry, the first chunk too.
+        """Takes the next entry, beginning with the first chunk.
 
         Returns:
-            The shard as of this entry, if it completes the snapshot.
+            The shard as of this entry if it completes the snapshot, else None.
         """
         self._entries.append((offset, entry))
         chunk = self._collector.feed(offset, entry)

@@ -1,18 +1,19 @@
 """One tenure: a journal partition served under one OWNER epoch. Pure: joins the shard to a shell.
 
-The append is the decision. A command is decided on the state as it will be when everything
-before it is durable, its records are appended at predicted offsets, and its reply is parked until
-they are acknowledged at exactly those offsets. The rules that make this sound:
+The append is the decision. A command is decided on the state as it will be when everything before
+it is durable. Its records are appended at predicted offsets, and its reply is parked until they are
+acknowledged at exactly those offsets. The rules that make this sound:
 
-- replies are released strictly in append order; the first surprise (a gap, an error, a time-out,
-  an unknown offset) ends the tenure, and every later acknowledgement is void;
-- a reply that needs no record is parked behind the last append in flight: a retried commit must
-  not be told "committed" while the decision may still be lost;
-- an answer that could be stale also asks for the journal's end after the request came, and waits
-  until everything below that end is acknowledged as this owner's own;
-- a surprise fails whatever is parked with a retriable error; whoever goes on does so with a shard
-  loaded from the journal, in a tenure of a new epoch;
-- sizes are checked before speculation: a command too large fails its client alone.
+- Replies are released strictly in append order. The first surprise (a gap, an error, a time-out, an
+  unknown offset) ends the tenure, and every later acknowledgement is void.
+- A reply that needs no record is parked behind the last append in flight: a retried commit must not
+  be told "committed" while the decision may still be lost (trap 1).
+- For an answer that could be stale, the tenure also asks for the journal's end after the request
+  came, and waits until everything below that end is acknowledged as this owner's own.
+- A surprise fails all parked replies with a retriable error. The next owner, which may be the same
+  process, serves in a tenure of a new epoch, with a shard loaded from the journal.
+- Sizes are checked before the records are applied: a command that is too large fails its own client
+  alone (trap 6).
 
 The shell appends, answers and asks; it has the I/O and the clock. Simulation and search run this
 very code with shells of their own.
@@ -39,34 +40,40 @@ from .shard import Shard
 from .snapshot import SnapshotTaker
 
 EFFECTS_MAX: Final = 500
-"""Transactions whose markers are begun at a stretch: they hold an event loop for 50 ms."""
+"""Effects carried out in one turn: 500 transactions' markers hold an event loop for 50 ms.
+
+More holds it longer; fewer makes a new owner take more ticks to redo what was left undone.
+"""
 RECORD_MAX_BYTES: Final = 900_000
-"""Largest journal record: below Kafka's default limit of 1 MiB for a batch, with room."""
+"""Largest journal record. Larger comes too near to Kafka's default limit of 1 MiB for a batch, at
+which the append would fail and end the tenure; smaller refuses more requests."""
 
 
 class Shell(Protocol):
-    """What a tenure needs of the world; every call returns at once, and is answered later."""
+    """What a tenure needs of the outside world. Every call returns at once; results come later."""
 
     def append(self, predicted: int, value: bytes) -> None:
-        """Append a journal record; tell `Tenure.acknowledged`, in the order of the appends."""
+        """Appends a journal record. Calls `Tenure.acknowledged` later, in the order of appends."""
 
     def ask_end(self) -> None:
-        """Ask for the journal's end offset; tell `Tenure.end_told`. One question at a time."""
+        """Asks for the journal's end offset. Calls `Tenure.end_told` later; one at a time."""
 
     def answer(self, ref: Ref, reply: commands.Reply) -> None:
-        """Give a client its reply: once per `Ref`."""
+        """Gives a client its reply: once per `Ref`."""
 
     def look_up(self, ref: Ref, command: commands.Command, txid: TxId) -> None:
-        """Answer from a transaction's fate in the journal, by `answers.answer_fate`."""
+        """Answers from a transaction's fate in the journal, by `answers.answer_fate`."""
 
     def execute(self, effect: Effect) -> None:
-        """Write markers or offsets; tell `Tenure.written` when that is durable."""
+        """Writes markers or offsets. Calls `Tenure.written` once they are durable."""
 
     def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
-        """End a producer's session for good."""
+        """Ends a producer's session for good."""
 
     def surprised(self, why: str) -> None:
-        """The tenure is over: somebody else may own the partition, or an append is lost."""
+        """Learns that the tenure is over: another process may own the partition, or an append is
+        lost.
+        """
 
 
 @value(frozen=True, slots=True)
@@ -84,7 +91,7 @@ class _LookUp:
 
 @value(frozen=True, slots=True)
 class _Doubt:
-    # Waits for the journal's end alone; tells nobody.
+    # Only waits for the journal's end; has no reply.
     pass
 
 
@@ -107,77 +114,81 @@ _Item: TypeAlias = _Answer | _LookUp | Fenced | _Doubt | _GoOn
 class _Parked:
     item: _Item
     behind: int
-    """Released when everything below this offset is acknowledged."""
+    """The item is released when everything below this offset is acknowledged."""
 
 
 class Tenure:
     """Serves a journal partition from one valid OWNER record to the first surprise."""
 
     def __init__(self, shard: Shard, shell: Shell) -> None:
-        """Nothing happens before `begin`.
+        """Takes over a shard; `begin` starts to serve it.
 
         Args:
-            shard: replayed up to its own OWNER record, inclusive.
-            shell: what it acts through.
+            shard: replayed up to and including this owner's OWNER record.
+            shell: what the tenure acts through.
         """
         self.shard = shard
         self.over = False
-        """Whether it ended; from then on nothing has an effect."""
+        """Whether the tenure ended. From then on nothing has an effect."""
         self.acknowledged_end = shard.next_offset
-        """Everything below is durable, and this owner's own or read by it."""
+        """Every record below this offset is durable, and this owner wrote or read it."""
         self.truncated_at: int | None = None
         """End of the journal before the broker lost its tail, if that was the surprise."""
         self.snapshot_offset = shard.snapshot_offset
         """First chunk of the latest snapshot of which every chunk is acknowledged."""
         self.quiescing = False
-        """Whether nothing is decided any more, because another is to go on from here."""
+        """Whether nothing is decided any more, because another owner is to go on from here."""
         self._shell = shell
         self._taker: SnapshotTaker | None = None
-        """Of a snapshot that is not complete."""
+        """The snapshot that is being taken, until all of it is acknowledged."""
         self._snapshot_end = 0
-        """Behind its last chunk so far."""
+        """Offset behind the last chunk that it appended."""
         self._parked: deque[_Parked] = deque()
         self._asking: list[_Parked] = []
+        """What waits for the next question for the journal's end."""
         self._asked: list[_Parked] = []
-        """Those that the question on its way is for."""
+        """What waits for the question that is on its way."""
         self._asked_at = 0
-        """What was acknowledged when it was asked; what came later may lie behind the answer."""
+        """`acknowledged_end` when it was asked. Later records may lie behind the answer."""
         self._todo: deque[Effect] = deque()
-        """Effects that were counted and not carried out."""
+        """Effects that are counted in `_unwritten` and not carried out yet."""
         self._unwritten: dict[int, int] = {}
-        """BEGIN → effects that are not durable yet."""
+        """BEGIN → number of its effects that are not durable yet."""
         self._gone: dict[int, tuple[TopicPartition, ...]] = {}
+        """BEGIN → its partitions that don't exist any more and got no marker."""
         self._pausing = False
         self._kept: deque[_Kept] = deque()
-        """What came during a pause; decided at the first tick behind it."""
+        """Commands that arrived during a pause, decided at the first tick after it."""
 
     @property
     def in_flight(self) -> int:
-        """Appends that are not acknowledged."""
+        """Number of appends that are not acknowledged."""
         return self.shard.next_offset - self.acknowledged_end
 
     @property
     def parked(self) -> int:
-        """Replies that wait for an append, or for the journal's end."""
+        """Number of replies and other items that wait for an append or for the journal's end."""
         return len(self._parked) + len(self._asked) + len(self._asking)
 
     def begin(self, now: Instant, topics: Topics) -> None:
-        """Redo what earlier owners may have left undone, and do what is due.
+        """Redoes what earlier owners may have left undone, and does what is due.
 
-        Of very much only the first: the rest by and by, in each `tick`. An owner that said nothing
-        before all of it was on its way would be taken for one that does not serve.
+        If there is a lot to redo, does the first `EFFECTS_MAX` now and the rest in later ticks. If
+        an owner said nothing until all of it was on its way, the others would believe that it does
+        not serve.
         """
         self._execute(self.shard.loaded(now))
         self.tick(now, topics)
 
     def submit(self, command: commands.Command, ref: Ref, now: Instant, topics: Topics) -> None:
-        """Decide a command now; its reply comes when it may be told.
+        """Decides a command now, or after the pause. Its reply follows as soon as it is safe.
 
         Args:
             command: what a client asks.
-            ref: given back with the reply.
+            ref: the caller's token, given back with the reply.
             now: the time.
-            topics: what is known of data topics; those that the command names were looked up.
+            topics: what is known of data topics. The caller has looked up those that the command
+                names.
         """
         assert not self.over, "the caller refuses what comes after the end"
         assert not self.quiescing, "the caller keeps what comes while the partition is given away"
@@ -195,7 +206,9 @@ class Tenure:
             self._ask(_Parked(item, self.shard.next_offset))
 
     def tick(self, now: Instant, topics: Topics) -> None:
-        """Decide what was kept during a pause, and do what time and other decisions have made due.
+        """Decides what was kept during a pause, and does what is due.
+
+        Also carries out the next `EFFECTS_MAX` waiting effects.
 
         Args:
             now: the time.
@@ -210,14 +223,14 @@ class Tenure:
 
     @property
     def _resting(self) -> bool:
-        """Whether nothing is decided, for now or any more."""
+        """Whether nothing is decided, for the moment or for good."""
         return self.over or self.quiescing or self._pausing
 
     def pause(self) -> None:
-        """Decide nothing until the journal's end says that this still is the owner.
+        """Decides nothing until the journal's end proves that this is still the owner.
 
-        For a process that stood still: another may own the partition by now, and whatever were
-        appended here would end its epoch, as a stranger's record does.
+        For a process that stood still: another coordinator may own the partition by now. A record
+        that this one appended would end the other's epoch, as any foreign record does.
         """
         if not self._resting:
             self._pausing = True
@@ -231,10 +244,10 @@ class Tenure:
             self._finish(begin)
 
     def snapshot(self) -> bool:
-        """Append the next chunk of a snapshot, or the first of another.
+        """Appends the next chunk of the current snapshot, or the first of a new one.
 
-        A snapshot is complete when `snapshot_offset` says so. Until then nobody may be pointed at
-        it: an append of it may be lost, or what its rows say.
+        A snapshot is complete when `snapshot_offset` names it. Until then no checkpoint may point
+        to it: one of its chunks may be lost, or a record that its rows rely on (trap 9).
 
         Returns:
             Whether there are further chunks to append.
@@ -253,35 +266,35 @@ class Tenure:
         return not taker.done
 
     def quiesce(self) -> None:
-        """Decide nothing more, so that soon nothing is in flight; what is, is still answered.
+        """Stops deciding, so that soon nothing is in flight. Commands in flight are still answered.
 
-        Whoever goes on writes the markers again that this owner does not finish any more.
+        The next owner writes the markers again that this owner does not finish any more.
         """
         self.quiescing = True
 
     def doubt(self) -> None:
-        """Somebody says that the partition has another owner: look at the journal's end."""
+        """Checks the journal's end, because another coordinator may own the partition."""
         self._ask(_Parked(_Doubt(), 0))
 
     def attach(self, producer_id: str) -> None:
-        """A producer's stream is connected."""
+        """Notes that a producer's stream is connected."""
         self.shard.attach(producer_id)
 
     def detach(self, producer_id: str, nonce: int, now: Instant) -> None:
-        """A producer's stream broke."""
+        """Notes that a producer's stream broke."""
         self.shard.detach(producer_id, nonce, now)
 
     def forget(self, refs: Iterable[Ref]) -> None:
-        """Nobody waits for these replies any more."""
+        """Forgets waiting commits whose client went away."""
         self.shard.forget_waiting(refs)
 
     def acknowledged(self, predicted: int, offset: int | None, why: str = "") -> None:
-        """An append was answered.
+        """Takes the log's answer to an append.
 
         Args:
-            predicted: the offset that it was appended for.
-            offset: the one it got; None if it failed or nobody knows.
-            why: what the log said then.
+            predicted: the offset that was predicted for the record.
+            offset: the offset that it got; None if the append failed or the offset is unknown.
+            why: the log's error in that case.
         """
         if self.over:
             return
@@ -300,15 +313,15 @@ class Tenure:
             self._execute(effects)
 
     def end_told(self, end: int | None, why: str = "") -> None:
-        """The journal's end offset as of some time after `Shell.ask_end`.
+        """Takes the answer to `Shell.ask_end`: the journal's end at some time after the question.
 
         Args:
             end: offset that the next record gets; None if the log did not answer.
-            why: what it said then.
+            why: the log's error in that case.
         """
         if self.over or self.quiescing:
-            # While quiescing the end may be past the successor's OWNER record: no surprise, and
-            # no proof either. Whoever asked is told at the end of the tenure.
+            # While quiescing, the end may lie behind the successor's OWNER record: that is no
+            # surprise, and no proof either. Those who asked are answered when the tenure ends.
             return
         asked, self._asked = self._asked, []
         if end is not None and end > self.shard.next_offset:
@@ -316,7 +329,8 @@ class Tenure:
             self._surprised(f"the journal ends at {end}, not {self.shard.next_offset}")
             return
         if end is not None and end < self._asked_at:
-            # An owner that appends nothing would go on with a state that nobody can read.
+            # The tail is lost. An owner that appends nothing would not notice otherwise, and would
+            # go on with a state that the journal no longer has.
             self._asked, self.truncated_at = asked, self.acknowledged_end
             self._surprised(f"the journal ends at {end}, below what was acknowledged")
             return
@@ -331,11 +345,11 @@ class Tenure:
         self._ask_next()
 
     def written(self, begin: int, gone: tuple[TopicPartition, ...] = ()) -> None:
-        """An effect of the transaction that began at `begin` is durable.
+        """Notes that an effect of a transaction is durable, and finishes it after the last one.
 
         Args:
-            begin: offset of its BEGIN.
-            gone: partitions that don't exist any more and got no marker.
+            begin: offset of the transaction's BEGIN.
+            gone: its partitions that don't exist any more and got no marker.
         """
         if self.over or self.quiescing:
             return
@@ -350,7 +364,7 @@ class Tenure:
         self._apply(self.shard.finish(begin, self._gone.pop(begin, ())))
 
     def end(self, error: LogtxError) -> None:
-        """Stop: whoever waits gets the error, and nothing has an effect any more."""
+        """Ends the tenure: all waiting requests get the error, and no call has an effect."""
         self.over = True
         waiting = [*self._parked, *self._asked, *self._asking]
         self._parked.clear()
@@ -377,14 +391,14 @@ class Tenure:
             else:
                 self._park(parked)
         for fenced in decision.fenced:
-            # Parked like a reply: if the fencing is lost, the session must not have been closed.
+            # Parked like a reply: if the fencing record is lost, the session must stay open.
             self._park(_Parked(fenced, shard.next_offset))
 
     def _append(self, records: Sequence[JournalRecord]) -> None:
-        """Apply and append what was decided: all of it, or nothing.
+        """Applies and appends the records of a decision: all of them, or none.
 
         Raises:
-            RequestTooLargeError: one does not fit; nothing was decided.
+            RequestTooLargeError: a record does not fit; nothing was applied or appended.
         """
         shard = self.shard
         entries = [shard.entry(record, ahead) for ahead, record in enumerate(records)]
@@ -396,8 +410,8 @@ class Tenure:
 
     def _execute(self, effects: Iterable[Effect]) -> None:
         effects = tuple(effects)
-        # All are counted before the first is carried out: were its offsets written at once, a
-        # transaction would be finished before its markers.
+        # Counts all before it carries out the first: if the offsets were written at once, the
+        # transaction would be finished before its markers are.
         for effect in effects:
             begin = effect.begin if isinstance(effect, WriteOffsets) else effect.transaction.begin
             self._unwritten[begin] = self._unwritten.get(begin, 0) + 1
@@ -407,10 +421,10 @@ class Tenure:
             self._carry_out()
 
     def _carry_out(self) -> None:
-        # In order, for markers must stand in commit-sequence order.
+        # In order, for markers must be written in commit-sequence order.
         for _ in range(EFFECTS_MAX):
             if not self._todo or self.over or self.quiescing:
-                return  # Of what is left here, whoever goes on does all again.
+                return  # The next owner redoes everything that is left here.
             self._shell.execute(self._todo.popleft())
 
     # ---- replies --------------------------------------------------------------------------------
@@ -424,7 +438,7 @@ class Tenure:
             self._tell(self._parked.popleft().item)
 
     def _ask(self, parked: _Parked) -> None:
-        """Park a reply that could be stale until the journal's end says that it is not."""
+        """Parks a reply that could be stale until the journal's end proves that it is not."""
         self._asking.append(parked)
         if not self._asked:
             self._ask_next()
@@ -458,10 +472,10 @@ class Tenure:
 
 
 def _encode(entry: Entry) -> bytes:
-    """A record as it goes into the journal.
+    """Returns the bytes of a journal record.
 
     Raises:
-        RequestTooLargeError: it does not fit.
+        RequestTooLargeError: the record is too large, or one of its numbers is out of range.
     """
     try:
         raw = encode_entry(entry)

@@ -1,7 +1,7 @@
 """The transaction metadata store: every transaction of one journal partition, and its status.
 
-Pure state. Updates name the status they expect, so that a request can never move a transaction
-that somebody else moved first.
+Pure state. An update names the status that it expects, so that a request can never move a
+transaction that another request moved first.
 
 Source: PIP-31, "TransactionMetadataStore".
 """
@@ -33,12 +33,15 @@ from ...journal.txid import TxId
 from ..protocol.commands import Outcome
 
 OUTCOMES_MAX: Final = 100_000
-"""Finished transactions whose outcome is held in memory; older ones are read from the journal."""
+"""Finished transactions whose outcome is kept in memory; older ones are read from the journal.
+
+More takes memory, about 25 MB at 100,000; fewer makes late questions scan the journal.
+"""
 
 
 @dataclass(slots=True, kw_only=True)
 class TransactionMetadata:
-    """What the coordinator knows of one unfinished transaction."""
+    """What the coordinator knows about one unfinished transaction."""
 
     txid: TxId
     producer_id: str
@@ -48,19 +51,19 @@ class TransactionMetadata:
     """Wall clock of the coordinator that began it, milliseconds since 1970."""
     state: State = State.OPEN
     partitions: dict[TopicPartition, DataPartition] = field(default_factory=dict)
-    """Registered, or named by the commit."""
+    """The data partitions that were registered, or that the commit names."""
     offsets: dict[str, dict[TopicPartition, OffsetStep]] = field(default_factory=dict)
-    """Consumer group → its steps, those that continue each other as one."""
+    """Consumer group → its steps; steps that continue each other are merged into one."""
     steps: dict[str, set[StepIdentity]] = field(default_factory=dict)
-    """Consumer group → every step as it was sent, so that a repeated one is known again."""
+    """Consumer group → every step as it was sent, so that a repeated one is recognized."""
     commit_sequence: int | None = None
     """Journal offset of the decision."""
     branches: Mapping[TopicPartition, tuple[BranchRange, ...]] = field(default_factory=dict)
-    """What the commit accepts, by data partition."""
+    """Data partition → the records that the commit accepts, by branch."""
     reason: AbortReason | None = None
-    """Why it is being aborted, or was."""
+    """Why the transaction is aborted."""
     doomed: AbortReason | None = None
-    """Why it can only be aborted, though it is open: the journal says so before the decision."""
+    """Why an open transaction can only be aborted. The journal says so before the decision."""
 
     @property
     def begin(self) -> int:
@@ -69,43 +72,42 @@ class TransactionMetadata:
 
 
 class TransactionMetadataStore:
-    """Transactions of one journal partition by the offset of their BEGIN."""
+    """Transactions of one journal partition, by the offset of their BEGIN."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self.open_count = 0
-        """How many are in state OPEN."""
+        """Number of transactions in state OPEN."""
         self._unfinished: dict[int, TransactionMetadata] = {}
-        # BEGIN → (partition, incarnation, whether committed, commit sequence). Numbers only:
-        # the garbage collector leaves such tuples alone, and of so many objects it makes pauses.
+        # BEGIN → (partition, incarnation, whether committed, commit sequence). Tuples of numbers
+        # only, which the garbage collector skips: with 100,000 objects it would make pauses.
         self._outcomes: OrderedDict[int, tuple[int, int, bool, int | None]] = OrderedDict()
 
     def __iter__(self) -> Iterator[TransactionMetadata]:
-        """Unfinished transactions in the order of their TxIds."""
+        """Yields the unfinished transactions in TxId order."""
         return iter(self._unfinished.values())
 
     def __len__(self) -> int:
-        """How many are unfinished."""
+        """Returns the number of unfinished transactions."""
         return len(self._unfinished)
 
     def new_transaction(self, transaction: TransactionMetadata) -> None:
-        """Create a transaction in state OPEN."""
+        """Adds a new transaction, in state OPEN."""
         assert transaction.state is State.OPEN
         self._unfinished[transaction.begin] = transaction
         self.open_count += 1
 
     def restore(self, transaction: TransactionMetadata) -> None:
-        """Add an unfinished transaction in whatever state; in the order of their TxIds."""
+        """Adds an unfinished transaction in any state. Must be called in TxId order."""
         assert not transaction.state.finished
         self._unfinished[transaction.begin] = transaction
         self.open_count += transaction.state is State.OPEN
 
     def get(self, begin: int) -> TransactionMetadata | None:
-        """An unfinished transaction, or None."""
+        """Returns an unfinished transaction, or None."""
         return self._unfinished.get(begin)
 
     def outcome(self, begin: int) -> Outcome | None:
-        """State of an unfinished or lately finished transaction, or None."""
+        """Returns the outcome of an unfinished or lately finished transaction, else None."""
         transaction = self._unfinished.get(begin)
         if transaction is None:
             kept = self._outcomes.get(begin)
@@ -117,11 +119,11 @@ class TransactionMetadataStore:
         return Outcome(transaction.txid, transaction.state, transaction.commit_sequence)
 
     def require_open(self, txid: TxId) -> TransactionMetadata:
-        """The transaction, if it may still change.
+        """Returns the transaction if it is open.
 
         Raises:
-            UnknownTransactionError: there is none in memory.
-            TransactionAbortedError, TransactionCommittedError: it is decided.
+            UnknownTransactionError: memory has no such transaction.
+            TransactionAbortedError, TransactionCommittedError: the transaction is decided.
         """
         transaction = self._unfinished.get(txid.offset)
         if transaction is not None and transaction.state is State.OPEN:
@@ -135,9 +137,9 @@ class TransactionMetadataStore:
         raise TransactionAbortedError(f"transaction {txid} was aborted{because(reason)}")
 
     def add_produced_partitions(self, begin: int, partitions: Iterable[DataPartition]) -> None:
-        """Add data partitions; those it has keep the topic id they came with.
+        """Adds data partitions. Those that it already has keep the topic id they came with.
 
-        Of their first offsets the lowest counts: a transaction may have several writers.
+        The lowest of a partition's first offsets counts: a transaction may have several writers.
         """
         known = self._unfinished[begin].partitions
         for partition in partitions:
@@ -146,7 +148,7 @@ class TransactionMetadataStore:
                 known[partition.key] = replace(before, first_offset=partition.first_offset)
 
     def add_offsets(self, begin: int, group: str, steps: Iterable[OffsetStep]) -> None:
-        """Add input offsets; a step that continues an earlier one extends it."""
+        """Adds input offsets. A step that continues an earlier one extends it."""
         transaction, sent = self._unfinished[begin], tuple(steps)
         offsets = transaction.offsets.get(group)
         if offsets is None:
@@ -158,10 +160,10 @@ class TransactionMetadataStore:
         known |= identities
 
     def update_status(self, begin: int, new: State, expected: State) -> TransactionMetadata:
-        """Move a transaction from `expected` to `new`.
+        """Moves a transaction from `expected` to `new`, and returns it.
 
         Raises:
-            TransactionStateError: it is not in `expected`, or `new` may not follow it.
+            TransactionStateError: it is not in state `expected`, or `new` may not follow that.
         """
         transaction = self._unfinished.get(begin)
         current = transaction.state if transaction else State.UNKNOWN
@@ -184,7 +186,7 @@ class TransactionMetadataStore:
 def earlier_starts(
     known: Mapping[TopicPartition, DataPartition], told: Mapping[TopicPartition, int]
 ) -> Iterator[DataPartition]:
-    """Those of a transaction's partitions where it began to write before what is known."""
+    """Yields a transaction's partitions whose first offset is lower than was known."""
     for key, first_offset in told.items():
         before = known.get(key)
         if before is not None and _is_earlier(first_offset, before.first_offset):
@@ -200,11 +202,11 @@ _REASONS: Final = {
         "its input partitions were claimed since, by another consumer or to read them again"
     ),
 }
-"""Reasons that their own word does not explain."""
+"""Texts of the reasons that their own word does not explain."""
 
 
 def because(reason: AbortReason | None) -> str:
-    """The reason of an abort as the end of a sentence."""
+    """Returns an abort's reason as the end of a sentence, "" if there is none."""
     return "" if reason is None else f": {_REASONS.get(reason, reason)}"
 
 
@@ -215,13 +217,13 @@ def _identity(step: OffsetStep) -> StepIdentity:
 def merge_steps(
     transaction: TransactionMetadata, group: str, steps: Iterable[OffsetStep]
 ) -> dict[TopicPartition, OffsetStep]:
-    """Steps to set so that `steps` take effect after those that the transaction has.
+    """Returns the steps to set so that `steps` take effect after the transaction's own steps.
 
     A step that was sent before changes nothing: after a broken connection a client sends all its
-    unanswered requests again, the first of several steps too.
+    unanswered requests again, including earlier ones of several steps.
 
     Raises:
-        OffsetsConflictError: a step neither repeats nor continues what is known.
+        OffsetsConflictError: a step neither repeats nor continues a known one.
     """
     known = transaction.offsets.get(group, {})
     return _merge(known, transaction.steps.get(group, set()), steps)[0]
@@ -232,7 +234,7 @@ def _merge(
     sent_before: Set[StepIdentity],
     steps: Iterable[OffsetStep],
 ) -> tuple[dict[TopicPartition, OffsetStep], set[StepIdentity]]:
-    """Steps to set, and the identities of those that are new."""
+    """Returns the steps to set, and the identities of the new ones."""
     sent: set[StepIdentity] = set()
     merged: dict[TopicPartition, OffsetStep] = {}
     for step in steps:

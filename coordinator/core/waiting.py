@@ -1,6 +1,6 @@
 """Commits that wait: their input offsets continue those of an earlier, undecided transaction.
 
-Pure and volatile: lost with the process, and the clients ask again.
+Pure and volatile: they are lost with the process, and the clients ask again.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from ..protocol.commands import End
 from .decision import Ref
 from .transactions import TransactionMetadata, TransactionMetadataStore
 
+# Upper bounds of the parts of a commit's request. Too low, and commits that wait could fill their
+# stream's window; too high refuses commits (BUSY) that have room.
 _REQUEST_BYTES: Final = 512
 _PARTITION_BYTES: Final = 32
 _CHAR_BYTES: Final = 4
@@ -26,11 +28,11 @@ class Waiting:
 
     command: End
     refs: tuple[Ref, ...]
-    """Of the request and its repeats: a client that lost its patience gets every answer."""
+    """Tokens of the request and its repeats. A client that repeated it gets every answer."""
 
     @property
     def size(self) -> int:
-        """Upper bound in bytes of its requests, as a stream's window counts them."""
+        """Upper bound of its requests in bytes, as a stream's window counts them."""
         request = _REQUEST_BYTES + sum(
             _PARTITION_BYTES + _CHAR_BYTES * len(topic) + _BRANCH_BYTES * len(branches)
             for (topic, _), branches in self.command.writes.items()
@@ -44,20 +46,21 @@ class WaitingCommits:
     def __init__(self) -> None:
         self._waiting: dict[int, Waiting] = {}
         self._sizes: Counter[str] = Counter()
-        """Producer → bytes of its commits that wait."""
+        """Producer → bytes of its waiting commits."""
         self._wake: set[str] = set()
+        """Producers whose commits are to be looked at again."""
 
     def join(self, begin: int, command: End, refs: tuple[Ref, ...], bytes_max: int) -> bool:
-        """Let a commit wait; a repeat of one that waits joins it, and its command replaces that.
+        """Lets a commit wait. A repeat joins the commit that waits, and replaces its command.
 
         Args:
-            begin: of its transaction.
+            begin: BEGIN of its transaction.
             command: the commit.
-            refs: whoever asks for it now.
-            bytes_max: for all commits of its producer that wait. Alone a commit always may.
+            refs: tokens of the requests that ask for it now.
+            bytes_max: limit for all waiting commits of its producer. A single one always has room.
 
         Returns:
-            False if there is no room, and nothing changed.
+            False if there is no room; then nothing has changed.
         """
         already = self._waiting.get(begin)
         waiting = Waiting(command, (*(already.refs if already else ()), *refs))
@@ -82,18 +85,21 @@ class WaitingCommits:
         return waiting
 
     def pop(self, begin: int) -> tuple[Ref, ...]:
-        """The transaction is decided, or its commit refused: who waited for it."""
+        """Ends the waiting of a commit, which is decided or refused. Returns its tokens."""
         waiting = self._drop(begin)
         return waiting.refs if waiting is not None else ()
 
     def wake(self, producer_id: str) -> None:
-        """A transaction of this producer was decided: look at its commits again."""
+        """Marks a producer's commits to be looked at again, because a transaction was decided."""
         self._wake.add(producer_id)
 
     def woken(
         self, store: TransactionMetadataStore
     ) -> Iterator[tuple[TransactionMetadata, Waiting]]:
-        """Commits to look at again, in the order of their TxIds; until it ends, ask anew."""
+        """Yields the commits to look at again, in TxId order.
+
+        The marks of `wake` stay until a caller has iterated to the end.
+        """
         for begin in sorted(self._waiting) if self._wake else ():
             transaction = store.get(begin)
             if transaction is not None and transaction.producer_id in self._wake:
@@ -101,7 +107,7 @@ class WaitingCommits:
         self._wake.clear()
 
     def forget(self, refs: Iterable[Ref]) -> None:
-        """Those whose client went away stop waiting; their transactions stay open."""
+        """Drops the requests of clients that went away. Their transactions stay open."""
         gone = set(map(id, refs))
         for begin, waiting in list(self._waiting.items()):
             left = tuple(ref for ref in waiting.refs if id(ref) not in gone)
@@ -111,7 +117,7 @@ class WaitingCommits:
                 self._put(begin, Waiting(waiting.command, left))
 
     def clear(self) -> None:
-        """Nobody waits any more."""
+        """Drops all waiting commits."""
         self._waiting.clear()
         self._sizes.clear()
         self._wake.clear()

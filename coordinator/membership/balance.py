@@ -1,8 +1,8 @@
-"""Who serves which journal partition: the decisions of one coordinator, from what it knows.
+"""Decides for one coordinator when to bid for a journal partition and which ones to give away.
 
-Pure: no I/O, clock or randomness. Nothing here is needed for safety, which is the journal's
-epochs alone; a wrong guess costs an OWNER record and a short stall. Coordinators that know the
-same decide alike, so that a partition seldom has two bidders and a move is never undone.
+Pure: no I/O, clock or randomness. Safety does not depend on it: that rests on the journal's epochs
+alone, and a wrong guess costs an OWNER record and a short stall. Coordinators with the same
+knowledge decide alike, so that a partition seldom has two bidders and a move is never undone.
 """
 
 from __future__ import annotations
@@ -13,31 +13,45 @@ from dataclasses import dataclass, field
 from typing import Final
 
 STAGGER_S: Final = 0.15
-"""Between the bids of two candidates: several times what winning a partition takes."""
+"""Time between the bids of two candidates: several times what winning a partition takes.
+
+Shorter, and two may bid for one partition; longer, and a partition whose best candidates don't bid
+waits longer for an owner.
+"""
 BACKOFF_MIN_S: Final = 0.05
+"""Pause after the first lost bid, times 0.5 to 1.5. Shorter, and the same two may meet again."""
 BACKOFF_MAX_S: Final = 5.0
+"""Upper bound of that pause, which doubles with each lost bid, before the random factor.
+
+Longer leaves a partition without an owner for longer after many lost bids.
+"""
 UNEVEN_MIN: Final = 2
-"""A partition moves when its owner has so many more than the receiver: moving it for less would
-only make the receiver the next to give."""
+"""A partition moves when its owner has at least this many partitions more than the receiver.
+
+Moving it for a difference of one would only make the receiver the next to give; a larger number
+leaves the load uneven.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A live coordinator, as it tells of itself."""
+    """A coordinator, as it describes itself."""
 
     nonce: int
     """Random 63 bits of the process."""
     address: str
-    """host:port that clients and other coordinators reach it at."""
+    """host:port at which clients and other coordinators reach it."""
     owned: Mapping[int, int] = field(default_factory=dict)
-    """Journal partitions that it serves → its epochs."""
+    """Journal partition that it serves → its epoch there."""
     following: frozenset[int] = frozenset()
     """Journal partitions that it could serve at once."""
     leaving: bool = False
-    """It is shutting down and takes nothing more."""
+    """Whether it is shutting down and takes over no more partitions."""
     ends: Mapping[int, int] = field(default_factory=dict, compare=False)
-    """Journal partitions → offset below which it has seen everything durable. No reason to tell
-    anybody anything: it changes all the time."""
+    """Journal partition → offset below which it has seen everything durable.
+
+    Not compared, because it changes all the time: a change of it alone is no reason to send news.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,37 +63,37 @@ class Gift:
 
 
 def rank(partition: int, nonce: int, candidates: Iterable[int]) -> int:
-    """Place of a process among the candidates for a partition; 0 bids first.
+    """Returns the place of a process among the candidates for a partition; 0 bids first.
 
-    Each has a score from its nonce and the partition, so that the partitions of a dead owner
-    spread over all others, whoever computes it.
+    Each candidate's score is a hash of its nonce and the partition. So the partitions of a dead
+    owner spread over all others, and every coordinator computes the same order.
     """
     own = _score(partition, nonce)
     return sum(1 for other in set(candidates) if _score(partition, other) < own)
 
 
 def bid_delay_s(partition: int, me: Member, others: Iterable[Member]) -> float:
-    """How long to wait before bidding for a partition that nobody serves."""
+    """Returns the seconds to wait before bidding for a partition that no coordinator serves."""
     able = [m.nonce for m in others if partition in m.following and not m.leaving]
     return STAGGER_S * rank(partition, me.nonce, able)
 
 
 def backoff_s(losses: int, draw: float) -> float:
-    """How long to wait after so many lost bids.
+    """Returns the seconds to wait after lost bids.
 
     Args:
-        losses: at least 1.
-        draw: random, in [0, 1): two candidates that met once must not meet again.
+        losses: number of bids lost in a row, at least 1.
+        draw: random number in [0, 1), so that two candidates that met once don't meet again.
     """
     pause_s: float = min(BACKOFF_MIN_S * 2 ** min(losses - 1, 16), BACKOFF_MAX_S)
     return pause_s * (0.5 + draw)
 
 
 def gift(me: Member, others: Sequence[Member]) -> Gift | None:
-    """What to give to whom for an even spread; None if that is not for this coordinator to do.
+    """Returns the next gift for an even spread; None if this coordinator has nothing to give.
 
-    Only the one that has most gives (of equals the lowest nonce), so that two don't give to the
-    same receiver at once and make it the one that has most.
+    Only the coordinator with the most partitions gives; if several have as many, the one with the
+    lowest nonce. Otherwise two could give to one receiver at once and make it the fullest.
     """
     if any((-len(m.owned), m.nonce) < (-len(me.owned), me.nonce) for m in others if not m.leaving):
         return None
@@ -93,7 +107,7 @@ def gift(me: Member, others: Sequence[Member]) -> Gift | None:
 
 
 def farewell(me: Member, others: Sequence[Member]) -> list[Gift]:
-    """To whom a coordinator that leaves gives each of its partitions, if somebody can take it."""
+    """Returns a leaving coordinator's gifts: one for each partition that another can take."""
     load = {m.nonce: len(m.owned) for m in others}
     gifts = []
     for partition in sorted(me.owned):

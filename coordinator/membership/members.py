@@ -1,10 +1,10 @@
 """The other coordinators, and which of them are presumed dead. Pure: the caller has the time.
 
-A process is known by its nonce: an address may be used again. Evidence of its life are streams
-that it answers, in either direction, and OWNER records that it appends. Being wrong is harmless:
-the journal's epochs decide. But two healthy coordinators that can't reach each other must not
-take each other's partitions for ever (each OWNER is evidence that its writer lives, and that is
-believed for longer each time).
+A process is known by its nonce, for an address may be used again. Evidence of its life are streams
+that it answers, in either direction, and OWNER records that it appends. A wrong guess is harmless:
+the journal's epochs decide. But two healthy coordinators that can't reach each other must not take
+each other's partitions for ever (trap 7). So each OWNER record counts as evidence that its writer
+lives, which is believed for longer each time.
 """
 
 from __future__ import annotations
@@ -16,28 +16,39 @@ from typing import Final
 from .balance import Member
 
 HEARD_S: Final = 1.0
-"""An incoming stream is evidence for so long after something came by it."""
+"""How long news on an incoming stream counts as evidence of life: four times `HEARTBEAT_S`.
+
+Shorter, and a busy peer may be presumed dead; longer, and a dead one is bid for later.
+"""
 PROOF_MIN_S: Final = 2.0
-"""An OWNER record of a process that can't be reached is believed for so long at first …"""
+"""How long the first OWNER record of a process that can't be reached is believed.
+
+The time doubles with each further one. Shorter, and two coordinators that can't reach each other
+take each other's partitions more often; longer, and a process that dies after its OWNER record is
+replaced later.
+"""
 PROOF_MAX_S: Final = 300.0
-"""… and for twice as long each time, up to this."""
+"""Upper bound of that time."""
 KNOWN_MAX: Final = 256
-"""Processes remembered beside those that are reached or own something: those that came first are
-forgotten beyond."""
+"""Processes remembered. Beyond it the oldest are forgotten that have no stream and own nothing.
+
+More takes memory; fewer may forget a process that is still to be called.
+"""
 
 
 @dataclass(slots=True)
 class _Process:
     member: Member
     linked: bool = False
-    """Our stream to it is up."""
+    """Whether our stream to it is up."""
     heard_s: float = float("-inf")
-    """When something came by its stream to us."""
+    """When news last came by its stream to us."""
     missed: bool = False
-    """It did not answer when it was last called."""
+    """Whether it did not answer when it was last called."""
     proofs: int = 0
-    """OWNER records that came when the belief in those before had ended."""
+    """OWNER records that came when the ones before were no longer believed."""
     believed_until_s: float = float("-inf")
+    """Until when its last proof is believed."""
 
     def reached(self, now_s: float) -> bool:
         return self.linked or now_s - self.heard_s < HEARD_S
@@ -47,36 +58,42 @@ class _Process:
 
 
 class Members:
-    """What one coordinator knows of the others. Times are monotonic seconds."""
+    """What one coordinator knows about the others. Times are monotonic seconds."""
 
     def __init__(self, own_nonce: int, own_address: str) -> None:
-        """Know nobody."""
         self._own_nonce = own_nonce
         self._own_addresses = {own_address}
         self._processes: dict[int, _Process] = {}
         self._ends: dict[int, int] = {}
-        """Journal partition → the highest end that anybody told of."""
+        """Journal partition → the highest end that another coordinator told of."""
         self._owners: dict[int, int] = {}
-        """Journal partition → whose OWNER record is the current one."""
+        """Journal partition → nonce of the process that wrote the current OWNER record."""
 
     def learn(self, nonce: int, address: str) -> bool:
-        """There is, or was, such a process; False if that is known, or it is this one."""
+        """Adds a process that exists or existed.
+
+        Returns:
+            False if it was known already, or is this process.
+        """
         if nonce == self._own_nonce or nonce in self._processes:
             return False
         process = self._processes[nonce] = _Process(Member(nonce=nonce, address=address))
-        # At our own address we are: whoever was there before has ended.
+        # We are at our own address: another process that was there has ended.
         process.missed = address in self._own_addresses
         if len(self._processes) > KNOWN_MAX:
             self._forget_one(but=nonce)
         return True
 
     def owns(self, nonce: int, address: str, partition: int) -> None:
-        """A process's OWNER record is the current one of a journal partition."""
+        """Notes whose OWNER record is the current one of a journal partition."""
         self._owners[partition] = nonce
         self.learn(nonce, address)
 
     def link(self, member: Member) -> None:
-        """It answered at its address, so any other process that was there has ended."""
+        """Notes that our stream to a process is up: it answered at its address.
+
+        Any other process that was at this address has ended.
+        """
         self.tell(member)
         process = self._processes[member.nonce]
         process.linked, process.missed = True, False
@@ -86,77 +103,81 @@ class Members:
                 other.linked, other.missed, other.heard_s = False, True, float("-inf")
 
     def answered_by_us(self, address: str) -> None:
-        """We answered at an address: it is another name of ours, and is called no more.
+        """Notes that we answered at an address: it is another name of ours, and is called no more.
 
-        A coordinator may come back under another name; who was there by the old one has ended.
+        A coordinator may come back under another name. The process that had the old one has ended.
         """
         self._own_addresses.add(address)
         self.missed(address)
 
     def unlink(self, nonce: int) -> None:
-        """Our stream to it broke; nothing is concluded before another call of it."""
+        """Notes that our stream to a process broke. It is not presumed dead before another call."""
         if nonce in self._processes:
             self._processes[nonce].linked = False
 
     def missed(self, address: str) -> None:
-        """Nobody answered at an address."""
+        """Notes that no process answered at an address."""
         for process in self._processes.values():
             if process.member.address == address and not process.linked:
                 process.missed = True
 
     def heard(self, member: Member, now_s: float) -> None:
-        """Something came by its stream to us."""
+        """Takes news that came by a process's stream to us."""
         self.tell(member)
         self._processes[member.nonce].heard_s = now_s
 
     def silent(self, nonce: int) -> None:
-        """Its stream to us ended."""
+        """Notes that a process's stream to us ended."""
         if nonce in self._processes:
             self._processes[nonce].heard_s = float("-inf")
 
     def tell(self, member: Member) -> None:
-        """What a coordinator says of itself."""
+        """Takes what a coordinator says about itself."""
         self.learn(member.nonce, member.address)
         self._processes[member.nonce].member = member
         for partition, end in member.ends.items():
             self._ends[partition] = max(end, self.known_end(partition))
 
     def proven(self, nonce: int, address: str, now_s: float) -> None:
-        """It has just appended an OWNER record that won."""
+        """Notes that a process has just won a journal partition by an OWNER record."""
         if nonce == self._own_nonce:
             return
         self.learn(nonce, address)
         process = self._processes[nonce]
-        # Those that it appends at about one time, for several partitions, prove no more than one.
+        # Several OWNER records at about one time, for several partitions, count as one proof.
         if not process.reached(now_s) and now_s >= process.believed_until_s:
             process.proofs += 1
             pause_s = min(PROOF_MIN_S * 2 ** min(process.proofs - 1, 16), PROOF_MAX_S)
             process.believed_until_s = now_s + pause_s
 
     def known_end(self, partition: int) -> int:
-        """Offset below which others have seen everything of a journal partition durable.
+        """Returns the offset below which others have seen all of a journal partition durable.
 
-        A journal that ends below has lost its tail, though whoever came after the loss can't see
-        it in the journal (trap 10).
+        A journal that ends below it has lost its tail. A process that came after the loss can't see
+        that in the journal (trap 10).
         """
         return self._ends.get(partition, 0)
 
     def gained(self, nonce: int, partition: int, epoch: int) -> None:
-        """It said that it serves a partition from now on; its own news of that come later."""
+        """Notes that a process serves a partition from now on, as it just said.
+
+        Its own news of that comes later.
+        """
         process = self._processes.get(nonce)
         if process is not None:
             member = process.member
             process.member = replace(member, owned={**member.owned, partition: epoch})
 
     def dead(self, nonce: int, now_s: float) -> bool:
-        """Whether a process is presumed dead; not before it was called once."""
+        """Returns whether a process is presumed dead. It never is before it was called once."""
         process = self._processes.get(nonce)
         return process is not None and process.dead(now_s)
 
     def idle(self, nonce: int, partition: int, epoch: int, now_s: float) -> bool:
-        """Whether a process that is reached says nothing of serving what it owns since `epoch`.
+        """Returns whether a process that is reached does not say that it serves its partition.
 
-        It has only just won it and its news are on their way; or it was surprised, and loads.
+        Either it has only just won the partition under `epoch` and its news is on its way, or it
+        was surprised and is loading the journal.
         """
         process = self._processes.get(nonce)
         return (
@@ -166,22 +187,25 @@ class Members:
         )
 
     def get(self, nonce: int) -> Member | None:
-        """A process, alive or not; None for an unknown one and for this."""
+        """Returns a process, alive or not; None for an unknown one and for this process."""
         process = self._processes.get(nonce)
         return process.member if process is not None else None
 
     def reached(self, now_s: float) -> list[Member]:
-        """Those that answer, or lately did, by nonce."""
+        """Returns the coordinators that answer, or lately did, ordered by nonce."""
         found = (p.member for p in self._processes.values() if p.reached(now_s))
         return sorted(found, key=lambda m: m.nonce)
 
     def linked(self) -> list[Member]:
-        """Those that can be asked for something, by nonce."""
+        """Returns the coordinators that we have a stream to, ordered by nonce."""
         found = (p.member for p in self._processes.values() if p.linked)
         return sorted(found, key=lambda m: m.nonce)
 
     def addresses(self, now_s: float, needed: Iterable[int]) -> set[str]:
-        """Where to call: whoever is not presumed dead, and of the others those `needed`."""
+        """Returns the addresses to call.
+
+        They are those of all processes that are not presumed dead, and of those named by `needed`.
+        """
         keep = set(needed)
         return {
             p.member.address
@@ -190,8 +214,9 @@ class Members:
         }
 
     def _forget_one(self, *, but: int) -> None:
-        # Insertion order: the oldest first; whoever lives is told of again. But an owner that is
-        # forgotten is never presumed dead, and nobody bids for what it had.
+        # In insertion order, the oldest first. Others will tell us again of a process that lives.
+        # An owner is kept: if it were forgotten, it would never be presumed dead, and no candidate
+        # would bid for what it had.
         kept = {but, *self._owners.values()}
         idle = [n for n, p in self._processes.items() if n not in kept and not p.linked]
         if idle:

@@ -1,8 +1,8 @@
-"""Streams between coordinators: who is there, what each serves, and taking over on request.
+"""Streams between coordinators, which tell what each serves and by which one gives to another.
 
-Each coordinator calls every other and keeps a stream to it. A killed process is noticed by its
-broken stream in milliseconds, a stopped one by the pings of HTTP/2. Before anything is concluded
-it is called once more: what broke may have been the connection alone.
+Each coordinator calls every other and keeps a stream to it. A broken stream shows within
+milliseconds that a process was killed; the pings of HTTP/2 show that one was stopped. A process is
+called once more before it is presumed dead: perhaps only the connection broke.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from .members import Members
 _LOG = logging.getLogger(__name__)
 
 CHANNEL_OPTIONS: Final = (
-    # Answered by the other's library, not its event loop: a busy one is not taken for a dead one.
+    # Pings are answered by the other's gRPC library, not by its event loop, so a busy process is
+    # not taken for a dead one. With longer times a stopped process is noticed later.
     ("grpc.keepalive_time_ms", 200),
     ("grpc.http2.ping_timeout_ms", 300),
     ("grpc.http2.max_pings_without_data", 0),
@@ -34,21 +35,33 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 HEARTBEAT_S: Final = 0.25
+"""Longest time between two news of a stream. More often costs CPU; it must be below `HEARD_S`."""
 SILENCE_S: Final = 4.0
-"""Without news for so long, a stream is given up though its pings are answered."""
+"""A stream without news for this long is given up even if its pings are answered.
+
+Shorter, and a process whose event loop is busy may be presumed dead; longer, and one that hangs
+keeps its partitions for longer.
+"""
 ANSWER_S: Final = 0.4
-"""Bound of a call's first answer."""
+"""How long a call waits for the first news. Longer delays the take-over from a stopped process;
+shorter may presume a busy one dead."""
 CALL_MIN_S: Final = 0.05
+"""First pause before an address that did not answer is called again. It doubles each time."""
 CALL_MAX_S: Final = 1.0
+"""Upper bound of that pause. Longer finds a process that came back later; shorter calls more."""
 GIVE_S: Final = 5.0
-"""Bound of a planned move; past it the giver looks into the journal for who owns the partition."""
+"""Bound of a planned move. Past it the giver reads the journal to learn who owns the partition.
+
+Clients of the partition wait meanwhile.
+"""
 
 TakeOver = Callable[[int, int, int], Awaitable[str | None]]
-"""From journal partition, epoch to replace and its end, to why it is not served; None if it is."""
+"""(journal partition, epoch to replace, end of the journal partition) → why it is not served, None
+if it is."""
 
 
 class Peers(pb_grpc.PeersServicer):
-    """One coordinator's streams to and from all others; lives on its event loop."""
+    """Keeps one coordinator's streams to and from all others. Lives on its event loop."""
 
     def __init__(
         self,
@@ -59,14 +72,14 @@ class Peers(pb_grpc.PeersServicer):
         changed: Callable[[], None],
         take_over: TakeOver,
     ) -> None:
-        """Call nobody before `call`.
+        """Prepares the streams; `call` opens them.
 
         Args:
-            me: what to tell of this coordinator, as of now.
-            members: where to put what the others tell, and whether they answer.
-            journal_id: of the journal topic; a coordinator of another journal is no peer.
-            changed: called when `members` changed.
-            take_over: called when another asks this one to take a journal partition over.
+            me: returns what to tell of this coordinator now.
+            members: takes what the others tell, and whether they answer.
+            journal_id: id of the journal topic. A coordinator of another journal is no peer.
+            changed: called when `members` has changed.
+            take_over: called when another coordinator asks this one to take over a partition.
         """
         self._me = me
         self._members = members
@@ -80,12 +93,12 @@ class Peers(pb_grpc.PeersServicer):
         self._closed = False
 
     def tell(self) -> None:
-        """What `me` says has changed: tell the others now."""
+        """Sends the news to the others now, because what `me` returns has changed."""
         changed, self._news_changed = self._news_changed, asyncio.Event()
         changed.set()
 
     def call(self, addresses: Iterable[str]) -> None:
-        """Keep a stream to each of these addresses, and to no other."""
+        """Keeps a stream to each of these addresses from now on, and to no other."""
         if self._closed:
             return
         wanted = set(addresses)
@@ -95,10 +108,17 @@ class Peers(pb_grpc.PeersServicer):
             self._calls[address] = essential_task(self._call(address), f"peer-{address}")
 
     async def give(self, receiver: Member, partition: int, epoch: int, end: int) -> None:
-        """Ask another to take a journal partition over, and wait until it serves it.
+        """Asks another coordinator to take over a journal partition, and waits until it serves it.
+
+        Args:
+            receiver: the coordinator to ask.
+            partition: number of the journal partition.
+            epoch: the epoch that it must replace.
+            end: end of the journal partition, where its OWNER record must land.
 
         Raises:
-            CoordinatorNotAvailableError: it does not, or nobody knows whether it does.
+            CoordinatorNotAvailableError: it does not serve the partition, or it is not known
+                whether it does.
         """
         channel = self._channels.get(receiver.nonce)
         if channel is None:
@@ -116,10 +136,11 @@ class Peers(pb_grpc.PeersServicer):
             raise CoordinatorNotAvailableError(f"{receiver.address}: {reply.reason}")
 
     async def check_own_address(self, address: str) -> None:
-        """Call this coordinator at the address that it tells others.
+        """Calls this coordinator at the address that it tells the others.
 
         Raises:
-            ConfigError: another process answers there. (If none does, others may see more.)
+            ConfigError: another process answers there. If none answers, that is only logged, for
+                the others may still reach the address.
         """
         if await self.who_answers(address) not in (None, self._me().nonce):
             raise ConfigError(
@@ -127,7 +148,7 @@ class Peers(pb_grpc.PeersServicer):
             )
 
     async def who_answers(self, address: str) -> int | None:
-        """Nonce of the coordinator that answers at an address; None if none does."""
+        """Returns the nonce of the coordinator that answers at an address; None if none does."""
         async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
             stream = _stub(channel).Watch()
             try:
@@ -142,7 +163,7 @@ class Peers(pb_grpc.PeersServicer):
         return None if news is grpc.aio.EOF else int(news.process_nonce)
 
     async def close(self) -> None:
-        """End all streams."""
+        """Ends all streams."""
         self._closed = True
         tasks, self._calls = list(self._calls.values()), {}
         for task in tasks:
@@ -161,7 +182,7 @@ class Peers(pb_grpc.PeersServicer):
             finally:
                 await channel.close()
             if answered:
-                # Called again at once: it is dead only if nobody answers now.
+                # Called again at once: the process is presumed dead only if none answers now.
                 pause_s = CALL_MIN_S
                 continue
             self._members.missed(address)
@@ -170,7 +191,11 @@ class Peers(pb_grpc.PeersServicer):
             pause_s = min(pause_s * 2, CALL_MAX_S)
 
     async def _watch(self, address: str, channel: Any) -> bool:
-        """Follow the news of whoever answers, to the end of the stream; False if nobody did."""
+        """Follows the news of the process that answers, to the end of the stream.
+
+        Returns:
+            Whether a peer answered.
+        """
         stream = _stub(channel).Watch()
         telling = asyncio.create_task(self._tell(stream))
         nonce: int | None = None
@@ -208,7 +233,7 @@ class Peers(pb_grpc.PeersServicer):
                     del self._channels[nonce]
 
     async def _tell(self, stream: Any) -> None:
-        # A stream that broke is noticed, and its error taken, by whoever reads it.
+        # The task that reads the stream notices when it breaks, and takes the error.
         with suppress(grpc.RpcError, asyncio.InvalidStateError):
             while True:
                 changed = self._news_changed
@@ -220,7 +245,7 @@ class Peers(pb_grpc.PeersServicer):
     async def Watch(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.News], context: Any
     ) -> AsyncIterator[pb.News]:
-        """Tell another coordinator the news, and take its own."""
+        """Sends news to the coordinator that called, and takes its news."""
         del context
         listening = asyncio.create_task(self._listen(request_iterator))
         try:
@@ -243,7 +268,7 @@ class Peers(pb_grpc.PeersServicer):
                 self._incoming[nonce] = token
                 self._take(news, lambda member: self._members.heard(member, time.monotonic()))
         finally:
-            # A later stream of the same process says more than the end of this one.
+            # If the process has a later stream, the end of this one says nothing.
             if self._incoming.get(nonce) is token:
                 del self._incoming[nonce]
                 self._members.silent(nonce)
@@ -252,7 +277,7 @@ class Peers(pb_grpc.PeersServicer):
     async def TakeOver(  # noqa: N802
         self, request: pb.TakeOverRequest, context: Any
     ) -> pb.TakeOverReply:
-        """Take a journal partition over from its owner, which decides nothing there any more."""
+        """Takes over a journal partition from its owner, which decides nothing there any more."""
         del context
         if request.process_nonce != self._me().nonce:
             return pb.TakeOverReply(served=False, reason="another process is at this address now")
@@ -314,20 +339,23 @@ def _stub(channel: Any) -> Any:
 
 
 def _raise_if_cancelled(error: BaseException) -> None:
-    """Go on after a CancelledError that grpc raised for a call that it ended by itself."""
+    """Raises the error again if this task is cancelled.
+
+    grpc raises a CancelledError too when it ends a call by itself; the caller goes on after that.
+    """
     task = asyncio.current_task()
     if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
         raise error
 
 
 def _why(error: BaseException) -> str:
-    # The text of grpc's errors takes several lines.
+    # The full text of grpc's errors takes several lines.
     details = getattr(error, "details", None)
     return str(details()) if details is not None else repr(error)
 
 
 async def _wait(changed: asyncio.Event) -> None:
-    # Not wait_for, which loses a cancellation that comes together with what it waits for.
+    # Not wait_for: it loses a cancellation that comes together with the event.
     with suppress(TimeoutError):
         async with asyncio.timeout(HEARTBEAT_S):
             await changed.wait()

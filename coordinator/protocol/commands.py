@@ -1,4 +1,4 @@
-"""What a coordinator can be asked, and what it answers: the vocabulary of the shard.
+"""The commands that a coordinator takes and its replies: the vocabulary of the shard.
 
 Source: PIP-31, "Wire Protocol Changes" (CommandNewTxn, CommandAddPartitionToTxn, CommandEndTxn …)
 and Transactional Messaging in Kafka, "Transaction flow". `docs/protocol.md` maps each to its
@@ -21,7 +21,8 @@ from ...journal.txid import TxId
 from ...journal.value import value
 
 PAGE_MAX: Final = 1_000
-"""Most entries of one answer to a listing: such an answer stays below gRPC's 4 MiB."""
+"""Most entries of one answer to a listing. More would not stay below gRPC's limit of 4 MiB a
+message; fewer take more requests."""
 
 
 class Action(StrEnum):
@@ -33,7 +34,7 @@ class Action(StrEnum):
 
 @value(frozen=True, slots=True)
 class SessionId:
-    """Who asks: a producer's name, its fencing epoch and its instance."""
+    """Identifies the session that asks: a producer's name, generation and client instance."""
 
     producer_id: str
     generation: int
@@ -43,40 +44,43 @@ class SessionId:
 
 @value(frozen=True, slots=True, kw_only=True)
 class Connect:
-    """Begin or resume the session of a producer; the first message of a stream."""
+    """Begin or resume the session of a producer: the first message of a stream."""
 
     producer_id: str
     nonce: int
+    """Random 63 bits of the client instance."""
     generation: int | None = None
-    """None: the coordinator assigns the next and fences whoever was before.
+    """None: the coordinator assigns the next generation and fences the one before.
 
-    Of a transaction key the last epoch that this client was given, -1 before the first.
+    For a transaction key: the last epoch that this client was given, -1 before the first.
     """
     owner: str = "default"
+    """Owner whose transaction keys the client may use. The field is not sent."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """Open a transaction; a retry with the same request id gets the same TxId."""
+    """Open a transaction. A retry with the same request id gets the same TxId."""
 
     session: SessionId
     request_id: int
     answered_below: int
-    """The client has the answers of its requests below this number."""
+    """The client has the answers to all its requests with an id below this number."""
     timeout_ms: int
+    """How long the transaction may stay open."""
     partitions: tuple[TopicPartition, ...] = ()
 
 
 @value(frozen=True, slots=True, kw_only=True)
 class AddPartitions:
-    """Register data partitions, so that they get a marker whatever becomes of the producer."""
+    """Register data partitions, so that they get a marker even if the producer dies."""
 
     txid: TxId
     partitions: tuple[TopicPartition, ...]
     session: SessionId | None = None
     """None for a branch, which knows the TxId and has no session."""
     first_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """First offset that the transaction wrote, where that is known: the retention guard's."""
+    """First offsets that the transaction wrote, where known. For the retention guard."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -91,15 +95,15 @@ class AddOffsets:
 
 @value(frozen=True, slots=True, kw_only=True)
 class End:
-    """Commit or abort."""
+    """Commit or abort a transaction."""
 
     session: SessionId
     txid: TxId
     action: Action
     writes: Mapping[TopicPartition, tuple[BranchRange, ...]]
-    """Every data partition written to, with what each accepted branch wrote there.
+    """Every data partition written to → what each accepted branch wrote there.
 
-    A partition without accepted records has an empty tuple; it gets a marker all the same.
+    A partition without accepted records has an empty tuple. It still gets a marker.
     """
 
 
@@ -121,9 +125,9 @@ class FetchOffsets:
 
 @value(frozen=True, slots=True, kw_only=True)
 class ClaimOffsets:
-    """Take input partitions of a consumer group over from whoever consumed them before.
+    """Take input partitions of a consumer group over from the consumer that had them before.
 
-    What is open and would move their offsets is aborted. A retry is known by its claimant.
+    Open transactions that would move their offsets are aborted. A retry is known by its claimant.
     """
 
     group: str
@@ -131,9 +135,9 @@ class ClaimOffsets:
     claimant: int
     """Random 63 bits of this attempt, the same in its retries."""
     expected: Mapping[TopicPartition, int] | None = None
-    """Each partition's claim must have this number now, and one that is not named none at all.
+    """Partition → number of the claim that it must have now. One that is not named must have none.
 
-    None: this claim wins, whoever had them.
+    None: the claim is unconditional and wins.
     """
 
 
@@ -143,33 +147,34 @@ class BindGroup:
 
     group: str
     transaction_group: str | None
-    """None only asks."""
+    """None: only ask which one it is bound to."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
 class ListTransactions:
-    """Ask for the transactions that are not finished, oldest first, a page at a time."""
+    """Ask for the unfinished transactions, oldest first, a page at a time."""
 
     states: tuple[State, ...] = ()
-    """Those in one of these; empty: in any."""
+    """Only transactions in one of these states; empty: in any."""
     age_min_ms: int = 0
-    """Begun at least so long ago."""
+    """Only transactions that began at least this long ago."""
     producer_id: str = ""
-    """Of this producer; empty: of any."""
+    """Only transactions of this producer; empty: of any."""
     topic: str = ""
-    """Registered with a partition of this topic; empty: any."""
+    """Only transactions with a registered partition of this topic; empty: of any."""
     after: int = -1
-    """Offset of the last BEGIN of the page before."""
+    """Offset of the last BEGIN on the page before; -1 for the first page."""
     limit: int = PAGE_MAX
+    """Most transactions in the answer; at most `PAGE_MAX`."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
 class AbortTransaction:
-    """Abort a transaction on an operator's word, without its producer's session."""
+    """Abort a transaction on an operator's request, without its producer's session."""
 
     txid: TxId
     reason: AbortReason = AbortReason.OPERATOR
-    """Another where the coordinator asks itself; it does not cross the wire."""
+    """Other values are for aborts that the coordinator starts itself; the field is not sent."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -179,8 +184,9 @@ class ListKeys:
     """
 
     after: str = ""
-    """Name of the last key of the page before."""
+    """Name of the last key on the page before; empty for the first page."""
     limit: int = PAGE_MAX
+    """Most keys in the answer; at most `PAGE_MAX`."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -193,7 +199,7 @@ class GetKey:
 
 @value(frozen=True, slots=True, kw_only=True)
 class DeleteKey:
-    """Delete a transaction key and abort what it has open; its epochs stay used up.
+    """Delete a transaction key and abort its open transaction. Its epochs stay used up.
 
     Source: Transaction keys, "Admin API Endpoints".
     """
@@ -224,11 +230,12 @@ class Connected:
     """Answer to `Connect`."""
 
     generation: int
+    """The generation that the session speaks for; a transaction key's epoch."""
     partition: int
     """Journal partition."""
     incarnation: int
     epoch: int
-    """Epoch of the coordinator."""
+    """Epoch under which the coordinator serves the journal partition."""
 
 
 @value(frozen=True, slots=True)
@@ -250,7 +257,7 @@ class Outcome:
     txid: TxId
     state: State
     commit_sequence: int | None = None
-    """Journal offset of the decision; None while there is none."""
+    """Journal offset of the decision; None before it, or if the state is unknown."""
 
 
 @value(frozen=True, slots=True)
@@ -259,8 +266,9 @@ class GroupOffsets:
 
     offsets: Mapping[TopicPartition, Position]
     last_commit: TxId | None = None
-    """The transaction that committed this IOV; None where the group never committed."""
+    """The transaction that committed the latest step; None if the group never committed."""
     commit_sequence: int | None = None
+    """Commit sequence of that transaction."""
 
 
 @value(frozen=True, slots=True)
@@ -268,11 +276,11 @@ class Claimed:
     """Answer to `ClaimOffsets`."""
 
     number: int
-    """Of the claim: goes into the steps of what is consumed under it, and into `expected`."""
+    """Number of the claim. It goes into the steps made under the claim, and into `expected`."""
     offsets: GroupOffsets
-    """The committed IOV of exactly those partitions, where they ever were committed.
+    """The committed IOV of exactly the claimed partitions; without those never committed.
 
-    Nothing that was open at the claim and would have moved it can be committed any more.
+    No transaction that was open at the claim and would have moved it can be committed any more.
     """
 
 
@@ -281,12 +289,12 @@ class Binding:
     """Answer to `BindGroup`."""
 
     transaction_group: str | None
-    """None: not bound yet."""
+    """The transaction group that it is bound to; None: not bound yet."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
 class TransactionInfo:
-    """One transaction that is not finished."""
+    """One unfinished transaction."""
 
     txid: TxId
     state: State
@@ -297,9 +305,9 @@ class TransactionInfo:
     timeout_ms: int
     partitions: tuple[TopicPartition, ...]
     groups: tuple[str, ...]
-    """Consumer groups whose offsets it carries."""
+    """Consumer groups whose offsets it moves."""
     age_ms: int
-    """By the coordinator's own clock."""
+    """Time since it began, by the coordinator's own clock."""
     reason: AbortReason | None = None
     """Why it is being aborted."""
 
@@ -322,7 +330,7 @@ class KeyInfo:
     connected_ms: int
     """When the connection of this epoch was made: wall clock, ms since 1970; 0 = unknown."""
     age_ms: int
-    """Since then, by the coordinator's own clock."""
+    """Time since then, by the coordinator's own clock."""
     transactions: tuple[TxId, ...]
     """Its unfinished transactions: at most one is open, older ones wait for their markers."""
 

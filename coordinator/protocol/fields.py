@@ -1,6 +1,7 @@
-"""What several messages have in common, to protobuf and back; and how long names may be. Pure.
+"""Converts what several messages have in common to protobuf and back, and limits names. Pure.
 
-Names go into the journal, into snapshots and into memory, so they are checked where they are read.
+Names go into the journal, into snapshots and into memory. So their length is checked where they are
+read.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from ...journal.state import State
 from . import coordinator_pb2 as pb
 
 TOPIC_MAX_BYTES: Final = 249
-"""Kafka's own bound."""
+"""Longest topic name, which is Kafka's own limit."""
 NAME_MAX_BYTES: Final = 1_024
-"""Of a producer id, a transaction key with its owner, a consumer group or a transaction group.
+"""Longest producer id, transaction key with its owner, consumer group or transaction group.
 
-Far below a chunk of a snapshot, which holds each name whole.
+Must be far below `CHUNK_BYTES` (`coordinator/core/snapshot.py`), for a chunk holds each name whole.
 """
 _CHAR_BYTES: Final = 4
-"""The most that UTF-8 takes for one."""
+"""Upper bound of one character in UTF-8."""
 NO_CLAIM: Final = -1
-"""Stands for the number of a claim that must not be."""
+"""On the wire, in place of a claim's number: the partition must have no claim."""
 
 STATES: Final[Mapping[State, pb.Outcome.State]] = {
     State.UNKNOWN: pb.Outcome.UNKNOWN,
@@ -41,10 +42,10 @@ STATES_FROM_WIRE: Final[Mapping[pb.Outcome.State, State]] = {w: s for s, w in ST
 
 
 def check_name(what: str, name: str, max_bytes: int = NAME_MAX_BYTES) -> str:
-    """Returns the name.
+    """Returns the name if it is short enough.
 
     Raises:
-        ConfigError: it is too long; the message begins with `what` it is the name of.
+        ConfigError: it is too long. The message begins with `what`, the kind of thing it names.
     """
     if len(name) * _CHAR_BYTES > max_bytes:
         size = len(name.encode())
@@ -57,12 +58,12 @@ def check_name(what: str, name: str, max_bytes: int = NAME_MAX_BYTES) -> str:
 
 
 def check_group(name: str) -> str:
-    """`check_name` of a consumer group."""
+    """Returns the name of a consumer group, as `check_name` does."""
     return check_name("consumer group", name)
 
 
 def check_topic(name: str) -> str:
-    """`check_name` of a topic."""
+    """Returns the name of a topic, as `check_name` does."""
     return check_name("topic", name, TOPIC_MAX_BYTES)
 
 
@@ -70,20 +71,24 @@ def check_topic(name: str) -> str:
 
 
 def partitions_to_wire(partitions: Iterable[TopicPartition]) -> list[pb.Partitions]:
-    """Partitions by topic."""
+    """Encodes partitions, grouped by topic."""
     grouped = group_by_topic(partitions)
     return [pb.Partitions(topic=t, partitions=p) for t, p in grouped.items()]
 
 
 def partitions_from_wire(wire: Iterable[pb.Partitions]) -> tuple[TopicPartition, ...]:
-    """Partitions, their topics in the order of the wire."""
+    """Decodes partitions, in the order of the wire.
+
+    Raises:
+        ConfigError: a topic's name is too long.
+    """
     return tuple((check_topic(w.topic), p) for w in wire for p in w.partitions)
 
 
 def first_offsets_to_wire(
     partitions: Iterable[TopicPartition], first_offsets: Mapping[TopicPartition, int]
 ) -> list[pb.Partitions]:
-    """Partitions, and beside each the first offset that was written there, if any is known."""
+    """Encodes partitions, each with the first offset that was written there, if any is known."""
     wire = partitions_to_wire(partitions)
     for topic in wire if first_offsets else ():
         found = [first_offsets.get((topic.topic, p), UNKNOWN_OFFSET) for p in topic.partitions]
@@ -92,7 +97,7 @@ def first_offsets_to_wire(
 
 
 def first_offsets_from_wire(wire: Iterable[pb.Partitions]) -> dict[TopicPartition, int]:
-    """First offsets, of those partitions where they are known."""
+    """Decodes the first offsets of the partitions for which they are known."""
     return {
         (w.topic, p): offset
         for w in wire
@@ -104,7 +109,7 @@ def first_offsets_from_wire(wire: Iterable[pb.Partitions]) -> dict[TopicPartitio
 def expected_to_wire(
     partitions: Iterable[TopicPartition], expected: Mapping[TopicPartition, int]
 ) -> list[pb.Partitions]:
-    """Partitions, and beside each the claim that it must have."""
+    """Encodes partitions, each with the number of the claim that it must have, or `NO_CLAIM`."""
     wire = partitions_to_wire(partitions)
     for topic in wire:
         topic.claims.extend(expected.get((topic.topic, p), NO_CLAIM) for p in topic.partitions)
@@ -112,7 +117,7 @@ def expected_to_wire(
 
 
 def expected_from_wire(wire: Iterable[pb.Partitions]) -> dict[TopicPartition, int]:
-    """Claims, of those partitions that must have one."""
+    """Decodes the numbers of the claims, for the partitions that must have one."""
     return {
         (w.topic, p): number
         for w in wire
@@ -127,7 +132,7 @@ def expected_from_wire(wire: Iterable[pb.Partitions]) -> dict[TopicPartition, in
 def writes_to_wire(
     writes: Mapping[TopicPartition, Sequence[BranchRange]],
 ) -> list[pb.Writes]:
-    """What each branch wrote, by partition."""
+    """Encodes what each branch wrote, by partition."""
     return [
         pb.Writes(
             topic=topic,
@@ -149,10 +154,11 @@ def writes_to_wire(
 def writes_from_wire(
     wire: Sequence[pb.Writes],
 ) -> dict[TopicPartition, tuple[BranchRange, ...]]:
-    """What each branch wrote, by partition.
+    """Decodes what each branch wrote, by partition.
 
     Raises:
-        ValueError: a range can't be, or a partition is named twice.
+        ValueError: a range is impossible, or a partition is named twice.
+        ConfigError: a topic's name is too long.
     """
     writes = {
         (check_topic(w.topic), w.partition): tuple(
@@ -177,7 +183,7 @@ def _sequences_from_wire(wire: Iterable[pb.Sequence]) -> dict[Journal, int]:
 
 
 def position_to_wire(partition: TopicPartition, position: Position) -> pb.Position:
-    """A position in a partition."""
+    """Encodes a position together with its partition."""
     return pb.Position(
         topic=partition[0],
         partition=partition[1],
@@ -190,7 +196,7 @@ def position_to_wire(partition: TopicPartition, position: Position) -> pb.Positi
 
 
 def position_from_wire(wire: pb.Position) -> Position:
-    """A position, without its partition."""
+    """Decodes a position; the caller reads its partition."""
     return Position(
         o1=wire.o1,
         o2=wire.o2,
@@ -201,18 +207,22 @@ def position_from_wire(wire: pb.Position) -> Position:
 
 
 def step_to_wire(step: OffsetStep) -> pb.OffsetStep:
-    """A step of input offsets."""
+    """Encodes a step of input offsets."""
     place = step.from_place
     to = position_to_wire((step.topic, step.partition), step.to)
     wire = pb.OffsetStep(to=to, claim=step.claim)
     if place is not None:
-        # `from` is a keyword, so it can't be an argument's name.
+        # `from` is a keyword of Python, so it can't be an argument's name.
         getattr(wire, "from").CopyFrom(pb.OffsetStep.Place(o2=place.o2, o3=place.o3))
     return wire
 
 
 def step_from_wire(wire: pb.OffsetStep) -> OffsetStep:
-    """A step of input offsets."""
+    """Decodes a step of input offsets.
+
+    Raises:
+        ConfigError: its topic's name is too long.
+    """
     place = getattr(wire, "from")
     from_place = Place(place.o2, place.o3) if wire.HasField("from") else None
     claim = wire.claim if wire.HasField("claim") else None
@@ -221,11 +231,11 @@ def step_from_wire(wire: pb.OffsetStep) -> OffsetStep:
 
 
 def state_from_wire(wire: pb.Outcome.State) -> State:
-    """A state to filter by.
+    """Decodes a state to filter by.
 
     Raises:
-        NotSupportedError: this version has none such. Without the filter, what was not asked for
-            would be shown.
+        NotSupportedError: this version has no such state. If the filter were ignored, transactions
+            would be shown that were not asked for.
     """
     state = STATES_FROM_WIRE.get(wire)
     if state is None:

@@ -1,4 +1,4 @@
-"""Replies to protobuf and back: for each reply its two halves side by side, and one table. Pure.
+"""Converts replies to protobuf and back: an encoder and a decoder for each, and a table. Pure.
 
 A new reply is a message in `coordinator.proto`, a class in `commands`, and a row here.
 """
@@ -30,7 +30,8 @@ from .fields import (
 )
 
 MET_MAX: Final = 50_000
-"""Sequences met in one IOV, 1 MB of a message of 4 MiB; of one with more they are left out."""
+"""Commit sequences met that one IOV may carry: 1 MB of a message's 4 MiB. With more, all are left
+out, which costs consumers side reads. A larger limit could exceed the message."""
 
 _REASONS_FROM_WIRE: Final = {reason.value: reason for reason in AbortReason}
 
@@ -63,7 +64,7 @@ def _decode_began(wire: pb.Began) -> commands.Began:
 
 
 def _encode_done(wire: pb.Done, _: commands.Done) -> None:
-    # What has no field set must be said to be there.
+    # A message without fields must be marked as present.
     wire.SetInParent()
 
 
@@ -102,7 +103,7 @@ def _encode_group_offsets(wire: pb.GroupOffsets, reply: commands.GroupOffsets) -
     wire.SetInParent()
     offsets = reply.offsets
     if sum(len(position.met) for position in offsets.values()) > MET_MAX:
-        # They only save side reads; without them an IOV of any group fits.
+        # They only save side reads. Without them any group's IOV fits.
         offsets = {p: replace(position, met={}) for p, position in offsets.items()}
     wire.offsets.extend(position_to_wire(p, position) for p, position in offsets.items())
     if reply.last_commit is not None:
@@ -211,16 +212,16 @@ def _decode_keys(wire: pb.Keys) -> commands.Keys:
 
 
 class Codec(NamedTuple):
-    """A reply's two halves."""
+    """Encoder and decoder of one kind of reply."""
 
     kind: str
-    """Its field in the message `Reply`."""
+    """Name of its field in the message `Reply`."""
     encode: Callable[[Any, Any], None]
     decode: Callable[[Any], commands.Reply]
 
 
 ERROR: Final = Codec("error", _encode_error, _decode_error)
-"""Of every `LogtxError`."""
+"""The codec of every `LogtxError`."""
 CODECS: Final[Mapping[type[commands.Reply], Codec]] = {
     commands.Connected: Codec("connected", _encode_connected, _decode_connected),
     commands.Began: Codec("began", _encode_began, _decode_began),
@@ -237,7 +238,7 @@ _BY_KIND: Final = {codec.kind: codec for codec in (ERROR, *CODECS.values())}
 
 
 def encode_reply(request_id: int, reply: commands.Reply) -> pb.Reply:
-    """An answer as it goes over the wire."""
+    """Encodes the reply to a request."""
     answer = pb.Reply(request_id=request_id)
     codec = CODECS.get(type(reply), ERROR)
     codec.encode(getattr(answer, codec.kind), reply)
@@ -245,7 +246,7 @@ def encode_reply(request_id: int, reply: commands.Reply) -> pb.Reply:
 
 
 def decode_reply(answer: pb.Reply) -> commands.Reply:
-    """Read an answer; of an unknown kind it becomes a `NotSupportedError`."""
+    """Decodes a reply. Returns a `NotSupportedError` for one of an unknown kind."""
     codec = _BY_KIND.get(answer.WhichOneof("result") or "")
     if codec is None:
         return NotSupportedError("a reply of a kind that this client does not know")

@@ -1,4 +1,4 @@
-"""Commands to protobuf and back: for each command its two halves side by side, and one table. Pure.
+"""Converts commands to protobuf and back: an encoder and a decoder for each, and a table. Pure.
 
 A new command is a message in `coordinator.proto`, a class in `commands`, and a row here.
 """
@@ -31,6 +31,7 @@ from .fields import (
 )
 
 PROTOCOL_VERSION: Final = 1
+"""Version that `Connect` carries; a coordinator refuses any other."""
 
 _ACTIONS: Final[Mapping[commands.Action, pb.End.Action]] = {
     commands.Action.COMMIT: pb.End.COMMIT,
@@ -40,18 +41,19 @@ _ACTIONS_FROM_WIRE: Final = {wire: action for action, wire in _ACTIONS.items()}
 
 
 class Envelope(NamedTuple):
-    """What a request's message does not have, and its command does."""
+    """What a command has beyond its own message."""
 
     request_id: int
     session: Any
-    """`commands.Session` of the stream; None for a single call, and only where none is needed."""
+    """`commands.SessionId` of the stream; None for a single call, which is allowed only for
+    commands that need no session."""
 
 
 # ---- sessions and transactions ------------------------------------------------------------------
 
 
 def _encode_connect(wire: pb.Connect, command: commands.Connect) -> None:
-    # Of the journal partition only the sender knows: see `CoordinatorClient`.
+    # Only the sender knows the journal partition, and sets it: see `CoordinatorClient`.
     wire.version = PROTOCOL_VERSION
     wire.producer_id = command.producer_id
     wire.nonce = command.nonce
@@ -119,7 +121,7 @@ def _encode_end(wire: pb.End, command: commands.End) -> None:
 
 
 def _decode_end(wire: pb.End, envelope: Envelope) -> commands.End:
-    # proto3 hands through numbers that this version does not know, such as a newer "prepare".
+    # proto3 passes on numbers that this version does not know, such as a newer "prepare".
     action = _ACTIONS_FROM_WIRE.get(wire.action)
     if action is None:
         raise NotSupportedError(
@@ -249,10 +251,10 @@ def _decode_delete_key(wire: pb.DeleteKey, _: Envelope) -> commands.DeleteKey:
 
 
 class Codec(NamedTuple):
-    """A command's two halves."""
+    """Encoder and decoder of one kind of command."""
 
     kind: str
-    """Its field in the message `Request`."""
+    """Name of its field in the message `Request`."""
     encode: Callable[[Any, Any], None]
     decode: Callable[[Any, Envelope], commands.Command]
     in_session: bool = False
@@ -285,7 +287,7 @@ _BY_KIND: Final = {codec.kind: codec for codec in CODECS.values()}
 
 
 def encode_request(request_id: int, command: commands.Command) -> pb.Request:
-    """A command as it goes over the wire; a `Connect` without its journal partition."""
+    """Encodes a command. Leaves the journal partition of a `Connect` to the caller."""
     request = pb.Request(request_id=request_id)
     codec = CODECS[type(command)]
     codec.encode(getattr(request, codec.kind), command)
@@ -293,16 +295,17 @@ def encode_request(request_id: int, command: commands.Command) -> pb.Request:
 
 
 def decode_request(request: pb.Request, session: commands.SessionId | None) -> commands.Command:
-    """Read a command.
+    """Decodes a command.
 
     Args:
-        request: the wire form.
-        session: of the stream it came by; None for a single call.
+        request: the request as it came.
+        session: session of the stream that it came by; None for a single call.
 
     Raises:
-        NotSupportedError: of an unknown kind or action, or one that needs a session.
+        NotSupportedError: its kind, its action or a state to filter by is unknown, or it needs a
+            session and came without one.
         ConfigError: a name is too long.
-        MalformedHeaderError, ValueError: a TxId or range that can't be.
+        MalformedHeaderError, ValueError: a TxId or a range is impossible.
     """
     kind = request.WhichOneof("command")
     codec = _BY_KIND.get(kind or "")

@@ -1,9 +1,9 @@
-"""Appends of the coordinator: one log producer whose acknowledgements reach the event loop.
+"""Appends records for the coordinator: one log producer with acknowledgements on the event loop.
 
-Both ways go in bursts. What is appended in one turn of the loop is given to librdkafka together at
-its end: one by one, each would wake librdkafka's thread and be sent in a batch of its own.
-Acknowledgements wake the loop once for as many as have come, because a wake-up each was the limit:
-60k to 169k appends per second against 2k.
+Both directions work in bursts. The records appended in one turn of the loop are given to librdkafka
+together, at the end of the turn: one by one, each would wake librdkafka's thread and be sent in a
+batch of its own. Acknowledgements wake the loop once for all that have come, because a wake-up for
+each was the limit: 2k appends per second, against 60k to 169k now.
 """
 
 from __future__ import annotations
@@ -30,23 +30,26 @@ Acknowledge = Callable[[int | None, KafkaError | None], None]
 APPENDER_CONFIG: Final[Mapping[str, Any]] = {
     "acks": "all",
     "enable.idempotence": True,
-    # With flush() running while anything is queued, linger never delays a record; it keeps the
-    # records of one burst in one batch. linger.ms=0 split half of all five-record groups.
+    # As flush() runs while anything is queued, linger never delays a record. It keeps the records
+    # of one burst in one batch: linger.ms=0 split half of all five-record groups.
     "linger.ms": 5,
     "message.timeout.ms": 30_000,
     "queue.buffering.max.messages": 1_000_000,
 }
 WARM_S: Final = 1.0
-"""After so long a producer has what it needs of the brokers; before, its first append takes half a
-second."""
+"""Age from which a producer counts as warm: it has learned what it needs from the brokers. Before,
+its first append takes half a second."""
 _IDLE_POLL_S: Final = 0.2
+"""Pause between two polls of an idle producer; a longer one lets its errors be noticed later."""
 _FLUSH_S: Final = 0.1
+"""Length of one `flush` while records are queued: bounds how late a renewed producer is seen."""
 _RETIRE_S: Final = 2.0
+"""Longest wait, twice, for the last callbacks of a producer that is let go."""
 
 
 class _Append(NamedTuple):
     producer: LogProducer
-    """The current one when it was appended: a newer one is not for it."""
+    """The producer that was current when the record was appended; a newer one must not send it."""
     topic: str
     partition: int
     acknowledge: Acknowledge
@@ -56,24 +59,24 @@ class _Append(NamedTuple):
 
 
 class Appender:
-    """A log producer with its polling thread; made and used on one event loop."""
+    """A log producer with its polling thread; created and used on one event loop."""
 
     def __init__(self, log: Log, config: Mapping[str, Any], name: str) -> None:
-        """Start the producer and its thread.
+        """Starts the producer and its thread.
 
         Args:
-            log: where to append.
-            config: librdkafka's, over `APPENDER_CONFIG`.
-            name: of the thread, for people who look at stacks.
+            log: the log to append to.
+            config: librdkafka settings that override `APPENDER_CONFIG`.
+            name: name of the thread, for people who look at stacks.
         """
         self._make: Callable[[], LogProducer] = partial(log.producer, {**APPENDER_CONFIG, **config})
         self._producer = self._make()
         self._broken: LogProducer | None = None
-        """A producer that met a fatal error; the current one, or one that was renewed since."""
+        """The last producer that had a fatal error: the current one, or one already replaced."""
         self._made_s = time.monotonic()
         self._loop = asyncio.get_running_loop()
         self._burst: list[_Append] = []
-        """Appended in this turn of the loop."""
+        """Records appended in this turn of the loop."""
         self._acknowledged: deque[tuple[Acknowledge, int | None, KafkaError | None]] = deque()
         self._drain_scheduled = False
         self._work = threading.Event()
@@ -92,10 +95,10 @@ class Appender:
         key: bytes | None = None,
         headers: Headers | None = None,
     ) -> None:
-        """Queue a record; what the producer refuses is acknowledged as an error, later too.
+        """Queues a record. If the producer refuses it, `acknowledge` gets the error, also later.
 
-        After a fatal error, which an idempotent producer can't survive, everything is refused
-        until `renew_if_broken`: only the caller knows when a new producer may overtake the old.
+        An idempotent producer can't survive a fatal error. After one, everything is refused until
+        `renew_if_broken` is called: only the caller knows when a new producer may overtake the old.
         """
         if not self._burst:
             self._loop.call_soon(self._send)
@@ -128,7 +131,7 @@ class Appender:
         self._loop.call_soon(each.acknowledge, None, error)
 
     def _delivered(self, each: _Append, error: KafkaError | None, message: Message) -> None:
-        """On the producer's thread."""
+        """Takes an acknowledgement; runs in the producer's thread."""
         if error is not None and error.fatal():
             self._broken = each.producer
         self._acknowledged.append((each.acknowledge, message.offset(), error))
@@ -138,12 +141,12 @@ class Appender:
 
     @property
     def is_warm(self) -> bool:
-        """Whether an append takes milliseconds."""
+        """Whether the next append takes milliseconds and not half a second."""
         return time.monotonic() - self._made_s >= WARM_S
 
     def renew_if_broken(self) -> None:
-        """After a fatal error, go on with a new producer; what the old one had is failed."""
-        # By identity: what a former producer has to say comes late, and of itself alone.
+        """Takes a new producer after a fatal error, and fails what the old one still has."""
+        # Compared by identity: a former producer may report late, and only about itself.
         if self._broken is self._producer:
             broken, self._producer = self._producer, self._make()
             self._made_s = time.monotonic()
@@ -172,7 +175,7 @@ class Appender:
                 self._flush(_FLUSH_S)
             else:
                 self._work.clear()
-                # Checked again: a record queued between len() and clear() has set it in vain.
+                # Checked again: a record queued between len() and clear() set the event in vain.
                 if not len(self._producer) and not self._stopped:
                     self._work.wait(_IDLE_POLL_S)
                     self._flush(0)
@@ -183,7 +186,7 @@ class Appender:
             self._broken = producer
 
     async def close(self, timeout_s: float = 5) -> None:
-        """Flush for up to `timeout_s`, then drop the rest and stop the thread. Idempotent."""
+        """Flushes for up to `timeout_s` seconds, drops the rest, stops the thread. Idempotent."""
         if self._closing:
             return
         self._closing = True
@@ -200,18 +203,18 @@ class Appender:
 
 
 def _flush(producer: LogProducer, timeout_s: float) -> bool:
-    """Flush, for `timeout_s` at most; whether the producer met a fatal error."""
+    """Flushes for at most `timeout_s` seconds. Returns whether the producer had a fatal error."""
     try:
         producer.flush(timeout_s)
     except KafkaException as error:
-        # Raised out of flush() once; what is left is served by the next.
+        # flush() raises it once; the next flush() serves what is left.
         _LOG.warning("producer_stopped error=%s", error)
         return True
     return False
 
 
 def _retire(producer: LogProducer) -> None:
-    """Fail what a producer still has, so that every callback is served once, and let it go."""
+    """Fails what a producer still has, so that each callback is called once, and closes it."""
     producer.purge()
     _flush(producer, _RETIRE_S)
     _flush(producer, _RETIRE_S)

@@ -1,8 +1,9 @@
-"""A hot standby of one journal partition, and how it comes to own it.
+"""A hot standby of one journal partition, and how it becomes the owner.
 
-To own a partition: read the journal to its end, append OWNER, read up to it; it won if it is the
-current epoch then. A void OWNER would be a surprise to the owner that there is, so nobody bids
-unless the partition is given to it, or its owner is presumed dead or does not serve.
+To own a partition, a candidate reads the journal to its end, appends OWNER, and reads up to that
+record. It has won if its record is the current epoch then. A void OWNER record would be a surprise
+to the present owner. Therefore a candidate bids only if the partition is given to it, or if the
+owner is presumed dead or does not serve.
 
 Source: Transactional Messaging in Kafka, "Transaction coordinator"; PIP-31, "TC Startup".
 """
@@ -36,19 +37,23 @@ from .tail import Batch
 _LOG = logging.getLogger(__name__)
 
 READ_TIMEOUT_S: Final = 30.0
+"""Longest wait until a known end of the journal is read; past it the bid fails, and comes again."""
 LATE_S: Final = 1.0
-"""How long a record may take to come before anybody asks whether it is there."""
+"""How long a record may be missing before the candidate asks for the journal's end. A shorter time
+asks the brokers more; with a longer one a lost tail is noticed later."""
 OWNER_TIMEOUT_S: Final = 35.0
-"""Longer than the appender's message.timeout.ms, so that an append's fate is known."""
+"""Bound of appending OWNER. Longer than the appender's message.timeout.ms, so that the append's
+fate is known."""
 LOOK_S: Final = 0.1
-"""How often a standby looks whether its turn has come without having been told."""
+"""How often a standby looks whether its turn has come although nothing woke it."""
 IDLE_S: Final = 0.3
-"""How long an owner that is reached may not serve: its news may be on their way, or it loads the
-journal again after a surprise, which takes long where it is long; others could serve at once."""
+"""How long an owner that is reached may say nothing of serving before others bid. Its news may be
+under way, so a shorter time takes partitions from healthy owners. Or it loads the journal again
+after a surprise: with a longer time clients wait, though others could serve at once."""
 
 
 Refusal: TypeAlias = str
-"""Why a partition is not taken over."""
+"""The reason why a partition is not taken over."""
 
 
 @dataclass(slots=True)
@@ -58,15 +63,15 @@ class _Following:
     has_begun: bool = False
     """Whether the tail has brought anything: its first fetch takes up to half a second."""
     is_current: bool = False
-    """Whether it was read up to an end that was asked for after that."""
+    """Whether the journal was read up to an end that was asked for after that first fetch."""
     failure: LogtxError | None = None
     turn_s: float | None = None
-    """When to bid, while the partition has no owner that lives."""
+    """Monotonic time at which to bid; None while the partition has an owner that serves."""
 
 
 @dataclass(slots=True)
 class _Request:
-    """The owner asks this coordinator to take over."""
+    """The owner's request to take over."""
 
     epoch: int
     end: int
@@ -75,15 +80,15 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class Won:
-    """A bid that was won: the partition is to be served at once."""
+    """A bid that was won. The partition must be served at once."""
 
     shard: Shard
     """Replayed up to its own OWNER record, inclusive."""
     request: _Request | None
-    """Of the former owner, if it gave the partition away."""
+    """The former owner's request, if it gave the partition away; else None."""
 
     def tell(self, refusal: Refusal | None = None) -> None:
-        """Tell the former owner, if it asked, that the partition is served, or why it is not."""
+        """Tells a former owner that asked that the partition is served, or why it is not."""
         if self.request is not None:
             _answer(self.request, refusal)
 
@@ -98,24 +103,25 @@ class Candidate:
         *,
         ask: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """Follow nothing yet.
+        """Follows nothing before `follow`.
 
         Args:
-            partition: of the journal.
-            services: of the coordinator.
-            ask: lets something run in the background, until the partition is stopped.
+            partition: number of the journal partition.
+            services: what the coordinator's partitions share.
+            ask: runs a coroutine in the background; the partition's `stop` cancels it.
         """
         self.journal: Appender = services.journal
-        """What OWNER, and what follows it, is appended by."""
+        """Appends OWNER and the records behind it."""
         self.leaving = False
-        """Whether to bid for nothing any more."""
+        """True once this candidate must not bid any more."""
         self.read_end = 0
-        """Everything below was read here: it was durable, so a journal that ends below lost it."""
+        """Everything below this offset was read here, so it was durable: a journal that ends below
+        has lost its tail."""
         self._partition = partition
         self._services = services
         self._ask = ask
         self._journal_in_doubt = False
-        """Whether an earlier append of this partition may still be on its way."""
+        """Whether an earlier append to this partition may still be in flight."""
         self._following: _Following | None = None
         self._request: _Request | None = None
         self._losses = 0
@@ -127,11 +133,11 @@ class Candidate:
 
     @property
     def shard(self) -> Shard | None:
-        """What the journal says as far as it was read; None while it is not followed."""
+        """The state of the journal as far as it was read; None while it is not followed."""
         return self._following.replica.shard if self._following is not None else None
 
     def follow(self, replica: Replica) -> None:
-        """Follow the journal from where a replica stands."""
+        """Follows the journal from where a replica stands."""
         token = self._services.tail.follow(self._partition, replica.next_offset)
         following = self._following = _Following(replica, token)
         self.read_end = max(self.read_end, replica.next_offset)
@@ -140,7 +146,7 @@ class Candidate:
 
     @property
     def is_current(self) -> bool:
-        """Whether the journal is followed closely: taking over would not wait for the reading."""
+        """Whether the journal is followed closely: a take-over would not wait for reading."""
         return self._following is not None and self._following.is_current
 
     async def _catch_up(self, following: _Following) -> None:
@@ -157,13 +163,13 @@ class Candidate:
                 self._services.membership_changed()
 
     def unfollow(self) -> None:
-        """Follow no more."""
+        """Stops following the journal."""
         if self._following is not None:
             self._services.tail.leave(self._partition)
             self._following = None
 
     def feed(self, batch: Batch) -> None:
-        """What the tail has read."""
+        """Takes what the tail has read."""
         following = self._following
         if following is None or batch.token != following.token:
             return
@@ -185,7 +191,7 @@ class Candidate:
         self._woken.set()
 
     def wake(self) -> None:
-        """What is known of other coordinators has changed."""
+        """Makes the waiting tasks look again, as knowledge of other coordinators has changed."""
         self._woken.set()
 
     def _see_owner(self, shard: Shard) -> None:
@@ -193,7 +199,7 @@ class Candidate:
         if owner is not None:
             members.owns(owner.process_nonce, owner.address, self._partition)
             if self._epoch_seen not in (NO_EPOCH, shard.epoch):
-                # Not what was there when this process came: it was appended just now.
+                # The record was not there when this process started: it was appended just now.
                 members.proven(owner.process_nonce, owner.address, time.monotonic())
                 if owner.address == self._services.address and not self._is_mine(owner):
                     self._ask(self._refuse_double(owner.address))
@@ -201,12 +207,14 @@ class Candidate:
         self._services.membership_changed()
 
     async def _refuse_double(self, address: str) -> None:
-        """End this process, if another advertises its address.
+        """Ends this process if another one advertises its address.
 
-        Each would take the other for its own former process, and its partitions at once: for ever.
+        Otherwise each would take the other for its own former process, and would take over its
+        partitions at once, for ever.
         """
         if await self._services.who_answers(address) == self._services.process_nonce:
-            # Of a process that was here before us and is gone; its record was long on its way.
+            # The record is of a former process at this address that has ended; it was long in
+            # flight.
             _LOG.info("late_owner partition=%d address=%s", self._partition, address)
             return
         raise ConfigError(
@@ -215,11 +223,12 @@ class Candidate:
         )
 
     async def _reach(self, following: _Following, end: int) -> None:
-        """Wait until everything below `end`, which somebody saw durable, was read.
+        """Waits until everything below `end` was read; some coordinator saw it durable.
 
         Raises:
-            JournalTruncatedError: the journal ends below.
-            BrokerError: it takes too long.
+            JournalTruncatedError: the journal ends below `end`.
+            BrokerError: it was not read within `READ_TIMEOUT_S`.
+            LogtxError: the journal can't be followed.
         """
         now_s = time.monotonic()
         deadline_s, ask_s = now_s + READ_TIMEOUT_S, now_s + LATE_S
@@ -227,7 +236,7 @@ class Candidate:
             self._check(following)
             now_s = time.monotonic()
             if now_s > ask_s:
-                # Of a lost tail nothing would ever come.
+                # If the tail was lost, no record will ever arrive.
                 ask_s = now_s + LATE_S
                 if await self._services.journal_end(self._partition, end) < end:
                     raise lost_tail(self._partition, end)
@@ -239,7 +248,7 @@ class Candidate:
             await self._wait(LOOK_S)
 
     async def _wait(self, seconds: float) -> None:
-        # Not wait_for, which loses a cancellation that comes together with what it waits for.
+        # Not wait_for: it loses a cancellation that comes together with the awaited event.
         self._woken.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -256,18 +265,18 @@ class Candidate:
 
     @property
     def owner(self) -> Owner | None:
-        """Whose OWNER record is the current one, as far as was read."""
+        """The current OWNER record, as far as the journal was read."""
         return self._following.replica.shard.owner if self._following is not None else None
 
     def is_gone(self, now_s: float) -> bool:
-        """Whether there is no owner that a client could be sent to."""
+        """Returns whether no owner is left that a client could be sent to."""
         owner = self.owner
         if owner is None or self._is_mine(owner):
             return True
         return self._services.members.dead(owner.process_nonce, now_s)
 
     def _is_orphaned(self, now_s: float) -> bool:
-        """Whether nobody serves the partition: a guess, which being wrong harms nobody."""
+        """Returns whether nobody seems to serve the partition: a guess. A wrong one is harmless."""
         owner, shard = self.owner, self.shard
         if self.leaving:
             return False
@@ -279,11 +288,11 @@ class Candidate:
         return owner.process_nonce == self._services.process_nonce
 
     def pause_bids(self, *, seconds: float | None = None, anew: bool = False) -> float:
-        """Bid for nothing for a while; how long.
+        """Stops bidding for a while. Returns the pause in seconds.
 
         Args:
-            seconds: by default longer each time, and random.
-            anew: whether this is the first time again.
+            seconds: length of the pause; None: a random one that grows with each call.
+            anew: restarts the back-off at its minimum.
         """
         if seconds is None:
             self._losses = 1 if anew else self._losses + 1
@@ -292,10 +301,11 @@ class Candidate:
         return seconds
 
     async def turn(self) -> None:
-        """Until it is this coordinator's turn to bid.
+        """Waits until it is this coordinator's turn to bid.
 
         Raises:
-            LogtxError: the journal can't be followed; after a `BrokerError` it is not any more.
+            LogtxError: the journal can't be followed. After a `BrokerError` the candidate no longer
+                follows it.
         """
         following = self._require()
         while True:
@@ -329,14 +339,14 @@ class Candidate:
     # ---- bidding --------------------------------------------------------------------------------
 
     async def take_over(self, epoch: int, end: int) -> Refusal | None:
-        """Accept the partition from its owner.
+        """Accepts the partition from its owner.
 
         Args:
-            epoch: the owner's.
-            end: the journal's end, at which it decided nothing more.
+            epoch: epoch of the owner.
+            end: the journal's end, at which the owner stopped deciding.
 
         Returns:
-            Why it is not served; None once it is.
+            The reason for refusing; None once the partition is served here.
         """
         if self._request is not None or self._following is None:
             return "it is not ready"
@@ -346,23 +356,23 @@ class Candidate:
         return await outcome
 
     def refuse(self, why: Refusal) -> None:
-        """Take nothing over any more that was asked for."""
+        """Refuses the waiting request to take over, if there is one."""
         request, self._request = self._request, None
         if request is not None:
             _answer(request, why)
 
     async def bid(self) -> Won | None:
-        """Try to win an OWNER epoch. A request to take over is refused if that fails.
+        """Bids for the partition. Refuses a request to take over if the bid is not won.
 
         Returns:
-            What was won, to be served at once; None if the bid was lost or not made.
+            The bid that was won, to be served at once; None if it was lost or not made.
 
         Raises:
-            LogtxError: as `turn`, or the journal takes no record.
+            LogtxError: as in `turn`, or the journal did not take the OWNER record.
         """
         request, self._request = self._request, None
         if request is not None and request.outcome.done():
-            return None  # whoever asked waits no more, and goes on by itself
+            return None  # the owner no longer waits, and goes on by itself
         outcome: Won | Refusal = "the bid failed"
         try:
             outcome = await self._win(request)
@@ -374,7 +384,7 @@ class Candidate:
     async def _win(self, request: _Request | None) -> Won | Refusal:
         started_s, following = time.monotonic(), self._require()
         replica = following.replica
-        # Read before the question: what the tail reads meanwhile may lie behind the answer.
+        # Read before the question: records that the tail reads meanwhile may lie behind the answer.
         known = max(self.read_end, self._services.members.known_end(self._partition))
         if request is not None:
             await self._reach(following, request.end)
@@ -389,7 +399,7 @@ class Candidate:
                 return "somebody else owns it"
         offset = await self._append_owner(replica.shard)
         if offset < known:
-            # By request nobody asked for the end; and it may have been lost since.
+            # For a request the end was not asked for; otherwise it may have been lost since.
             raise lost_tail(self._partition, known)
         await self._reach(following, offset + 1)
         if replica.shard.epoch != offset:
@@ -397,8 +407,9 @@ class Candidate:
             self.pause_bids()
             return "another candidate won it"
         if replica.next_offset != offset + 1:
-            # Nothing of ours stands there, so it is a stranger's: all readers hold whatever comes
-            # behind it for void, and clients would be told of decisions that nobody believes.
+            # We appended nothing behind the OWNER record, so a stranger did. All readers take
+            # everything behind it for void, and clients would be told decisions that no reader
+            # believes.
             _LOG.info("epoch_spoilt partition=%d epoch=%d", self._partition, offset)
             self.pause_bids()
             return "somebody else's record followed the OWNER record"
@@ -439,14 +450,14 @@ class Candidate:
         return offset
 
     def doubt_journal(self, journal: Appender) -> None:
-        """An append by it got no answer, or an error."""
+        """Notes that an append by `journal` got no answer, or an error."""
         self._journal_in_doubt |= journal is self.journal
 
     def _renew_journal(self) -> None:
-        """See to it that OWNER does not wait behind appends that got no answer.
+        """Takes a new producer if OWNER would wait behind appends that got no answer.
 
-        librdkafka sends nothing more to a partition before it knows of each request in flight
-        what became of it, which takes up to a minute. A producer of its own is not concerned.
+        librdkafka sends nothing more to a partition until it knows the outcome of every request in
+        flight, which takes up to a minute. A new producer does not wait for them.
         """
         self._services.journal.renew_if_broken()
         if not self._journal_in_doubt:
@@ -458,7 +469,7 @@ class Candidate:
             self._ask(former.close())
 
     async def close(self) -> None:
-        """Let go of what is this partition's alone."""
+        """Stops following, and closes the producer if it is this partition's own."""
         self.unfollow()
         if self.journal is not self._services.journal:
             await self.journal.close()

@@ -1,7 +1,7 @@
-"""What a coordinator counts as it goes: plain numbers, written and read on its event loop.
+"""Counts what a coordinator does: plain numbers, written and read on its event loop.
 
-Pure. Whoever shows them to another thread reads them on the loop first, see `metrics.py`; so
-nothing here needs a lock, and counting costs a fraction of a microsecond.
+Pure. `metrics.py` copies them on the loop before another thread shows them. So nothing here needs a
+lock, and counting costs a fraction of a microsecond.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ from ..core.transactions import TransactionMetadata
 LATENCY_BOUNDS_S: Final = (
     *(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0),
 )
+"""Upper bounds of the commit latency's buckets; each bucket is one more series of the metrics."""
 
 
 class Histogram:
-    """How often a duration fell between bounds."""
+    """Counts durations by bucket."""
 
     def __init__(self, bounds_s: tuple[float, ...]) -> None:
-        """Nothing was observed. `bounds_s`: upper bounds, inclusive, rising."""
+        """Starts empty. `bounds_s`: upper bounds of the buckets, inclusive, rising."""
         self.bounds_s = bounds_s
         self.counts = [0] * (len(bounds_s) + 1)
-        """One of each bound, and of what is longer than all."""
+        """Number of durations in each bucket; the last bucket has no upper bound."""
         self.sum_s = 0.0
 
     def observe(self, duration_s: float) -> None:
-        """Count one."""
+        """Counts a duration."""
         self.counts[bisect_left(self.bounds_s, duration_s)] += 1
         self.sum_s += duration_s
 
 
 @dataclass(slots=True)
 class CoordinatorCounters:
-    """Of one coordinator, since it started; keys are journal partitions."""
+    """The counters of one coordinator since it started. Keys are journal partitions."""
 
     committed: Counter[int] = field(default_factory=Counter)
     aborted: Counter[tuple[int, AbortReason]] = field(default_factory=Counter)
@@ -47,15 +48,15 @@ class CoordinatorCounters:
     loads: Counter[int] = field(default_factory=Counter)
     load_seconds: dict[int, float] = field(default_factory=dict)
     commit_latency: Histogram = field(default_factory=lambda: Histogram(LATENCY_BOUNDS_S))
-    """From the request's arrival to the answer that it is decided."""
+    """Time from a commit's arrival to the answer that it is decided."""
 
     def appended(self, partition: int, size: int) -> None:
-        """A record of `size` bytes was handed to the log."""
+        """Counts a record of `size` bytes that was handed to the log."""
         self.appends[partition] += 1
         self.append_bytes[partition] += size
 
     def decided(self, partition: int, epoch: int, transaction: TransactionMetadata) -> None:
-        """A decision is durable; one of an earlier epoch was counted by its own coordinator."""
+        """Counts a durable decision, unless an earlier epoch's owner has counted it."""
         if transaction.commit_sequence is None or transaction.commit_sequence < epoch:
             return
         if transaction.reason is None:
@@ -64,6 +65,6 @@ class CoordinatorCounters:
             self.aborted[partition, transaction.reason] += 1
 
     def loaded(self, partition: int, duration_s: float) -> None:
-        """A journal partition was read from its snapshot or its start."""
+        """Counts a load of a journal partition from its snapshot or its start."""
         self.loads[partition] += 1
         self.load_seconds[partition] = self.load_seconds.get(partition, 0.0) + duration_s

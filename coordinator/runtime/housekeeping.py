@@ -1,15 +1,15 @@
-"""What keeps a served journal partition small and findable: snapshots, checkpoint, trimming.
+"""Keeps a served journal partition short and easy to find: snapshots, checkpoint, trimming.
 
-The order makes it safe at any crash: a snapshot is appended; when all of it is acknowledged, it is
-committed as the checkpoint; when that is durable, the journal is trimmed, below the snapshot, the
+The order makes it safe at any crash. A snapshot is appended. When all of it is acknowledged, it is
+committed as the checkpoint. When that is durable, the journal is trimmed: below the snapshot, the
 high watermark and the age at which outcomes are forgotten. So wherever an owner dies, a snapshot
-that counts lies at or behind the journal's start. An owner that was replaced may do each of it once
-more when it wakes up, and does no harm: its snapshot counts as of then, and what it trims lies
-below that. (Its checkpoint may hide a later one; see `loading.py`.)
+that counts lies at or behind the journal's start (trap 9). An owner that was replaced may do each
+step once more when it wakes up. That does no harm: its snapshot counts as of then, and what it
+trims lies below that. (Its checkpoint may hide a later one; see `loading.py`.)
 
-Ages are by the broker's clock, for a coordinator's may jump by a week: records are stamped when
-they are appended (``message.timestamp.type=LogAppendTime``), and what is compared with them is the
-stamp of the snapshot, plus the time that went by since.
+Ages are measured by the broker's clock, because a coordinator's clock may jump by a week. The
+broker stamps records when they are appended (``message.timestamp.type=LogAppendTime``). They are
+compared with the snapshot's stamp plus the time that has passed since.
 
 Source: Transactional Messaging in Kafka, "Transaction coordinator" (the checkpointed high
 watermark).
@@ -37,28 +37,33 @@ from .questions import Questions
 _LOG = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.2
-"""Between two looks whether anything is due."""
+"""Pause between two checks whether anything is due; bounds how late it is done."""
 CHUNK_PAUSE_S: Final = 0.005
-"""Between two chunks, for what clients ask meanwhile; about as long as one takes."""
+"""Pause between two chunks of a snapshot, in which clients are served. It is about as long as a
+chunk takes; a shorter one stalls clients, a longer one makes the snapshot late."""
 PUBLISH_AGAIN_S: Final = (1.0, 10.0)
-"""A former owner's late commit may have taken the place of the hint."""
+"""Seconds after which the checkpoint is committed again at first: a former owner's late commit may
+have replaced it."""
 PUBLISH_S: Final = 3_600.0
-"""Kafka forgets the offsets of a group without members after 7 days."""
+"""Seconds after which it is committed again from then on. It must be less than 7 days: by then
+Kafka forgets the offsets of a group without members."""
 READ_TIMEOUT_S: Final = 10.0
+"""Bound of reading a snapshot's stamp; past it the journal is trimmed at the next checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HousekeepingConfig:
-    """When the journal is tidied."""
+    """When snapshots are taken, and what trimming leaves."""
 
     snapshot_interval_records: int = 100_000
-    """Journal records behind the last snapshot before the next is taken."""
+    """Number of journal records after which the next snapshot is taken. With a larger one loading
+    takes longer; a smaller one writes more snapshots."""
     outcome_retention_ms: int = 7 * 24 * 3_600_000
-    """How long a transaction's outcome can be looked up, at least, from its BEGIN on."""
+    """Least time, from its BEGIN on, for which a transaction's outcome can be looked up."""
 
 
 class Housekeeping:
-    """Looks after the journal partition of one tenure; lives on the event loop."""
+    """Keeps the journal partition of one tenure; lives on the event loop."""
 
     def __init__(
         self,
@@ -70,15 +75,15 @@ class Housekeeping:
         reading: Executor,
         questions: Questions,
     ) -> None:
-        """Nothing happens before `run`.
+        """Does nothing before `run`.
 
         Args:
-            log: that the journal lies in.
-            tenure: of the partition.
-            address: host:port that clients reach its owner at.
-            config: when to do it.
-            reading: for questions that read the journal.
-            questions: for the others.
+            log: the log that holds the journal.
+            tenure: the partition's tenure.
+            address: host:port at which clients reach the owner.
+            config: when to take snapshots, and what to keep.
+            reading: runs the calls that read the journal.
+            questions: runs the quick calls.
         """
         self.published = asyncio.Event()
         """Set when clients can find the owner."""
@@ -86,15 +91,17 @@ class Housekeeping:
         self._config, self._reading, self._questions = config, reading, questions
         self._partition = tenure.shard.partition
         self._since = tenure.snapshot_offset or 0
-        """Where the records begin that are counted."""
+        """Offset from which the records count towards the next snapshot."""
         self._checkpoint: int | None = None
-        """Snapshot that the checkpoint is known to name; 0 for none."""
+        """Offset of the snapshot that the committed checkpoint names; 0: no snapshot."""
         self._trimmed = 0
+        """Offset below which this tenure has trimmed the journal."""
         self._stamp: tuple[int, int, float] | None = None
-        """Of a snapshot: its offset, the broker's time then in ms, and our monotonic time later."""
+        """A snapshot's offset, the broker's stamp of it (ms), and the monotonic time (s) after
+        that stamp was read."""
 
     async def run(self) -> None:
-        """Go on until cancelled, or until the tenure decides nothing any more."""
+        """Runs until it is cancelled, or until the tenure decides nothing any more."""
         pauses_s, publish_s = list(PUBLISH_AGAIN_S), time.monotonic()
         tenure = self._tenure
         while not (tenure.over or tenure.quiescing):
@@ -114,7 +121,7 @@ class Housekeeping:
             while tenure.snapshot():  # noqa: ASYNC110 - it is the pause that is wanted
                 await asyncio.sleep(CHUNK_PAUSE_S)
         except RequestTooLargeError as error:
-            # The journal grows until the next attempt; nothing else is lost.
+            # The only cost is that the journal grows until the next attempt.
             _LOG.error("snapshot_failed partition=%d error=%s", self._partition, error)
             return
         _LOG.info(
@@ -123,7 +130,10 @@ class Housekeeping:
         )  # fmt: skip
 
     async def _publish(self, snapshot: int) -> bool:
-        """Tell clients where the partition is served, and loaders where to begin."""
+        """Tells clients where the partition is served, and loaders where to begin.
+
+        Returns whether Kafka took the checkpoint.
+        """
         shard = self._tenure.shard
         value = Checkpoint(offset=snapshot, epoch=shard.epoch, address=self._address)
         try:
@@ -152,7 +162,7 @@ class Housekeeping:
         try:
             await loop.run_in_executor(self._reading, self._delete_records, snapshot, bound)
         except (LogtxError, KafkaException) as error:
-            # Tried again with the next checkpoint.
+            # The next checkpoint tries again.
             _LOG.warning("trim_failed partition=%d error=%s", self._partition, error)
 
     def _delete_records(self, snapshot: int, bound: int) -> None:
@@ -165,7 +175,7 @@ class Housekeeping:
             _LOG.info("journal_trimmed partition=%d start=%d", self._partition, bound)
 
     def _broker_ms(self, snapshot: int) -> int:
-        """The broker's wall clock now, or earlier: counted from its stamp of a snapshot."""
+        """Returns the broker's wall clock (ms), or less: a snapshot's stamp plus the time since."""
         if self._stamp is None or self._stamp[0] != snapshot:
             messages = read_records(
                 self._log,

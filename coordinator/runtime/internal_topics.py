@@ -1,4 +1,4 @@
-"""logtx's own topics: made at the first start, and refused under settings that lose decisions."""
+"""Creates logtx's internal topics, and refuses them if their settings could lose decisions."""
 
 from __future__ import annotations
 
@@ -19,31 +19,35 @@ JOURNAL_SETTINGS: Final[Mapping[str, str]] = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
     "unclean.leader.election.enable": "false",
-    # So that the age of a record is no matter of a coordinator's clock.
+    # The broker stamps the records, so their age does not depend on a coordinator's clock.
     "message.timestamp.type": "LogAppendTime",
 }
-"""Under any other, decisions could be lost."""
+"""Settings of the journal. With other values decisions could be lost."""
 BATCH_OVERHEAD_BYTES: Final = 1_024
+"""Upper bound of what Kafka adds to a record that is alone in its batch."""
 MESSAGE_MIN_BYTES: Final = RECORD_MAX_BYTES + BATCH_OVERHEAD_BYTES
-"""A smaller ``max.message.bytes`` refuses what the coordinator takes for small enough."""
+"""Least ``max.message.bytes``: a topic with less refuses records that the coordinator allows."""
 MESSAGE_DEFAULT_BYTES: Final = 1_048_588
+"""Kafka's default of ``max.message.bytes``, for a log that does not tell it."""
 
 
 def prepare_topics(
     log: Log, *, partitions: int, replication_factor: int
 ) -> tuple[TopicInfo, TopicInfo]:
-    """Create the journal and `__transaction_offsets` where missing, and check them.
+    """Creates the journal and `__transaction_offsets` if missing, and checks them.
 
     Args:
-        log: where.
-        partitions: of each, if it must be created.
-        replication_factor: of each, and the least it must have; -1 is the broker's default.
+        log: the log that holds them.
+        partitions: partition count of a topic that must be created.
+        replication_factor: replicas of a topic that must be created, and the least that an existing
+            one must have; -1 is the broker's default.
 
     Returns:
-        What the log says of the journal and of `__transaction_offsets`.
+        What the log says about the journal and about `__transaction_offsets`.
 
     Raises:
-        JournalTopicError: one has a setting that could lose decisions; the message mends it.
+        JournalTopicError: a topic has a setting that could lose decisions; the message says how to
+            change it.
         BrokerError: Kafka does not answer.
     """
     infos = []
@@ -66,16 +70,16 @@ def prepare_topics(
 def check_topic(
     info: TopicInfo, required: Mapping[str, str], replication_factor: int, servers: str
 ) -> None:
-    """Refuse a topic that could lose what is acknowledged.
+    """Refuses a topic that could lose acknowledged records.
 
     Args:
-        info: what the log says of it.
+        info: what the log says about the topic.
         required: settings that it must have.
-        replication_factor: the least that it must have; -1 is any.
-        servers: ``bootstrap.servers``, for the command that mends it.
+        replication_factor: least number of replicas that it must have; -1 is any.
+        servers: ``bootstrap.servers``, for the command in the error's message.
 
     Raises:
-        JournalTopicError: names every wrong setting and the command that mends them.
+        JournalTopicError: names every wrong setting and the command that changes them.
     """
     if info.replication_factor < replication_factor:
         raise JournalTopicError(
@@ -100,7 +104,7 @@ def check_topic(
 def _mends(
     info: TopicInfo, settings: Mapping[str, str], required: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Settings that are wrong, with the values that they must have."""
+    """Yields the wrong settings, each with the value that it must have."""
     for name, value in required.items():
         if settings.get(name, value) != value:
             yield name, value

@@ -1,8 +1,9 @@
-"""Loading a journal partition: from its checkpoint to its end, in a thread of the caller's.
+"""Loads a journal partition from its checkpoint to its end, in a thread of the caller.
 
-The checkpoint is a hint that anybody may have overwritten late, or that Kafka has forgotten (the
-offsets of a group without members, after 7 days). So what it says is looked at and not believed:
-where it leads nowhere, the journal is read from its start, which has a snapshot if it was trimmed.
+The checkpoint is a hint. A former owner may have overwritten it late, or Kafka may have forgotten
+it (it forgets the offsets of a group without members after 7 days). So the checkpoint is tried and
+not believed: if it leads nowhere, the journal is read from its start, where a snapshot stands if
+the journal was trimmed.
 
 Source: Transactional Messaging in Kafka, "Transaction coordinator"; PIP-31, "TC Startup".
 """
@@ -29,11 +30,14 @@ from ..core.replica import Replica, missing
 _LOG = logging.getLogger(__name__)
 
 TRIMMED_RETRIES: Final = 3
-"""The owner may trim between our question for the start and the read; it does so seldom."""
+"""Attempts to load. The owner may trim the journal between our question for its start and the read;
+it trims so seldom that three attempts suffice."""
 CONFIRM_S: Final = 5.0
-"""How long a journal must be told to end below what is known of it before its tail is lost. A
-leader that was woken hears of its successor within a second, on a busy machine within two."""
+"""How long the broker must answer with an end below the known end before the tail counts as lost. A
+leader that wakes up hears of its successor within a second, on a busy machine within two; a
+shorter time would take such a leader's answer for a loss."""
 CONFIRM_PAUSE_S: Final = 0.2
+"""Pause between two such questions."""
 
 
 def load(
@@ -44,14 +48,14 @@ def load(
     timeout_s: float,
     acknowledged_end: int = 0,
 ) -> Replica:
-    """What a journal partition says up to its end as of this call; blocks.
+    """Reads a journal partition up to the end that it has at this call. Blocks.
 
     Args:
-        log: that the journal lies in.
-        partition: its number.
-        config: for the shard.
-        timeout_s: for the whole of it.
-        acknowledged_end: everything below is known to have been acknowledged, to this process.
+        log: the log that holds the journal.
+        partition: number of the journal partition.
+        config: limits of the shard.
+        timeout_s: bound of the whole call in seconds.
+        acknowledged_end: this process knows that everything below this offset was acknowledged.
 
     Returns:
         A replica that is ready.
@@ -59,8 +63,8 @@ def load(
     Raises:
         JournalTruncatedError: the journal ends below what was acknowledged or checkpointed, or
             begins behind its snapshots.
-        CorruptRecordError, UnknownRecordError: a record can't be read; with its offset.
-        BrokerError: no answer in time.
+        CorruptRecordError, UnknownRecordError: a record can't be read; names its offset.
+        BrokerError: no answer in time, or the journal was trimmed at every attempt.
         UnknownTopicError: there is no such partition.
     """
     deadline_s = time.monotonic() + timeout_s
@@ -76,8 +80,8 @@ def load(
 def _load(
     log: Log, partition: int, config: ShardConfig, deadline_s: float, acknowledged_end: int
 ) -> Replica:
-    # The checkpoint first and the end last: a journal only grows, so one that ends below what
-    # was known of it before has lost its tail.
+    # The checkpoint is read first and the end last: a journal only grows, so a journal that ends
+    # below an end known earlier has lost its tail.
     committed = log.group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, partition)
     snapshot = committed.offset if committed is not None else 0
     first = log.start_offset(JOURNAL_TOPIC, partition)
@@ -103,22 +107,23 @@ def _load(
 
 
 def journal_end(log: Log, partition: int, known_end: int) -> int:
-    """Offset that the next record of a journal partition will get; blocks.
+    """Asks for the offset that the next record of a journal partition will get. Blocks.
 
-    A partition's leader that was paused for seconds, and replaced, tells the end that it knew until
-    it hears of its successor. So one answer proves no loss: it is asked again for `CONFIRM_S`.
+    A leader that was paused for seconds and replaced answers with the end that it knew, until it
+    hears of its successor. So one answer below `known_end` proves no loss, and the question is
+    repeated for `CONFIRM_S`.
 
     Args:
-        log: that the journal lies in.
-        partition: of the journal.
-        known_end: everything below was acknowledged, or read.
+        log: the log that holds the journal.
+        partition: number of the journal partition.
+        known_end: everything below this offset was acknowledged, or read.
 
     Returns:
-        The end; below `known_end` if that was the answer to the last.
+        The end; it is below `known_end` only if every answer was.
 
     Raises:
-        UnknownTopicError: no such partition.
-        BrokerError: no answer, or refused.
+        UnknownTopicError: there is no such partition.
+        BrokerError: no answer, or the broker refused.
     """
     until_s = time.monotonic() + CONFIRM_S
     while True:
@@ -132,7 +137,10 @@ def journal_end(log: Log, partition: int, known_end: int) -> int:
 
 
 def lost_tail(partition: int, lost: int) -> JournalTruncatedError:
-    """Why nobody may serve a journal that ended below `lost`: TxIds would be given out twice."""
+    """Returns the error that forbids serving a journal that ended below `lost`.
+
+    Serving it would give out TxIds twice (trap 10).
+    """
     return JournalTruncatedError(
         f"the broker lost the tail of journal partition {partition}: offset {lost - 1} was"
         f" acknowledged, and the journal ended below; restore it from a replica that has it, or if"
@@ -141,11 +149,11 @@ def lost_tail(partition: int, lost: int) -> JournalTruncatedError:
 
 
 def read(log: Log, replica: Replica, end: int, deadline_s: float) -> None:
-    """Feed a replica all below `end`; blocks.
+    """Feeds a replica all records below the offset `end`. Blocks.
 
     Raises:
-        CorruptRecordError: some are missing.
-        RecordsTrimmedError, BrokerError, JournalError: as `read_entries`.
+        CorruptRecordError: some records are missing.
+        RecordsTrimmedError, BrokerError, JournalError: as `read_entries` raises them.
     """
     timeout_s = max(deadline_s - time.monotonic(), 0)
     start = replica.next_offset
@@ -155,5 +163,5 @@ def read(log: Log, replica: Replica, end: int, deadline_s: float) -> None:
             replica.feed(offset, entry)
         replica.read_decisions()
     if replica.next_offset < end:
-        # Else a bid would wait in vain until all below the end was read.
+        # Otherwise a bid would wait in vain for the missing records.
         raise missing(replica.partition, replica.next_offset, end)

@@ -1,9 +1,9 @@
-"""Going on with a journal partition whose tail the broker lost, on an operator's word.
+"""Fills the lost tail of a journal partition, on an operator's word, so that it can be served.
 
-The danger of such a journal is that offsets are used twice, for they are TxIds and commit
-sequences: a new transaction would end another's records, or be taken for a duplicate by consumers
-that met its sequence before. So the offsets that were lost are filled with void records, which
-belong to no epoch, and what was known below them stands. Why not a new incarnation:
+Such a journal is dangerous because its offsets are TxIds and commit sequences, and would be used
+twice. A new transaction would end another one's records, or consumers that met its sequence before
+would take it for a duplicate. So the lost offsets are filled with void records, which belong to no
+epoch, and everything below them stays valid. Why not a new incarnation:
 docs/decisions/0012-a-lost-tail-is-filled.md.
 
 Source: Transactional Messaging in Kafka, "Failure cases"; trap 10.
@@ -26,40 +26,42 @@ from .appender import APPENDER_CONFIG
 from .pressure import APPENDS_MAX
 
 MARGIN: Final = APPENDS_MAX
-"""Records filled beyond what is known to be lost: as many as an owner may have had on their way,
-which nobody but its clients ever heard of."""
+"""Records filled beyond what is known to be lost: as many as an owner may have had in flight, of
+which only its clients know. With fewer, such offsets could be used twice."""
 LOST_MAX: Final = 10_000_000
-"""Beyond it the number is a mistake: filling takes seconds per million, and loading too."""
+"""Most records that may have been lost; a larger loss is taken for a mistake in the end given.
+Filling takes seconds per million records, and so does loading them."""
 VOID: Final = encode_entry(Entry(NO_EPOCH, 0, Committed(begin=NO_EPOCH)))
-"""Of no epoch and no incarnation, and predicted nowhere: it counts for no reader."""
+"""A record of no epoch and no incarnation, predicted nowhere: it counts for no reader."""
 _QUEUED_MAX: Final = 50_000
+"""Most records in the producer's queue: bounds its memory."""
 
 
 def fill_lost_tail(log: Log, partition: int, end: int, *, timeout_s: float = 120) -> int:
-    """Fill a journal partition with void records up to behind the end that it had.
+    """Fills a journal partition with void records, up to `MARGIN` records behind its former end.
 
-    No coordinator may be running: one that has read what was lost would go on with it.
+    No coordinator may be running: one that has read the lost records would go on with them.
 
     Args:
-        log: that the journal lies in.
-        partition: of the journal.
-        end: offset below which everything had been acknowledged, as coordinators say.
-        timeout_s: for all of it; a repeat goes on where it ended.
+        log: the log that holds the journal.
+        partition: number of the journal partition.
+        end: the former end: everything below was acknowledged, as coordinators say.
+        timeout_s: bound of the whole call in seconds; a repeat goes on where it ended.
 
     Returns:
         The offset that the next record gets.
 
     Raises:
         ConfigError: nothing is lost, or so much that `end` must be a mistake.
-        BrokerError: the log takes no records.
+        BrokerError: the log does not take the records.
         UnknownTopicError: there is no such journal partition.
     """
     deadline_s = time.monotonic() + timeout_s
     found = log.end_offset(JOURNAL_TOPIC, partition)
     if found >= end:
         raise ConfigError(
-            f"journal partition {partition} ends at {found}: of what was below {end} nothing is"
-            " lost, and nothing was written"
+            f"journal partition {partition} ends at {found}: nothing is lost below {end}, and"
+            " nothing was written"
         )
     if end - found > LOST_MAX:
         raise ConfigError(

@@ -1,22 +1,23 @@
-"""Markers: the end of each transaction, written to each of its data partitions.
+"""Writes markers: the end of each transaction, in each of its data partitions.
 
-One lane per data partition and journal. The rule that consumers rely on: the first markers of a
-journal stand in every data partition in commit-sequence order, for a marker at or below the last
-commit sequence met is taken for a duplicate. So a lane never lets a marker overtake one that
-failed:
+There is one lane per journal partition and data partition. Consumers rely on this rule: in every
+data partition, the first markers of a journal partition stand in commit-sequence order. They take
+a marker at or below the last commit sequence met for a duplicate. So a lane never lets a marker
+overtake one that failed:
 
-- The shared producer is idempotent with ``enable.gapless.guarantee``: when the broker refuses a
-  batch, it enforces the sequence numbers of what follows, and librdkafka stops for good instead
-  of closing the gap. Nothing behind the refused marker is written. No marker times out.
-- Then every lane waits until all it had in flight is answered, puts those not acknowledged back
-  in order, and goes on with a new producer. Markers whose acknowledgement was lost are written
-  twice, which consumers ignore.
-- The lane that was refused goes on alone, with a producer of its own, one marker at a time and
-  with growing pauses, until one is taken: a partition that can't take its marker delays only
-  itself. A topic that is gone (no such topic, or another topic id) takes no more: its markers
-  count as written, and the journal says so. A marker in a topic that was created anew would claim
-  records that were never there, so the id is compared also where nothing failed: with what the
-  coordinator knows of the topic, which a commit lets it look up when that is old.
+- The shared producer is idempotent with ``enable.gapless.guarantee``. When the broker refuses a
+  batch, it enforces the sequence numbers of the batches behind it, and librdkafka stops for good
+  instead of closing the gap. Nothing behind the refused marker is written. No marker times out.
+- Then every lane waits until all its markers in flight are answered, puts those that were not
+  acknowledged back in order, and goes on with a new producer. Markers whose acknowledgement was
+  lost are written twice; consumers ignore the second.
+- The lane that was refused goes on alone, with its own producer, one marker at a time and with
+  growing pauses, until a marker is taken. So a partition that can't take its marker delays only
+  itself.
+- A topic that is gone (no such topic, or another topic id) gets no more markers: they count as
+  written, and the journal says so. A marker in a topic that was created again would claim records
+  that were never there (trap 12). Therefore the topic id is also compared where nothing failed,
+  with what the coordinator knows about the topic; a commit makes it look that up when it is old.
 
 Source: Transactional Messaging in Kafka, "Transaction flow", End phase, steps 4 to 6.
 """
@@ -52,18 +53,21 @@ _LOG = logging.getLogger(__name__)
 
 MARKER_CONFIG: Final = {
     "enable.gapless.guarantee": True,
-    # A marker that timed out would leave a gap that the guarantee does not cover, so none does:
-    # a partition without a leader holds its markers back in librdkafka, in order.
+    # No marker times out: it would leave a gap that the guarantee does not cover. While a
+    # partition has no leader, librdkafka holds its markers back, in order.
     "message.timeout.ms": 0,
-    # A topic that is gone is believed to be so after this time; the default is 30 s.
+    # librdkafka believes after this time that a topic is gone; its default is 30 s.
     "topic.metadata.propagation.max.ms": 5_000,
-    # Without librdkafka's warning at every start that the guarantee is experimental.
+    # Suppresses librdkafka's warning at every start that the guarantee is experimental.
     "log_level": 3,
 }
 IN_FLIGHT_MAX: Final = 1_000
-"""Markers of one lane on their way at once."""
+"""Markers of one lane in flight at once. Fewer make a lane wait for the broker more often; more are
+written a second time after a failure."""
 RETRY_MIN_S: Final = 0.05
+"""First pause after a lane was refused."""
 RETRY_MAX_S: Final = 1.0
+"""Longest pause: bounds how late a lane goes on once its partition takes markers again."""
 _GONE: Final = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -80,17 +84,17 @@ _NOT_THE_PARTITION: Final = frozenset(
         KafkaError._QUEUE_FULL,
     }
 )
-"""Errors of a producer that stopped over another partition's marker."""
+"""Errors of a producer that stopped because of another partition's marker."""
 
 EMPTY: Final[Mapping[str, TopicFacts]] = {}
 
 Finished = Callable[[int, tuple[TopicPartition, ...]], None]
-"""Called with a BEGIN offset and the partitions that were gone, when all markers are written."""
+"""Called once all markers are written, with the BEGIN offset and the partitions that were gone."""
 
 
 @dataclass(slots=True)
 class _Ending:
-    """One decided transaction on its way to its partitions."""
+    """A decided transaction whose markers are being written."""
 
     transaction: TransactionMetadata
     epoch: int
@@ -109,32 +113,33 @@ class _Job:
 
 @dataclass(slots=True)
 class _Lane:
-    """The markers of one journal for one data partition, in commit-sequence order."""
+    """The markers of one journal partition for one data partition, in commit-sequence order."""
 
     topic: str
     partition: int
     queue: deque[_Job] = field(default_factory=deque)
     in_flight: deque[_Job] = field(default_factory=deque)
     appender: Appender | None = None
-    """What everything in flight was given to: never two at once, or they could overtake."""
+    """Has everything that is in flight. Never two at once: a marker could overtake another."""
     own: Appender | None = None
-    """A producer of its own while the partition refuses markers."""
+    """The lane's own producer while the partition refuses markers; else None."""
     error: KafkaError | None = None
-    """Why the lane is out of order; nothing is sent while it stands."""
+    """The first failure of a marker; nothing is sent until the lane is in order again."""
     answered: int = 0
-    """Of those in flight, since that error."""
+    """Number of markers in flight that were answered since that failure."""
     pause_s: float = 0.0
+    """Latest pause after a refusal."""
 
 
 class MarkerWriter:
     """Writes the markers of all journal partitions that one coordinator owns."""
 
     def __init__(self, log: Log, topics: Mapping[str, TopicFacts] = EMPTY) -> None:
-        """Start the shared producer.
+        """Starts the shared producer.
 
         Args:
-            log: where to write.
-            topics: what is known of data topics; grows and changes as they are looked up.
+            log: the log that holds the data partitions.
+            topics: data topic → its facts; grows and changes as topics are looked up.
         """
         self._log = log
         self._topics = topics
@@ -150,12 +155,12 @@ class MarkerWriter:
         hw: Callable[[], int],
         finished: Finished,
     ) -> None:
-        """Write a decided transaction's markers; call in commit-sequence order.
+        """Writes a decided transaction's markers. Call it in commit-sequence order.
 
         Args:
-            transaction: decided, and its decision acknowledged.
-            epoch: of the coordinator.
-            hw: the journal partition's high watermark at the time a marker goes out.
+            transaction: a transaction whose decision is acknowledged.
+            epoch: the owner's epoch.
+            hw: returns the journal partition's high watermark; called when a marker goes out.
             finished: called once, when every partition has its marker or is gone.
         """
         partitions = transaction.partitions
@@ -172,12 +177,12 @@ class MarkerWriter:
             self._send(lane)
 
     def backlog(self, journal_partition: int, partition: TopicPartition) -> int:
-        """Markers of a journal that wait for a data partition or are on their way there."""
+        """Returns the number of markers of a journal partition that a data partition lacks."""
         lane = self._lanes.get((journal_partition, partition))
         return 0 if lane is None else len(lane.queue) + len(lane.in_flight)
 
     def backlogs(self) -> dict[int, tuple[int, int]]:
-        """Journal partition → markers not taken yet, and the most of one data partition."""
+        """Returns journal partition → (markers not written, most of one data partition)."""
         found: dict[int, tuple[int, int]] = {}
         for (journal_partition, _), lane in self._lanes.items():
             total, longest = found.get(journal_partition, (0, 0))
@@ -186,9 +191,9 @@ class MarkerWriter:
         return found
 
     def forget(self, journal_partition: int) -> None:
-        """Drop what is queued for a journal partition that this coordinator must load again.
+        """Drops the queued markers of a journal partition that this coordinator must load again.
 
-        What is in flight stays: its decisions are durable, and a lane keeps its order.
+        Markers in flight stay: their decisions are durable, and the lane keeps its order.
         """
         for key, lane in self._lanes.items():
             if key[0] == journal_partition:
@@ -197,7 +202,7 @@ class MarkerWriter:
                     job.ending.finished = _ignore
 
     async def close(self, timeout_s: float = 5) -> None:
-        """Stop; markers not written are written by whoever owns the journal next."""
+        """Stops. The next owner of the journal partition writes the markers that are left."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
@@ -238,10 +243,10 @@ class MarkerWriter:
             _count(job, gone=False)
             self._send(lane)
             return
-        # From the first error on, nothing of this lane counts as written until it is written
-        # again in order: an acknowledgement behind a failure would be out of its place.
-        # What says most of the partition is kept: a producer that stopped refuses what is given to
-        # it at once, before it reports the refusal that it stopped over.
+        # From the first error on, no marker of this lane counts as written until it is written
+        # again in order: an acknowledgement behind a failure would be out of order.
+        # The error kept is the one that says most about the partition: a stopped producer refuses
+        # new records at once, before it reports the refusal that stopped it.
         if lane.error is None or (error and lane.error.code() in _NOT_THE_PARTITION):
             lane.error = error
         lane.answered += 1
@@ -259,7 +264,7 @@ class MarkerWriter:
             *(lane.topic, lane.partition, error.name()),
         )
         if lane.appender is self._shared:
-            # A gapless producer that met an error takes nothing more.
+            # A gapless producer takes nothing more after an error.
             self._shared = Appender(self._log, MARKER_CONFIG, "markers")
         if lane.appender is not None:
             self._spawn(lane.appender.close())
@@ -320,4 +325,4 @@ def _count(job: _Job, *, gone: bool) -> None:
 
 
 def _ignore(_begin: int, _gone: tuple[TopicPartition, ...]) -> None:
-    """The shard that asked is gone; its successor writes these markers again."""
+    """Ignores the end of a transaction whose shard is gone: the next owner writes it again."""

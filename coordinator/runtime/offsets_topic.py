@@ -1,8 +1,9 @@
-"""`__transaction_offsets`: a readable copy of the committed IOVs, one compacted key a group.
+"""Writes `__transaction_offsets`: a readable copy of the committed IOVs, compacted.
 
-The shard's replayed state is the truth. A reader of this topic takes, for a group, the value of
-the highest commit sequence (of the newest incarnation): the key carries the owner's epoch, so
-that a late write of a replaced owner can't shadow its successor's, whatever compaction keeps.
+The shard's replayed state is the truth. For a group, a reader of this topic takes the value with
+the highest commit sequence (of the newest incarnation). The key carries the owner's epoch, so that
+a late write of a replaced owner can't shadow its successor's write, whatever compaction keeps
+(trap 27).
 
 Source: Transactional Messaging in Kafka, "Producer IDs and state groups" and "Transaction flow",
 step 5b (the record G-LAST-COMMIT).
@@ -33,6 +34,7 @@ from .appender import Appender
 _LOG = logging.getLogger(__name__)
 _VERSION: Final = b"\x01"
 RETRY_S: Final = 0.5
+"""Pause before a failed write is repeated; a longer one lets more commits wait for theirs."""
 OFFSETS_TOPIC_SETTINGS: Final = {"cleanup.policy": "compact"}
 
 _KEY: Final = fastavro.parse_schema(
@@ -77,29 +79,29 @@ _VALUE: Final = fastavro.parse_schema(
 
 @dataclass(frozen=True, slots=True)
 class OffsetsKey:
-    """Who wrote which group's IOV."""
+    """Key of a record: a consumer group, and the owner that wrote its IOV."""
 
     group: str
     partition: int
     """Journal partition."""
     incarnation: int
     epoch: int
-    """Of the owner that wrote it."""
+    """Epoch of the owner that wrote it."""
 
 
 def encode_key(key: OffsetsKey) -> bytes:
-    """Key of a record in `__transaction_offsets`."""
+    """Returns the key of a record as bytes."""
     body = {f: getattr(key, f) for f in ("group", "partition", "incarnation", "epoch")}
     return _encode(_KEY, body)
 
 
 def encode_value(offsets: GroupOffsets) -> bytes:
-    """Value of a record: the group's whole IOV and the transaction that committed it."""
+    """Returns the value of a record: the group's whole IOV and the TxId that committed it."""
     assert offsets.last_commit is not None
     positions = sorted(offsets.offsets.items())
     value = _encode_value(offsets, positions)
     if len(value) > IOV_MAX_BYTES:
-        # The sequences met only save side reads; without them all that may be committed fits.
+        # The sequences met only save side reads. Without them every allowed IOV fits.
         value = _encode_value(offsets, [(p, replace(o, met={})) for p, o in positions])
     return value
 
@@ -120,7 +122,7 @@ def _encode_value(
 
 
 def decode_key(raw: bytes | None) -> OffsetsKey:
-    """Read a key back.
+    """Decodes the key of a record.
 
     Raises:
         CorruptRecordError: it does not decode.
@@ -129,7 +131,7 @@ def decode_key(raw: bytes | None) -> OffsetsKey:
 
 
 def decode_value(raw: bytes | None) -> GroupOffsets:
-    """Read a value back.
+    """Decodes the value of a record.
 
     Raises:
         CorruptRecordError: it does not decode.
@@ -166,27 +168,27 @@ def _decode(schema: Any, raw: bytes | None) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Lane:
-    """One group's writes: at most one in flight, and only the newest of what waits."""
+    """The writes of one key: at most one is in flight, and only the newest IOV waits."""
 
     key: OffsetsKey
     newest: GroupOffsets | None = None
     waiting: list[Callable[[], None]] = field(default_factory=list)
     writing: int = 0
-    """How many the write in flight is for."""
+    """Number of commits that the write in flight covers."""
     in_flight: bool = False
 
 
 class OffsetsWriter:
-    """Writes IOVs. Each holds the whole vector, so a newer one stands for those before it."""
+    """Writes IOVs. Each write holds the whole vector, so a newer one replaces those before it."""
 
     def __init__(self, log: Log, partition_count: int) -> None:
-        """Start a producer for `__transaction_offsets` of `partition_count` partitions."""
+        """Starts a producer; `partition_count` is that of `__transaction_offsets`."""
         self._appender = Appender(log, {}, "offsets")
         self._partition_count = partition_count
         self._lanes: dict[OffsetsKey, _Lane] = {}
 
     def write(self, key: OffsetsKey, offsets: GroupOffsets, written: Callable[[], None]) -> None:
-        """Write a group's IOV; `written` is called when it, or a newer one, is durable."""
+        """Writes a group's IOV. Calls `written` when it, or a newer one, is durable."""
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = _Lane(key)
@@ -195,12 +197,12 @@ class OffsetsWriter:
         self._send(lane)
 
     def backlog(self, key: OffsetsKey) -> int:
-        """Commits of a group whose IOV is not written yet."""
+        """Returns the number of commits of a group whose IOV is not durable yet."""
         lane = self._lanes.get(key)
         return 0 if lane is None else len(lane.waiting) + lane.writing
 
     def clear(self, key: OffsetsKey) -> None:
-        """Remove what an earlier owner wrote; a failure leaves a key that readers outvote."""
+        """Removes an earlier owner's record. If that fails, readers ignore it by its sequence."""
 
         def acknowledge(_offset: int | None, error: KafkaError | None) -> None:
             if error is not None:
@@ -209,7 +211,7 @@ class OffsetsWriter:
         self._append(key, None, acknowledge)
 
     def forget(self, partition: int) -> None:
-        """Drop what is queued for a journal partition that must be loaded again."""
+        """Drops what is queued for a journal partition that must be loaded again."""
         for key in [k for k in self._lanes if k.partition == partition]:
             lane = self._lanes.pop(key)
             lane.newest = None
@@ -249,5 +251,5 @@ class OffsetsWriter:
         self._append(lane.key, encode_value(offsets), acknowledge)
 
     async def close(self) -> None:
-        """Stop; the next owner writes what was not."""
+        """Stops. The next owner writes what was not written."""
         await self._appender.close()

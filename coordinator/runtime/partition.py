@@ -1,10 +1,10 @@
-"""One journal partition of a coordinator: a hot standby, until it is its turn to own it.
+"""One journal partition of a coordinator: a hot standby until it is its turn to own it.
 
     LOADING → STANDBY ⇄ BIDDING → SERVING → (GIVING) → STANDBY
 
-`Tenure` has the rules of serving, and `Serving` joins one to the world; `candidate.py` says how
-the partition is won. One task alone moves it from role to role; what others want of it (another
-owner that gives it away, a planned move) are requests to that task.
+`Tenure` has the rules of serving, `Serving` connects a tenure to the world, and `candidate.py` says
+how the partition is won. A single task moves it from role to role. Others (an owner that gives the
+partition to this coordinator, a planned move) send requests to that task.
 
 Source: Transactional Messaging in Kafka, "Transaction coordinator"; PIP-31, "TC Startup".
 """
@@ -49,11 +49,13 @@ from .tail import Batch
 _LOG = logging.getLogger(__name__)
 
 LOAD_TIMEOUT_S: Final = 300.0
-"""Bound of loading a journal partition, however long it is; past it loading begins anew."""
+"""Bound of loading a journal partition, however long it is; past it loading starts again. A
+smaller one could never load a long journal."""
 PUBLISH_BEFORE_S: Final = 0.1
-"""How long a receiver makes the giver wait until clients can find it."""
+"""How long a receiver waits until clients can find it, before it tells the giver that it serves.
+The giver's clients wait meanwhile; with a shorter one, clients may still look up the giver."""
 TICK_S: Final = 0.05
-"""How often `PartitionRuntime.tick` is called: a timeout is noticed so much too late."""
+"""Pause between two calls of `PartitionRuntime.tick`: a timeout is noticed up to this much late."""
 
 
 class Role(Enum):
@@ -62,11 +64,11 @@ class Role(Enum):
     LOADING = auto()
     """It does not know the journal yet."""
     STANDBY = auto()
-    """It follows the journal closely, and could serve at once."""
+    """It follows the journal, so that it can serve at once."""
     BIDDING = auto()
     SERVING = auto()
     GIVING = auto()
-    """It decides nothing any more, and another is about to take over."""
+    """It no longer decides anything, and another coordinator is about to take over."""
     FAILED = auto()
     """The journal can't be read; see `PartitionRuntime.failure`."""
     STOPPED = auto()
@@ -76,11 +78,11 @@ class PartitionRuntime:
     """One coordinator's part in one journal partition; lives on its event loop."""
 
     def __init__(self, partition: int, services: Services, config: ShardConfig) -> None:
-        """Do nothing before `start`.
+        """Does nothing before `start`.
 
         Args:
-            partition: of the journal.
-            services: of the coordinator.
+            partition: number of the journal partition.
+            services: what the coordinator's partitions share.
             config: limits of the shard.
         """
         self.partition = partition
@@ -91,11 +93,11 @@ class PartitionRuntime:
         self._config = config
         self._candidate = Candidate(partition, services, ask=self._ask)
         self._serving: Serving | None = None
-        """The latest tenure; `_live` is the one that is not over."""
+        """The latest serving; `_live` is None once its tenure is over."""
         self._acknowledged_end = 0
-        """Of earlier tenures."""
+        """Everything below this offset was durable when the latest tenure began."""
         self._truncated: int | None = None
-        """End of the journal before the broker lost its tail, once that was seen."""
+        """End of the journal before the broker lost its tail; None: no loss was seen."""
         self._run_task: asyncio.Task[None] | None = None
         self._questions: set[asyncio.Task[None]] = set()
 
@@ -108,7 +110,7 @@ class PartitionRuntime:
 
     @property
     def shard(self) -> Shard:
-        """What is known of the partition; empty while nothing is."""
+        """What this coordinator knows about the partition; empty while it knows nothing."""
         if (serving := self._live) is not None:
             return serving.tenure.shard
         return self._candidate.shard or Shard(self.partition, self._config)
@@ -119,7 +121,7 @@ class PartitionRuntime:
         return serving.tenure if (serving := self._live) is not None else None
 
     def submit(self, command: commands.Command, answer: Answer) -> None:
-        """Decide a command now; `answer` gets the reply when it may be told."""
+        """Decides a command now. Calls `answer` with the reply when the client may be told."""
         serving = self._live
         if serving is None:
             answer(self._refusal())
@@ -127,37 +129,37 @@ class PartitionRuntime:
             serving.submit(command, answer)
 
     def marker_backlog(self, partition: TopicPartition) -> int:
-        """Markers of this journal partition that a data partition has not taken."""
+        """Returns the number of this journal partition's markers that a data partition lacks."""
         return self._services.markers.backlog(self.partition, partition)
 
     def offsets_backlog(self, group: str) -> int:
-        """Commits of a consumer group whose IOV is not written yet."""
+        """Returns the number of commits of a consumer group whose IOV is not durable yet."""
         shard = self.shard
         key = OffsetsKey(group, self.partition, shard.incarnation, shard.epoch)
         return self._services.offsets.backlog(key)
 
     async def room(self) -> None:
-        """Wait while the journal has more to acknowledge than a client may add to."""
+        """Waits while too many appends to the journal lack their acknowledgement."""
         if (serving := self._live) is not None:
             await serving.pressure.room()
 
     def attach(self, producer_id: str) -> None:
-        """A producer's stream is connected."""
+        """Tells the tenure that a producer's stream is connected."""
         if (serving := self._live) is not None:
             serving.tenure.attach(producer_id)
 
     def detach(self, producer_id: str, nonce: int) -> None:
-        """A producer's stream broke."""
+        """Tells the tenure that a producer's stream broke."""
         if (serving := self._live) is not None:
             serving.detach(producer_id, nonce)
 
     def forget(self, answers: list[Answer]) -> None:
-        """Nobody waits for these answers any more."""
+        """Drops replies whose client has gone."""
         if (serving := self._live) is not None:
             serving.tenure.forget(answers)
 
     def tick(self) -> None:
-        """Do what time has made due; called every `TICK_S`."""
+        """Does what has become due with time; called every `TICK_S`."""
         if (serving := self._live) is not None:
             serving.tick()
 
@@ -175,12 +177,12 @@ class PartitionRuntime:
 
     @property
     def owner(self) -> Owner | None:
-        """Whose OWNER record is the current one, as far as is known here."""
+        """The current OWNER record, as far as this coordinator knows."""
         return self.shard.owner
 
     @property
     def epoch(self) -> int:
-        """The current epoch, as far as is known here."""
+        """The current epoch, as far as this coordinator knows."""
         return self.shard.epoch
 
     @property
@@ -191,16 +193,16 @@ class PartitionRuntime:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it could serve at once, though another does."""
+        """Whether this coordinator could serve at once, though another one does."""
         candidate = self._candidate
         return self.role is Role.STANDBY and candidate.is_current and candidate.journal.is_warm
 
     def start(self) -> None:
-        """Follow the journal, and serve when it is this coordinator's turn."""
+        """Starts to follow the journal, and to serve when it is this coordinator's turn."""
         self._run_task = essential_task(self._run(), f"partition-{self.partition}")
 
     async def stop(self) -> None:
-        """Stop serving. What is open lives on in the journal, for the next owner."""
+        """Stops serving. Open transactions live on in the journal, for the next owner."""
         if (serving := self._live) is not None:
             serving.end(NotCoordinatorError("this coordinator is shutting down"))
         self._candidate.refuse("the coordinator is shutting down")
@@ -212,33 +214,33 @@ class PartitionRuntime:
         await self._candidate.close()
 
     def leave(self) -> None:
-        """Bid for nothing any more; what is served is still to be given away."""
+        """Stops bidding. If the partition is served, it is still to be given away."""
         self._candidate.leaving = True
 
     def wake(self) -> None:
-        """What is known of other coordinators has changed."""
+        """Makes the candidate look again, as what is known about other coordinators changed."""
         self._candidate.wake()
 
     def doubt(self) -> None:
-        """Another coordinator says that it owns the partition: ask the journal."""
+        """Asks the journal who owns the partition, as another coordinator says that it does."""
         if (serving := self._live) is not None:
             serving.doubt()
 
     def feed(self, batch: Batch) -> None:
-        """What the tail has read."""
+        """Takes what the tail has read."""
         self._candidate.feed(batch)
 
     # ---- planned moves --------------------------------------------------------------------------
 
     async def take_over(self, epoch: int, end: int) -> Refusal | None:
-        """Accept the partition from its owner.
+        """Accepts the partition from its owner.
 
         Args:
-            epoch: the owner's.
-            end: the journal's end, at which it decided nothing more.
+            epoch: epoch of the owner.
+            end: the journal's end, at which the owner stopped deciding.
 
         Returns:
-            Why it is not served; None once it is.
+            The reason for refusing; None once the partition is served here.
         """
         if self.role is not Role.STANDBY:
             return f"it is {self.role.name.lower()} here"
@@ -250,12 +252,12 @@ class PartitionRuntime:
         return refusal
 
     async def give(self, receiver: Member, ask: Callable[[int, int], Awaitable[None]]) -> bool:
-        """Give the partition to another coordinator; False if it could not be.
+        """Gives the partition to another coordinator. Returns whether that coordinator serves it.
 
         Args:
-            receiver: to whom.
-            ask: asks it to replace an epoch at the journal's end; returns when it serves, or
-                raises `CoordinatorNotAvailableError`.
+            receiver: the other coordinator.
+            ask: asks the receiver to take over, with the epoch to replace and the journal's end.
+                Returns when the receiver serves, or raises `CoordinatorNotAvailableError`.
         """
         serving = self._live
         if serving is None or serving.tenure.quiescing:
@@ -264,7 +266,8 @@ class PartitionRuntime:
         try:
             return await serving.quiesce() and await self._give(serving, receiver, ask)
         except BaseException:
-            # Cancelled, or a bug. A tenure left quiescing would let its clients wait for ever.
+            # Cancelled, or a bug. If the tenure were left quiescing, its clients would wait for
+            # ever.
             if not serving.tenure.over:
                 self._end_given(serving, "")
             raise
@@ -277,7 +280,8 @@ class PartitionRuntime:
         try:
             await ask(tenure.shard.epoch, tenure.shard.next_offset)
             hint = receiver.address
-            # Its OWNER record is still to be read here; until then the partition seems orphaned.
+            # The receiver's OWNER record is not read here yet; until then the partition seems
+            # orphaned.
             self._candidate.pause_bids(seconds=LOOK_S)
         except CoordinatorNotAvailableError as error:
             _LOG.warning("give_failed partition=%d error=%s", self.partition, error)
@@ -292,10 +296,10 @@ class PartitionRuntime:
         return bool(hint)
 
     def _end_given(self, serving: Serving, hint: str) -> None:
-        """End a quiet tenure, and follow whoever goes on; `hint` is its address, if known."""
+        """Ends a quiet tenure and follows the next owner; `hint` is its address, or ""."""
         tenure = serving.tenure
         if tenure.in_flight:
-            # The shard is ahead of the journal, and may stay so: it can't be followed from there.
+            # The shard is ahead of the journal, perhaps for good: a replica can't start from it.
             serving.fail("it was not given away in time")
             return
         serving.end(
@@ -325,8 +329,9 @@ class PartitionRuntime:
                 self._services.membership_changed()
                 return
             except (LogtxError, KafkaException) as error:
-                # An unknown topic too: brokers say so for a moment while their metadata changes.
-                # And what librdkafka raises by itself, such as for want of file handles.
+                # This includes an unknown topic: brokers report one for a moment while their
+                # metadata changes. It also includes what librdkafka itself raises, for example
+                # when there are no file handles left.
                 _LOG.warning("not_served partition=%d error=%s", self.partition, error)
                 await asyncio.sleep(self._candidate.pause_bids())
 
@@ -343,7 +348,7 @@ class PartitionRuntime:
         self._follow(replica)
 
     def _read_journal(self) -> Replica:
-        """Everything up to the journal's end; runs in a thread."""
+        """Loads the journal up to its end; runs in a thread."""
         if self._truncated is not None:
             raise lost_tail(self.partition, self._truncated)
         replica = load(
@@ -357,8 +362,8 @@ class PartitionRuntime:
         return replica
 
     def _check_partition_count(self, owner: Owner | None) -> None:
-        # Names are hashed to partitions by their count: with another, every transaction group
-        # would have a new home that knows nothing of it.
+        # Names are hashed to partitions by the partition count. With another count, transaction
+        # groups would have new homes that know nothing about them.
         count = self._services.partition_count
         if owner is not None and owner.partition_count not in (0, count):
             raise JournalTopicError(
@@ -373,7 +378,7 @@ class PartitionRuntime:
         self._candidate.follow(replica)
 
     async def _serve(self, won: Won) -> None:
-        """Serve what was won until the tenure is over."""
+        """Serves what was won until the tenure is over."""
         self._acknowledged_end = self.known_end
         serving = self._serving = Serving(
             self.partition,
@@ -397,7 +402,7 @@ class PartitionRuntime:
         finally:
             housekeeping.cancel()
         if serving.surprise is not None:
-            # Load again, and win a new epoch if nobody else did.
+            # `_run` loads the journal again, and bids for a new epoch if nobody else has won one.
             if serving.tenure.truncated_at is not None:
                 self._truncated = serving.tenure.truncated_at
             self._candidate.pause_bids(anew=serving.lasted)
@@ -405,7 +410,7 @@ class PartitionRuntime:
             self._services.membership_changed()
 
     def _ask(self, question: Coroutine[Any, Any, None]) -> None:
-        """Run a query of the log in the background; `stop` cancels it."""
+        """Runs a query of the log in the background; `stop` cancels it."""
         task = essential_task(question, f"question-{self.partition}")
         self._questions.add(task)
         task.add_done_callback(self._questions.discard)

@@ -1,6 +1,6 @@
-"""Slows clients down while a journal partition has too many appends on their way.
+"""Slows clients down while a journal partition has too many appends in flight.
 
-A stream reads no further request meanwhile: the transport's flow control then slows its sender, and
+A stream reads no further request meanwhile. The transport's flow control then slows its sender, and
 nothing is refused or lost. Lives on the event loop.
 """
 
@@ -11,12 +11,14 @@ from collections import deque
 from typing import Final
 
 APPENDS_MAX: Final = 10_000
-"""Appends on their way to one journal partition; a request makes one, seldom a few."""
+"""Appends in flight to one journal partition, of which a request makes one, seldom a few. More take
+more memory; if the tail is lost, a gap of this size must be filled (`lost_tail.py`)."""
 APPENDS_MAX_BYTES: Final = 32 * 1024 * 1024
+"""The same in bytes: bounds the memory of a partition whose appends are large."""
 
 
 class Pressure:
-    """Appends of one journal partition on their way."""
+    """Tracks the appends of one journal partition that are in flight."""
 
     def __init__(self) -> None:
         self._sizes: deque[int] = deque()
@@ -26,7 +28,7 @@ class Pressure:
         self._room.set()
 
     def appended(self, size: int) -> None:
-        """A record of `size` bytes is on its way."""
+        """Counts a record of `size` bytes that is now in flight."""
         self._sizes.append(size)
         self._bytes += size
         full = len(self._sizes) >= APPENDS_MAX or self._bytes >= APPENDS_MAX_BYTES
@@ -34,17 +36,17 @@ class Pressure:
             self._room.clear()
 
     def acknowledged(self) -> None:
-        """The oldest was answered."""
+        """Counts the oldest append as answered."""
         self._bytes -= self._sizes.popleft()
-        # Half, so that those who wait are woken once for thousands and not for each.
+        # At half the limit, so that waiting streams are woken once for thousands of appends.
         if len(self._sizes) <= APPENDS_MAX // 2 and self._bytes <= APPENDS_MAX_BYTES // 2:
             self._room.set()
 
     def end(self) -> None:
-        """Nothing will be appended any more: whoever waits goes on, to be told why."""
+        """Lets all waiting streams go on: nothing will be appended, and they are told why."""
         self._ended = True
         self._room.set()
 
     async def room(self) -> None:
-        """Wait while too much is on its way."""
+        """Waits while too much is in flight."""
         await self._room.wait()

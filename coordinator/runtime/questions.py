@@ -1,8 +1,8 @@
-"""Blocking questions to the log, each purpose in a thread of its own.
+"""Asks the log blocking questions, with a thread for each purpose.
 
-A broker that died without a word holds a question to it up for ten seconds. In threads shared by
-all, the journal partitions that it leads would soon have every one of them, and those of healthy
-brokers would wait behind.
+A broker that died without a word delays each question to it for ten seconds. If all questions
+shared their threads, the journal partitions that this broker leads would soon occupy every thread,
+and those of healthy brokers would wait behind them.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ R = TypeVar("R")
 
 
 class Questions:
-    """Asks the log; lives on the event loop. There are as many purposes as there are threads."""
+    """Asks the log; lives on the event loop. Each purpose gets its thread when it is first used."""
 
     def __init__(self) -> None:
-        """Nothing is asked, and no thread is made before it is."""
         self._threads: dict[str, ThreadPoolExecutor] = {}
 
     async def ask(self, purpose: str, question: Callable[..., R], *args: object) -> R:
-        """What a blocking call returns.
+        """Returns what a blocking call returns.
 
         Args:
-            purpose: what may wait for each other, such as one journal partition's end.
-            question: the call; it has a bound.
-            args: of the call.
+            purpose: questions of the same purpose wait for each other, such as those for the end
+                of one journal partition.
+            question: the call; it must have a bound.
+            args: arguments of the call.
         """
         thread = self._threads.get(purpose)
         if thread is None:
@@ -37,6 +37,6 @@ class Questions:
         return await asyncio.get_running_loop().run_in_executor(thread, question, *args)
 
     def close(self) -> None:
-        """Ask no more; what is on its way is not waited for."""
+        """Stops asking, without waiting for questions under way."""
         for thread in self._threads.values():
             thread.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""What the journal partitions of one coordinator share."""
+"""The services that the journal partitions of one coordinator share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def _nobody(_address: str) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What the partitions of one coordinator share."""
+    """The services that the partitions of one coordinator share."""
 
     log: Log
     journal: Appender
@@ -36,32 +36,34 @@ class Services:
     tail: Tail
     members: Members
     reading: Executor
-    """For what may read much of the journal, apart from the quick questions to the log."""
+    """Thread pool for journal scans, separate from the quick questions to the log."""
     loading: Executor
-    """For loading alone: clients may ask for any number of old outcomes, and nobody serves a
-    partition whose loading waits behind them."""
+    """Thread pool for loading alone. Clients may ask for any number of old outcomes, and a
+    partition whose loading waited behind those scans would not be served."""
     address: str
-    """host:port that clients reach this coordinator at."""
+    """host:port at which clients reach this coordinator."""
     process_nonce: int
+    """63 random bits of this process."""
     partition_count: int
-    """Of the journal."""
+    """Partition count of the journal."""
     housekeeping: HousekeepingConfig = field(default_factory=HousekeepingConfig)
     questions: Questions = field(default_factory=Questions)
-    """What asks the log quick questions."""
+    """Asks the log quick questions."""
     topics: dict[str, TopicFacts] = field(default_factory=dict)
-    """Of data topics; grows as they are looked up."""
+    """Data topic → its facts; grows as topics are looked up."""
     counters: CoordinatorCounters = field(default_factory=CoordinatorCounters)
     who_answers: Callable[[str], Coroutine[Any, Any, int | None]] = _nobody
-    """The process nonce of the coordinator that answers at an address; None if none does."""
+    """Returns the process nonce of the coordinator that answers at an address; None if none
+    answers."""
     membership_changed: Callable[[], None]
-    """Called when a partition's owner or this coordinator's part in it changed."""
+    """Called when a partition's owner, or this coordinator's role in it, has changed."""
     close_session: Callable[[int, str, int, LogtxError], None]
     """Called with journal partition, producer id, session nonce and the reason."""
     close_sessions: Callable[[int, LogtxError], None]
-    """Called with a journal partition whose sessions must all connect again."""
+    """Called with a journal partition whose sessions must all connect again, and the reason."""
 
     async def journal_end(self, partition: int, known_end: int = 0) -> int:
-        """As `loading.journal_end`, off the event loop."""
+        """Runs `loading.journal_end` outside the event loop."""
         return await self.questions.ask(
             f"end-{partition}", journal_end, self.log, partition, known_end
         )

@@ -1,6 +1,6 @@
-"""One tenure of a journal partition, joined to the journal, the clock, writers and sessions.
+"""Joins one tenure of a journal partition to the journal, the clock, the writers and the sessions.
 
-`Tenure` has the rules; here is what it acts through, and what lasts as long as it does.
+`Tenure` has the rules. This module holds what it acts through, and what lives as long as it does.
 """
 
 from __future__ import annotations
@@ -39,28 +39,33 @@ from .services import Services
 _LOG = logging.getLogger(__name__)
 
 LOOK_UP_TIMEOUT_S: Final = 30.0
-"""Bound of one scan of the journal for old outcomes; the clients ask again."""
+"""Bound of one scan of the journal for old outcomes; past it the clients ask again."""
 SCAN_MAX: Final = 10_000
-"""TxIds that one scan of the journal looks for."""
+"""Most TxIds that one scan of the journal looks for; fewer make more scans."""
 QUIESCE_TIMEOUT_S: Final = 2.0
-"""How long a planned move waits for what is in flight; past it the journal is not well."""
+"""How long a planned move waits for the appends in flight. Past it the journal does not answer as
+it should, and the tenure ends by a surprise."""
 STILL_S: Final = 0.4
-"""Between two looks at the clock, so much more than `TICK_S` is a pause in which others may have
-given this process up."""
+"""Pause between two looks at the clock from which the process counts as having stood still: others
+may have given it up meanwhile. Much longer than `TICK_S`; each such pause makes the owner ask
+for the journal's end."""
 CLEARED_MAX: Final = 500
-"""Offsets records of former owners that are removed at a stretch."""
+"""Offsets records of former owners that are removed at once; more hold up the event loop longer."""
 CLEARED_PAUSE_S: Final = 0.05
+"""Pause before the next are removed, in which clients are served."""
 DOUBT_S: Final = 2.0
-"""How often an owner that appends nothing asks whether it still is the owner."""
+"""How often an owner that appends nothing asks whether it is still the owner. A longer pause lets a
+replaced idle owner notice later; a shorter one asks the brokers more."""
 LASTING_S: Final = 5.0
-"""A tenure that lasted so long was not one of a duel."""
+"""A tenure that lasted longer was not part of a duel, so the pauses between bids start again at
+their minimum."""
 
 Answer = Callable[[commands.Reply], None]
 """Called once with the reply to a request."""
 
 
 class Serving:
-    """One tenure and all that belongs to it: the `Shell` of the tenure; lives on the event loop."""
+    """One tenure and all that belongs to it. The tenure's `Shell`; lives on the event loop."""
 
     def __init__(
         self,
@@ -72,22 +77,22 @@ class Serving:
         ask: Callable[[Coroutine[Any, Any, None]], None],
         doubt_journal: Callable[[Appender], None],
     ) -> None:
-        """Serve nothing before `begin`.
+        """Serves nothing before `begin`.
 
         Args:
-            partition: of the journal.
-            services: of the coordinator.
-            journal: what to append by.
+            partition: number of the journal partition.
+            services: what the coordinator's partitions share.
+            journal: appends the journal's records.
             shard: replayed up to its own OWNER record, inclusive.
-            ask: lets a question to the log run, until the partition is stopped.
-            doubt_journal: called when an append got no answer, or an error.
+            ask: runs a query of the log in the background; the partition's `stop` cancels it.
+            doubt_journal: called with `journal` when an append got no answer, or an error.
         """
         self.tenure: Final = Tenure(shard, self)
         self.pressure: Final = Pressure()
         self.over: Final = asyncio.Event()
-        """Set when nothing is served any more: given away, stopped, or surprised."""
+        """Set when the tenure is over: given away, stopped, or surprised."""
         self.surprise: str | None = None
-        """Why the tenure ended by itself, if it did."""
+        """The surprise that ended the tenure; None if it ended otherwise, or goes on."""
         self.housekeeping: Final = Housekeeping(
             services.log,
             self.tenure,
@@ -105,25 +110,26 @@ class Serving:
         self._seen_s = self._began_s
         """Monotonic time of the last sign that the process is running."""
         self._doubt_s = 0.0
-        """When to look whether it still is the owner, if it appended nothing since."""
+        """Monotonic time of the next check whether the owner has appended anything."""
         self._looked_at = -1
-        """The next offset at the last look."""
+        """The shard's next offset at the last check."""
         self._quiet = asyncio.Event()
+        """Set when nothing is in flight any more, after `quiesce`."""
         self._kept: list[Answer] = []
         """Callbacks of requests that arrived while the partition was being given away."""
         self._wanted: deque[tuple[Answer, commands.Command, TxId]] = deque()
-        """Look-ups that no scan was begun for; each is a request of a window, or a call."""
+        """Look-ups that wait for a scan. The windows of streams and the limit of calls bound it."""
         self._looking_up = False
 
     # ---- what the partition asks ----------------------------------------------------------------
 
     def begin(self) -> None:
-        """Redo what earlier owners may have left undone, and serve."""
+        """Redoes what earlier owners may have left undone, and starts serving."""
         self.tenure.begin(_now(), self._services.topics)
         self._ask(self._clear_offsets())
 
     async def _clear_offsets(self) -> None:
-        """Remove what earlier owners wrote of the offsets, a portion at a time."""
+        """Removes the offsets records that earlier owners wrote, `CLEARED_MAX` at a time."""
         shard, cleared = self.tenure.shard, 0
         for group in shard.offsets.groups():
             for epoch in shard.past_epochs:
@@ -136,32 +142,32 @@ class Serving:
                     await asyncio.sleep(CLEARED_PAUSE_S)
 
     def submit(self, command: commands.Command, answer: Answer) -> None:
-        """Decide a command now; `answer` gets the reply when it may be told."""
+        """Decides a command now. Calls `answer` with the reply when the client may be told."""
         if self.tenure.quiescing:
-            # Told only when another serves: sent away at once, it would find nobody.
+            # Answered when the next owner serves: a client sent away now would find no owner.
             self._kept.append(answer)
             return
         self._notice_time()
         self.tenure.submit(command, answer, _now(), self._services.topics)
 
     def detach(self, producer_id: str, nonce: int) -> None:
-        """A producer's stream broke."""
+        """Tells the tenure that a producer's stream broke."""
         self.tenure.detach(producer_id, nonce, _now())
 
     def tick(self) -> None:
-        """Do what time has made due."""
+        """Does what has become due with time."""
         self._notice_time()
         self.tenure.tick(_now(), self._services.topics)
         now_s = time.monotonic()
         if now_s >= self._doubt_s:
-            # Whoever appends learns of a successor from that; an idle owner would never.
+            # An owner that appends learns about a successor from its appends; an idle one does not.
             self._doubt_s = now_s + DOUBT_S
             if self._looked_at == self.tenure.shard.next_offset:
                 self.doubt()
             self._looked_at = self.tenure.shard.next_offset
 
     def _notice_time(self) -> None:
-        """See to it that a process that stood still does not go on as if it were the owner."""
+        """Pauses the tenure if the process stood still: another may be the owner by now."""
         now_s = time.monotonic()
         if now_s - self._seen_s > STILL_S:
             _LOG.info("stood_still partition=%d", self._partition)
@@ -169,15 +175,15 @@ class Serving:
         self._seen_s = now_s
 
     def doubt(self) -> None:
-        """Another coordinator says that it owns the partition: ask the journal."""
+        """Asks the journal whether another coordinator has become the owner."""
         if not (self.tenure.over or self.tenure.quiescing):
             self.tenure.doubt()
 
     async def quiesce(self) -> bool:
-        """Decide nothing more, and wait until nothing is in flight, so that another can go on.
+        """Stops deciding, and waits until nothing is in flight, so that another owner can go on.
 
         Returns:
-            False if the tenure ended meanwhile, or did not become quiet: then it ends.
+            False if the tenure ended meanwhile. A tenure that does not become quiet is ended.
         """
         tenure = self.tenure
         tenure.quiesce()
@@ -190,7 +196,7 @@ class Serving:
         return not tenure.over
 
     def fail(self, why: str) -> None:
-        """End by a surprise: the shard may be ahead of the journal, which must be loaded again."""
+        """Ends the tenure by a surprise. The shard may be ahead of the journal from now on."""
         epoch = self.tenure.shard.epoch
         _LOG.warning("tenure_surprised partition=%d epoch=%d why=%s", self._partition, epoch, why)
         self._services.counters.surprises[self._partition] += 1
@@ -200,7 +206,7 @@ class Serving:
         )
 
     def end(self, error: LogtxError) -> None:
-        """Stop: whoever waits gets the error, and all sessions must connect again."""
+        """Stops serving. Waiting requests get the error, and all sessions must connect again."""
         self.tenure.end(error)
         self.pressure.end()
         for answer in self._kept:
@@ -213,13 +219,13 @@ class Serving:
 
     @property
     def lasted(self) -> bool:
-        """Whether it was long enough not to be one of a duel."""
+        """Whether the tenure lasted too long to be part of a duel."""
         return time.monotonic() - self._began_s > LASTING_S
 
     # ---- what the tenure asks: see `Shell` ------------------------------------------------------
 
     def append(self, predicted: int, value: bytes) -> None:
-        """Append a journal record."""
+        """Appends a journal record."""
         acknowledge = partial(self._acknowledged, predicted)
         self.pressure.appended(len(value))
         self._services.counters.appended(self._partition, len(value))
@@ -234,7 +240,7 @@ class Serving:
             self._quiet.set()
 
     def ask_end(self) -> None:
-        """Ask for the journal's end."""
+        """Asks for the journal's end."""
         self._ask(self._ask_end())
 
     async def _ask_end(self) -> None:
@@ -242,27 +248,29 @@ class Serving:
             known_end = self.tenure.acknowledged_end
             end = await self._services.journal_end(self._partition, known_end)
         except (LogtxError, KafkaException) as error:
-            # Untold, this question and each that comes behind it would wait for ever.
+            # If the tenure were not told, this question and all later ones would wait for ever.
             self.tenure.end_told(None, str(error))
         else:
             self.tenure.end_told(end)
         if not self.tenure.over:
-            # What a pause kept need not wait for the next tick.
+            # Commands that a pause kept need not wait for the next tick.
             self.tenure.tick(_now(), self._services.topics)
 
     def answer(self, ref: Answer, reply: commands.Reply) -> None:
-        """Give a client its reply."""
+        """Gives a client its reply."""
         ref(reply)
 
     def look_up(self, ref: Answer, command: commands.Command, txid: TxId) -> None:
-        """Find the fate of a transaction that finished so long ago that only the journal knows."""
+        """Answers from the fate of a transaction that finished so long ago that only the journal
+        knows it."""
         self._wanted.append((ref, command, txid))
         if not self._looking_up:
             self._looking_up = True
             self._ask(self._look_up())
 
     async def _look_up(self) -> None:
-        # One scan at a time, for all that came meanwhile: each may read the whole journal.
+        # One scan at a time, for all look-ups that came meanwhile: a scan may read the whole
+        # journal.
         while self._wanted:
             wanted = [self._wanted.popleft() for _ in range(min(len(self._wanted), SCAN_MAX))]
             fates = await self._find({txid for _, _, txid in wanted})
@@ -285,7 +293,7 @@ class Serving:
             return error
 
     def execute(self, effect: Effect) -> None:
-        """Write markers or offsets."""
+        """Writes markers or offsets."""
         shard, services, tenure = self.tenure.shard, self._services, self.tenure
         match effect:
             case WriteOffsets(group, begin, offsets):
@@ -296,11 +304,11 @@ class Serving:
                 services.markers.write(transaction, shard.epoch, lambda: shard.hw, tenure.written)
 
     def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
-        """End a producer's session for good."""
+        """Ends a producer's session for good."""
         self._services.close_session(self._partition, producer_id, nonce, error)
 
     def surprised(self, why: str) -> None:
-        """The tenure is over."""
+        """Ends the serving: the tenure is over."""
         self.fail(why)
 
 

@@ -1,8 +1,8 @@
-"""Following journal partitions that others own: one consumer, in one thread, for all of them.
+"""Follows the journal partitions that others own: one consumer, in one thread, for all of them.
 
-Records are decoded in the thread and handed to the event loop in bounded batches; the next batch
-waits until the loop has taken the last, so that a standby that lags costs neither memory nor the
-loop's time at a stretch.
+The thread decodes the records and hands them to the event loop in bounded batches. The next batch
+waits until the loop has taken the last one. So a standby that lags neither costs memory nor holds
+up the loop for long.
 """
 
 from __future__ import annotations
@@ -28,29 +28,32 @@ _LOG = logging.getLogger(__name__)
 
 CONSUMER_SETTINGS: Final = {
     **READER_SETTINGS,
-    # What librdkafka may read ahead, per partition; a standby that lags is not worth more.
+    # Bounds what librdkafka reads ahead for each partition: a lagging standby is not worth more.
     "queued.max.messages.kbytes": 4_096,
 }
 BATCH_MAX: Final = 256
-"""Records handed over at once: they hold the event loop for a few milliseconds."""
+"""Records handed over at once. They hold the event loop for a few milliseconds; more would stall
+its clients longer, fewer make following slower."""
 POLL_S: Final = 0.02
-"""Longest time until a change of what is followed takes effect."""
+"""Longest time until a change of what is followed takes effect; a shorter one wakes the thread more
+often."""
 MAKE_AGAIN_S: Final = 0.5
 """Pause after a consumer could not be made, for want of memory or of file handles."""
 CLOSE_S: Final = 5.0
+"""Longest wait of `close` for the thread."""
 
 
 @dataclass(slots=True)
 class Batch:
-    """What was read of one partition."""
+    """Records read from one partition."""
 
     partition: int
     token: int
-    """Which `Tail.follow` it belongs to."""
+    """Token of the `Tail.follow` that it belongs to."""
     entries: list[tuple[int, Entry]] = field(default_factory=list)
-    """With their offsets; none if the log had nothing further at the time."""
+    """Offsets and entries in order; empty if the log had nothing further at the time."""
     failure: LogtxError | None = None
-    """Why nothing more comes."""
+    """Why no further batch will come; None while reading goes on."""
 
 
 @dataclass(slots=True)
@@ -61,10 +64,10 @@ class _Following:
 
 
 class Tail:
-    """Follows any number of journal partitions; made and used on one event loop."""
+    """Follows any number of journal partitions; created and used on one event loop."""
 
     def __init__(self, log: Log, deliver: Callable[[Batch], None]) -> None:
-        """Start the thread; `deliver` is called on the event loop, batch by batch."""
+        """Starts the thread. Calls `deliver` on the event loop, batch by batch."""
         self._log = log
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
@@ -78,7 +81,7 @@ class Tail:
         self._thread.start()
 
     def follow(self, partition: int, offset: int) -> int:
-        """Deliver a partition's records from `offset` on; the token that its batches carry."""
+        """Delivers a partition's records from `offset` on. Returns the token of its batches."""
         with self._lock:
             self._token += 1
             self._wanted[partition] = _Following(self._token, offset)
@@ -86,12 +89,12 @@ class Tail:
         return self._token
 
     def leave(self, partition: int) -> None:
-        """Deliver nothing more of a partition, save what is on its way."""
+        """Stops following a partition. Batches under way are still delivered."""
         with self._lock:
             self._wanted.pop(partition, None)
 
     async def close(self) -> None:
-        """Stop the thread and close the consumer."""
+        """Stops the thread and closes the consumer."""
         self._closed = True
         self._work.set()
         self._taken.set()
@@ -110,7 +113,7 @@ class Tail:
         try:
             consumer = self._log.consumer(CONSUMER_SETTINGS)
         except KafkaException as exception:
-            # Nobody is told: nothing was lost, and whoever waits for a record has a bound.
+            # Nobody is told: nothing was lost, and every wait for a record has a bound.
             _LOG.warning("tail_not_made error=%s", exception)
             time.sleep(MAKE_AGAIN_S)
             return
@@ -137,7 +140,8 @@ class Tail:
 
     def _give_up(self, assigned: dict[int, _Following], failure: LogtxError) -> None:
         with self._lock:
-            # Whoever is told follows anew, from what was read so far; the others wait for that.
+            # Each receiver calls `follow` again, from what it has read so far. Until then its
+            # partition is not followed.
             told = {**assigned, **self._wanted}
             self._wanted.clear()
         self._hand_over([Batch(p, f.token, failure=failure) for p, f in told.items()])
@@ -145,7 +149,7 @@ class Tail:
     def _assign(self, consumer: LogConsumer, assigned: dict[int, _Following]) -> None:
         with self._lock:
             wanted = dict(self._wanted)
-        # A partition that is followed anew is let go first: its next offset is another.
+        # A partition that is followed again is unassigned first, because its next offset differs.
         gone = [p for p, f in assigned.items() if wanted.get(p) is not f]
         if gone:
             consumer.incremental_unassign([KafkaPartition(JOURNAL_TOPIC, p) for p in gone])
@@ -206,5 +210,5 @@ class Tail:
 
 
 def _passing(error: KafkaError) -> bool:
-    """Whether librdkafka goes on by itself; after a failure the partition stands still."""
+    """Returns whether librdkafka recovers by itself. After other errors the partition is failed."""
     return error.code() != KafkaError._AUTO_OFFSET_RESET and not error.fatal()

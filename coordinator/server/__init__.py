@@ -1,8 +1,9 @@
-"""What a coordinator's process offers: streams of clients, metrics, and the retention guard.
+"""What a coordinator process offers: streams of clients, metrics, and the retention guard.
 
-`streams` serves clients from the runtimes, `topics` and `bindings` look up what a request needs
-to know of data topics and consumer groups, `metrics` answers `/metrics`, `retention` ends
+`streams` serves clients from the runtimes, `topics` and `bindings` look up what a request needs to
+know about data topics and consumer groups, `metrics` answers `/metrics`, and `retention` aborts
 transactions before the broker deletes their data.
 
-Imports the runtimes and whatever these import. Never changes a shard but by a command.
+Imports the runtimes and what these import, and `client` to ask other coordinators. Changes a shard
+only by a command.
 """

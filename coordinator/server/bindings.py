@@ -1,8 +1,9 @@
-"""Which transaction group a consumer group's offsets belong to: asked once, before they count.
+"""Checks which transaction group a consumer group's offsets belong to, before they are taken.
 
-A consumer group whose offsets two journal partitions took would have half a truth in each (trap
-28). Its binding lies in the journal partition of its own name, most often another coordinator's,
-so the shard that takes the offsets can't see it. It never changes: what was read once is true.
+If two journal partitions took the offsets of one consumer group, each would have half the truth
+(trap 28). The group's binding lies in the journal partition that its own name maps to. Most often
+another coordinator owns that one, so the shard that takes the offsets can't see the binding. A
+binding never changes: once read, it stays true.
 
 Source: Transactional Messaging in Kafka, "Producer IDs and state groups".
 """
@@ -25,30 +26,31 @@ from ...journal.reader import journal_partition_of
 from ..client.queries import CoordinatorQueries
 
 ASK_TIMEOUT_S: Final = 10.0
+"""Bound of one question; past it the client gets CoordinatorBusyError and asks again."""
 REMEMBERED_MAX: Final = 100_000
+"""Most bindings kept; beyond it all are forgotten and asked for again. Bounds memory."""
 
 
 class GroupBindings:
-    """Bindings as they were asked for; lives on the coordinator's event loop."""
+    """Asks for bindings and keeps them; lives on the coordinator's event loop."""
 
     def __init__(self, log: Log) -> None:
-        """Nothing is known."""
         self._queries = CoordinatorQueries(log, timeout_s=ASK_TIMEOUT_S)
-        # Threads of its own: an owner that does not answer must hold up nothing else.
+        # Own threads: an owner that does not answer must not hold up anything else.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="bindings")
         self._known: dict[str, str] = {}
         self._asking: dict[str, asyncio.Future[str | None]] = {}
 
     async def check(self, group: str, partition: int, partition_count: int) -> None:
-        """Make sure that a consumer group's offsets belong to a journal partition.
+        """Checks that a consumer group's offsets belong to a journal partition.
 
         Args:
             group: the consumer group.
-            partition: the journal partition that is to take them.
-            partition_count: of the journal.
+            partition: the journal partition that shall take the offsets.
+            partition_count: partition count of the journal.
 
         Raises:
-            GroupBoundError: they belong to another, or nobody bound the group yet.
+            GroupBoundError: they belong to another partition, or the group is not bound yet.
             CoordinatorBusyError: the owner of the binding does not answer.
         """
         bound = self._known.get(group) or await self._ask(group)
@@ -70,7 +72,7 @@ class GroupBindings:
             self._asking[group] = asking
             asking.add_done_callback(partial(self._asked, group))
         try:
-            # Shielded: others wait for the same answer.
+            # Shielded, because others wait for the same answer.
             bound = await asyncio.shield(asking)
         except (BrokerError, RetriableError) as error:
             raise CoordinatorBusyError(f"the binding of {group!r} is not known: {error}") from error
@@ -83,13 +85,13 @@ class GroupBindings:
     def _asked(self, group: str, asking: asyncio.Future[str | None]) -> None:
         del self._asking[group]
         if not asking.cancelled():
-            # Looked at, lest asyncio should complain where all who asked went away.
+            # Retrieved so that asyncio does not complain when all askers have gone.
             asking.exception()
 
     def _read(self, group: str) -> str | None:
         return self._queries.bind_group(group, None).transaction_group
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stops asking; questions under way fail."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._queries.close()

@@ -1,13 +1,12 @@
-"""`/metrics` of one coordinator, in Prometheus form.
+"""Serves `/metrics` of one coordinator, in Prometheus form.
 
-A thread of its own serves one scrape at a time. It asks the event loop for a copy of the numbers,
-so nothing that changes is read from two threads, and builds text from the copy by itself. Between
-scrapes the cost is that of `CoordinatorCounters`.
+A separate thread serves one scrape at a time. It asks the event loop for a copy of the numbers, so
+that nothing that changes is read from two threads, and builds the text from the copy. Between
+scrapes only `CoordinatorCounters` cost anything.
 
-Cardinality: series carry a journal partition, a reason of aborts, or a transaction key. Of keys
-at most `KEYS_MAX` have series of their own, half of them those connected last (epoch conflicts
-show there), half those connected longest ago (what is unused shows there); all of them are
-counted.
+Cardinality: series carry a journal partition, a reason of aborts, or a transaction key. At most
+`KEYS_MAX` keys have series of their own: half of them are those connected last, which show epoch
+conflicts, the others those connected longest ago, which show unused keys. All keys are counted.
 
 Source: Transaction keys, "Metrics".
 """
@@ -51,13 +50,16 @@ from .streams import Streams
 _LOG = logging.getLogger(__name__)
 
 KEYS_MAX: Final = 200
+"""Transaction keys with series of their own; each adds two series to every scrape."""
 READ_TIMEOUT_S: Final = 5.0
-"""How long a scrape waits for the event loop."""
+"""How long a scrape waits for the event loop; past it the scrape has no series."""
 ASK_TIMEOUT_S: Final = 2.0
-"""How long a scrape waits for one answer of Kafka."""
+"""How long a scrape waits for one answer of Kafka; it asks up to two questions for each journal
+partition. Past it the rest of the series that need Kafka is left out."""
 CLIENT_TIMEOUT_S: Final = 5.0
 """How long one scraper may hold up the others."""
 STOP_TIMEOUT_S: Final = 2.0
+"""Longest wait of `close` for the thread."""
 
 Labelled = Iterable[tuple[Sequence[str], float]]
 
@@ -74,12 +76,12 @@ class PartitionSample:
     next_offset: int
     snapshot: int | None
     serving: ServingSample | None
-    """None where another coordinator serves."""
+    """What only the owner knows; None where this coordinator does not serve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSample:
-    """What only the owner knows."""
+    """One journal partition at one moment, as only its owner knows it."""
 
     open: int
     unfinished: int
@@ -105,7 +107,7 @@ class KeySample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Everything that the event loop knows, copied."""
+    """A copy of everything that the event loop knows."""
 
     now: Instant
     partitions: tuple[PartitionSample, ...]
@@ -126,14 +128,13 @@ class Reader:
         markers: MarkerWriter,
         counters: CoordinatorCounters,
     ) -> None:
-        """Read from these."""
         self._runtimes = runtimes
         self._streams = streams
         self._markers = markers
         self._counters = counters
 
     def read(self, now: Instant) -> Reading:
-        """Copy everything as it is."""
+        """Returns a copy of all numbers as they are."""
         backlogs = self._markers.backlogs()
         sessions = self._streams.sessions()
         samples = tuple(
@@ -191,7 +192,7 @@ class Reader:
         )
 
     def _keys(self) -> tuple[int, tuple[KeySample, ...]]:
-        """How many keys have their home here, and those of them that get series."""
+        """Returns the number of keys whose home is served here, and the keys that get series."""
         found: list[tuple[int, str, int]] = []
         for runtime in self._runtimes.values():
             if runtime.tenure is not None:
@@ -220,17 +221,17 @@ class CoordinatorCollector(Collector):
     """Turns what the event loop knows into metric families, on the scraper's thread."""
 
     def __init__(self, reader: Reader, log: Log, loop: asyncio.AbstractEventLoop) -> None:
-        """Read on `loop`; ask `log` for what no coordinator remembers."""
+        """Reads on `loop`, and asks `log` for what no coordinator remembers."""
         self._reader = reader
         self._log = log
         self._loop = loop
 
     def describe(self) -> list[Metric]:
-        """Nothing beforehand: what there is, is read at a scrape."""
+        """Returns no metrics beforehand: all are read at a scrape."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Every metric; none while the event loop does not answer in time."""
+        """Yields every metric; none if the event loop does not answer in time."""
         try:
             asking = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
             reading = asking.result(READ_TIMEOUT_S)
@@ -248,7 +249,7 @@ class CoordinatorCollector(Collector):
         return self._reader.read(Instant(time.monotonic_ns() // 1_000_000, wall_ms))
 
     def _ends(self, reading: Reading) -> Iterator[Metric]:
-        """What Kafka must be asked for; left out where it does not answer."""
+        """Yields what Kafka must be asked for. Series that it does not answer for are left out."""
         lags: list[tuple[Sequence[str], float]] = []
         starts: list[tuple[Sequence[str], float]] = []
         try:
@@ -368,14 +369,14 @@ class MetricsServer:
     """Serves a collector over HTTP from a thread."""
 
     def __init__(self, listen: str, collector: Collector) -> None:
-        """Listen.
+        """Listens, and starts the thread.
 
         Args:
-            listen: host:port; port 0 takes a free one.
-            collector: what to show.
+            listen: host:port to listen at; port 0 takes a free one.
+            collector: yields the metrics to show.
 
         Raises:
-            ConfigError: it can't be listened there.
+            ConfigError: `listen` is not HOST:PORT, or the address can't be listened at.
         """
         host, _, port = listen.rpartition(":")
         if not host or not port.isdecimal():
@@ -398,7 +399,7 @@ class MetricsServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop; waits for a scrape that is under way. Blocks."""
+        """Stops the server. Blocks until a scrape that is under way has ended."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(STOP_TIMEOUT_S)
@@ -412,4 +413,4 @@ class _Handler(WSGIRequestHandler):
     timeout = CLIENT_TIMEOUT_S
 
     def log_message(self, format: str, *args: object) -> None:
-        """Scrapes are no news."""
+        """Logs nothing: scrapes are no news."""

@@ -1,24 +1,28 @@
-"""The retention guard: an open transaction ends before the broker's retention takes its data.
+"""The retention guard: aborts open transactions before the broker's retention deletes their data.
 
-Producers of transactions that stay open tell the first offset that they wrote in each partition.
-Every few seconds the guard asks the log about those partitions, says so when the data comes near
-to its end, and in the end aborts the transaction. Nothing depends on it for atomicity: consumers
-notice a torn transaction by its marker; the guard makes the loss an abort that its producer learns.
+Producers of transactions that stay open report the first offset that they wrote in each partition.
+Every few seconds the guard asks the log about those partitions. It warns when the data comes near
+to its deletion, and aborts the transaction when it comes nearer. Atomicity does not depend on the
+guard: consumers notice a torn transaction by its marker. The guard turns the loss into an abort
+that the producer learns about.
 
 Kafka deletes whole segments, the oldest first:
 
-- by time, when the highest timestamp in a segment is older than ``retention.ms``. Timestamps are
-  the clients' own by default (CreateTime), so the age of a transaction says nothing. The broker is
-  asked instead: the first record stamped later than a share of the retention ago keeps its segment,
-  and all behind, for the rest of it. Data before that record may be in the same segment and just
-  as safe, which no client can tell: it counts as threatened.
-- by size, when the segments behind it hold ``retention.bytes``. Clients are told no sizes, so the
-  bytes behind the data are estimated from some of its records, uncompressed: too many rather than
-  too few. Nor is data in danger while much of the log lies before it: of the two shares the lower
-  counts.
+- by time, when the highest timestamp in a segment is older than ``retention.ms``. By default the
+  clients set the timestamps (CreateTime), so the age of a transaction says nothing. Instead the
+  guard asks the broker for the first record that is younger than a share of ``retention.ms``. That
+  record protects its segment, and all segments behind, for the rest of ``retention.ms``. Data
+  before that record may lie in the same segment and be as safe, but no client can tell: it counts
+  as threatened.
+- by size, when the segments behind it hold ``retention.bytes``. Kafka does not report segment sizes
+  to clients, so the bytes behind the data are estimated from some records, uncompressed: too many
+  rather than too few. Data is also safe while much of the log lies before it. Therefore the
+  share by size is the lower of two: the estimated bytes behind the data as a share of
+  ``retention.bytes``, and the part of the log that lies behind the data.
 
-Thresholds are shares of the retention. The clock is the coordinator's, the timestamps are not:
-the room between a threshold and 1 must be larger than their clocks differ.
+Thresholds are shares of the retention. They are measured by the coordinator's clock, but the
+timestamps are not: ``retention.ms`` times (1 - threshold) must be larger than the difference of
+the clocks.
 
 Source: Transactional Messaging in Kafka, "Failure cases" (data retention).
 """
@@ -50,28 +54,33 @@ from ..protocol import commands
 _LOG = logging.getLogger(__name__)
 
 ASK_TIMEOUT_S: Final = 2.0
-"""For one question about a partition; there are up to five."""
+"""Bound of one question about a partition; a look asks up to six. A longer one lets a broker that
+does not answer delay the look at other partitions more."""
 LIMITS_MAX_AGE_S: Final = 60.0
+"""How long a topic's retention settings are believed; bounds how late a change is noticed."""
 UNANSWERED_PAUSE_S: Final = 60.0
-"""A partition that did not answer is not asked again before: it would hold up the others."""
+"""How long a partition that did not answer is not asked again, as it would hold up the others."""
 SAMPLE_RECORDS: Final = 100
+"""Records read to estimate the mean size; more read more of the log at each look."""
 RECORD_OVERHEAD_BYTES: Final = 70
 """Upper bound of what Kafka adds to a record that is alone in its batch."""
 SLICE: Final = 1_000
-"""Transactions looked at in one turn of the event loop."""
+"""Transactions looked at in one turn of the event loop; more stall clients longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionConfig:
-    """When the guard speaks and acts."""
+    """When the guard warns and acts."""
 
     warn_share: float = 0.5
-    """Of the way to its deletion."""
+    """The guard warns when data is this far on the way to its deletion, as a part of 1."""
     abort_share: float = 0.8
+    """The guard aborts the transaction when its data is this far on the way."""
     interval_s: float = 5.0
+    """Seconds between two looks."""
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for shares that make no sense."""
+        """Raises `ConfigError` for shares that make no sense."""
         if not 0 < self.warn_share <= self.abort_share <= 1:
             raise ConfigError(
                 f"retention shares of {self.warn_share} (warn) and {self.abort_share} (abort):"
@@ -84,16 +93,16 @@ class Threat(IntEnum):
 
     NONE = 0
     NEAR = 1
-    """Beyond the share to warn at."""
+    """At or beyond the share to warn at."""
     DUE = 2
-    """Beyond the share to abort at."""
+    """At or beyond the share to abort at."""
     GONE = 3
-    """Some of it is deleted already."""
+    """Some of the data is already deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """A topic's retention; -1 is without limit."""
+    """A topic's retention; -1 means no limit."""
 
     retention_ms: int = -1
     retention_bytes: int = -1
@@ -101,22 +110,24 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """What the log says of a data partition."""
+    """What the log says about a data partition."""
 
     start: int
     """Offset of the first record that is still there."""
     end: int
+    """Offset that the next record gets."""
     warn_keeps: int | None
-    """First offset with a timestamp younger than the share to warn at; None: there is none."""
+    """First offset with a timestamp younger than `warn_share` of the retention; None: no record has
+    one."""
     abort_keeps: int | None
-    """The same for the share to abort at."""
+    """The same for `abort_share`."""
     limits: Limits
     record_bytes: float = 0.0
-    """Mean size of some records behind the data; only where bytes are limited."""
+    """Mean size in bytes of some records from the data on; 0.0 if it was not needed."""
 
 
 def assess(first_offset: int, view: PartitionView, config: RetentionConfig) -> Threat:
-    """How near data that begins at `first_offset` is to its deletion."""
+    """Returns how near data that begins at `first_offset` is to its deletion."""
     if first_offset < view.start:
         return Threat.GONE
     share = _size_share(first_offset, view)
@@ -141,7 +152,7 @@ def _size_share(first_offset: int, view: PartitionView) -> float:
 
 
 def _place_share(first_offset: int, view: PartitionView) -> float:
-    """How much of the log lies behind the data: 1 when it begins the log."""
+    """Returns which part of the log lies behind `first_offset`; 1 if the data begins the log."""
     return (view.end - first_offset) / max(view.end - view.start, 1)
 
 
@@ -161,11 +172,11 @@ class RetentionGuard:
         abort: Callable[[commands.AbortTransaction], None],
         config: RetentionConfig,
     ) -> None:
-        """Nothing happens before `run`.
+        """Does nothing before `run`.
 
         Args:
-            log: to ask about data partitions.
-            shards: those being served now.
+            log: the log that holds the data partitions.
+            shards: returns the shards that are served now.
             abort: submits the command to its journal partition.
             config: thresholds and interval.
         """
@@ -173,22 +184,22 @@ class RetentionGuard:
         self._shards = shards
         self._abort = abort
         self._config = config
-        # A thread of its own: a broker that does not answer must hold up nothing else.
+        # Own thread: a broker that does not answer must not hold up anything else.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="retention")
         self._limits: dict[str, tuple[float, Limits]] = {}
-        """Until when (monotonic s) a topic's settings are believed, and what they are."""
+        """Topic → until when (monotonic s) its limits are believed, and the limits."""
         self._unanswered: dict[TopicPartition, float] = {}
-        """Until when a partition is left alone."""
+        """Partition that did not answer → when (monotonic s) to ask it again."""
         self._warned: set[tuple[TxId, TopicPartition]] = set()
 
     async def run(self) -> None:
-        """Look after them until cancelled."""
+        """Checks all open transactions every `interval_s` seconds, until cancelled."""
         while True:
             await asyncio.sleep(self._config.interval_s)
             await self.check()
 
     async def check(self) -> None:
-        """Look once at all that is open."""
+        """Checks all open transactions once."""
         watched = await self._collect()
         still = {(w.txid, key) for key, found in watched.items() for w in found}
         self._warned &= still
@@ -203,8 +214,8 @@ class RetentionGuard:
             try:
                 view = await loop.run_in_executor(self._thread, partial(self._look, key, lowest))
             except UnknownTopicError:
-                # A deleted topic's records are gone for everybody: the transaction may end as it
-                # likes, and its marker for this partition counts as written.
+                # A deleted topic's records are gone for everybody. The transaction may commit or
+                # abort; its marker for this partition counts as written.
                 continue
             except LogtxError as error:
                 _LOG.warning("retention_not_known topic=%s partition=%d error=%s", *key, error)
@@ -215,7 +226,7 @@ class RetentionGuard:
                 self._act(key, each, view)
 
     def close(self) -> None:
-        """Let the thread go."""
+        """Stops the thread, without waiting for a question under way."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _collect(self) -> Mapping[TopicPartition, list[_Watched]]:
@@ -233,7 +244,7 @@ class RetentionGuard:
         return watched
 
     def _look(self, key: TopicPartition, first_offset: int) -> PartitionView:
-        """Ask the log; runs in the guard's thread."""
+        """Asks the log about a partition; runs in the guard's thread."""
         log = self._log
         limits = self._limits_of(key[0])
         view = PartitionView(

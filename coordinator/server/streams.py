@@ -1,9 +1,9 @@
 """The gRPC service of a coordinator: producers' streams, and single calls.
 
-All that a client can make grow here has a bound. A stream is read on only while few enough of its
-requests lack an answer that the network took, and while the journal keeps up (`pressure`): so the
-transport slows a client that floods, and one that does not read its answers. Calls, which no
-stream holds back, are refused beyond a number.
+Everything that a client can make grow here has a bound. A stream is read only while its requests
+without an answer that the network has taken stay below a limit (`window`), and while the journal
+keeps up (`pressure`). So the transport slows a client that floods, and one that does not read its
+answers. Calls have no stream that could slow them; beyond a limit they are refused.
 
 Source: Transactional Messaging in Kafka, "Transaction coordinator".
 """
@@ -46,9 +46,10 @@ from .topics import TopicRegistry
 from .window import Window
 
 MESSAGE_MAX_BYTES: Final = 4 * 1024 * 1024
-"""Largest message of a client: several times what one journal record takes."""
+"""Largest message of a client: several times the largest journal record. A larger message breaks
+its stream; `REQUEST_MAX_BYTES` of the client depends on this."""
 SERVER_OPTIONS: Final = (
-    # A client that was killed is noticed at once, one that was stopped only by these pings.
+    # A killed client is noticed at once, a stopped one only by these pings.
     ("grpc.keepalive_time_ms", 1_000),
     ("grpc.http2.ping_timeout_ms", 2_000),
     ("grpc.http2.max_pings_without_data", 0),
@@ -61,44 +62,51 @@ SERVER_OPTIONS: Final = (
 
 
 STREAMS_AND_CALLS_MAX: Final = 20_000
-"""Beyond it the transport refuses (RESOURCE_EXHAUSTED)."""
+"""Streams and calls at one time; beyond it the transport refuses them (RESOURCE_EXHAUSTED)."""
 FIRST_LOAD_S: Final = 10.0
-"""How long the partitions of a new coordinator wait for each other to be loaded."""
+"""How long a new coordinator refuses its clients while one of its partitions is still loading: a
+partition without a leader delays the others this long."""
 CONNECT_TIMEOUT_S: Final = 10.0
-"""How long a new stream may stay silent."""
+"""How long a new stream may stay silent; past it the stream is ended."""
 MARKERS_WAITING_MAX: Final = 20_000
-"""Markers that may wait for one data partition; a partition that refuses its markers would gather
-all that is committed there. Aborts add to them still: as many as transactions may be open."""
+"""Markers that may wait for one data partition before new work there is refused: without a limit a
+partition that refuses its markers would gather all that is committed there. Aborts still add to
+them, at most as many as transactions may be open."""
 OFFSETS_WAITING_MAX: Final = 20_000
-"""Commits of one consumer group that may wait for their offsets to be written."""
+"""Commits of one consumer group that may wait for their offsets to be written before further ones
+are refused; bounds memory."""
 PIPELINED_MAX: Final = 4_096
-"""Requests under way in one stream beside commits that wait."""
+"""Requests under way in one stream, in addition to commits that wait. More take more memory; with
+fewer a client with many requests in flight is slowed down."""
 FRAME_MAX: Final = 256
-"""Replies in one stream message."""
+"""Most replies in one stream message."""
 FRAME_MAX_BYTES: Final = 1024 * 1024
+"""A message of this size takes no further reply."""
 SMALL_ANSWER_BYTES: Final = 256
+"""Room reserved in the window for an ordinary answer."""
 LARGE_ANSWER_BYTES: Final = 1024 * 1024
-"""What is set aside for the answer to a question about many things."""
+"""Room reserved in the window for the answer to a question about many things."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamLimits:
-    """How much of one client's may be under way."""
+    """How much of clients' work may be under way."""
 
     requests_max: int
-    """Requests of a stream without an answer."""
+    """Most unanswered requests of one stream."""
     requests_max_bytes: int = 64 * 1024 * 1024
-    """The same in bytes, with room for the answers."""
+    """Most bytes of these requests, including the room reserved for the answers."""
     calls_max: int = 1_000
-    """Calls of all clients at once."""
+    """Most calls of all clients at one time."""
     listings_max: int = 4
-    """Those of them that ask for lists of all there is."""
+    """Most calls among them that are answered with lists at one time; further ones wait."""
 
     @classmethod
     def for_open_transactions(cls, per_producer: int) -> Self:
-        """Limits that fit producers with so many transactions open.
+        """Returns limits for producers with `per_producer` open transactions each.
 
-        Each can have a commit that waits for another's; that one must still come through.
+        Each transaction can have a commit that waits for another one's commit. That other commit
+        must still be read.
         """
         return cls(requests_max=per_producer + PIPELINED_MAX)
 
@@ -109,12 +117,12 @@ class _Out:
 
     reply: pb.Reply
     size: int
-    """What its request occupies in the window."""
+    """Bytes that its request occupies in the window; -1: it answers no request."""
 
 
 @dataclass(slots=True, eq=False)
 class _Stream:
-    """One producer's stream: its session, and the replies on their way out."""
+    """One producer's stream: its session, and its replies on their way out."""
 
     partition: int
     session: commands.SessionId
@@ -122,7 +130,7 @@ class _Stream:
     answers: set[Answer] = field(default_factory=set)
 
     def end(self, error: LogtxError) -> None:
-        """Tell the client why, and let the stream end."""
+        """Tells the client why, and ends the stream."""
         self.out.tell(encode_reply(0, error))
         self.out.end()
 
@@ -131,8 +139,8 @@ class _Stream:
 class _Answering:
     """Answers one request.
 
-    An object and not a closure, which would have to refer to itself: circles are left to the
-    garbage collector, and its pauses stall every client.
+    This is an object because a closure would have to refer to itself. Only the garbage collector
+    frees such circles, and its pauses stall every client.
     """
 
     stream: _Stream
@@ -149,26 +157,26 @@ class _Answering:
 
 
 class _Replies:
-    """The replies of one stream on their way out, and the room that its requests have."""
+    """The replies of one stream on their way out, and the window of its requests."""
 
     def __init__(self, limits: StreamLimits) -> None:
         self.window = Window(limits.requests_max, limits.requests_max_bytes)
         self._queue: asyncio.Queue[_Out | None] = asyncio.Queue()
 
     def answer(self, reply: pb.Reply, size: int) -> None:
-        """A request that occupies `size` bytes is answered."""
+        """Queues the answer to a request that occupies `size` bytes."""
         self._queue.put_nowait(_Out(reply, size))
 
     def tell(self, reply: pb.Reply) -> None:
-        """Tell what answers no request: once in a stream's life."""
+        """Queues a reply that answers no request in the window."""
         self._queue.put_nowait(_Out(reply, -1))
 
     def end(self) -> None:
-        """Nothing more is sent."""
+        """Ends `frames` behind what is queued."""
         self._queue.put_nowait(None)
 
     async def frames(self) -> AsyncIterator[pb.ServerFrame]:
-        """What to send, as fast as the client takes it."""
+        """Yields the messages to send, as fast as the client takes them."""
         while (out := await self._queue.get()) is not None:
             batch, size = [out], out.reply.ByteSize()
             ended = False
@@ -198,14 +206,14 @@ class Streams(pb_grpc.CoordinatorServicer):
         limits: StreamLimits,
         counters: CoordinatorCounters,
     ) -> None:
-        """Nothing is asked for before the server runs.
+        """Does nothing before the server runs.
 
         Args:
-            runtimes: of every journal partition; whoever owns the mapping may change it.
-            topics: what is known of data topics.
-            bindings: what is known of consumer groups.
-            limits: of what clients may have under way.
-            counters: for the metrics.
+            runtimes: journal partition → its runtime; may be filled until the server starts.
+            topics: facts of data topics.
+            bindings: bindings of consumer groups.
+            limits: how much of clients' work may be under way.
+            counters: counters for the metrics.
         """
         self._runtimes = runtimes
         self._topics = topics
@@ -219,7 +227,7 @@ class Streams(pb_grpc.CoordinatorServicer):
         self._streams: dict[tuple[int, str, int], _Stream] = {}
 
     async def Call(self, request: pb.CallRequest, context: Any) -> pb.Reply:  # noqa: N802, ARG002
-        """Answer one request that needs no session."""
+        """Answers one request that needs no session."""
         request_id = request.request.request_id
         future: asyncio.Future[commands.Reply] = asyncio.get_running_loop().create_future()
 
@@ -262,7 +270,7 @@ class Streams(pb_grpc.CoordinatorServicer):
         request_iterator: AsyncIterator[pb.ClientFrame],
         context: Any,  # noqa: ARG002
     ) -> AsyncIterator[pb.ServerFrame]:
-        """Serve one producer's stream."""
+        """Serves one producer's stream."""
         out = _Replies(self._limits)
         reader = asyncio.create_task(self._read(request_iterator, out))
         try:
@@ -289,7 +297,7 @@ class Streams(pb_grpc.CoordinatorServicer):
     async def _begin_stream(
         self, frames: AsyncIterator[pb.ClientFrame], out: _Replies
     ) -> tuple[_Stream | None, Sequence[pb.Request] | None]:
-        """The stream once connected, and what came in one message with its Connect."""
+        """Waits for Connect. Returns the connected stream, and what came in the same message."""
         requests: Sequence[pb.Request] | None = ()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -324,10 +332,10 @@ class Streams(pb_grpc.CoordinatorServicer):
 
         def answer(reply: commands.Reply) -> None:
             if future.done():
-                return  # Its client went away.
+                return  # The client went away.
             out.tell(encode_reply(request.request_id, reply))
-            # Here, and not in whoever awaits the future: the next reply of the same turn may be
-            # that to a newer producer, and close this session.
+            # The session is attached here and not where the future is awaited: the next reply in
+            # the same turn of the loop may be the one to a newer producer, and close this session.
             stream = None
             if isinstance(reply, commands.Connected):
                 stream = self._attach(runtime, command, reply, out)
@@ -342,7 +350,7 @@ class Streams(pb_grpc.CoordinatorServicer):
             raise
 
     def _check_home(self, producer_id: str, partition: int) -> None:
-        # With two homes a transaction key would have two connections and two transactions.
+        # With two homes a transaction key could have two connections and two open transactions.
         if is_key_name(producer_id):
             home = journal_partition_of(producer_id, len(self._runtimes))
             if home != partition:
@@ -386,12 +394,13 @@ class Streams(pb_grpc.CoordinatorServicer):
         runtime.submit(command, answer)
 
     async def _prepare(self, command: commands.Command, runtime: PartitionRuntime) -> None:
-        """Learn what the shard must know of the world to decide a command.
+        """Looks up what the shard must know to decide a command.
 
         Raises:
             TopicError, BrokerError: a data topic can't take part.
-            GroupBoundError: a consumer group's offsets belong elsewhere.
-            CoordinatorBusyError: a data partition has markers enough to take.
+            GroupBoundError: a consumer group's offsets belong to another transaction group.
+            CoordinatorBusyError: too many markers wait for a data partition, or too many commits
+                for their offsets.
         """
         match command:
             case commands.Begin() | commands.AddPartitions():
@@ -401,7 +410,7 @@ class Streams(pb_grpc.CoordinatorServicer):
                 await self._learn_topics(command.writes)
                 _check_lanes(command.writes, runtime)
             case commands.End():
-                # An abort must go through whatever became of its topics.
+                # An abort must succeed whatever happened to its topics.
                 with suppress(LogtxError):
                     await self._learn_topics(command.writes)
             case commands.ClaimOffsets():
@@ -427,7 +436,10 @@ class Streams(pb_grpc.CoordinatorServicer):
         return runtime
 
     def _check_count(self, told: int) -> None:
-        """Refuse a client for which names have other homes: the journal grew while we run."""
+        """Refuses a client that sees another partition count, so that its names have other homes.
+
+        This happens when the journal topic got more partitions while this coordinator runs.
+        """
         count = len(self._runtimes)
         if told not in (0, count):
             raise JournalTopicError(
@@ -437,10 +449,10 @@ class Streams(pb_grpc.CoordinatorServicer):
             )
 
     def _check_journal(self) -> None:
-        """Serve nobody while the journal's partition count may turn out to be another.
+        """Refuses all clients while the journal's partition count may turn out to be wrong.
 
-        Partitions that were added to the journal are empty, and loaded before the old ones say
-        how many there were: whoever began a transaction there would have a second home.
+        Partitions that were added to the journal are empty, and so are loaded before the old ones
+        tell how many there were. A transaction begun in a new one would have a second home.
         """
         runtimes = self._runtimes.values()
         for runtime in runtimes:
@@ -450,7 +462,7 @@ class Streams(pb_grpc.CoordinatorServicer):
             return
         self._first_asked_s = self._first_asked_s or time.monotonic()
         waited_s = time.monotonic() - self._first_asked_s
-        # A partition without a leader must not keep the others from being served for long.
+        # A partition without a leader must not delay the others for long.
         if waited_s < FIRST_LOAD_S and any(r.role is Role.LOADING for r in runtimes):
             raise CoordinatorLoadingError("the journal is being loaded for the first time")
         self._all_loaded = True
@@ -464,25 +476,25 @@ class Streams(pb_grpc.CoordinatorServicer):
             runtime.detach(session.producer_id, session.nonce)
 
     def sessions(self) -> Mapping[int, int]:
-        """How many producers are connected, by journal partition."""
+        """Returns journal partition → number of connected producers."""
         return Counter(partition for partition, _, _ in self._streams)
 
     def close_session(
         self, partition: int, producer_id: str, nonce: int, error: LogtxError
     ) -> None:
-        """End a producer's session for good; its client is told why."""
+        """Ends a producer's session for good. Its client is told why."""
         stream = self._streams.pop((partition, producer_id, nonce), None)
         if stream is not None:
             stream.end(error)
 
     def close_sessions(self, partition: int, error: LogtxError) -> None:
-        """End every session of a journal partition; the clients connect again."""
+        """Ends every session of a journal partition. The clients connect again."""
         for key in [k for k in self._streams if k[0] == partition]:
             self._streams.pop(key).end(error)
 
 
 async def _next_requests(frames: AsyncIterator[pb.ClientFrame]) -> Sequence[pb.Request] | None:
-    """The requests of the next message; None at the stream's end."""
+    """Returns the requests of the next message; None at the stream's end."""
     frame = await anext(frames, None)
     return None if frame is None else frame.requests
 
@@ -505,7 +517,7 @@ def _size(request: pb.Request) -> int:
 
 
 def _as_logtx(error: Exception) -> LogtxError:
-    """A malformed request as an error that its client can be told."""
+    """Returns an error that a client can be told, also for a malformed request."""
     if isinstance(error, LogtxError):
         return error if error.code else NotSupportedError(str(error))
     return NotSupportedError(f"the request does not decode: {error}")

@@ -1,4 +1,4 @@
-"""What the coordinator knows of data topics: looked up before a command names them."""
+"""Looks up facts of data topics before a command that names them is decided."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ...journal.logs.interface import Log, TopicInfo
 from ..core.decision import TopicFacts
 
 FACTS_MAX_AGE_S: Final = 10.0
-"""Facts older than this are looked up again before they are used: so long a topic may have been
-created anew without a commit to it being noticed."""
+"""Facts older than this are looked up again before they are used. With a larger value it takes
+longer until commits notice that a topic was deleted and created again (trap 12)."""
 LOOK_UPS_MAX: Final = 2
-"""At once: clients that name topics at random must not take every thread."""
+"""Look-ups at one time: clients that name topics at random must not take every thread."""
 DEFAULT_RECORD_MAX_BYTES: Final = 1_048_588
-"""Kafka's default of ``max.message.bytes``, for a log that does not tell."""
+"""Kafka's default of ``max.message.bytes``, for a log that does not tell it."""
 RESERVED: Final = frozenset({"__transaction_control", "__transaction_offsets"})
 
 
@@ -27,23 +27,22 @@ class TopicRegistry:
     """Facts of data topics, shared by all shards of a coordinator."""
 
     def __init__(self, log: Log) -> None:
-        """Start with none."""
         self._log = log
         self.facts: dict[str, TopicFacts] = {}
         self._looked_up_s: dict[str, float] = {}
         self._looking = asyncio.Semaphore(LOOK_UPS_MAX)
 
     def missing(self, partitions: Iterable[TopicPartition]) -> set[str]:
-        """Topics of `partitions` whose facts must be looked up before they are used."""
+        """Returns the topics of `partitions` whose facts must be looked up before they are used."""
         oldest = time.monotonic() - FACTS_MAX_AGE_S
         return {t for t, _ in partitions if self._looked_up_s.get(t, -math.inf) < oldest}
 
     async def look_up(self, topics: Iterable[str]) -> None:
-        """Ask the log.
+        """Asks the log about data topics.
 
         Raises:
-            UnknownTopicError: one does not exist.
-            UnsupportedTopicError: one can't take markers.
+            UnknownTopicError: a topic does not exist.
+            UnsupportedTopicError: a topic can't take markers, or is internal to logtx.
             BrokerError: the log did not answer.
         """
         for topic in topics:

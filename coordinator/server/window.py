@@ -1,6 +1,6 @@
-"""Bounds what the unanswered requests of one stream occupy.
+"""Bounds the memory that the unanswered requests of one stream occupy.
 
-The stream reads no further request while its window is full: the transport's flow control then
+The stream reads no further request while its window is full. The transport's flow control then
 slows its sender, and nothing is refused or lost. Lives on the event loop.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 
 
 class Window:
-    """Requests of one stream, from their reading until the network took the answers."""
+    """The requests of one stream, from their reading until the network has taken the answers."""
 
     def __init__(self, requests_max: int, bytes_max: int) -> None:
         self.requests = 0
@@ -20,7 +20,7 @@ class Window:
         self._room = asyncio.Event()
 
     async def enter(self, size: int) -> None:
-        """Wait for room for a request that occupies `size` bytes; alone it always has."""
+        """Waits for room for a request of `size` bytes, which a lone request always has."""
         while self.requests and (
             self.requests >= self._requests_max or self.bytes + size > self._bytes_max
         ):
@@ -30,7 +30,7 @@ class Window:
         self.bytes += size
 
     def leave(self, size: int) -> None:
-        """An answer was taken; `size` is that of its request."""
+        """Frees the room of a request whose answer was taken; `size` is the same as in `enter`."""
         self.requests -= 1
         self.bytes -= size
         self._room.set()
