@@ -1,11 +1,11 @@
 """A branch: one writer's share of a transaction that another process, or another thread, owns.
 
 1. The owner hands out `Transaction.branch_token`.
-2. Each writer joins with it, draws a random nonce, and produces; every record carries the TxId
-   and the nonce.
-3. `finish` waits for the reports of its records and gives a summary.
-4. The owner accepts the summaries that count, and commits. What a branch wrote that was not
-   accepted (a failed or speculative task attempt) is dropped by every consumer.
+2. Each writer joins with it, draws a random nonce, and produces; every record carries the TxId and
+   the nonce.
+3. `finish` waits for the reports of its records and returns a summary.
+4. The owner accepts the summaries that count, and commits. Every consumer drops the records of a
+   branch that was not accepted (a failed or speculative task attempt).
 
 Source: PIP-31, "Produce Messages" (many producers in one transaction).
 """
@@ -48,12 +48,13 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_S: Final = 5.0
+"""Longest wait of `Branches.close` for the sender's thread, which nothing blocks for long."""
 
 _B = TypeVar("_B", bound="Branch")
 
 
 class Branch(Writer):
-    """One writer's share of a transaction; from `Transaction.branch` or `Branch.join`."""
+    """One writer's share of a transaction; `Transaction.branch` and `Branch.join` return it."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class Branch(Writer):
         *,
         on_partition: Callable[[], None] | None = None,
     ) -> None:
-        """Draw a nonce and take records at once; arguments as `Writer`'s."""
+        """Draws a nonce and takes records at once; arguments as `Writer`'s."""
         nonce = secrets.randbits(NONCE_BITS) or 1
         super().__init__(sender, nonce, delivery_timeout_s, on_partition=on_partition)
         self._txid = txid
@@ -84,14 +85,14 @@ class Branch(Writer):
         log: Log | None = None,
         coordinators: Coordinators | None = None,
     ) -> Self:
-        """Write into a transaction of another process, through a producer of our own.
+        """Joins a transaction of another process, through a producer of its own.
 
         Args:
-            config: as a `Producer`'s; of our settings, only the time-outs and the registration
-                delay matter here.
+            config: as a `Producer`'s; of logtx's own settings, only the time-outs and the
+                registration delay matter here.
             token: the owner's `Transaction.branch_token`.
             log: the log to use instead of opening that of ``bootstrap.servers``.
-            coordinators: how to reach them, instead of over gRPC.
+            coordinators: how to reach coordinators, instead of over gRPC.
 
         Raises:
             ConfigError: a setting or the token is not valid.
@@ -106,16 +107,16 @@ class Branch(Writer):
 
     @property
     def txid(self) -> TxId:
-        """The transaction that this is a branch of."""
+        """The id of the transaction that this is a branch of."""
         return self._txid
 
     @property
     def tally(self) -> BranchTally:
-        """What became of its records."""
+        """The count of its records and their reports."""
         return self._tally
 
     def finish(self, timeout: float | None = None) -> BranchSummary:
-        """Wait for the reports of all records, and sum up what was written.
+        """Waits for the reports of all records. Returns a summary of what was written.
 
         Args:
             timeout: seconds; None: as long as records may take by ``delivery.timeout.ms``.
@@ -145,7 +146,7 @@ class Branch(Writer):
         return BranchSummary(self._txid, self._tally.branch, self._tally.ranges())
 
     def close(self) -> None:
-        """Release the branch's producer; records without a report are given up."""
+        """Releases the branch's producer; gives up records without a report."""
         with self._lock:
             self._direct = False
             self._finished = True
@@ -154,7 +155,7 @@ class Branch(Writer):
             release()
 
     def __enter__(self) -> Self:
-        """Begin a block that closes the branch at its end; call `finish` in it."""
+        """Begins a block that closes the branch at its end; call `finish` in it."""
         return self
 
     def __exit__(
@@ -163,11 +164,11 @@ class Branch(Writer):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close."""
+        """Closes the branch."""
         self.close()
 
     def fail(self, cause: LogtxError) -> None:
-        """Take no more records: the transaction has ended, or a record failed."""
+        """Takes no more records: the transaction has ended, or a record failed."""
         with self._lock:
             self._failure = self._failure or cause
             self._direct = False
@@ -191,10 +192,10 @@ class Branch(Writer):
 
 
 class Branches:
-    """Joins transactions of other processes, any number after and beside each other.
+    """Joins transactions of other processes, any number in sequence and in parallel.
 
-    All branches share one producer: a new one takes half a second for its first record, which a
-    task of a Spark job need not wait for each time. Safe from any thread.
+    All branches share one producer: a new producer takes half a second for its first record, and so
+    no task of a Spark job has to wait for that each time. Safe from any thread.
     """
 
     def __init__(
@@ -204,7 +205,7 @@ class Branches:
         log: Log | None = None,
         coordinators: Coordinators | None = None,
     ) -> None:
-        """Open the producer; arguments and errors are those of `Branch.join`."""
+        """Opens the producer; arguments and errors are those of `Branch.join`."""
         from .config import ProducerConfig
         from .opening import open_producer, resources
 
@@ -220,7 +221,7 @@ class Branches:
         )
 
     def join(self, token: str) -> Branch:
-        """A branch of the transaction that the token names; close it when it is finished.
+        """Returns a branch of the transaction that the token names; close it when it is finished.
 
         Raises:
             ConfigError: the token is not valid.
@@ -249,7 +250,7 @@ class Branches:
         return bool(registrars)
 
     def close(self) -> None:
-        """Release the producer; records without a report are given up."""
+        """Releases the producer; gives up records without a report."""
         for registrar in self._registrars.copy():
             registrar.close()
         self._sender.close(_CLOSE_S)
@@ -258,13 +259,13 @@ class Branches:
 
 
 def _nothing() -> None:
-    """A branch that shares its producer leaves it to the others."""
+    """Leaves a shared producer to the other branches."""
 
 
 class _Registrar:
     """Tells the coordinator of the partitions that a joined branch writes to.
 
-    Asks on a thread of its own, for its questions block.
+    Asks on a thread of its own, because its requests block.
     """
 
     def __init__(self, queries: Queries, branch: Branch, delay_s: float) -> None:
@@ -276,7 +277,7 @@ class _Registrar:
         self._pool: ThreadPoolExecutor | None = None
 
     def tick(self) -> None:
-        """Register what is new, unless a request is under way."""
+        """Registers new partitions, unless a request is under way."""
         branch = self._branch
         if branch is None or (self._running is not None and not self._running.done()):
             return
@@ -300,7 +301,7 @@ class _Registrar:
             self._registered |= first_offsets.keys()
 
     def close(self) -> None:
-        """Ask no more."""
+        """Sends no more requests."""
         self._branch = None
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)

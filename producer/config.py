@@ -1,4 +1,4 @@
-"""The producer's settings: ours, taken out of the user's dict, and librdkafka's, passed on."""
+"""The producer's settings: logtx's own, taken out of the user's dict, and librdkafka's."""
 
 from __future__ import annotations
 
@@ -11,66 +11,68 @@ from ..journal.errors import ConfigError
 from ..journal.keys import DEFAULT_OWNER, FIRST_EPOCH, TransactionKey, is_key_name
 from ..journal.settings import take_flag, take_integer, take_text
 
-# Settings of librdkafka that would break what the producer promises, and why.
+# Settings of librdkafka that would break the producer's guarantees, and why.
 _FORBIDDEN_TRUE: Final = {
     "delivery.report.only.error": "commits need the report of every record",
     "enable.gapless.guarantee": "one failed record would stop all transactions of the producer",
 }
 _KEY_SAYS: Final = ("transactional.id", "transaction.group", "transactional.generation")
-"""Settings that a transaction key takes the place of."""
+"""Settings that a transaction key replaces."""
 _DELIVERY_TIMEOUTS: Final = ("delivery.timeout.ms", "message.timeout.ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
-    """Settings of a producer, checked."""
+    """The checked settings of a producer."""
 
     producer_id: str
-    """``transactional.id``; random where none is given, and then nobody can fence it.
+    """``transactional.id``; random if not set, and then no other producer can fence it.
 
-    Of a ``transaction.key``, here and below: what the key says, see `TransactionKey`.
+    With a ``transaction.key`` this and the transaction group are `TransactionKey.name`.
     """
     generation: int | None = None
-    """``transactional.generation``; None: the coordinator assigns the next.
+    """``transactional.generation``; None: the coordinator assigns the next one.
 
-    Of a ``transaction.key`` the epoch that it was given last: -1, none yet.
+    With a ``transaction.key``: the epoch that it was given last; -1: none yet.
     """
     transaction_group: str = "default"
-    """``transaction.group``: its transactions have one serial order."""
+    """``transaction.group``: its transactions have one serial commit order."""
     transaction_key: TransactionKey | None = None
     """``transaction.key``: one connection and one open transaction at a time."""
     transaction_timeout_ms: int = 60_000
-    """``transaction.timeout.ms``: the coordinator aborts what is open for longer."""
+    """``transaction.timeout.ms``: the coordinator aborts a transaction that is open for longer."""
     coordinator_timeout_ms: int = 30_000
-    """``coordinator.timeout.ms``: how long a request is tried before it is given up."""
+    """``coordinator.timeout.ms``: how long a request is repeated before it is given up."""
     registration_delay_ms: int = 50
     """``partition.registration.delay.ms``: shorter transactions name partitions at the end only."""
     in_flight_max: int = 1_000
-    """``transactions.in.flight.max``: `begin_transaction` waits while as many are undecided."""
+    """``transactions.in.flight.max``: with this many undecided, `begin_transaction` waits."""
     begin_ahead: bool = True
-    """``transaction.begin.ahead``: of transactions one after another the next is begun while the
-    one before ends, and aborted if it is not asked for in 0.2 s."""
+    """``transaction.begin.ahead``: whether to begin the next transaction while the one before ends.
+
+    Only where one follows another; it is aborted if it is not asked for within 0.2 s.
+    """
     delivery_timeout_ms: int = 60_000
-    """``delivery.timeout.ms``: a record not acknowledged by then has failed."""
+    """``delivery.timeout.ms``: a record that is not acknowledged by then has failed."""
     librdkafka: Mapping[str, Any]
-    """What the idempotent producer is made with."""
+    """Settings for librdkafka's idempotent producer."""
 
     @property
     def coordinator_timeout_s(self) -> float:
-        """Bound of a request to the coordinator, seconds."""
+        """Time-out of a request to the coordinator, seconds."""
         return self.coordinator_timeout_ms / 1000
 
     @property
     def delivery_timeout_s(self) -> float:
-        """Bound of a record's delivery, seconds."""
+        """Time-out of a record's delivery, seconds."""
         return self.delivery_timeout_ms / 1000
 
     @classmethod
     def parse(cls, config: Mapping[str, Any]) -> Self:
-        """Check the user's settings and sort ours from librdkafka's.
+        """Checks the user's settings and separates logtx's own from librdkafka's.
 
         Raises:
-            ConfigError: out of range, or one that would break a guarantee.
+            ConfigError: a setting is out of range, or would break a guarantee.
         """
         rest = dict(config)
         timeout_ms = take_integer(rest, "transaction.timeout.ms", 60_000, 1)
@@ -83,20 +85,20 @@ class ProducerConfig:
             "begin_ahead": take_flag(rest, "transaction.begin.ahead", True),
         }
         librdkafka = check_librdkafka(rest)
-        # A record delivered after its transaction expired would be dropped by every consumer.
+        # Every consumer would drop a record that is delivered after its transaction expired.
         if not any(name in librdkafka for name in _DELIVERY_TIMEOUTS):
             librdkafka["delivery.timeout.ms"] = timeout_ms
         delivery = next(librdkafka[n] for n in _DELIVERY_TIMEOUTS if n in librdkafka)
-        # librdkafka reads 0 as "never"; every wait of ours has a bound.
+        # librdkafka reads 0 as "never"; every wait of logtx has a bound.
         delivery_ms = take_integer({"delivery.timeout.ms": delivery}, "delivery.timeout.ms", 0, 1)
         return cls(**own, delivery_timeout_ms=delivery_ms, librdkafka=librdkafka)
 
 
 def _take_identity(rest: dict[str, Any]) -> dict[str, Any]:
-    """Who the producer is: a ``transaction.key``, or a ``transactional.id`` in a group.
+    """Takes the producer's identity: a ``transaction.key``, or a ``transactional.id`` in a group.
 
     Raises:
-        ConfigError: both, or a name that can't be.
+        ConfigError: both are set, or a name is not allowed.
     """
     if "transaction.key" in rest:
         return _take_key(rest)
@@ -134,10 +136,10 @@ def _take_key(rest: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_librdkafka(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of an idempotent producer: the user's, and what the guarantees need.
+    """Returns an idempotent producer's settings: the user's, and those that the guarantees need.
 
     Raises:
-        ConfigError: the user asks for the opposite.
+        ConfigError: a setting of the user contradicts these.
     """
     settings = {k: v for k, v in config.items() if k != "bootstrap.servers"}
     if not take_flag(settings, "enable.idempotence", True):

@@ -1,4 +1,4 @@
-"""How a producer reaches coordinators: two protocols, and their implementation over gRPC."""
+"""How a producer reaches coordinators: protocols, and their implementation over gRPC."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from ..journal.txid import TxId
 class Session(Protocol):
     """One producer's session with the owner of its journal partition; see `CoordinatorClient`.
 
-    `on_reply` gets the reply or an error, once, on the session's own thread; requests are
-    answered in the order sent, and each is given up after the session's time-out.
+    `on_reply` gets the reply or an error, once, on the session's own thread. Requests are answered
+    in the order sent; each is given up after the session's time-out.
     """
 
     def connect(self) -> Connected: ...
@@ -62,7 +62,7 @@ class Session(Protocol):
 
 
 class Queries(Protocol):
-    """Questions that need no session; blocking and bounded; see `CoordinatorQueries`."""
+    """Requests that need no session; they block, within a time-out. See `CoordinatorQueries`."""
 
     def bind_group(self, group: str, transaction_group: str | None) -> Binding: ...
     def fetch_offsets(
@@ -83,15 +83,15 @@ class Coordinators(Protocol):
 
 
 class GrpcCoordinators:
-    """Coordinators found through the log and reached over gRPC."""
+    """Finds coordinators through the log and reaches them over gRPC."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
 
     def session(self, options: SessionOptions, on_closed: Callable[[LogtxError], None]) -> Session:
-        """A session that is not connected yet."""
+        """Returns a session that is not connected yet."""
         return CoordinatorClient(self._log, options, on_closed=on_closed)
 
     def queries(self, *, timeout_s: float) -> Queries:
-        """Questions without a session."""
+        """Returns queries that give a request up after `timeout_s`."""
         return CoordinatorQueries(self._log, timeout_s=timeout_s)

@@ -1,6 +1,6 @@
-"""What all transactions of a producer share: librdkafka, the session, and how to learn decisions.
+"""What all transactions of a producer share: librdkafka, the session, and the resolver.
 
-Stands below the transactions: they use it, and it knows them only as what the resolver asks for.
+Stands below the transactions: they use it. It knows them only as the resolver's `Undecided`.
 """
 
 from __future__ import annotations
@@ -32,14 +32,19 @@ from .sender import Sender
 _LOG = logging.getLogger(__name__)
 
 _TICK_MAX_S: Final = 0.05
+"""Longest interval of the sender's tick; more registers partitions later than they are due."""
 _QUERY_MAX_S: Final = 5.0
-"""One question for a decision; it is asked again until ``coordinator.timeout.ms`` has passed."""
+"""Time-out of one question for a decision.
+
+It is asked again until ``coordinator.timeout.ms`` has passed. A longer time-out waits longer for a
+coordinator that does not answer, before another one is tried.
+"""
 _JOIN_S: Final = 5.0
-"""Longest wait of `close` for each of the producer's own threads, which nothing blocks for long."""
+"""Longest wait of `close` for each of the producer's own threads; none of them blocks for long."""
 
 
 class Engine:
-    """Shared by a producer's transactions; safe from any thread."""
+    """The part that a producer's transactions share; safe from any thread."""
 
     def __init__(
         self,
@@ -50,18 +55,18 @@ class Engine:
         on_tick: Callable[[], bool],
         on_fatal: Callable[[LogtxError], None],
     ) -> None:
-        """Open librdkafka's producer; the coordinator is first asked by `connect`.
+        """Opens librdkafka's producer; only `connect` asks the coordinator.
 
         Args:
             config: the producer's.
-            log: what records are written to.
-            coordinators: how to reach them.
-            on_tick: called often on the sender's thread; whether transactions are open.
+            log: the log that records are written to.
+            coordinators: how to reach coordinators.
+            on_tick: called often on the sender's thread; returns whether transactions are open.
             on_fatal: called once if the session is closed for good, after `fatal` is set.
         """
         self.config: Final = config
         self.fatal: LogtxError | None = None
-        """Why the session is closed for good."""
+        """Why the session is closed for good; None while it is not."""
         self.closed = False
         """Whether the application closed the producer."""
         self._coordinators = coordinators
@@ -81,25 +86,25 @@ class Engine:
         self.sender: Final = Sender(open_producer(log, config), tick_s=tick_s, on_tick=on_tick)
 
     def check(self) -> None:
-        """Raise what closed the producer, if it is closed."""
+        """Raises what closed the producer, if it is closed."""
         if self.fatal is not None:
             raise copy_of(self.fatal)
         self.check_not_closed()
 
     def check_not_closed(self) -> None:
-        """Raise if the application closed the producer."""
+        """Raises TransactionStateError if the application closed the producer."""
         if self.closed:
             raise TransactionStateError("the producer is closed")
 
     @property
     def session(self) -> Session:
-        """The session with the coordinator; only after `connect`."""
+        """The session with the coordinator; there is one only after `connect`."""
         assert self._session is not None
         return self._session
 
     @property
     def queries(self) -> Queries:
-        """Questions to coordinators, as long as ``coordinator.timeout.ms``."""
+        """Requests without a session, with ``coordinator.timeout.ms`` as their time-out."""
         with self._guard:
             if self._queries is None:
                 timeout_s = self.config.coordinator_timeout_s
@@ -107,10 +112,10 @@ class Engine:
             return self._queries
 
     def connect(self) -> None:
-        """Begin the session, which fences the predecessor of the same name; once.
+        """Begins the session, which fences the predecessor of the same name. Does so once.
 
         Raises:
-            CoordinatorNotAvailableError, RequestTimedOutError: no coordinator in time.
+            CoordinatorNotAvailableError, RequestTimedOutError: no coordinator answered in time.
             ProducerFencedError, DoubleStartError: another producer has this name.
         """
         self.check()
@@ -135,14 +140,14 @@ class Engine:
             self._session = session
 
     def resolve(self, transaction: Undecided) -> None:
-        """Learn the decision of a transaction whose end got no clear answer."""
+        """Starts to look for the decision of a transaction whose end got no clear answer."""
         self._resolver.add(transaction)
 
     def bind_group(self, group: str) -> None:
-        """Make sure that the consumer group's offsets belong to our transaction group; cached.
+        """Makes sure that the consumer group's offsets belong to this transaction group; cached.
 
         Raises:
-            GroupBoundError: they belong to another, which the message names.
+            GroupBoundError: they belong to another transaction group, which the message names.
         """
         if group in self._bound:
             return
@@ -161,8 +166,8 @@ class Engine:
         self._bound.add(group)
 
     def close(self, deadline_s: float) -> None:
-        """Send what is queued until `deadline_s` of the monotonic clock, and release everything."""
-        # Plain records are the application's too; those of transactions are settled by now.
+        """Sends what is queued until `deadline_s` (monotonic clock), and releases everything."""
+        # Plain records of the application may be queued; those of transactions are settled by now.
         self.sender.flush(max(deadline_s - time.monotonic(), 0))
         self.closed = True
         self._resolver.close(_JOIN_S)
@@ -178,10 +183,11 @@ class Engine:
         return self._resolving_queries.outcome(txid)
 
     def _on_closed(self, error: LogtxError) -> None:
-        """The session is closed for good: fenced, or started twice."""
+        """Records that the session is closed for good: fenced, or started twice."""
         if isinstance(error, NotAllowedError):
-            # It is the reconnection that was not allowed; whoever holds a transaction of this
-            # producer is told that it is over, whichever of the two it learnt first.
+            # Only the reconnection was not allowed. The holder of a transaction of this producer
+            # gets ExpiredTransactionError in both cases: whether it learns first that the
+            # transaction is over, or that the reconnection was refused.
             error = ExpiredTransactionError(*error.args)
         self.fatal = self.fatal or error
         _LOG.warning("session_closed producer_id=%s", self.config.producer_id)

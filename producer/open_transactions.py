@@ -1,4 +1,4 @@
-"""The transactions of a producer that are not decided: begins them, and hears of their ends.
+"""Begins a producer's transactions and keeps them until they are decided.
 
 Stands above the transactions and the engine that they use, and below `Producer`.
 """
@@ -27,15 +27,18 @@ from .engine import Engine
 from .transaction_shell import TransactionShell
 
 _IN_VAIN_S: Final = 0.5
-"""Longest wait of `close` for the abort of a transaction that nobody asked for; the coordinator
-aborts it by itself when the session is gone."""
+"""Longest wait of `close` for the abort of a transaction begun ahead that was never asked for.
+
+The coordinator aborts it by itself once the session is gone, so a longer wait gains nothing.
+"""
 
 
 class OpenTransactions:
     """Keeps the open transactions of a producer, and the engine that they share.
 
     Safe from any thread. Counts them against ``transactions.in.flight.max``, registers the
-    partitions of those that take longer, and begins the next one ahead where one follows another.
+    partitions of those that take longer, and begins the next transaction ahead where one follows
+    another.
     """
 
     def __init__(
@@ -45,13 +48,13 @@ class OpenTransactions:
         coordinators: Coordinators,
         close_log: Callable[[], None],
     ) -> None:
-        """Open librdkafka's producer; the coordinator is first asked by `Engine.connect`.
+        """Opens librdkafka's producer; only `Engine.connect` asks the coordinator.
 
         Args:
             config: the producer's.
-            log: what records are written to.
-            coordinators: how to reach them.
-            close_log: called last by `close`.
+            log: the log that records are written to.
+            coordinators: how to reach coordinators.
+            close_log: `close` calls it last.
         """
         self._config = config
         self._close_log = close_log
@@ -59,9 +62,10 @@ class OpenTransactions:
         self._guard = threading.Lock()
         self._open: set[TransactionShell] = set()
         self._unregistered: dict[TransactionShell, float] = {}
-        """Open ones that wrote to partitions → when to register these, in this order."""
+        """Open transactions with new partitions → monotonic time to register these, ascending."""
         self._ahead = Ahead[TransactionShell](allowed=config.begin_ahead)
-        # A transaction key's next BEGIN would be refused until the one before is decided.
+        # The coordinator would refuse a transaction key's next BEGIN until the transaction before
+        # is decided.
         in_flight_max = 1 if config.transaction_key else config.in_flight_max
         self._slots = threading.Semaphore(in_flight_max)
         self.engine: Final = Engine(
@@ -69,7 +73,7 @@ class OpenTransactions:
         )
 
     def begin(self, timeout_ms: int, partitions: Iterable[TopicPartition]) -> TransactionShell:
-        """Open a transaction; its TxId comes later.
+        """Opens a transaction; its TxId comes later.
 
         Raises:
             CoordinatorNotAvailableError, ProducerFencedError, …: as `Producer.begin_transaction`.
@@ -99,7 +103,7 @@ class OpenTransactions:
     def _take_slot(self) -> None:
         key = self._config.transaction_key
         with self._guard:
-            # Nobody but the caller can end it; one whose end was asked for is waited for.
+            # Only the caller can end an open one. If its end was asked for, it is waited for.
             blocked = key is not None and any(t.is_open for t in self._open)
         if key is not None and blocked:
             raise ConcurrentTransactionsError(
@@ -122,13 +126,13 @@ class OpenTransactions:
 
     @property
     def queued(self) -> int:
-        """Records whose reports were not served yet, those that wait for a TxId included."""
+        """Number of records whose reports were not served yet, with those that wait for a TxId."""
         with self._guard:
             kept = sum(transaction.kept for transaction in self._open)
         return kept + len(self.engine.sender.producer)
 
     def flush(self, timeout_s: float) -> int:
-        """Wait until every record has its report; how many are left after `timeout_s`."""
+        """Waits up to `timeout_s` until every record has its report. Returns how many are left."""
         deadline_s = time.monotonic() + timeout_s
         sender = self.engine.sender
         with self._guard:
@@ -139,7 +143,7 @@ class OpenTransactions:
         return self.queued
 
     def close(self, timeout_s: float) -> None:
-        """Abort what is open, send what is queued, and release everything."""
+        """Aborts what is open, sends what is queued, and releases everything."""
         if self.engine.closed:
             return
         deadline_s = time.monotonic() + timeout_s
@@ -159,19 +163,19 @@ class OpenTransactions:
             transaction.give_up()
         wait([f for t in transactions if t is not in_vain and (f := t.future)], timeout=timeout_s)
         if in_vain is not None and in_vain.future is not None:
-            # Whoever has nothing open must not wait for a coordinator that is not there.
+            # An application with nothing open must not wait for a coordinator that is not there.
             wait([in_vain.future], timeout=min(timeout_s, _IN_VAIN_S))
 
-    # What transactions tell: see `Listener`.
+    # ---- what transactions report: see `Listener` -----------------------------------------------
 
     def wrote(self, transaction: TransactionShell) -> None:
-        """It wrote to partitions that the coordinator may have to be told of, if it stays open."""
+        """Schedules the registration of the partitions it wrote to, in case it stays open."""
         with self._guard:
             if transaction in self._open:
                 self._unregistered.setdefault(transaction, time.monotonic() + self._delay_s)
 
     def ending(self, transaction: TransactionShell) -> None:
-        """The end of a transaction was asked for: begin the next, if it is sure to come."""
+        """Begins the next transaction while this one ends, if it is sure to be wanted."""
         engine = self.engine
         with self._guard:
             timeout_ms = self._ahead.wanted
@@ -186,14 +190,14 @@ class OpenTransactions:
         self._send_begin(following, timeout_ms, ())
 
     def ended(self, transaction: TransactionShell) -> None:
-        """A transaction needs nothing any more."""
+        """Forgets a transaction that needs nothing any more."""
         with self._guard:
             self._open.discard(transaction)
             self._unregistered.pop(transaction, None)
             self._ahead.ended(transaction, time.monotonic())
         self._slots.release()
 
-    # ---- what the engine tells ------------------------------------------------------------------
+    # ---- what the engine reports ----------------------------------------------------------------
 
     def _on_fatal(self, error: LogtxError) -> None:
         with self._guard:
@@ -202,9 +206,9 @@ class OpenTransactions:
             transaction.on_fatal(error)
 
     def _on_tick(self) -> bool:
-        """On the sender's thread: register partitions of transactions that take longer."""
+        """Registers partitions of transactions that take longer; called on the sender's thread."""
         if not self._open:
-            # Nor is the engine there yet, when the thread begins.
+            # When the thread begins, `engine` is not set yet either.
             return False
         if self.engine.closed or self.engine.fatal is not None:
             return bool(self._open)
@@ -212,7 +216,8 @@ class OpenTransactions:
         with self._guard:
             in_vain = self._ahead.expired(now_s)
             due = list(takewhile(lambda t: self._unregistered[t] <= now_s, self._unregistered))
-            # Before they are asked: one that writes to a further partition meanwhile comes again.
+            # Removed before they are asked: one that writes to a further partition meanwhile is
+            # added again.
             for transaction in due:
                 del self._unregistered[transaction]
         if in_vain is not None:

@@ -1,4 +1,4 @@
-"""Opens what a producer or branch is made of, from the user's configuration."""
+"""Opens what producers and branches are built on, from the user's configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def resources(
     config: Mapping[str, Any], log: Log | None, coordinators: Coordinators | None
 ) -> tuple[Log, Coordinators, Callable[[], None]]:
-    """The log and the way to its coordinators, and what closes a log that was opened here."""
+    """Returns the log, the way to its coordinators, and a function that closes what this opened."""
     close: Callable[[], None] = _nothing
     if log is None:
         log = open_log(config)
@@ -32,7 +32,7 @@ def resources(
 
 
 def open_producer(log: Log, config: ProducerConfig) -> LogProducer:
-    """The idempotent producer that all transactions share.
+    """Opens the idempotent producer that all transactions share.
 
     Raises:
         ConfigError: librdkafka refuses a setting.
@@ -44,4 +44,4 @@ def open_producer(log: Log, config: ProducerConfig) -> LogProducer:
 
 
 def _nothing() -> None:
-    """A log given by the caller is closed by the caller."""
+    """Leaves a log that the caller gave to the caller."""

@@ -1,7 +1,8 @@
-"""Plain offsets, as confluent-kafka's `send_offsets_to_transaction` has them, as IOV steps.
+"""Turns plain offsets, as in confluent-kafka's `send_offsets_to_transaction`, into IOV steps.
 
-A step says *from → to*; a plain offset only *to*. *From* is what the group has committed, asked
-for once, and then what this producer sent last. After an abort the group is asked for again.
+A step says *from → to*, a plain offset only *to*. *From* is first what the group has committed,
+which is asked for once, and then what this producer sent last. After an abort the group is asked
+again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PlainOffset = tuple[str, int, int]
 
 
 class PlainOffsets:
-    """The last known place of each group and partition; safe from any thread."""
+    """Remembers the last known place of each group and partition; safe from any thread."""
 
     def __init__(self, fetch: Callable[[str, Iterable[TopicPartition]], GroupOffsets]) -> None:
         self._fetch = fetch
@@ -31,10 +32,10 @@ class PlainOffsets:
         self._known: dict[str, dict[TopicPartition, Place | None]] = {}
 
     def steps(self, group: str, offsets: Iterable[PlainOffset]) -> list[OffsetStep]:
-        """From where each goes; asks for partitions met for the first time.
+        """Returns the offsets as steps; asks for the committed place of partitions not known yet.
 
         Raises:
-            OffsetsPendingError: another transaction holds one of them; retry when it ended.
+            OffsetsPendingError: another transaction holds one of them; retry once it has ended.
             ConfigError: an offset is negative, such as Kafka's "no offset" -1001.
         """
         wanted = list(offsets)
@@ -54,20 +55,20 @@ class PlainOffsets:
             return [OffsetStep(t, p, known[t, p], Position.at(o)) for t, p, o in wanted]
 
     def sent(self, group: str, steps: Iterable[OffsetStep]) -> None:
-        """These were made part of a transaction: the next go on from there."""
+        """Notes that these steps are part of a transaction: the next ones go on from there."""
         with self._lock:
             known = self._known.setdefault(group, {})
             for step in steps:
                 known[step.topic, step.partition] = step.to.place
 
     def forget(self, group: str) -> None:
-        """A transaction with offsets of this group did not commit."""
+        """Forgets the group's places: a transaction with offsets of this group did not commit."""
         with self._lock:
             self._known.pop(group, None)
 
 
 def check_positions(steps: Iterable[OffsetStep], offsets: Iterable[PlainOffset]) -> None:
-    """Refuse positions that say something else than a logtx consumer's own steps.
+    """Refuses positions that differ from a logtx consumer's own steps.
 
     Raises:
         ConfigError: they differ; sending either of the two could lose or repeat input.

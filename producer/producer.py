@@ -1,4 +1,4 @@
-"""The producer: transactions through objects, or by the calls of `confluent_kafka.Producer`."""
+"""The producer: transactions as objects, or by the calls of `confluent_kafka.Producer`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .coordinators import Coordinators
 
 _FOREVER_S: Final = 24 * 3600.0
-"""What confluent-kafka's "no time-out" (-1) is here: every wait has a bound."""
+"""Time-out in place of confluent-kafka's "no time-out" (-1): every wait has a bound."""
 
 
 class Producer:
@@ -40,16 +40,16 @@ class Producer:
             txn.produce("delays", key=b"AA", value=b"...")
 
     Any number of its transactions may be open at once; all share one idempotent librdkafka
-    producer, so a broker's passing trouble aborts none of them. `ProducerConfig` lists the
-    settings that are ours; all others are librdkafka's.
+    producer, so a broker's passing trouble aborts none of them. `ProducerConfig` lists logtx's own
+    settings; all others are librdkafka's.
 
     With ``transaction.key`` instead of ``transactional.id`` it has one connection and one open
-    transaction at a time, whoever runs it: a newer one closes the former and aborts what it has
-    open, and the former raises ExpiredTransactionError (Transaction keys).
+    transaction at a time, whichever process runs it: a newer producer closes the former one and
+    aborts what that has open, and the former raises ExpiredTransactionError (Transaction keys).
 
-    Calls of `confluent_kafka.Producer` work as there: between `begin_transaction` and
-    `commit_transaction`, `produce` writes into the transaction begun last, while its end was not
-    asked for; otherwise it writes a plain record.
+    Calls of `confluent_kafka.Producer` work as there. After `begin_transaction`, and until an end
+    is asked for, `produce` writes into the transaction begun last; otherwise it writes a plain
+    record.
 
     Source: Transactional Messaging in Kafka, "Implementation overview", "Pipelining" and "Fencing".
     """
@@ -61,12 +61,12 @@ class Producer:
         log: Log | None = None,
         coordinators: Coordinators | None = None,
     ) -> None:
-        """Make a producer; the coordinator is first asked by `init_transactions`.
+        """Makes a producer, and does not ask the coordinator yet.
 
         Args:
             config: dotted names, as confluent-kafka's.
             log: the log to use instead of opening that of ``bootstrap.servers``.
-            coordinators: how to reach them, instead of over gRPC.
+            coordinators: how to reach coordinators, instead of over gRPC.
 
         Raises:
             ConfigError: a setting is missing, out of range, or breaks a guarantee.
@@ -87,22 +87,22 @@ class Producer:
         timeout: float | None = None,
         partitions: Iterable[TopicPartition] | None = None,
     ) -> Transaction:
-        """Open a transaction.
+        """Opens a transaction.
 
-        Returns at once: its TxId is waited for by whoever needs it, which `produce` and
-        `commit_async` do not; so one thread can have hundreds of transactions under way. Waits
-        only while ``transactions.in.flight.max`` of them are undecided.
+        Returns at once, before its TxId is known. Calls that need the TxId wait for it; `produce`
+        and `commit_async` do not, so one thread can have hundreds of transactions under way. This
+        call waits only while ``transactions.in.flight.max`` of them are undecided.
 
         Args:
             timeout: seconds until the coordinator aborts it; None: ``transaction.timeout.ms``.
-            partitions: (topic, partition)s that will be written to, if known: they are sure to
-                get a marker, even if this process dies at once.
+            partitions: (topic, partition)s that will be written to, if known: they are sure to get
+                a marker, even if this process dies at once.
 
         Raises:
-            CoordinatorNotAvailableError, RequestTimedOutError: none could be reached in time.
+            CoordinatorNotAvailableError, RequestTimedOutError: no coordinator was reached in time.
             ProducerFencedError, DoubleStartError: another producer has this name.
-            ConcurrentTransactionsError: of a ``transaction.key`` one is open already. One whose
-                end was asked for is waited for.
+            ConcurrentTransactionsError: the ``transaction.key`` has an open transaction already. If
+                its end was asked for, this call waits for it instead.
         """
         timeout_ms = (
             self._config.transaction_timeout_ms if timeout is None else round(timeout * 1000)
@@ -111,36 +111,36 @@ class Producer:
         return transaction
 
     def bind_group(self, group: str) -> None:
-        """Commit a consumer group's offsets in this producer's transaction group, from now on.
+        """Makes this producer's transaction group commit a consumer group's offsets, from now on.
 
         `Transaction.send_offsets` does it too. It is decided once for each consumer group.
 
         Raises:
-            GroupBoundError: they are committed in another one.
-            CoordinatorNotAvailableError, RequestTimedOutError: nobody answered in time.
+            GroupBoundError: another transaction group commits them.
+            CoordinatorNotAvailableError, RequestTimedOutError: no coordinator answered in time.
         """
         self._engine.check()
         self._engine.bind_group(group)
 
     def outcome(self, txid: TxId | str) -> Outcome:
-        """Ask what became of a transaction, of this producer or any other.
+        """Asks what became of a transaction, of this producer or any other.
 
         Raises:
-            CoordinatorNotAvailableError, RequestTimedOutError: nobody answered in time.
+            CoordinatorNotAvailableError, RequestTimedOutError: no coordinator answered in time.
         """
         self._engine.check_not_closed()
         return self._engine.queries.outcome(TxId.parse(txid) if isinstance(txid, str) else txid)
 
-    # confluent-kafka's calls.
+    # ---- confluent-kafka's calls ----------------------------------------------------------------
 
     def init_transactions(self, timeout: float | None = None) -> None:  # noqa: ARG002
-        """Begin the session and fence the predecessor; implied by the first transaction.
+        """Begins the session and fences the predecessor; the first transaction does it too.
 
         Args:
-            timeout: taken for compatibility; the bound is ``coordinator.timeout.ms``.
+            timeout: accepted for compatibility; ``coordinator.timeout.ms`` is the time-out.
 
         Raises:
-            CoordinatorNotAvailableError, RequestTimedOutError: no coordinator in time.
+            CoordinatorNotAvailableError, RequestTimedOutError: no coordinator answered in time.
             ProducerFencedError, DoubleStartError: another producer has this name.
         """
         self._engine.connect()
@@ -155,10 +155,10 @@ class Producer:
         timestamp: int = 0,
         headers: UserHeaders = None,
     ) -> None:
-        """Send a record: in the transaction begun last if that is open, plainly otherwise.
+        """Sends a record: in the transaction begun last if that is open, else as a plain record.
 
-        Waits while the local queue is full, up to ``delivery.timeout.ms``. Arguments and errors
-        are those of `Transaction.produce`; a plain record that librdkafka refuses raises
+        Waits while the local queue is full, up to ``delivery.timeout.ms``. Arguments and errors are
+        those of `Transaction.produce`; a plain record that librdkafka refuses raises
         `confluent_kafka.KafkaException`.
         """
         current = self._current
@@ -177,7 +177,7 @@ class Producer:
                 return
 
     def commit_transaction(self, timeout: float | None = None) -> Outcome:
-        """Commit the transaction begun last; see `Transaction.commit`."""
+        """Commits the transaction begun last; see `Transaction.commit`."""
         current = self._require_current()
         try:
             return current.commit(_seconds(timeout))
@@ -185,7 +185,7 @@ class Producer:
             self._drop_ended(current)
 
     def abort_transaction(self, timeout: float | None = None) -> Outcome:
-        """Abort the transaction begun last; see `Transaction.abort`."""
+        """Aborts the transaction begun last; see `Transaction.abort`."""
         current = self._require_current()
         try:
             return current.abort(_seconds(timeout))
@@ -198,12 +198,12 @@ class Producer:
         group_metadata: str | OffsetSource,
         timeout: float | None = None,  # noqa: ARG002
     ) -> None:
-        """Make input offsets part of the transaction begun last.
+        """Makes input offsets part of the transaction begun last.
 
         Args:
             positions: next offset to read of each partition.
             group_metadata: a `logtx.Consumer`, or the consumer group's name.
-            timeout: taken for compatibility; the bound is ``coordinator.timeout.ms``.
+            timeout: accepted for compatibility; ``coordinator.timeout.ms`` is the time-out.
 
         Raises:
             GroupBoundError: the group commits its offsets in another transaction group.
@@ -224,28 +224,28 @@ class Producer:
         current.on_not_committed(partial(self._plain_offsets.forget, group))
 
     def poll(self, timeout: float = -1) -> int:
-        """Serve delivery callbacks for up to `timeout` seconds; how many were served here."""
+        """Serves delivery callbacks for up to `timeout` seconds. Returns how many it served."""
         return self._engine.sender.poll(_bounded(timeout))
 
     def flush(self, timeout: float = -1) -> int:
-        """Wait until every record has its report; how many are left after `timeout` seconds."""
+        """Waits up to `timeout` seconds for every record's report. Returns how many are left."""
         return self._transactions.flush(_bounded(timeout))
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
-        """Fail records that are not acknowledged; transactions that lose one become abort-only."""
+        """Fails records that are not acknowledged; transactions that lose one become abort-only."""
         self._engine.sender.producer.purge(in_queue, in_flight, blocking)
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
-        """Cluster metadata, as confluent-kafka gives it."""
+        """Returns cluster metadata, as confluent-kafka does."""
         producer: Any = self._engine.sender.producer
         return producer.list_topics(topic, _bounded(timeout))
 
     def __len__(self) -> int:
-        """Records whose reports were not served yet."""
+        """Returns the number of records whose reports were not served yet."""
         return self._transactions.queued
 
     def close(self, timeout: float | None = None) -> None:
-        """Abort open transactions, wait for those being committed, send plain records, and stop.
+        """Aborts open transactions, waits for those being committed, sends plain records, stops.
 
         Args:
             timeout: seconds; None: ``coordinator.timeout.ms``. What is not done by then is given
@@ -254,7 +254,7 @@ class Producer:
         self._transactions.close(self._config.coordinator_timeout_s if timeout is None else timeout)
 
     def __enter__(self) -> Self:
-        """Begin a block that closes the producer at its end."""
+        """Begins a block that closes the producer at its end."""
         return self
 
     def __exit__(
@@ -263,7 +263,7 @@ class Producer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close."""
+        """Closes the producer."""
         self.close()
 
     def _fetch_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> GroupOffsets:
@@ -289,7 +289,7 @@ class _Checked:
         self._positions = positions
 
     def offset_steps(self) -> Sequence[OffsetStep]:
-        """The consumer's steps. Raises ConfigError if they differ."""
+        """Returns the consumer's steps. Raises ConfigError if they differ from the positions."""
         steps = self._source.offset_steps()
         check_positions(steps, self._positions)
         return steps

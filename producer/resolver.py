@@ -1,7 +1,7 @@
 """Learns the decision of transactions whose commit or abort got no clear answer.
 
-It asks, until it is told or the time is up, and never guesses. Source: Transactional Messaging in
-Kafka, "Failure cases" (time-out or error response to CommitTransaction).
+It asks until it has the decision or the time is up, and never guesses. Source: Transactional
+Messaging in Kafka, "Failure cases" (time-out or error response to CommitTransaction).
 """
 
 from __future__ import annotations
@@ -20,12 +20,18 @@ from .core.bookkeeping import EndResult, end_result
 _LOG = logging.getLogger(__name__)
 
 _PAUSE_MIN_S: Final = 0.02
+"""First pause between two rounds of questions; doubled each time."""
 _PAUSE_MAX_S: Final = 1.0
+"""Longest pause between two rounds of questions.
+
+Longer learns decisions later, shorter asks a coordinator in trouble more often.
+"""
 _IDLE_S: Final = 1.0
+"""Longest sleep without a transaction to resolve; `add` and `close` end it early."""
 
 
 class Undecided(Protocol):
-    """A transaction whose decision is looked for."""
+    """A transaction whose decision the resolver looks for."""
 
     @property
     def txid(self) -> TxId: ...
@@ -36,21 +42,21 @@ class Undecided(Protocol):
 
 
 class Resolver:
-    """One thread, started when first needed; safe from any thread."""
+    """Asks for decisions on one thread, started by the first `add`; safe from any thread."""
 
     def __init__(
         self, ask: Callable[[TxId], Outcome], *, timeout_s: float, may_resend: Callable[[], bool]
     ) -> None:
-        """Prepare.
+        """Starts without a thread.
 
         Args:
-            ask: blocks, bounded; for the state of a transaction.
+            ask: returns the state of a transaction; blocks, with a time-out of its own.
             timeout_s: how long one transaction's decision is looked for.
-            may_resend: whether the session is there to send requests again.
+            may_resend: returns whether the session is there to send requests again.
         """
         self._ask = ask
         self._timeout_s = timeout_s
-        # A transaction added in a pause still has most of its time left after it.
+        # Bounded so that a transaction added during a pause has most of its time left afterwards.
         self._pause_max_s = min(_PAUSE_MAX_S, timeout_s / 8)
         self._may_resend = may_resend
         self._pending: list[Undecided] = []
@@ -59,7 +65,7 @@ class Resolver:
         self._thread: threading.Thread | None = None
 
     def add(self, transaction: Undecided) -> None:
-        """Look for the decision of this transaction."""
+        """Looks for the decision of this transaction."""
         transaction.resolve_until(self._timeout_s)
         with self._changed:
             if not self._closed:
@@ -74,7 +80,7 @@ class Resolver:
         transaction.unresolved()
 
     def close(self, timeout_s: float) -> None:
-        """Give up on what is left."""
+        """Gives up what is left; waits up to `timeout_s` for the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -87,8 +93,8 @@ class Resolver:
         pause_s = 0.0
         while True:
             with self._changed:
-                # A pause is kept whatever is added meanwhile: a coordinator in trouble gets no
-                # more questions by that.
+                # A pause is kept whatever is added meanwhile, so a coordinator in trouble does not
+                # get more questions because more is added.
                 self._changed.wait_for(lambda: self._closed, pause_s)
                 if not self._pending and not self._closed:
                     self._changed.wait(_IDLE_S)
@@ -104,7 +110,7 @@ class Resolver:
                 pause_s = min(max(pause_s * 2, _PAUSE_MIN_S), self._pause_max_s)
 
     def _round(self, pending: list[Undecided]) -> tuple[list[Undecided], int]:
-        """Ask once for each; which are to be asked for again, and how many are decided."""
+        """Asks once for each. Returns those to ask for again, and the number of decided ones."""
         left: list[Undecided] = []
         decided = 0
         reachable = True
@@ -114,7 +120,7 @@ class Resolver:
                 try:
                     outcome = self._ask(transaction.txid)
                 except RetriableError:
-                    # All have one coordinator: the others would wait for their time-outs too.
+                    # All have one coordinator: for the others each question would time out too.
                     reachable = False
                 except Exception:  # noqa: BLE001 - the thread must live, for the others' sake
                     _LOG.exception("outcome_query_failed txid=%s", transaction.txid)
@@ -125,7 +131,7 @@ class Resolver:
             elif time.monotonic() >= transaction.resolve_until(self._timeout_s):
                 transaction.unresolved()
             elif told is EndResult.UNDECIDED and self._may_resend():
-                transaction.send_end_again()  # Its answer, if unclear again, adds it again.
+                transaction.send_end_again()  # An unclear answer to that adds it again.
             else:
                 left.append(transaction)
         return left, decided

@@ -1,4 +1,4 @@
-"""A transaction, as applications see it."""
+"""The transaction as applications see it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Transaction(ABC):
-    """A transaction; made by `Producer.begin_transaction`.
+    """A transaction; `Producer.begin_transaction` returns it.
 
-    As a context manager it commits at the end, and aborts when an exception leaves the block.
-    Records may be produced from several threads.
+    As a context manager it commits at the end, and aborts if an exception leaves the block. Several
+    threads may produce records.
     """
 
     @property
@@ -34,14 +34,14 @@ class Transaction(ABC):
         """The transaction's id; waits for the coordinator's answer to its BEGIN.
 
         Raises:
-            CoordinatorNotAvailableError, RequestTimedOutError: there was none in time.
+            CoordinatorNotAvailableError, RequestTimedOutError: there was no answer in time.
             ProducerFencedError: a newer producer took over.
         """
 
     @property
     @abstractmethod
     def is_open(self) -> bool:
-        """Whether its end was not asked for yet (it may be abort-only)."""
+        """Whether neither commit nor abort was asked for yet (it may be abort-only)."""
 
     @property
     @abstractmethod
@@ -59,16 +59,16 @@ class Transaction(ABC):
         timestamp: int = 0,
         headers: UserHeaders = None,
     ) -> None:
-        """Send a record; like `confluent_kafka.Producer.produce`, it returns before it is written.
+        """Sends a record. Like `confluent_kafka.Producer.produce`, it returns before it is written.
 
         Waits while the local queue is full, up to ``delivery.timeout.ms``.
 
         Args:
             topic: name of the topic.
             value: the record's value.
-            key: the record's key, which by default chooses the partition.
-            partition: a partition; -1 lets the partitioner choose.
-            on_delivery: called with (error, message) by whichever thread serves reports.
+            key: the record's key, by which the partitioner chooses the partition by default.
+            partition: number of the partition; -1 lets the partitioner choose.
+            on_delivery: called with (error, message), on the thread that serves the report.
             timestamp: milliseconds since 1970; 0 = now.
             headers: the user's, in any form that confluent-kafka takes.
 
@@ -76,7 +76,7 @@ class Transaction(ABC):
             TransactionAbortOnlyError: this record was refused, or an earlier one failed.
             TransactionStateError: the end of the transaction was asked for.
             ProducerFencedError: a newer producer took over.
-            ConfigError: a header is named as one of logtx's own.
+            ConfigError: a header has the name of one of logtx's own.
             RequestTimedOutError: the local queue stayed full; the record was not taken.
         """
 
@@ -88,34 +88,34 @@ class Transaction(ABC):
     def send_offsets(
         self, source: OffsetSource | str, steps: Sequence[OffsetStep] | None = None, /
     ) -> None:
-        """Make input offsets part of the transaction: they count if and when it commits.
+        """Makes input offsets part of the transaction: they count if and when it commits.
 
         Args:
-            source: a `Consumer`, for all that it delivered so far; or a consumer group's name,
+            source: a `Consumer`, for everything it delivered so far; or a consumer group's name,
                 with `steps`.
             steps: per partition, from where to where.
 
         Raises:
             GroupBoundError: the group commits its offsets in another transaction group.
-            OffsetsConflictError, TransactionStateError, …: as `produce`. A conflict shows at
+            OffsetsConflictError, TransactionStateError, …: as `produce`. A conflict is raised by
                 the commit at the latest.
         """
 
     @abstractmethod
     def commit(self, timeout: float | None = None) -> Outcome:
-        """Commit, and wait until the decision is durable.
+        """Commits, and waits until the decision is durable.
 
         Args:
-            timeout: seconds to wait; None: as long as records and requests may take by the
-                producer's settings.
+            timeout: seconds to wait; None: as long as the producer's settings allow records and
+                requests to take.
 
         Returns:
             The decision; its commit sequence orders the transaction group.
 
         Raises:
             TransactionAbortOnlyError: a record failed; `abort`, and redo the work.
-            OffsetsConflictError: somebody else committed the input; `abort`, rewind and redo.
-            TransactionAbortedError: it was aborted, by a time-out or before; redo the work.
+            OffsetsConflictError: another consumer committed the input; `abort`, rewind and redo.
+            TransactionAbortedError: it was aborted, by a time-out or earlier; redo the work.
             ProducerFencedError: a newer producer took over and this transaction was aborted.
             UnknownOutcomeError: the decision could not be learnt; commit again to ask again.
             RequestTimedOutError: `timeout` passed; the commit goes on, call again to wait on.
@@ -123,45 +123,45 @@ class Transaction(ABC):
 
     @abstractmethod
     def commit_async(self) -> Future[Outcome]:
-        """Commit in the background; the future ends as `commit` does. It can't be cancelled."""
+        """Commits in the background; the future ends as `commit` does. It can't be cancelled."""
 
     @abstractmethod
     def abort(self, timeout: float | None = None) -> Outcome:
-        """Abort, and wait until that is decided. Waits for the reports of its own records first.
+        """Aborts, and waits until that is decided; first waits for the reports of its own records.
 
         Raises:
             TransactionCommittedError: it is committed.
             TransactionStateError: its commit is being decided.
-            UnknownOutcomeError: its commit was sent, with unknown outcome.
-            CoordinatorNotAvailableError, RequestTimedOutError: not confirmed; the coordinator
-                will abort it when its timeout passes.
+            UnknownOutcomeError: its commit was sent, and the outcome is not known.
+            CoordinatorNotAvailableError, RequestTimedOutError: not confirmed; the coordinator will
+                abort it when its timeout passes.
         """
 
     @abstractmethod
     def abort_async(self) -> Future[Outcome]:
-        """Abort in the background; the future ends as `abort` does. It can't be cancelled."""
+        """Aborts in the background; the future ends as `abort` does. It can't be cancelled."""
 
     @abstractmethod
     def branch(self) -> Branch:
-        """A branch that writes through this producer, with a summary of its own to accept."""
+        """Returns a branch that writes through this producer; its records count once accepted."""
 
     @abstractmethod
     def branch_token(self) -> str:
-        """A text with which other processes write into this transaction: `Branch.join`.
+        """Returns a text with which other processes write into this transaction: `Branch.join`.
 
         One token serves any number of branches: each draws its own nonce when it joins.
         """
 
     @abstractmethod
     def accept(self, summary: BranchSummary) -> None:
-        """Let the records of a finished branch count; records of all others do not.
+        """Makes the records of a finished branch count; those of branches not accepted do not.
 
         Raises:
             TransactionStateError: not a branch of this transaction, or not open any more.
         """
 
     def __enter__(self) -> Self:
-        """Begin a block that commits at its end."""
+        """Begins a block that commits at its end."""
         return self
 
     def __exit__(
@@ -170,10 +170,10 @@ class Transaction(ABC):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Commit, or abort when an exception leaves the block; that exception stays."""
+        """Commits, or aborts if an exception leaves the block; does not swallow it."""
         if error is None:
             if not self.is_open:
-                return  # Ended inside of the block.
+                return  # The block ended it.
             try:
                 self.commit()
             except LogtxError as failure:

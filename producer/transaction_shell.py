@@ -1,17 +1,17 @@
 """One transaction of a producer: the shell that joins its book to librdkafka and a coordinator.
 
-The steps, as numbered in `bookkeeping` (Transactional Messaging in Kafka, "Transaction flow"):
+The steps, with the phases of `bookkeeping` (Transactional Messaging in Kafka, "Transaction flow"):
 
-1. The BEGIN was sent before this object was handed out. Records and offsets are kept here until
-   its TxId is known (on the session's thread), and sent directly from then on: so a single thread
-   can have hundreds of transactions under way without waiting for any.
-2. `commit` closes the tally; the sender flushes until the last report is in.
-3. Whoever serves that report sends the request to end the transaction.
-4. The answer, on the session's thread, completes the future. An answer that does not tell the
-   decision makes the engine's resolver ask for it.
+1. The BEGIN was sent before the application got this object. Until its TxId is known (on the
+   session's thread), records and offsets are kept here; from then on they are sent directly. So a
+   single thread can have hundreds of transactions under way without waiting for any.
+2. `commit` closes the tally; the sender flushes until the last report has come.
+3. The thread that serves that report sends the request to end the transaction.
+4. The answer, on the session's thread, completes the future. If an answer does not tell the
+   decision, the engine's resolver asks for it.
 
 Locks: the transaction's lock is never held while a session is called or a future completed, and
-nothing under it waits.
+nothing that holds it waits.
 """
 
 from __future__ import annotations
@@ -60,27 +60,31 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 _BACKLOG_MAX: Final = 16
-"""Records kept while the TxId is awaited; the next one waits for it. Keeping one costs three times
-a direct produce, and the TxId comes within 0.5 ms: with 1,000, transactions of 10,000 small
-records were a tenth slower and took a fifth more CPU. What is smaller never waits."""
+"""Most records kept while the TxId is awaited; the next one waits for it.
+
+Keeping a record costs three times as much as producing it directly, and the TxId comes within 0.5
+ms: with 1,000, transactions of 10,000 small records were a tenth slower and took a fifth more CPU.
+A transaction of at most this many records never waits.
+"""
 _SLICE_S: Final = 0.05
+"""Longest single wait for the TxId; deadlines and a failed BEGIN are noticed this late at most."""
 
 
 class Listener(Protocol):
-    """Keeps the open transactions of a producer; told of what happens to them."""
+    """Keeps the open transactions of a producer; they report to it."""
 
     def wrote(self, transaction: TransactionShell) -> None:
-        """Partitions were written to that the coordinator may have to be told of."""
+        """Notes that the transaction wrote to partitions that may have to be registered."""
 
     def ending(self, transaction: TransactionShell) -> None:
-        """The end of a transaction was asked for."""
+        """Notes that the end of the transaction was asked for."""
 
     def ended(self, transaction: TransactionShell) -> None:
-        """A transaction needs nothing any more."""
+        """Notes that the transaction needs nothing any more."""
 
 
 class TransactionShell(Writer, Transaction):
-    """What stands behind a `Transaction`; the calls beyond that are the producer's own.
+    """Implements `Transaction`; the calls beyond that are for the producer's own modules.
 
     Called by `OpenTransactions`: `on_began`, `on_fatal`, `register_partitions`, `give_up`,
     `abandon`, `kept`, `await_sent`, `future`, `is_untouched`. Called by `Resolver`:
@@ -90,11 +94,11 @@ class TransactionShell(Writer, Transaction):
     def __init__(
         self, engine: Engine, listener: Listener, partitions: Iterable[TopicPartition]
     ) -> None:
-        """Begin nothing: `listener` sends the BEGIN, whose answer `on_began` gets.
+        """Sends nothing: `listener` sends the BEGIN, and passes its answer to `on_began`.
 
         Args:
-            engine: what all transactions of the producer share.
-            listener: told of what happens.
+            engine: the part that all transactions of the producer share.
+            listener: gets reports of what happens.
             partitions: data partitions that the BEGIN names.
         """
         super().__init__(
@@ -111,7 +115,7 @@ class TransactionShell(Writer, Transaction):
         self._backlog: deque[Record] = deque()
         self._offsets_backlog: list[tuple[str, Sequence[OffsetStep]]] = []
         self._flowing = threading.Event()
-        # What is handed out to repeated calls, and the same while it is to be completed.
+        # `_future` is returned to repeated calls; `_pending` is the same one until it is completed.
         self._future: Future[Outcome] | None = None
         self._pending: Future[Outcome] | None = None
         self._end_error: LogtxError | None = None
@@ -119,7 +123,7 @@ class TransactionShell(Writer, Transaction):
         self._holds_slot = True
         self._not_committed: list[Callable[[], None]] = []
 
-    # The calls of `Transaction`; `produce` is the writer's.
+    # ---- the calls of `Transaction`; `produce` is the writer's ----------------------------------
 
     @property
     def txid(self) -> TxId:
@@ -137,7 +141,7 @@ class TransactionShell(Writer, Transaction):
 
     @property
     def is_untouched(self) -> bool:
-        """Whether nothing happened to it since it was begun: it can be used from the start."""
+        """Whether nothing happened to it since it was begun, so that it can serve as a new one."""
         return self._book.takes_records and self._begin_error is None
 
     @property
@@ -156,7 +160,7 @@ class TransactionShell(Writer, Transaction):
         else:
             group = source.group_id
             self._engine.bind_group(group)
-            # Last of what may fail: the consumer goes on from these steps with its next ones.
+            # The last step that may fail: the consumer's next steps will go on from these.
             steps = source.offset_steps()
         frozen = tuple(steps)
         if not frozen:
@@ -171,11 +175,11 @@ class TransactionShell(Writer, Transaction):
 
     @property
     def kept(self) -> int:
-        """Records that wait for its TxId and are not in librdkafka's queue yet."""
+        """Number of records that wait for its TxId and are not in librdkafka's queue yet."""
         return len(self._backlog)
 
     def await_sent(self, deadline_s: float) -> None:
-        """Wait until nothing is kept, or `deadline_s` of the monotonic clock."""
+        """Waits until no record is kept, or until `deadline_s` of the monotonic clock."""
         while self._backlog and (left_s := deadline_s - time.monotonic()) > 0:
             self._flowing.wait(min(left_s, _SLICE_S))
 
@@ -235,9 +239,9 @@ class TransactionShell(Writer, Transaction):
         return future
 
     def _ask(self, end: Action) -> tuple[Future[Outcome], Future[Outcome] | None, bool]:
-        """Under the lock: (the future to hand out, one that it replaces, whether to resolve)."""
+        """Asks for an end, under the lock. Returns (future, future that it replaces, resolve?)."""
         self._check_begun()
-        # Before the tally is closed: a record admitted from now on finds this False.
+        # Set before the tally is closed: a record admitted from now on finds this False.
         self._direct = False
         book = self._book
         if book.ask(end):
@@ -250,7 +254,8 @@ class TransactionShell(Writer, Transaction):
             self._future = self._pending = _new_future()
             return self._future, None, True
         if self._future is None or book.end is not end:
-            # Decided without having been asked to, by a time-out of the coordinator, say.
+            # It was decided without having been asked to, for example by a time-out of the
+            # coordinator.
             assert self._txid is not None
             state = State.COMMITTED if book.phase is Phase.COMMITTED else State.ABORTED
             book.end = end
@@ -260,7 +265,8 @@ class TransactionShell(Writer, Transaction):
 
     def _wait(self, future: Future[Outcome], timeout: float | None) -> Outcome:
         config = self._engine.config
-        # Everything that the future waits for has one of these bounds; the sum is never met.
+        # Everything that the future waits for has one of these time-outs; their sum is never
+        # reached.
         bound_s = config.delivery_timeout_s + 4 * config.coordinator_timeout_s + 1
         try:
             return future.result(bound_s if timeout is None else timeout)
@@ -270,7 +276,7 @@ class TransactionShell(Writer, Transaction):
             ) from None
 
     def _advance(self) -> None:
-        """Do what is due: flush, or send the request to end the transaction."""
+        """Does what is due: flushes, or sends the request to end the transaction."""
         with self._lock:
             book = self._book
             if book.phase is not Phase.ENDING or self._txid is None or self._backlog:
@@ -281,7 +287,7 @@ class TransactionShell(Writer, Transaction):
                 writes = book.writes()
         if not settled:
             self._sender.hurry(self)
-            # Settled or decided in between: nobody would take it off again.
+            # If it was settled or decided in between, nothing else would call `done`.
             if self._tally.settled or self.is_decided:
                 self._sender.done(self)
         if ready:
@@ -304,13 +310,13 @@ class TransactionShell(Writer, Transaction):
         elif told in (EndResult.COMMITTED, EndResult.ABORTED):
             self._decide(reply)
         elif self._book.end is Action.ABORT and self._engine.fatal is not None:
-            # Its session is gone for good, and with it the transaction: no use in asking.
+            # Its session is gone for good, and the transaction with it: asking is of no use.
             self.unresolved()
         else:
             self._engine.resolve(self)
 
     def _decide(self, reply: Outcome | LogtxError) -> None:
-        """The decision is known: keep it and complete the future."""
+        """Keeps the decision and completes the future."""
         told = end_result(reply.state if isinstance(reply, Outcome) else reply)
         committed = told is EndResult.COMMITTED
         assert self._txid is not None
@@ -332,7 +338,7 @@ class TransactionShell(Writer, Transaction):
             if isinstance(reply, Outcome)
             else Outcome(self._txid, State.COMMITTED if committed else State.ABORTED)
         )
-        # First: whoever waits for the future may begin the next transaction at once.
+        # Comes first: the thread that waits for the future may begin the next transaction at once.
         self._release()
         if committed == (wanted is Action.COMMIT):
             _finish(future, outcome)
@@ -342,7 +348,7 @@ class TransactionShell(Writer, Transaction):
             _finish(future, self._aborted_error(reply))
 
     def _aborted_error(self, reply: Outcome | LogtxError) -> LogtxError:
-        """Why a commit found its transaction aborted, as precisely as it is known."""
+        """Returns why a commit found its transaction aborted, as precisely as it is known."""
         for error in (self._engine.fatal, self._end_error, reply):
             if isinstance(error, ProducerFencedError | DoubleStartError):
                 return copy_of(error)
@@ -351,7 +357,10 @@ class TransactionShell(Writer, Transaction):
         return TransactionAbortedError("the transaction was aborted: redo its work")
 
     def _take_pending(self) -> Future[Outcome] | None:
-        """Under the lock, with the step that ends the wait: a later call has another future."""
+        """Takes the future to be completed, under the lock, in the step that ends the wait.
+
+        A later call gets another future.
+        """
         future, self._pending = self._pending, None
         return future
 
@@ -361,19 +370,22 @@ class TransactionShell(Writer, Transaction):
         if held:
             self._listener.ended(self)
 
-    # Resolution, driven by the engine on a thread of its own.
+    # ---- resolution: called by the resolver, on its own thread ----------------------------------
 
     def resolve_until(self, timeout_s: float) -> float:
-        """Deadline of the search for the decision, monotonic clock; set at the first call."""
+        """Returns the deadline of the search, monotonic clock; the first call sets it."""
         self._resolve_until_s = self._resolve_until_s or time.monotonic() + timeout_s
         return self._resolve_until_s
 
     def resolved(self, outcome: Outcome) -> None:
-        """The coordinator was asked and knows the decision."""
+        """Takes over the decision that the coordinator told the resolver."""
         self._decide(outcome)
 
     def send_end_again(self) -> None:
-        """It is still open: the request never arrived. It names its TxId, so repeating is safe."""
+        """Sends the request again: it is still open, so the request never arrived.
+
+        The request names its TxId, so repeating it is safe.
+        """
         with self._lock:
             action, writes = self._book.end, self._book.writes()
         assert self._txid is not None
@@ -381,7 +393,7 @@ class TransactionShell(Writer, Transaction):
         self._engine.session.end(self._txid, action, writes, self._on_end_reply)
 
     def unresolved(self) -> None:
-        """The decision could not be learnt in time."""
+        """Gives up: the decision could not be learnt in time."""
         with self._lock:
             if self._book.phase is not Phase.SENT:
                 return
@@ -401,10 +413,10 @@ class TransactionShell(Writer, Transaction):
         _finish(future, error)
         self._release()
 
-    # ---- what the session and the engine tell ---------------------------------------------------
+    # ---- what the session and the engine report -------------------------------------------------
 
     def on_began(self, reply: Began | LogtxError) -> None:
-        """The answer to BEGIN: send what was kept."""
+        """Takes the answer to BEGIN: sends what was kept."""
         offsets: list[tuple[str, Sequence[OffsetStep]]] = []
         with self._lock:
             if isinstance(reply, LogtxError):
@@ -427,7 +439,7 @@ class TransactionShell(Writer, Transaction):
             self._sender.retry(self._drain)
 
     def _drain(self) -> bool:
-        """Send the records that were kept; False while librdkafka's queue is full."""
+        """Sends the records that were kept. Returns False while librdkafka's queue is full."""
         future: Future[Outcome] | None = None
         with self._lock:
             while self._backlog:
@@ -452,28 +464,28 @@ class TransactionShell(Writer, Transaction):
 
     @property
     def future(self) -> Future[Outcome] | None:
-        """The future of its commit or abort, once asked for."""
+        """The future of its commit or abort; None until one is asked for."""
         return self._future
 
     def on_not_committed(self, callback: Callable[[], None]) -> None:
-        """Call back when it turns out to be aborted."""
+        """Calls `callback` once it turns out to be aborted."""
         with self._lock:
             self._not_committed.append(callback)
 
     def give_up(self) -> None:
-        """The producer closes: abort, unless its end was asked for."""
+        """Aborts, because the producer closes, unless its end was asked for."""
         if self.is_open:
             self.abort_async()
 
     def abandon(self) -> None:
-        """The producer is closed: nobody will complete the future any more."""
+        """Ends the wait for the decision: the producer is closed, so nothing else would end it."""
         self.unresolved()
         with self._lock:
             future = self._take_pending()
         _finish(future, RequestTimedOutError("the producer was closed before it ended"))
 
     def on_fatal(self, error: LogtxError) -> None:
-        """The session is closed for good."""
+        """Fails the transaction: the session is closed for good."""
         with self._lock:
             future = self._take_pending() if self._book.phase is Phase.ENDING else None
             self._book.fail(error)
@@ -483,7 +495,7 @@ class TransactionShell(Writer, Transaction):
         _finish(future, copy_of(error))
 
     def register_partitions(self) -> None:
-        """Tell the coordinator of partitions written to, unless the decision will name them."""
+        """Tells the coordinator of partitions written to, unless the decision will name them."""
         with self._lock:
             phase = self._book.phase
             new = self._book.to_register() if phase is Phase.OPEN else {}
@@ -521,7 +533,7 @@ class TransactionShell(Writer, Transaction):
 
     def _on_request_failed(self, error: LogtxError) -> None:
         if isinstance(error, TransactionAbortedError | TransactionCommittedError):
-            # Only without a request of our own under way, whose answer would say it too.
+            # Only if no request to end it is under way: the answer to that would say it too.
             if self._book.phase in (Phase.OPEN, Phase.ENDING):
                 self._decide(error)
         else:
@@ -539,7 +551,7 @@ class TransactionShell(Writer, Transaction):
         _finish(future, abort_only(cause))
 
     def _fail_locked(self, cause: LogtxError) -> Future[Outcome] | None:
-        """Abort-only from now on; the future of a commit that fails by it."""
+        """Makes it abort-only. Returns the future of a commit that fails because of it, or None."""
         future = self._take_pending() if self._book.fail(cause) else None
         self._set_direct()
         return future
@@ -548,7 +560,7 @@ class TransactionShell(Writer, Transaction):
         self._direct = self._txid is not None and not self._backlog and self._book.takes_records
 
     def _drop_backlog(self) -> None:
-        """Under the lock: what was kept is not sent any more."""
+        """Drops the records that were kept; called under the lock."""
         for record in self._backlog:
             self._tally.withdraw(record.number)
         self._backlog.clear()
@@ -589,13 +601,13 @@ class TransactionShell(Writer, Transaction):
 
 def _new_future() -> Future[Outcome]:
     future: Future[Outcome] = Future()
-    # What was asked for is under way: a cancelled future would only lose the answer.
+    # What was asked for is under way: cancelling the future would only lose the answer.
     future.set_running_or_notify_cancel()
     return future
 
 
 def _finish(future: Future[Outcome] | None, result: Outcome | LogtxError) -> None:
-    """Complete a future; never under a lock, for the application's callbacks run in here."""
+    """Completes a future; never under a lock, because it runs the application's callbacks."""
     if future is None:
         return
     if isinstance(result, LogtxError):

@@ -1,9 +1,8 @@
-"""The hot path: one branch's records on their way to librdkafka.
+"""The hot path: passes one branch's records to librdkafka.
 
-What a record costs here decides the throughput of a producer. A record without headers and
-callback of its own goes through `produce` alone, which makes no object: the list of headers is
-made once per transaction, the delivery callback once per topic. Everything else is left to
-`_produce_slowly`.
+The cost of a record here decides the throughput of a producer. A record without headers and
+callback of its own goes through `produce` alone, which makes no object: the list of headers is made
+once per transaction, the delivery callback once per topic. `_produce_slowly` does everything else.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from .sender import SERVE_EVERY, Sender
 
 _LOG = logging.getLogger(__name__)
 _MASK: Final = SERVE_EVERY - 1
+"""Bits that are all set in every `SERVE_EVERY`th number: after it, `produce` serves reports."""
 
 UserHeaders: TypeAlias = (
     Sequence[tuple[str, bytes | str | None]] | Mapping[str, bytes | str | None] | None
@@ -35,7 +35,7 @@ Content: TypeAlias = bytes | str | None
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record that could not go the direct way."""
+    """A record that could not be sent directly."""
 
     number: int
     topic: str
@@ -44,14 +44,14 @@ class Record:
     partition: int
     timestamp: int
     headers: Sequence[tuple[str, bytes | str | None]]
-    """The user's; the transaction's own stand in front of them."""
+    """The user's headers; the transaction's own precede them."""
     on_delivery: Any
 
 
 class Writer:
     """Sends the records of one branch and counts what becomes of them.
 
-    A subclass says when records are taken (`_check`), where they go while they can't be sent
+    A subclass defines when records are taken (`_check`), where they go while they can't be sent
     (`_route`), and what follows from reports (`_on_settled`, `_on_failure`).
     """
 
@@ -63,12 +63,12 @@ class Writer:
         *,
         on_partition: Callable[[], None] | None = None,
     ) -> None:
-        """Send nothing yet: a subclass says when records are taken.
+        """Sends nothing yet: a subclass defines when records are taken.
 
         Args:
             sender: the producer's.
             branch: nonce of the branch whose records these are; `OWN_BRANCH` for the owner's own.
-            delivery_timeout_s: how long a record waits for room in the local queue.
+            delivery_timeout_s: longest wait of a record for room in the local queue.
             on_partition: called when a partition is written to for the first time.
         """
         self._sender = sender
@@ -85,7 +85,8 @@ class Writer:
         self._receivers = self._tally.receivers()
         self._send = sender.send
         self._headers: Headers = []
-        # Whether records may go straight to librdkafka. False before anything closes the tally.
+        # Whether records may go straight to librdkafka. Set to False before anything closes the
+        # tally.
         self._direct = False
 
     def produce(
@@ -98,9 +99,9 @@ class Writer:
         timestamp: int = 0,
         headers: UserHeaders = None,
     ) -> None:
-        """Send a record: see `Transaction.produce`."""
-        # First admitted, then looked whether records are taken: a commit that comes between the
-        # two waits for this record, one that comes before is seen below.
+        """Sends a record: see `Transaction.produce`."""
+        # Admits the record first, then looks whether records are taken: a commit that comes between
+        # the two waits for this record, and one that came before is noticed below.
         number = self._admit()
         if self._direct and headers is None and on_delivery is None:
             try:
@@ -115,7 +116,7 @@ class Writer:
                     self._headers,
                 )
             except BufferError:
-                pass  # The queue is full: wait for room, below.
+                pass  # The queue is full: waits for room, below.
             except KafkaException as error:
                 raise self._refused(number, topic, error) from error
             except BaseException:
@@ -150,9 +151,9 @@ class Writer:
             raise
 
     def _refused(self, number: int, topic: str, error: KafkaException) -> LogtxError:
-        """librdkafka did not take a record; what to raise.
+        """Handles a record that librdkafka did not take. Returns the error to raise.
 
-        The application may swallow that; the transaction must not commit without the record.
+        The application may swallow that error; the transaction must not commit without the record.
         """
         cause = BrokerError(f"a record for {topic} was refused: {error}")
         self._on_failure(cause)
@@ -167,7 +168,7 @@ class Writer:
             self._on_settled()
 
     def _send_record(self, record: Record) -> None:
-        """Hand a record to librdkafka. Raises BufferError, KafkaException, TypeError."""
+        """Hands a record to librdkafka. Raises BufferError, KafkaException, TypeError."""
         receiver = self._receivers[record.topic]
         if record.on_delivery is not None:
             receiver = _both(receiver, record.on_delivery)
@@ -184,7 +185,7 @@ class Writer:
         )
 
     def _send_waiting(self, record: Record) -> None:
-        """Hand a record to librdkafka; wait for room as long as a delivery may take."""
+        """Hands a record to librdkafka; waits for room as long as a delivery may take."""
         deadline_s = time.monotonic() + self._delivery_timeout_s
         while True:
             try:
@@ -198,24 +199,28 @@ class Writer:
     # ---- for the subclass -----------------------------------------------------------------------
 
     def _check(self) -> None:
-        """Raise if records are not taken any more."""
+        """Raises if records are not taken any more."""
         raise NotImplementedError
 
     def _route(self, record: Record) -> None:
-        """Send a record, or keep it until it can be sent."""
+        """Sends a record, or keeps it until it can be sent."""
         raise NotImplementedError
 
     def _on_settled(self) -> None:
-        """No report is missing; called while reports are served."""
+        """Reacts to the last missing report; called while reports are served."""
         raise NotImplementedError
 
     def _on_failure(self, cause: LogtxError) -> None:
-        """A record failed; called while reports are served."""
+        """Reacts to a failed record; called while reports are served."""
         raise NotImplementedError
 
 
 def check_headers(headers: UserHeaders) -> Sequence[tuple[str, bytes | str | None]]:
-    """The user's headers as pairs, none of them named as one of logtx's own."""
+    """Returns the user's headers as pairs.
+
+    Raises:
+        ConfigError: one has the name of one of logtx's own.
+    """
     if not headers:
         return ()
     pairs = tuple(headers.items() if isinstance(headers, Mapping) else headers)
@@ -226,7 +231,7 @@ def check_headers(headers: UserHeaders) -> Sequence[tuple[str, bytes | str | Non
 
 
 def _both(receiver: Any, on_delivery: DeliveryCallback) -> Any:
-    """Ours, then the user's, whose errors must not stop the reports of other records."""
+    """Joins the user's callback and ours; an error of the user's must not stop other reports."""
 
     def delivered(error: Any, message: Any) -> None:
         try:

@@ -1,4 +1,4 @@
-"""What a transaction has written, and what a commit may state of it. Pure: no I/O, no clock.
+"""What a transaction has written, and what its commit may state. Pure: no I/O, no clock.
 
-Imports `journal` alone. Never waits and never calls librdkafka.
+Imports `journal` and `coordinator.protocol`. Never waits and never calls librdkafka.
 """

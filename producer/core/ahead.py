@@ -1,15 +1,15 @@
-"""The next transaction's BEGIN, sent while the one before it ends.
+"""Decides whether to begin the next transaction ahead: while the transaction before it ends.
 
-Transactions one after another wait three times each: for the TxId, for their records, for the
-decision. The first wait is spared where the BEGIN goes out while the transaction before ends. To
-everybody else that is a transaction that was begun early: the rules of `Transaction` and of the
-coordinator hold for it as they stand, and a crash leaves an open transaction without records, which
-the coordinator aborts as any other.
+A producer that runs one transaction after another waits three times for each: for the TxId, for its
+records, for the decision. Sending the BEGIN while the one before ends saves the first wait. To
+everything else that is a transaction that was begun early: the rules of `Transaction` and of the
+coordinator hold for it unchanged, and a crash leaves an open transaction without records, which the
+coordinator aborts like any other.
 
-Only a habit makes us begin ahead: a transaction that was begun alone, right after the one before it
-ended. One that is not asked for soon is aborted, and the habit forgotten.
+A transaction is begun ahead only by habit: after one that was begun while no other was open, right
+after the one before it ended. If it is not asked for soon, it is aborted and the habit forgotten.
 
-Pure: its owner has the lock and the clock.
+Pure: the caller has the lock and the clock.
 """
 
 from __future__ import annotations
@@ -18,16 +18,22 @@ import math
 from typing import Final, Generic, Protocol, TypeVar
 
 IN_A_ROW_S: Final = 0.05
-"""A transaction begun so soon after the one before follows it."""
+"""A transaction that is begun within this time after the end of the one before follows it.
+
+More also begins ahead for applications that pause, and then more often in vain.
+"""
 KEPT_S: Final = 0.2
-"""How long one that was begun ahead waits to be asked for. So long it may hold the high watermark
-back, which delays nobody, and so much less of its timeout is left."""
+"""How long a transaction that was begun ahead is kept for the application.
+
+For this long it may hold the high watermark back, which delays no consumer, and this much less of
+its timeout is left. Less aborts more of those that would have been used.
+"""
 TIMEOUT_MIN_MS: Final = 20_000
-"""Of a shorter timeout `KEPT_S` would be more than a hundredth."""
+"""Shortest timeout of transactions begun ahead: `KEPT_S` is at most a hundredth of it."""
 
 
 class Untouched(Protocol):
-    """A transaction, as far as it matters here."""
+    """The part of a transaction that matters here."""
 
     @property
     def is_untouched(self) -> bool:
@@ -38,19 +44,19 @@ T = TypeVar("T", bound=Untouched)
 
 
 class Ahead(Generic[T]):
-    """At most one transaction that nobody has asked for yet."""
+    """Keeps at most one transaction that was begun ahead, and the habit that leads to it."""
 
     def __init__(self, *, allowed: bool) -> None:
-        """Nothing is known of habits. `allowed`: whether to begin ahead at all."""
+        """Starts without a habit. `allowed`: whether to begin ahead at all."""
         self.transaction: T | None = None
         self._allowed = allowed
         self._kept_until_s = -math.inf
         self._timeout_ms: int | None = None
-        """Of the transactions that follow each other; None: they don't."""
+        """Timeout of the transactions that follow each other, in ms; None: they don't."""
         self._ended_s = -math.inf
 
     def begun(self, timeout_ms: int, *, alone: bool, now_s: float) -> None:
-        """A transaction was asked for, and nothing more than its timeout.
+        """Notes that a transaction was asked for, with nothing but its timeout.
 
         Args:
             timeout_ms: its timeout.
@@ -62,7 +68,7 @@ class Ahead(Generic[T]):
         self._timeout_ms = timeout_ms if habit else None
 
     def ended(self, transaction: T, now_s: float) -> None:
-        """A transaction needs nothing any more."""
+        """Notes that a transaction needs nothing any more."""
         if transaction is self.transaction:
             self.transaction = None
         else:
@@ -74,14 +80,14 @@ class Ahead(Generic[T]):
         return self._timeout_ms if self.transaction is None else None
 
     def keep(self, transaction: T, now_s: float) -> None:
-        """It was begun ahead."""
+        """Keeps a transaction that was begun ahead."""
         self.transaction, self._kept_until_s = transaction, now_s + KEPT_S
 
     def take(self, timeout_ms: int, *, now_s: float) -> T | None:
-        """The one that was begun ahead, if it is what is asked for.
+        """Returns the transaction that was begun ahead, if it is what is asked for, else None.
 
-        Of one that is too old the coordinator may have seen the connection break, in a process
-        that stood still: it is left to `expired`.
+        If this process stood still, the coordinator may have seen the connection of one that is too
+        old break: that one is left to `expired`.
         """
         transaction = self.transaction
         fits = timeout_ms == self._timeout_ms and now_s < self._kept_until_s
@@ -91,7 +97,7 @@ class Ahead(Generic[T]):
         return transaction
 
     def expired(self, now_s: float) -> T | None:
-        """The one that was begun in vain, to be aborted."""
+        """Returns the transaction that was begun in vain, to be aborted, or None."""
         transaction = self.transaction
         if transaction is None or now_s < self._kept_until_s:
             return None

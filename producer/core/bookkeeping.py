@@ -1,14 +1,14 @@
 """The state of one transaction as its producer sees it.
 
-Pure: no I/O, clock, thread or randomness. The caller (`transaction.py`) tells what happened and
-does what follows; calls of one book must not overlap, save those of its tallies.
+Pure: no I/O, clock, thread or randomness. The caller (`producer/transaction_shell.py`) reports what
+happened and does what follows; calls of one book must not overlap, except those of its tallies.
 
-What a transaction goes through (`Phase`, `VALID_PREVIOUS`):
+The phases of a transaction (`Phase`, `VALID_PREVIOUS`):
 
 1. OPEN: records and offsets are taken; a failed record makes it abort-only, for good.
 2. ENDING: commit or abort was asked for; waits for the reports of its own records and, before a
    commit, for the answers about its offsets. A failure here takes a commit back to OPEN.
-3. SENT: the request to end it is on its way; only the coordinator's decision counts from here.
+3. SENT: the request to end it is on its way; from here only the coordinator's decision counts.
 4. COMMITTED, ABORTED: that decision; or UNRESOLVED while it could not be learnt.
 
 Source: Transactional Messaging in Kafka, "Transaction flow" and "Failure cases".
@@ -46,7 +46,7 @@ from .tally import BranchTally
 
 
 class Phase(StrEnum):
-    """Where a transaction stands for its producer."""
+    """The phase of a transaction, as its producer sees it."""
 
     OPEN = "open"
     ENDING = "ending"
@@ -57,7 +57,7 @@ class Phase(StrEnum):
 
 
 VALID_PREVIOUS: Final[Mapping[Phase, frozenset[Phase]]] = {
-    # Back to OPEN, abort-only: a commit that failed before it was sent, or was refused after.
+    # Back to OPEN, abort-only: a commit that failed before it was sent, or was refused after that.
     Phase.OPEN: frozenset({Phase.ENDING, Phase.SENT}),
     Phase.ENDING: frozenset({Phase.OPEN}),
     Phase.SENT: frozenset({Phase.ENDING, Phase.UNRESOLVED}),
@@ -66,24 +66,25 @@ VALID_PREVIOUS: Final[Mapping[Phase, frozenset[Phase]]] = {
     Phase.COMMITTED: frozenset({Phase.OPEN, Phase.ENDING, Phase.SENT, Phase.UNRESOLVED}),
     Phase.ABORTED: frozenset({Phase.OPEN, Phase.ENDING, Phase.SENT, Phase.UNRESOLVED}),
 }
-"""Phase → phases it may follow; a transaction starts OPEN. Tests derive from it."""
+"""Phase → phases that may precede it; a transaction starts OPEN. Tests derive from it."""
 
 
 class EndResult(StrEnum):
-    """What an answer to a request to end a transaction says about it."""
+    """What the answer to a request to end a transaction says about the transaction."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
     REFUSED = "refused"
-    """Not done and never will be; the transaction is open still."""
+    """The request was not done and never will be; the transaction is still open."""
     UNDECIDED = "undecided"
-    """Open, as of the answer."""
+    """It was open when the answer was given."""
     UNKNOWN = "unknown"
-    """The answer tells nothing of the decision."""
+    """The answer says nothing about the decision."""
 
 
-# Refused before the decision by a coordinator that served the request; any other error may hide
-# a decision that was made: that of an earlier copy of the request, say, before a fencing.
+# Errors with which a coordinator that served the request refused it before the decision. Any other
+# error may hide a decision that was made, for example by an earlier copy of the request, before a
+# fencing.
 _REFUSALS: Final = (
     ClaimFencedError,
     ConfigError,
@@ -97,7 +98,7 @@ _REFUSALS: Final = (
 
 
 def end_result(reply: State | LogtxError) -> EndResult:
-    """Read an answer: the state of an `Outcome`, or an error."""
+    """Returns what an answer says: the state of an `Outcome`, or an error."""
     if isinstance(reply, State):
         if reply.commits:
             return EndResult.COMMITTED
@@ -112,14 +113,14 @@ def end_result(reply: State | LogtxError) -> EndResult:
 
 
 def copy_of(error: LogtxError) -> LogtxError:
-    """A copy to raise: one instance raised by several threads would mix their tracebacks."""
+    """Returns a copy to raise: threads that raise one instance would mix their tracebacks."""
     return type(error)(*error.args)
 
 
 def abort_only(cause: LogtxError) -> LogtxError:
-    """What a transaction that can only be aborted answers to everything else.
+    """Returns the error with which an abort-only transaction answers everything else.
 
-    The cause itself where its class says what to do, as `OffsetsConflictError` does.
+    It is the cause itself if its class says what to do, as `OffsetsConflictError` does.
     """
     if isinstance(cause, BrokerError | RetriableError):
         error: LogtxError = TransactionAbortOnlyError(
@@ -132,10 +133,10 @@ def abort_only(cause: LogtxError) -> LogtxError:
 
 
 class TransactionBook:
-    """What the producer knows of one transaction, and which calls fit."""
+    """Keeps what the producer knows of one transaction, and checks which calls fit."""
 
     def __init__(self, own: BranchTally, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Begin.
+        """Starts OPEN.
 
         Args:
             own: the tally of the owner's own records.
@@ -144,15 +145,15 @@ class TransactionBook:
         self.own: Final = own
         self.phase = Phase.OPEN
         self.end: Action | None = None
-        """What was asked for last: commit or abort."""
+        """The end that was asked for last: commit or abort."""
         self.cause: LogtxError | None = None
-        """Why the transaction can only be aborted."""
+        """Why the transaction is abort-only; None if it is not."""
         self.requests = 0
-        """Requests about offsets without an answer."""
+        """Number of requests about offsets without an answer."""
         self._registered: set[TopicPartition] = set(partitions)
-        """Known to the coordinator, or to be named by the commit."""
+        """Partitions known to the coordinator, or to be named by the commit."""
         self._told: set[TopicPartition] = set()
-        """Their first offset was told."""
+        """Partitions whose first offset the coordinator was told."""
         self._branches: dict[int, BranchTally] = {}
         self._accepted: dict[int, BranchSummary] = {}
 
@@ -160,11 +161,11 @@ class TransactionBook:
 
     @property
     def takes_records(self) -> bool:
-        """Open, and not abort-only."""
+        """Whether it is open and not abort-only."""
         return self.phase is Phase.OPEN and self.cause is None
 
     def check_open(self) -> None:
-        """Refuse records and offsets that the transaction can't take any more.
+        """Refuses records and offsets that the transaction can't take any more.
 
         Raises:
             TransactionAbortOnlyError: something failed; abort it (or its cause, see `abort_only`).
@@ -188,11 +189,11 @@ class TransactionBook:
     # ---- what happens ---------------------------------------------------------------------------
 
     def fail(self, cause: LogtxError) -> bool:
-        """Make the transaction abort-only; the first cause stays.
+        """Makes the transaction abort-only; the first cause stays.
 
         Returns:
-            Whether a commit that was waiting fails by it: then the transaction is open again,
-            to be aborted.
+            Whether a commit that was waiting fails because of it: then the transaction is open
+            again, to be aborted.
         """
         if self.phase in (Phase.OPEN, Phase.ENDING) and self.cause is None:
             self.cause = cause
@@ -202,11 +203,11 @@ class TransactionBook:
         return False
 
     def ask(self, end: Action) -> bool:
-        """Commit or abort is asked for.
+        """Starts to commit or abort, if that fits.
 
         Returns:
-            True if this starts it (`ready` says when to send it); False for a repeat, whose
-            result is that of the first.
+            True if this starts it (`ready` says when to send it); False for a repeat, whose result
+            is that of the first.
 
         Raises:
             TransactionAbortOnlyError: a commit of a transaction that can only be aborted.
@@ -235,9 +236,9 @@ class TransactionBook:
         return False
 
     def _abort_instead(self) -> bool:
-        """An abort after a commit that is not decided yet."""
+        """Turns a commit that is not decided yet into an abort, or refuses that."""
         if self.phase is Phase.ENDING:
-            # Nobody was told of the commit yet: it can still be given up.
+            # The coordinator was not told of the commit yet: it can still be given up.
             self.end = Action.ABORT
             return True
         if self.phase is Phase.UNRESOLVED:
@@ -248,29 +249,29 @@ class TransactionBook:
 
     @property
     def ready(self) -> bool:
-        """The end was asked for, and nothing of the transaction is under way any more."""
+        """Whether its end was asked for and nothing that it waits for is under way any more."""
         if self.phase is not Phase.ENDING or not self.own.settled:
             return False
         return self.end is Action.ABORT or self.requests == 0
 
     def sent(self) -> Action:
-        """The request to end it is being sent, for the first time or again; returns how it ends."""
+        """Notes that the request to end it is sent, maybe again. Returns how it ends."""
         assert self.end is not None, "its end was asked for"
         self._move(Phase.SENT)
         self.own.raise_floors()
         return self.end
 
     def refused(self, cause: LogtxError) -> None:
-        """The request was refused before a decision: the transaction can only be aborted."""
+        """Makes it abort-only: the request was refused before a decision."""
         self.cause = self.cause or cause
         self._move(Phase.OPEN)
 
     def unresolved(self) -> None:
-        """No decision could be learnt in the time allowed."""
+        """Notes that no decision could be learnt in the time allowed."""
         self._move(Phase.UNRESOLVED)
 
     def decided(self, *, committed: bool) -> None:
-        """The coordinator told its decision."""
+        """Takes over the coordinator's decision."""
         self.own.close()
         self._move(Phase.COMMITTED if committed else Phase.ABORTED)
 
@@ -281,16 +282,16 @@ class TransactionBook:
     # ---- branches -------------------------------------------------------------------------------
 
     def add_branch(self, tally: BranchTally) -> None:
-        """A branch that writes through the same producer."""
+        """Adds a branch that writes through the same producer."""
         self.check_open()
         self._branches[tally.branch] = tally
 
     def accept(self, txid: TxId, summary: BranchSummary) -> None:
-        """Let a branch's records count; the same summary again changes nothing.
+        """Makes a branch's records count; the same summary again changes nothing.
 
         Raises:
-            TransactionStateError: the branch is another transaction's, or was accepted with
-                other records; also as `check_open`.
+            TransactionStateError: the branch is another transaction's, or was accepted with other
+                records; also as `check_open`.
         """
         self.check_open()
         if summary.txid != txid:
@@ -305,10 +306,10 @@ class TransactionBook:
     # ---- partitions -----------------------------------------------------------------------------
 
     def to_register(self) -> dict[TopicPartition, int]:
-        """First offsets that the coordinator was not told of; they count as told now.
+        """Returns first offsets that the coordinator was not told; they count as told from now on.
 
-        One idempotent producer's records are acknowledged in order, its branches' too: what is
-        told of a partition first is the lowest.
+        The records of one idempotent producer, its branches' included, are acknowledged in order:
+        so the first offset told for a partition is the lowest.
         """
         first_offsets: dict[TopicPartition, int] = {}
         for tally in (self.own, *self._branches.values()):
@@ -320,13 +321,14 @@ class TransactionBook:
         return dict(sorted(first_offsets.items()))
 
     def not_registered(self, partitions: Iterable[TopicPartition]) -> None:
-        """The coordinator could not be told: try again later."""
+        """Notes that the coordinator could not be told: they are to be told again later."""
         self._told.difference_update(partitions)
 
     def writes(self) -> dict[TopicPartition, tuple[BranchRange, ...]]:
-        """Every partition to mark, with what each accepted branch wrote there.
+        """Returns every partition that gets a marker, with what each accepted branch wrote there.
 
-        All are empty for an abort; those of partitions without accepted records always are.
+        For an abort the ranges are empty, and for a partition without accepted records they always
+        are.
         """
         own = self.own.ranges()
         branches = self._branches.values()

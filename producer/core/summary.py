@@ -1,6 +1,6 @@
-"""What a branch hands to the owner of its transaction, and the token it joined with.
+"""The summary that a branch gives to its transaction's owner, and the token that it joins with.
 
-Both travel between processes, by whatever means the user has: text and bytes, versioned.
+Both travel between processes, by any means that the user has: text and bytes, versioned.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from ...journal.errors import ConfigError
 from ...journal.txid import TxId
 
 _VERSION: Final = 1
+"""Version of an encoded summary; readers refuse any other."""
 _TOKEN_PREFIX: Final = "logtx-branch-1:"
 NONCE_BITS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class BranchSummary:
-    """What one branch wrote: its records count if the owner accepts this.
+    """What one branch wrote; its records count if the owner accepts this.
 
-    Picklable; `to_bytes` for everything else. Source: PIP-31, "Produce Messages" (many producers
-    in one transaction).
+    Can be pickled; `to_bytes` is for everything else. Source: PIP-31, "Produce Messages" (many
+    producers in one transaction).
     """
 
     txid: TxId
@@ -34,7 +35,7 @@ class BranchSummary:
     """First offset, last offset and number of its records in each partition."""
 
     def to_bytes(self) -> bytes:
-        """Encode for another process."""
+        """Encodes it for another process."""
         writes = [
             [topic, partition, w.first_offset, w.last_offset, w.count]
             for (topic, partition), w in sorted(self.writes.items())
@@ -44,10 +45,10 @@ class BranchSummary:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Self:
-        """Decode what `to_bytes` gave.
+        """Decodes what `to_bytes` returned.
 
         Raises:
-            ValueError: something else, or of a newer version.
+            ValueError: it is something else, or of a newer version.
         """
         body = json.loads(raw)
         if not isinstance(body, dict) or body.get("v") != _VERSION:
@@ -64,15 +65,15 @@ class BranchSummary:
 
 
 def make_token(txid: TxId) -> str:
-    """The text with which other processes join a transaction."""
+    """Returns the text with which other processes join a transaction."""
     return f"{_TOKEN_PREFIX}{txid}"
 
 
 def read_token(token: str) -> TxId:
-    """The transaction that a token names.
+    """Returns the id of the transaction that a token names.
 
     Raises:
-        ConfigError: not a token of this version.
+        ConfigError: it is not a token of this version.
     """
     try:
         if token.startswith(_TOKEN_PREFIX):

@@ -1,8 +1,8 @@
-"""What became of one branch's records: counted per partition, checked, and nothing else.
+"""Counts and checks what became of one branch's records, per partition.
 
-Pure like `bookkeeping`: no I/O, clock, thread or randomness. A tally counts two ways at once and
-needs no lock for either: `admit` is called by the threads that produce (one C call, atomic), the
-delivery callbacks by whichever single thread serves them.
+Pure like `bookkeeping`: no I/O, clock, thread or randomness. A tally counts on two sides at once
+and needs no lock for either: the threads that produce call `admit` (one C call, atomic), and one
+thread at a time serves the delivery callbacks.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import BrokerError, LogtxError
 
 Floors = MutableMapping[TopicPartition, int]
-"""Highest offset that a librdkafka producer was told per partition, by all its transactions."""
+"""Per partition, the highest offset reported to a librdkafka producer, by all its transactions."""
 
 
 class Delivered(Protocol):
-    """The part of a `confluent_kafka.Message` that is looked at."""
+    """The part of a `confluent_kafka.Message` that a tally looks at."""
 
     def partition(self) -> int | None: ...
     def offset(self) -> int | None: ...
@@ -41,22 +41,22 @@ class Span:
 
 
 class _Receivers(dict[str, Receiver]):
-    """The delivery callback of each topic, made when it is first asked for."""
+    """Topic → delivery callback, made when it is first asked for."""
 
     def __init__(self, make: Callable[[str], Receiver]) -> None:
         self._make = make
 
     def __missing__(self, topic: str) -> Receiver:
-        # setdefault: two threads that meet a topic at once must not get a callback each.
+        # setdefault: two threads that meet a topic at the same time must get the same callback.
         return self.setdefault(topic, self._make(topic))
 
 
 class BranchTally:
     """Counts the records of one branch from the call of `produce` to their acknowledgement.
 
-    A record is *admitted* before it is handed to librdkafka, and *settled* by its delivery
-    report; one that librdkafka did not take is *withdrawn*. After `close`, `settled` says when
-    every admitted record has its report.
+    A record is *admitted* before it is given to librdkafka, and *settled* by its delivery report;
+    one that librdkafka did not take is *withdrawn*. After `close`, `settled` says whether every
+    admitted record has its report.
     """
 
     __slots__ = (
@@ -83,12 +83,12 @@ class BranchTally:
         on_failure: Callable[[LogtxError], None],
         on_partition: Callable[[], None] | None = None,
     ) -> None:
-        """Start counting.
+        """Starts to count.
 
         Args:
             branch: the branch's nonce; 0 = the transaction owner's own records.
             floors: offsets seen by the same librdkafka producer; kept up to date.
-            on_settled: called in a delivery report after `close`, when none is left.
+            on_settled: called in a delivery report after `close`, when no other is missing.
             on_failure: called in the delivery report of the first record that failed.
             on_partition: called when `first_offsets` has grown by a partition.
         """
@@ -107,21 +107,22 @@ class BranchTally:
         self._goal = -1
 
     def receivers(self) -> Mapping[str, Receiver]:
-        """Topic → delivery callback, made when first asked for; each call gives a mapping.
+        """Returns a new mapping of topic → delivery callback, which is made when first asked for.
 
-        The tally does not refer to it, for it refers to the tally: what is thrown away in circles
-        is left to the garbage collector, whose pauses then grow with the rate of transactions.
+        The mapping refers to the tally, so the tally does not refer to the mapping: garbage in
+        cycles is left to the garbage collector, whose pauses would then grow with the rate of
+        transactions.
         """
         return _Receivers(self._receiver)
 
     def drop_callbacks(self) -> None:
-        """Tell nobody of reports any more: all that follows from them is settled."""
+        """Stops calling back on reports: everything that follows from them is settled."""
         self._on_settled = _nothing
         self._on_failure = _nothing
         self._on_partition = _nothing
 
     def withdraw(self, number: int) -> None:
-        """Take back a record that was admitted as `number` and not handed over after all.
+        """Takes back a record that was admitted as `number` but never given to librdkafka.
 
         Calls must not overlap each other or `close`.
         """
@@ -131,10 +132,10 @@ class BranchTally:
             self._goal -= 1
 
     def close(self) -> None:
-        """No more records are admitted; the caller has seen to it before this call.
+        """Ends admission; the caller has made sure before that nothing more is admitted.
 
-        A record admitted at the same moment is either counted here, and then sent or withdrawn,
-        or it is neither.
+        A record that is admitted at this very moment is either counted here, and then sent or
+        withdrawn, or neither counted nor sent.
         """
         if self._closed_at is None:
             self._closed_at = self.admit()
@@ -142,18 +143,18 @@ class BranchTally:
 
     @property
     def settled(self) -> bool:
-        """Closed, and no record's report is missing."""
+        """Whether it is closed and no record's report is missing."""
         return self._reports == self._goal
 
     def first_offsets(self) -> Iterator[tuple[TopicPartition, int]]:
-        """Partitions with acknowledged records, and where the first lies; safe at any time."""
+        """Yields partitions with acknowledged records and their first offset; safe at any time."""
         for topic, spans in list(self._spans.items()):
             for partition, span in list(spans.items()):
                 if partition is not None:
                     yield (topic, partition), span.first
 
     def ranges(self) -> dict[TopicPartition, BranchRange]:
-        """What was acknowledged in each partition."""
+        """Returns the range acknowledged in each partition."""
         return {
             (topic, partition): BranchRange(self.branch, span.first, span.last, span.count)
             for topic, spans in self._spans.items()
@@ -162,7 +163,7 @@ class BranchTally:
         }
 
     def raise_floors(self) -> None:
-        """Let later transactions of this librdkafka producer check against these offsets."""
+        """Raises the floors to this branch's offsets: later transactions are checked by them."""
         for topic, spans in self._spans.items():
             for partition, span in spans.items():
                 if partition is not None and self._floors.get((topic, partition), -1) < span.last:
@@ -171,15 +172,15 @@ class BranchTally:
     def _receiver(self, topic: str) -> Receiver:
         spans = self._spans.setdefault(topic, {})
 
-        # Per record: this function is a tenth of the cost of a small record.
+        # Called for each record: this function takes a tenth of the cost of a small record.
         def delivered(error: object, message: Delivered) -> None:
             if error is None:
                 try:
                     span = spans[message.partition()]
                     offset = message.offset()
-                    # Strictly rising offsets imply last - first >= count - 1, and refuse the
-                    # None and the small numbers that librdkafka reports as success after
-                    # DUPLICATE_SEQUENCE_NUMBER (None > int is a TypeError).
+                    # Strictly rising offsets imply last - first >= count - 1. The comparison also
+                    # refuses the None and the small numbers that librdkafka reports as success
+                    # after DUPLICATE_SEQUENCE_NUMBER (None > int is a TypeError).
                     if offset > span.last:  # type: ignore[operator]
                         span.last = offset  # type: ignore[assignment]
                         span.count += 1
@@ -196,7 +197,7 @@ class BranchTally:
         return delivered
 
     def _first(self, topic: str, spans: dict[int | None, Span], message: Delivered) -> None:
-        """Begin a partition's span, or refuse an offset that is no number."""
+        """Begins a partition's span, or refuses an offset that is not a number."""
         partition, offset = message.partition(), message.offset()
         known = isinstance(partition, int) and isinstance(offset, int) and partition >= 0
         if not known or partition in spans:
@@ -204,8 +205,8 @@ class BranchTally:
             return
         assert isinstance(partition, int)
         assert isinstance(offset, int)
-        # One idempotent producer's records stand in a partition in the order of their reports,
-        # across its transactions too; so a whole transaction with made-up offsets is noticed.
+        # One idempotent producer's records lie in a partition in the order of their reports, across
+        # its transactions too. So a whole transaction with made-up offsets is noticed.
         if offset <= self._floors.get((topic, partition), -1):
             self._refuse(topic, message)
             return
@@ -216,7 +217,8 @@ class BranchTally:
     def _refuse(self, topic: str, message: Delivered) -> None:
         partition, offset = message.partition(), message.offset()
         if isinstance(partition, int):
-            # A topic created anew starts at 0 again: refuse once, then believe.
+            # A topic that was deleted and created again starts at 0: refuse it once, then believe
+            # it.
             self._floors.pop((topic, partition), None)
         self._fail(
             f"a record for {topic}[{partition}] was reported at offset {offset}, which can't be: "
