@@ -1,7 +1,7 @@
-"""The consumer's settings: ours, taken out of the user's dict, and librdkafka's, passed on.
+"""Splits the user's settings: checks logtx's own, and passes the others on to librdkafka.
 
-librdkafka's consumer does the reading only. Offsets, resets and isolation are ours, so the
-settings behind them are fixed inside.
+librdkafka's consumer only reads. logtx handles offsets, resets and isolation itself, so it fixes
+librdkafka's settings for them.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ _RESETS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("error", "none"), "error"),
 }
 _OWN_PREFIXES: Final = ("pending.", "torn.", "offsets.storage", "coordinator.", "transaction.")
-"""Names that begin like this are ours: an unknown one is a typing error, not librdkafka's."""
+"""Prefixes of our own settings: an unknown name with one is a typing error, not librdkafka's."""
 _FIXED: Final[Mapping[str, Any]] = {
-    "auto.offset.reset": "error",  # any other jumps silently over what retention deleted
-    "enable.auto.commit": False,  # it would commit what was read, not what was delivered
-    "enable.auto.offset.store": False,  # what `Consumer.store_offsets` chose is kept by us
+    "auto.offset.reset": "error",  # any other value silently skips what retention deleted
+    "enable.auto.commit": False,  # librdkafka would commit what was read, not what was delivered
+    "enable.auto.offset.store": False,  # `Reading` keeps what `Consumer.store_offsets` chose
     "enable.partition.eof": False,
-    "isolation.level": "read_uncommitted",  # Kafka's own would stand at its last stable offset
+    "isolation.level": "read_uncommitted",  # read_committed would stop at the last stable offset
 }
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "fetch.queue.backoff.ms": 5,  # at its default of 1 s a backlog is read at an eighth of the rate
-    "fetch.wait.max.ms": 10,  # seek waits for the pending fetch
-    "queued.min.messages": 20_000,  # of each partition; a queued message costs 0.5 KB beyond itself
+    "fetch.wait.max.ms": 10,  # a seek waits until the fetch under way returns
+    "queued.min.messages": 20_000,  # per partition; each queued message costs 0.5 KB of overhead
 }
 QUEUE_SHARE: Final = 4
-"""Unless it is set, ``queued.max.messages.kbytes`` is ``pending.memory.max.bytes`` by this: what
-librdkafka reads ahead is memory too. It fetches no more than that at a time, either."""
+"""Divisor: ``queued.max.messages.kbytes``, unless the user sets it, is this part of
+``pending.memory.max.bytes``, for what librdkafka reads ahead is memory too. The setting bounds each
+fetch as well, so a larger divisor saves memory and makes fetches smaller."""
 QUEUE_KBYTES: Final = (1_024, 65_536)
-"""Least and most of it."""
+"""Smallest and largest default of ``queued.max.messages.kbytes``, in KiB."""
 _MAIN_ONLY: Final = frozenset({"group.instance.id", "on_commit", "statistics.interval.ms"})
 
 
@@ -48,69 +49,71 @@ class IsolationLevel(StrEnum):
     """
 
     READ_UNCOMMITTED = "read_uncommitted"
-    """Everything but markers, at once."""
+    """Delivers everything except markers, at once."""
     READ_COMMITTED = "read_committed"
-    """Plain records, and committed transactions at their marker."""
+    """Delivers plain records at once, and each committed transaction at its marker."""
     SERIALIZABLE = "serializable"
-    """Committed transactions of one transaction group alone, each in a row, in the order in which
-    they were decided."""
+    """Delivers only the committed transactions of one transaction group, one after the other, in
+    the order in which they were decided."""
 
 
 class OffsetsStorage(StrEnum):
-    """Where a consumer group's positions are kept."""
+    """Where the positions of a consumer group are kept."""
 
     KAFKA = "kafka"
-    """Kafka's group offsets, by `Consumer.commit`."""
+    """In Kafka's group offsets, which `Consumer.commit` writes."""
     TRANSACTIONS = "transactions"
-    """The IOV of the group, committed with the transactions of a `Producer`."""
+    """In the group's IOV, which the transactions of a `Producer` commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """Settings of a consumer, checked."""
+    """Checked settings of a consumer."""
 
     group_id: str
     """``group.id``"""
     isolation_level: IsolationLevel = IsolationLevel.READ_COMMITTED
     """``isolation.level``"""
     auto_offset_reset: str = "latest"
-    """``auto.offset.reset``: earliest, latest or error, where nothing is committed or its record
-    is deleted."""
+    """``auto.offset.reset``: earliest, latest or error. Applies where nothing is committed, or
+    where retention deleted the record at the committed offset."""
     enable_auto_commit: bool = True
     """``enable.auto.commit``"""
     auto_commit_interval_ms: int = 5_000
     """``auto.commit.interval.ms``"""
     enable_auto_offset_store: bool = True
-    """``enable.auto.offset.store``: commit what was delivered; else what `Consumer.store_offsets`
-    chose."""
+    """``enable.auto.offset.store``: True commits what was delivered, False what
+    `Consumer.store_offsets` chose."""
     pending_memory_max_bytes: int = 64 * MIB
-    """``pending.memory.max.bytes``: records of pending transactions beyond it go to disk."""
+    """``pending.memory.max.bytes``: beyond it, records of pending transactions go to disk."""
     pending_disk_max_bytes: int | None = None
-    """``pending.disk.max.bytes``: what they may occupy there; None (given as -1) = as much as the
-    disk has, for a full disk loses nothing either."""
+    """``pending.disk.max.bytes``: most that these records may occupy on disk. None (given as -1) =
+    no limit of ours: a full disk loses nothing."""
     pending_dir: str | None = None
-    """``pending.dir``: where they go; None = a fresh temporary directory."""
+    """``pending.dir``: where these records go. None = a fresh temporary directory."""
     pending_lookup_age_ms: int = 60_000
-    """``pending.lookup.age.ms``: how long a transaction is pending before its fate is asked for."""
+    """``pending.lookup.age.ms``: how long a transaction is pending before its fate is looked up."""
     torn_reset: str | None = None
-    """``torn.reset``: skip or error, where retention took a part of a committed transaction;
-    None = skip where reading began at the log's start, else error."""
+    """``torn.reset``: skip or error, if retention deleted a part of a committed transaction. None =
+    skip where reading began at the log's start, else error."""
     offsets_storage: OffsetsStorage = OffsetsStorage.KAFKA
     """``offsets.storage``"""
     coordinator_timeout_ms: int = 30_000
-    """``coordinator.timeout.ms``: how long a committed position is waited for."""
+    """``coordinator.timeout.ms``: how long to wait for the coordinator's answer, and for pending
+    transactions that hold a committed position."""
     transaction_group: str = "default"
-    """``transaction.group``: whose transactions ``isolation.level=serializable`` and
+    """``transaction.group``: the group whose transactions ``isolation.level=serializable`` and
     `Consumer.transactions` deliver."""
     cooperative: bool = False
-    """Partitions come and go one by one: a cooperative assignor or ``group.protocol=consumer``."""
+    """Whether a rebalance adds and takes away single partitions: with a cooperative assignor, or
+    ``group.protocol=consumer``."""
     librdkafka: Mapping[str, Any]
-    """What the inner consumer is made with."""
+    """Settings of the inner consumer."""
 
     @property
     def librdkafka_quiet(self) -> dict[str, Any]:
-        """For consumers that only read on the side: no callbacks of the application's, no name
-        in the group."""
+        """Settings for consumers that only read on the side: without the application's callbacks
+        (``oauth_cb`` stays) and without ``group.instance.id``."""
         return {
             name: value
             for name, value in self.librdkafka.items()
@@ -119,10 +122,10 @@ class ConsumerConfig:
 
     @classmethod
     def parse(cls, config: Mapping[str, Any]) -> Self:
-        """Check the user's settings and sort ours from librdkafka's.
+        """Checks the user's settings and separates ours from librdkafka's.
 
         Raises:
-            ConfigError: one is missing, unknown or out of range; the message names it.
+            ConfigError: a setting is missing, unknown or out of range; the message names it.
         """
         rest = {name: value for name, value in config.items() if name != "bootstrap.servers"}
         group = rest.get("group.id")

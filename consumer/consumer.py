@@ -1,7 +1,8 @@
-"""Consumer: confluent-kafka's habits, transactions delivered when they commit.
+"""Consumer: works like confluent-kafka's, and delivers transactions when they commit.
 
-This is the thin shell. What may be delivered is decided by `PartitionBuffer`; `Reading` moves
-batches into the buffers and out; here are the application's calls, rebalances and positions.
+This is the thin shell: it handles the application's calls, rebalances and positions.
+`PartitionBuffer` decides what may be delivered, and `Reading` moves batches into the buffers and
+out of them.
 """
 
 from __future__ import annotations
@@ -30,26 +31,27 @@ from .serial_reader import CommittedTransaction, SerialReader
 
 _LOG = logging.getLogger(__name__)
 POLL_SLICE_S: Final = 0.5
-"""A wait without end is made of these, so that upkeep goes on and signals are seen."""
+"""Longest single wait, in seconds: longer waits are made of these, so that upkeep goes on and
+Python handles signals. Longer slices delay both; shorter ones cost CPU on an idle consumer."""
 
 RebalanceCallback = Callable[["Consumer", list[KafkaPartition]], Any]
 
 
 class Consumer:
-    """Reads topics; committed transactions come whole and in commit order.
+    """Reads topics, and delivers committed transactions whole and in commit order.
 
-    One thread at a time, like `confluent_kafka.Consumer`. Settings: `ConsumerConfig`, and
-    librdkafka's own. The group's committed offset of a partition is (o1, o2, o3): o1 is Kafka's
-    offset, the rest its metadata, so that everyday tools show a lag.
+    One thread at a time may use it, like `confluent_kafka.Consumer`. Takes the settings of
+    `ConsumerConfig` and librdkafka's own. The group's committed position in a partition is
+    (o1, o2, o3): Kafka's offset is o1 and the rest is its metadata, so everyday tools show a lag.
 
     Source: Transactional Messaging in Kafka, "Transactional consumer".
     """
 
     def __init__(self, config: Mapping[str, Any], *, log: Log | None = None) -> None:
-        """Check the settings; nothing is read yet.
+        """Checks the settings. Reading begins with `subscribe` or `assign`.
 
         Args:
-            config: names and values, as for `confluent_kafka.Consumer`.
+            config: settings by name, as for `confluent_kafka.Consumer`.
             log: the log to read; None opens the one that ``bootstrap.servers`` names.
 
         Raises:
@@ -83,11 +85,11 @@ class Consumer:
         self._subscribed = False
         self._before_revocation: Callable[[], None] | None = None
         self._unrestored: list[KafkaPartition] = []
-        """Given to us by the group, and their positions could not be learnt yet."""
+        """Partitions that the group gave us, and whose positions could not be fetched yet."""
         self._closing = self._closed = False
         self._mode: str | None = None
         self._serial: SerialReader | None = None
-        """For serializable delivery and `transactions`, from the first call on."""
+        """Made when serial order is first needed: if serializable, or by `transactions`."""
 
     # ---- subscription and assignment ------------------------------------------------------------
 
@@ -98,11 +100,12 @@ class Consumer:
         on_revoke: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
     ) -> None:
-        """Join the consumer group for these topics; replaces an earlier subscription.
+        """Joins the consumer group for these topics. Replaces an earlier subscription.
 
-        Callbacks are called from `poll` and `consume` with this consumer and a list of
-        partitions: `on_assign` when their positions are restored, `on_revoke` before they are
-        committed (``enable.auto.commit``) and given back, `on_lost` when they are gone already.
+        `poll`, `consume` and `transactions` call the callbacks, with this consumer and a list of
+        partitions: `on_assign` after their positions are restored, `on_revoke` before positions are
+        committed (``enable.auto.commit``) and the partitions given back, `on_lost` after another
+        member may have taken them. Without `on_lost`, `on_revoke` is called in its place.
         """
         self._check_open()
         self._callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
@@ -110,22 +113,23 @@ class Consumer:
         self._inner.subscribe(topics, self._assigned, self._revoked, self._lost)
 
     def unsubscribe(self) -> None:
-        """Leave the group; positions are committed (``enable.auto.commit``) first."""
+        """Commits positions (``enable.auto.commit``) and leaves the group."""
         self._check_open()
-        # librdkafka tells of the revocation at a later poll, when nothing is left to commit.
+        # librdkafka reports the revocation at a later poll, when nothing is left to commit.
         self._commit_before_leaving(list(self._reading.assigned))
         self._inner.unsubscribe()
         self._subscribed = False
         self._positions.drop()
 
     def assign(self, partitions: list[KafkaPartition]) -> None:
-        """Read these, without the group's help.
+        """Reads these partitions and no others; the group does not assign any.
 
-        An offset goes on from there, with the metadata of `position` or `committed` exactly;
-        `OFFSET_INVALID` (the default) and `OFFSET_STORED` from the committed position.
+        A partition with an offset is read from there, and exactly from a former place if it has
+        the metadata that `position` or `committed` gave. One with `OFFSET_INVALID` (the default) or
+        `OFFSET_STORED` is read from the committed position.
 
         Raises:
-            RetriableError, KafkaException: the committed positions could not be learnt.
+            RetriableError, KafkaException: the committed positions could not be fetched.
         """
         self._check_open()
         self._positions.drop()
@@ -134,13 +138,16 @@ class Consumer:
         self._inner.assign([a.kafka() for a in self._reading.assigned.values()])
 
     def unassign(self) -> None:
-        """Read nothing any more."""
+        """Stops reading all partitions."""
         self._check_open()
         self._positions.drop()
         self._inner.unassign()
 
     def incremental_assign(self, partitions: list[KafkaPartition]) -> None:
-        """Read these too, from where `assign` would; those assigned already go on from there."""
+        """Reads these partitions too, from where `assign` would read them.
+
+        Partitions that are assigned already move there.
+        """
         self._check_open()
         moved = [p for p in partitions if key_of(p) in self._reading.assigned]
         self._positions.restore(partitions)
@@ -149,10 +156,10 @@ class Consumer:
         self._reading.reassign([key_of(p) for p in moved])
 
     def incremental_unassign(self, partitions: list[KafkaPartition]) -> None:
-        """Read these no more; what is pending in them is dropped.
+        """Stops reading these partitions and drops what is pending in them.
 
         Raises:
-            KafkaException: one is not assigned.
+            KafkaException: one of them is not assigned.
         """
         self._check_open()
         for partition in partitions:
@@ -164,13 +171,13 @@ class Consumer:
             self._reading.reassign([])
 
     def assignment(self) -> list[KafkaPartition]:
-        """What is assigned."""
+        """Returns the assigned partitions."""
         self._check_open()
         return [KafkaPartition(topic, number) for topic, number in self._reading.assigned]
 
     def _assigned(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
         if self._closing:
-            # A rebalance that was on its way: its positions can't be asked for any more.
+            # The rebalance began before `close`: positions can't be fetched any more.
             self._take_over([])
             return
         if not self._config.cooperative:
@@ -179,7 +186,7 @@ class Consumer:
         try:
             self._positions.restore(partitions)
         except (LogtxError, KafkaException):
-            # Nothing may be read without its position; the next poll tries again.
+            # A partition may not be read without its position; the next poll tries again.
             self._unrestored += partitions
             self._take_over([])
             raise
@@ -216,11 +223,11 @@ class Consumer:
             if self._config.enable_auto_commit:
                 self._positions.commit_moved(keys, wait=True)
         except KafkaException as error:
-            # The next owner starts from what was committed before: repeats, but loses nothing.
+            # The next owner starts from an earlier commit: it repeats records and loses none.
             _LOG.warning("commit_at_revocation_failed group=%s error=%s", self.group_id, error)
 
     def _lost(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
-        # Another member may own them already: nothing of ours is committed any more.
+        # Another member may own them already, so we commit nothing for them.
         self._forget(partitions)
         _LOG.warning("lost group=%s partitions=%d", self.group_id, len(partitions))
         self._call("lost" if self._callbacks.get("lost") else "revoke", partitions)
@@ -238,9 +245,9 @@ class Consumer:
     # ---- positions ------------------------------------------------------------------------------
 
     def position(self, partitions: Iterable[KafkaPartition]) -> list[KafkaPartition]:
-        """Where delivery goes on: offset o2, and (o2, o3, met) as metadata for `assign`.
+        """Returns where delivery goes on: o2 as the offset, and metadata that `assign` understands.
 
-        `OFFSET_INVALID` for a partition that is not assigned.
+        The offset is `OFFSET_INVALID` for a partition that is not assigned.
         """
         self._check_open()
         keys = [key_of(p) for p in partitions]
@@ -249,14 +256,17 @@ class Consumer:
     def committed(
         self, partitions: Iterable[KafkaPartition], timeout: float = OFFSET_TIMEOUT_S
     ) -> list[KafkaPartition]:
-        """What the group has committed, as `position` tells it; `OFFSET_INVALID` where nothing.
+        """Returns the group's committed positions, in the form that `position` uses.
+
+        The offset is `OFFSET_INVALID` where nothing is committed. `timeout` is not used: the stores
+        have time-outs of their own.
 
         Raises:
-            OffsetsPendingError: a pending transaction holds a partition's offset
-                (``offsets.storage=transactions``), and did for ``coordinator.timeout.ms``.
+            OffsetsPendingError: for ``coordinator.timeout.ms`` a pending transaction held a
+                partition's offset (``offsets.storage=transactions``).
             KafkaException: the broker did not answer.
         """
-        del timeout  # confluent-kafka's parameter; the stores have bounds of their own
+        del timeout  # confluent-kafka has this parameter
         self._check_open()
         return self._positions.committed([key_of(p) for p in partitions])
 
@@ -266,14 +276,15 @@ class Consumer:
         offsets: list[KafkaPartition] | None = None,
         asynchronous: bool = True,
     ) -> list[KafkaPartition] | None:
-        """Commit positions: of all that was delivered, or up to a message, or these.
+        """Commits positions.
+
+        Without `message` and `offsets` it commits everything that was delivered, or, with
+        ``enable.auto.offset.store=false``, what `store_offsets` chose.
 
         Args:
-            message: one of the last `poll` or `consume`: as if it had been the last delivered.
-            offsets: places to commit, with the metadata of `position` if they have any.
+            message: a message of the last `poll` or `consume`: commits the position after it.
+            offsets: positions to commit, with the metadata of `position` if they have any.
             asynchronous: don't wait for the answer.
-
-        With neither, and ``enable.auto.offset.store=false``, what `store_offsets` chose.
 
         Returns:
             What was committed, None if asynchronous.
@@ -281,7 +292,7 @@ class Consumer:
         Raises:
             NotSupportedError: ``offsets.storage=transactions``.
             ConsumerError: the message is of an earlier `poll` or `consume`.
-            KafkaException: refused, such as after a rebalance.
+            KafkaException: the broker refused, such as after a rebalance.
         """
         self._check_open()
         return self._positions.commit(message, offsets, wait=not asynchronous)
@@ -289,14 +300,14 @@ class Consumer:
     def store_offsets(
         self, message: Message | None = None, offsets: list[KafkaPartition] | None = None
     ) -> None:
-        """Choose what is committed next, by ``enable.auto.commit``, `commit` or at revocation.
+        """Chooses what the next commit stores: by ``enable.auto.commit``, `commit` or a revocation.
 
         Args:
-            message: one of the last `poll` or `consume`: up to and with it.
-            offsets: or places, with the metadata of `position` if they have any.
+            message: a message of the last `poll` or `consume`: chooses the position after it.
+            offsets: positions instead, with the metadata of `position` if they have any.
 
         Raises:
-            ConfigError: not without ``enable.auto.offset.store=false``.
+            ConfigError: ``enable.auto.offset.store`` is not false.
             ConsumerError: the message is of an earlier `poll` or `consume`.
             KafkaException: a partition is not assigned.
         """
@@ -306,37 +317,39 @@ class Consumer:
     # ---- input offsets of transactions ----------------------------------------------------------
 
     def offset_steps(self) -> list[OffsetStep]:
-        """What was delivered since the last call, for `Transaction.send_offsets`.
+        """Returns what was delivered since the last call, for `Transaction.send_offsets`.
 
-        One step per assigned partition that moved: from the committed place, or the one handed
-        out before, to the present position. Steps build on each other even while the
-        transactions that carry them are undecided. When one of those aborts, call `rewind`: what
-        was handed out after it will be refused, and its input must be read again.
+        There is one step per assigned partition that moved. It leads from the committed position,
+        or the end of the step handed out before, to the present position. Steps build on each other
+        even while the transactions that carry them are undecided. When one of these aborts, call
+        `rewind`: the coordinator will refuse the steps handed out after it, and their input must be
+        read again.
 
         Raises:
-            ClaimFencedError: the group took partitions away whose input was delivered and not
-                handed out yet: abort, `rewind`, redo.
-            ConfigError: not with ``offsets.storage=kafka``, whose positions no transaction holds.
+            ClaimFencedError: the group took partitions away whose input was delivered and not yet
+                handed out as steps: abort, `rewind`, redo.
+            ConfigError: ``offsets.storage=kafka``, whose positions transactions don't commit.
         """
         self._check_open()
         return self._positions.steps()
 
     def rewind(self, *, wait: bool = True) -> None:
-        """Go back to the committed positions: deliver again what no transaction committed.
+        """Goes back to the committed positions, and delivers again what no transaction committed.
 
-        A partition without a committed position goes back to where reading started_at. With
-        ``offsets.storage=transactions`` this aborts what is pending of what was handed out: the
-        transactions of later steps can't commit any more. Where another consumer took partitions
-        over, nothing is delivered until the group was heard of it (a few seconds at most).
+        A partition without a committed position goes back to where reading began. With
+        ``offsets.storage=transactions`` this aborts the open transactions that carry steps handed
+        out before; no later transaction can commit such steps either. If another consumer has taken
+        partitions over, nothing is delivered while this one waits for its group to say whose they
+        are (a few seconds at most).
 
         Args:
             wait: False returns at once; the next `poll` or `consume` goes back before it delivers.
 
         Raises:
-            ClaimFencedError: another consumer took over what `assign` named: `assign` it again to
-                have it, or stop.
-            RetriableError, KafkaException: the committed positions could not be learnt. Nothing is
-                delivered before they are: by another call, or by `poll` and `consume`.
+            ClaimFencedError: another consumer took over partitions that `assign` named: `assign`
+                them again to take them back, or stop.
+            RetriableError, KafkaException: the committed positions could not be fetched. Nothing is
+                delivered until they are; another `rewind`, `poll` or `consume` tries again.
         """
         if wait:
             self._check_open()
@@ -345,34 +358,44 @@ class Consumer:
             self._positions.rewind_later()
 
     def before_revocation(self, call: Callable[[], None] | None) -> None:
-        """Have something done before the group takes partitions away, such as to wait for commits.
+        """Sets a function to call before the group takes partitions away; None removes it.
 
-        For `logtx.process`; the callbacks of `subscribe` are the application's.
+        `logtx.process` waits for its commits there; the callbacks of `subscribe` belong to the
+        application.
         """
         self._before_revocation = call
 
     # ---- reading --------------------------------------------------------------------------------
 
     def poll(self, timeout: float | None = None) -> Message | None:
-        """The next message or event, or None after `timeout` seconds (None: never).
+        """Returns the next message or event, or None if there is none within `timeout`.
 
-        An event is a message whose `error()` is set: Kafka's own, or for a record whose TxId or
-        TxCtl header does not decode, in that record's place.
+        An event is a message whose `error()` is set. It comes from Kafka, or stands in the place of
+        a record whose TxId or TxCtl header does not decode.
+
+        Args:
+            timeout: seconds to wait; None waits for ever.
 
         Raises:
-            IntegrityError: a transaction is not what its marker states; its partition stops there.
-            TornTransactionError: retention took a part of one; its partition stops there.
-            SpillError: pending transactions can't be spilled; start again, nothing was lost.
+            IntegrityError: a transaction's records don't match its marker; its partition stops
+                there.
+            TornTransactionError: retention deleted a part of a transaction; its partition stops
+                there.
+            SpillError: pending transactions can't be spilled. Nothing is lost: start the consumer
+                again.
         """
         found = self._deliver(1, -1 if timeout is None else timeout)
         return found[0] if found else None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """As `poll`, up to so many messages; returns as soon as there is one."""
+        """Returns up to `num_messages` messages as soon as there is one, else as `poll`.
+
+        Returns [] after `timeout` seconds without any; a negative `timeout` waits for ever.
+        """
         return self._deliver(num_messages, timeout)
 
     def _enter(self, mode: str, until_s: float | None) -> bool:
-        # Whether something may be delivered; False when that time comes first.
+        # Returns whether something may be delivered; False if that is not before `until_s`.
         self._check_open()
         if self._mode not in (None, mode):
             raise NotSupportedError(
@@ -380,7 +403,7 @@ class Consumer:
             )
         self._mode = mode
         if self._serial is None and mode == "transactions":
-            # A read_committed one sorts whole transactions from its first call on.
+            # A read_committed consumer sorts whole transactions from this first call on.
             self._reading.rebuild(self._serial_reader().make_buffer)
         elif self._is_serializable:
             self._serial_reader()
@@ -398,7 +421,7 @@ class Consumer:
         return self._config.isolation_level is IsolationLevel.SERIALIZABLE
 
     def _serial_reader(self) -> SerialReader:
-        # Made when it is first needed: it asks the log where the transaction group's journal is.
+        # Made when first needed: it asks the log for the journal's partition count.
         if self._serial is None:
             self._serial = SerialReader(self._log, self._config, self._reading, self._counters)
         return self._serial
@@ -412,8 +435,8 @@ class Consumer:
             return []
         reading = self._serial or self._reading
         self._positions.auto_commit()
-        # Before anything is taken: what is taken counts as delivered, and must not be lost to an
-        # error.
+        # Raise before anything is taken: what is taken counts as delivered, and an error raised
+        # then would lose it.
         reading.raise_failure(again=False)
         reading.tend()
         found = reading.take(limit)
@@ -423,7 +446,7 @@ class Consumer:
             reading.raise_failure(again=False)
             waiting = reading.work()
             left = POLL_SLICE_S if until is None else until - time.monotonic()
-            # While a side read goes on, its slices are the pause between two polls.
+            # During a side read each poll is followed by one of its slices: no other pause needed.
             pause = 0 if waiting else max(0.0, min(left, POLL_SLICE_S))
             reading.fetch(pause)
             found = reading.take(limit)
@@ -434,15 +457,16 @@ class Consumer:
                 return []
 
     def transactions(self, timeout: float | None = None) -> Iterator[CommittedTransaction]:
-        """Whole committed transactions of ``transaction.group``, in commit-sequence order.
+        """Returns an iterator over the whole committed transactions of ``transaction.group``.
 
-        Each comes when its markers in all of this consumer's partitions of it were read, and
-        counts as delivered from then on: `commit` within the loop's body commits it too. Plain
-        records and other groups' transactions don't come here. Without a committed position
-        ``auto.offset.reset=latest`` begins with what is decided from now on.
+        They come in commit-sequence order. A transaction comes when its markers in all of this
+        consumer's partitions were read. It counts as delivered from then on: a `commit` in the
+        loop's body commits it too. Plain records and transactions of other groups are passed over.
+        Without a committed position ``auto.offset.reset=latest`` begins with what is decided from
+        now on.
 
         Args:
-            timeout: end the iteration after so many seconds without a transaction; None: never.
+            timeout: ends the iteration after this many seconds without a transaction; None: never.
 
         Raises:
             NotSupportedError: `poll` or `consume` was called on this consumer, or it reads
@@ -450,7 +474,7 @@ class Consumer:
             UnknownTopicError: the cluster has no journal.
             MalformedHeaderError: once for each record whose TxId or TxCtl does not decode;
                 iterating again goes on behind it.
-            IntegrityError, TornTransactionError: the next one can't be delivered whole.
+            IntegrityError, TornTransactionError: the next transaction can't be delivered whole.
             SpillError: as in `poll`.
         """
         if self._config.isolation_level is IsolationLevel.READ_UNCOMMITTED:
@@ -473,14 +497,14 @@ class Consumer:
             yield found
 
     def pause(self, partitions: list[KafkaPartition]) -> None:
-        """Deliver nothing of these for now."""
+        """Delivers nothing from these partitions until `resume`."""
         self._check_open()
         self._inner.pause(partitions)
         for partition in partitions:
             self._reading.require(key_of(partition)).paused = True
 
     def resume(self, partitions: list[KafkaPartition]) -> None:
-        """Deliver these again."""
+        """Delivers from these partitions again, after `pause`."""
         self._check_open()
         for partition in partitions:
             self._reading.require(key_of(partition)).paused = False
@@ -489,7 +513,11 @@ class Consumer:
             self._inner.resume(free)
 
     def seek(self, partition: KafkaPartition) -> None:
-        """Go on from another offset: from there on, what ends there or later is delivered."""
+        """Goes on from another offset.
+
+        Delivers plain records from there on, and transactions whose marker lies there or later. An
+        offset with the metadata of `position` leads exactly to that position.
+        """
         self._check_open()
         key = key_of(partition)
         assigned = self._reading.require(key)
@@ -498,7 +526,7 @@ class Consumer:
         try:
             self._inner.seek(KafkaPartition(key[0], key[1], start.o1))
         except KafkaException:
-            # Before the first poll, and after an error, librdkafka can't seek.
+            # librdkafka can't seek before the first poll and after an error.
             self._reading.reassign([key])
 
     # ---- the rest -------------------------------------------------------------------------------
@@ -506,43 +534,43 @@ class Consumer:
     def get_watermark_offsets(
         self, partition: KafkaPartition, timeout: float = OFFSET_TIMEOUT_S, cached: bool = False
     ) -> tuple[int, int]:
-        """First offset of a partition and the one after its last."""
+        """Returns a partition's first offset, and the offset after its last record."""
         self._check_open()
         return self._inner.get_watermark_offsets(partition, timeout, cached)
 
     def offsets_for_times(
         self, partitions: list[KafkaPartition], timeout: float = OFFSET_TIMEOUT_S
     ) -> list[KafkaPartition]:
-        """Per partition, the first offset at or after a time in ms."""
+        """Returns each partition's first offset at or after a time (in its `offset` field, ms)."""
         self._check_open()
         return self._inner.offsets_for_times(partitions, timeout)
 
     def list_topics(self, topic: str | None = None, timeout: float = OFFSET_TIMEOUT_S) -> Any:
-        """Metadata of the cluster, or of one topic."""
+        """Returns Kafka's metadata of the cluster, or of one topic."""
         self._check_open()
         return self._inner.list_topics(topic, timeout)
 
     def memberid(self) -> str | None:
-        """This consumer's id in its group."""
+        """Returns this consumer's member id in its group."""
         self._check_open()
         return self._inner.memberid()
 
     def lag(self) -> list[Lag]:
-        """How far each assigned partition is behind its end, in offsets, and how much is pending.
+        """Returns how many offsets each assigned partition is behind, and how many are held back.
 
         Asks the broker for the ends.
 
         Raises:
-            BrokerError: no answer.
+            BrokerError: the broker did not answer.
         """
         self._check_open()
         return [lag(assigned, self._log) for assigned in self._reading.assigned.values()]
 
     def held_back(self) -> list[HeldBack]:
-        """Per partition whose o1 stands still: which transaction, how old, how large, and why.
+        """Returns, for each partition whose o1 stands still, the transaction that holds it and why.
 
         Raises:
-            SpillError: what was spilled can't be read back.
+            SpillError: spilled records can't be read back.
         """
         self._check_open()
         now_s, wall_s, pending_map = time.monotonic(), time.time(), self._reading.pending_map
@@ -554,15 +582,18 @@ class Consumer:
 
     @property
     def counters(self) -> ConsumerCounters:
-        """What was counted since the consumer was made."""
+        """Counts since the consumer was made."""
         if not self._closed:
             self._counters.spilled_bytes = self._reading.spilled_bytes()
         return self._counters
 
     def stats(self) -> dict[str, Any]:
-        """The counters by name, what is pending now, and what holds o1, as `held_back` tells it.
+        """Returns the counters by name, what is pending now, and what `held_back` finds.
 
-        Plain values, fit for JSON.
+        All values are plain and can be written as JSON.
+
+        Raises:
+            SpillError: as in `held_back`.
         """
         pending = [p for a in self._reading.assigned.values() for p in a.buffer.pending()]
         return {
@@ -574,7 +605,7 @@ class Consumer:
         }
 
     def close(self) -> None:
-        """Commit (``enable.auto.commit``), leave the group and drop all state. May be repeated."""
+        """Commits (``enable.auto.commit``), leaves the group, drops all state. May be repeated."""
         if self._closed:
             return
         self._closing = True
@@ -584,7 +615,7 @@ class Consumer:
         except KafkaException as error:
             _LOG.warning("commit_at_close_failed group=%s error=%s", self.group_id, error)
         try:
-            # Gives partitions back, for which the application's callbacks are called once more.
+            # This gives the partitions back, and so calls the application's callbacks once more.
             self._inner.close()
         finally:
             self._counters.spilled_bytes = self._reading.spilled_bytes()
@@ -601,7 +632,7 @@ class Consumer:
             raise RuntimeError("Consumer closed")
 
     def __enter__(self) -> Self:
-        """The consumer itself."""
+        """Returns the consumer itself."""
         return self
 
     def __exit__(
@@ -610,11 +641,11 @@ class Consumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close."""
+        """Closes the consumer."""
         self.close()
 
     def __iter__(self) -> Iterator[Message]:
-        """Messages without end, as `poll` gives them: check `error()`."""
+        """Yields what `poll` returns, without end: check each message's `error()`."""
         while True:
             message = self.poll()
             if message is not None:

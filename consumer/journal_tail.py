@@ -1,15 +1,16 @@
-"""The journal as a serializable consumer reads it: from a place it can trust, on and on.
+"""Reads the journal for serializable delivery, from a place that it can trust, and follows it.
 
-A thin shell around `EpochFilter` and `SerialOrder`. Needs no coordinator, only the log.
+This is a thin shell around `EpochFilter` and `SerialOrder`. It needs the log and no coordinator.
 
-Where reading begins, the epoch must be certain, or void decisions of a replaced owner would count:
+Where reading begins, the epoch must be certain, or void decisions of a replaced owner would count.
+It is certain in three places, tried in this order:
 
-1. at a decision that was delivered: it was valid, so its epoch was current there. Everything
-   before it is delivered, so this is the quickest; but its journal record may be trimmed;
-2. at the journal's first record, offset 0;
-3. at a snapshot that counts (`find_snapshot`). It may lie above decisions that are due, of which
-   it names those whose markers were not all written; the others are ordered by their markers
-   (`whole.Floor`).
+1. Behind a decision that was delivered: it was valid, so its epoch was current there. Everything
+   before it is delivered, so this is the quickest; but its journal record may be trimmed.
+2. At the journal's first record, offset 0.
+3. At a snapshot that counts (`find_snapshot`). It may lie above decisions that are due. It names
+   those of them whose markers were not all written; markers give the order of the others
+   (`serial_order.Floor`).
 """
 
 from __future__ import annotations
@@ -35,9 +36,11 @@ from .reading import OFFSET_TIMEOUT_S
 
 _LOG = logging.getLogger(__name__)
 DECISIONS_MAX: Final = 10_000
-"""Decisions read ahead of the first that waits."""
+"""With this many waiting decisions the journal is read no further. More cost memory. Fewer let a
+lagging partition stop the reading sooner, and with it the news of what is finished."""
 READ_TIMEOUT_S: Final = 30.0
-"""Bound of a search for the place to begin; it reads a part of the journal."""
+"""Time-out of a search for the place to begin, which reads a part of the journal. A shorter one
+fails on a long journal, a longer one blocks the application's call for longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class _Start:
     offset: int
     epochs: EpochFilter
     snapshot: FoundSnapshot | None = None
-    """If it begins there."""
+    """The snapshot, if reading begins at one."""
 
 
 def _with_records(writes: Sequence[PartitionWrites]) -> tuple[TopicPartition, ...]:
@@ -55,17 +58,17 @@ def _with_records(writes: Sequence[PartitionWrites]) -> tuple[TopicPartition, ..
 
 
 class JournalTail:
-    """Reads one journal partition on and on, and tells `SerialOrder` what is valid of it."""
+    """Follows one journal partition, and passes its valid decisions on to `SerialOrder`."""
 
     def __init__(
         self, log: Log, partition: int, settings: Mapping[str, Any], order: SerialOrder
     ) -> None:
-        """Nothing is read before `begin`.
+        """Reads nothing: `begin` does.
 
         Args:
-            log: where the journal lies.
-            partition: journal partition.
-            settings: librdkafka's, of the main consumer.
+            log: the log that holds the journal.
+            partition: the journal partition.
+            settings: librdkafka's settings, from the main consumer.
             order: where decisions go.
         """
         self.partition = partition
@@ -75,7 +78,7 @@ class JournalTail:
         self._follower: JournalFollower | None = None
         self._epochs = EpochFilter()
         self._waiting: dict[int, TxId] = {}
-        """Decisions told that are not finished, by BEGIN."""
+        """Decisions passed on that are not finished, by the offset of their BEGIN."""
 
     # ---- where to begin -------------------------------------------------------------------------
 
@@ -83,11 +86,11 @@ class JournalTail:
         self,
         delivered: Mapping[TopicPartition, Mapping[Journal, int]],
     ) -> None:
-        """Read the journal from where nothing before it is due, or from a floor.
+        """Reads the journal from a place before which nothing is due, or else from a floor.
 
         Args:
-            delivered: of each partition, the last commit sequence, by journal, up to which
-                nothing is due.
+            delivered: for each data partition, {journal: last commit sequence up to which nothing
+                is due there}.
 
         Raises:
             BrokerError: no answer in time.
@@ -113,7 +116,7 @@ class JournalTail:
         )
 
     def _last(self, delivered: Mapping[Journal, int]) -> tuple[int, int]:
-        # (commit sequence, incarnation)
+        # Returns (commit sequence, incarnation).
         own = [(s, incarnation) for (p, incarnation), s in delivered.items() if p == self.partition]
         return max(own, default=(-1, -1))
 
@@ -155,7 +158,8 @@ class JournalTail:
         if snapshot is None or delivered >= snapshot.first - 1:
             self._order.begin()
             return
-        # The snapshot is known: of what it calls finished, the markers lie below these ends.
+        # Asked for after the snapshot was found: the markers of what it calls finished lie below
+        # these ends.
         ends = {key: self._log.end_offset(*key, timeout_s=OFFSET_TIMEOUT_S) for key in keys}
         journal = self.partition, snapshot.incarnation
         self._order.begin(Floor(journal, snapshot.first, ends))
@@ -166,12 +170,12 @@ class JournalTail:
             self._order.decide(CommitDecision(c.commit_sequence, txid, NO_TIMESTAMP, partitions))
 
     def last_decision(self) -> tuple[Journal, int] | None:
-        """The last commit sequence as of now, None while nothing was decided.
+        """Returns the journal and its last commit sequence as of now; None if nothing was decided.
 
-        It is one that `begin` can trust, or of a place just below a snapshot.
+        `begin` can trust that place: it is a valid decision, or lies just below a snapshot.
 
         Raises:
-            RecordsTrimmedError: what comes next was trimmed: begin anew, from a snapshot.
+            RecordsTrimmedError: the records to read next were trimmed: begin again, at a snapshot.
             BrokerError, JournalError: as `begin`.
         """
         snapshot = find_snapshot(self._log, self.partition, timeout_s=READ_TIMEOUT_S)
@@ -192,15 +196,16 @@ class JournalTail:
 
     @property
     def next_offset(self) -> int:
-        """Of the entry to come next; 0 before `begin`."""
+        """Offset of the next entry to read; 0 before `begin`."""
         return self._follower.next_offsets[self.partition] if self._follower is not None else 0
 
     def poll(self) -> bool:
-        """Read what is there, without waiting; True if anything was.
+        """Reads the entries that are there, without waiting. Returns True if there were any.
 
         Raises:
-            RecordsTrimmedError: what comes next was trimmed: begin anew.
-            CorruptRecordError, UnknownRecordError: with the offset.
+            RecordsTrimmedError: the records to read next were trimmed: begin again.
+            CorruptRecordError, UnknownRecordError: a record does not decode; the text names its
+                offset.
         """
         if self._follower is None or len(self._order) >= DECISIONS_MAX:
             return False
@@ -226,7 +231,7 @@ class JournalTail:
                 self._order.finish(done)
 
     def close(self) -> None:
-        """Close its consumer."""
+        """Closes the journal's consumer."""
         follower, self._follower = self._follower, None
         if follower is not None:
             follower.close()

@@ -1,7 +1,7 @@
-"""How far a consumer is behind in a partition, and which transaction holds its offset back.
+"""Tells how far a consumer is behind in a partition, and which transaction holds its offset back.
 
-Both are told in offsets, and offsets count everything that stands in a partition: markers, and
-records of open and aborted transactions too.
+Both are counted in offsets, which include everything that stands in a partition: also markers, and
+records of open and aborted transactions.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ class Lag:
     topic: str
     partition: int
     end_offset: int
-    """Offset that the next record will get, as Kafka shows it to consumers (high watermark)."""
+    """Kafka's high watermark: the offset after the last record that consumers may read."""
     offset: int
     """o2: everything below is delivered, or pending, or not for the application."""
     first_pending_offset: int
-    """o1: what Kafka's own tools take for the group's offset once it is committed."""
+    """o1: what Kafka's own tools show as the group's offset once it is committed."""
 
     @property
     def lag(self) -> int:
-        """Offsets not looked at yet, 0 when caught up: an open transaction is no lag."""
+        """Offsets from o2 to the end, 0 when caught up: an open transaction is no lag."""
         return max(0, self.end_offset - self.offset)
 
     @property
     def held(self) -> int:
-        """Offsets from the oldest pending transaction on: what a restart reads again."""
+        """Offsets from o1 to o2: what a restart reads again."""
         return self.offset - self.first_pending_offset
 
 
 def lag(assigned: Assigned, log: Log) -> Lag:
-    """How far a consumer is behind in a partition.
+    """Returns how far a consumer is behind in a partition.
 
     Raises:
-        BrokerError: the broker did not say where it ends.
+        BrokerError: the broker did not return the partition's end.
     """
     topic, partition = assigned.key
     place = assigned.buffer.position()
@@ -65,18 +65,18 @@ class HeldBy(StrEnum):
     """What the transaction that holds o1 waits for."""
 
     MARKER = "marker"
-    """Pending: no marker of it was met."""
+    """It is pending: the consumer has not read a marker of it."""
     DELIVERY = "delivery"
-    """Committed; the application has not taken all of it, or all that stands before it."""
+    """It is committed; the application has not taken all of it, or of what stands before it."""
     SIDE_READ = "side read"
-    """Committed; the records before this consumer's start are being fetched."""
+    """It is committed; a side read fetches the records that the buffer does not hold."""
     ERROR = "error"
-    """It can't be delivered: `Consumer.poll` raises why."""
+    """It can't be delivered: `Consumer.poll` raises the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBack:
-    """Why o1 stands still in a partition while o2 goes on: its oldest transaction."""
+    """The oldest undelivered transaction of a partition, at which o1 stands while o2 goes on."""
 
     topic: str
     partition: int
@@ -85,22 +85,22 @@ class HeldBack:
     txid: TxId
     held_by: HeldBy
     age_s: float | None
-    """By the timestamp of its first record: the producer's clock, or the broker's where the topic
-    says so; None where the record has none."""
+    """Its age in seconds, by the timestamp of its first record. That is from the producer's clock,
+    or the broker's if the topic is configured so; None if the record has none."""
     seen_s: float | None
-    """How long this consumer has had it; None in its first second."""
+    """Seconds since this consumer first saw it pending; None until then, at most a second."""
     records: int
-    """Here, in memory and spilled."""
+    """Its records in this partition, in memory and spilled."""
     memory_bytes: int
-    """Of those in memory: keys, values and overhead."""
+    """Size of those in memory: keys, values and overhead."""
     spilled_bytes: int
-    """Of those on disk: keys and values."""
+    """Size of those on disk: keys, values, and headers other than the TxId."""
     state: State | None
-    """By the journal, as the last look-up found it; None before one. A transaction is looked up
-    when it has been pending for ``pending.lookup.age.ms``."""
+    """Its state in the journal, as the last look-up found it; None before one. A transaction is
+    looked up when it has been pending for ``pending.lookup.age.ms``."""
 
     def as_dict(self) -> dict[str, object]:
-        """By name, with plain values."""
+        """Returns the values by name, in plain types."""
         return {
             "topic": self.topic,
             "partition": self.partition,
@@ -126,16 +126,16 @@ _HELD_BY: Final = {
 def held_back(
     assigned: Assigned, pending_map: PendingTransactionMap, *, now_s: float, wall_s: float
 ) -> HeldBack | None:
-    """What holds a partition's o1; None where nothing does.
+    """Returns the transaction that holds a partition's o1; None if none does.
 
     Args:
         assigned: the partition.
         pending_map: where its transactions are kept.
-        now_s: the clock of `PendingTransaction.since`.
-        wall_s: seconds since 1970.
+        now_s: the present time on the clock of `PendingTransaction.since`.
+        wall_s: the present time in seconds since 1970.
 
     Raises:
-        SpillError: the transaction was spilled, and can't be read back.
+        SpillError: the transaction was spilled and can't be read back.
     """
     holder = assigned.buffer.holding()
     if holder is None:
@@ -162,7 +162,7 @@ def held_back(
 
 
 def _written_ms(pending: PendingTransaction, pending_map: PendingTransactionMap) -> int | None:
-    # Of a spilled transaction a piece is read back, so it is asked for once.
+    # Kept: for a spilled transaction this reads a piece back from disk.
     if pending.written_ms is None:
         first = next(iter(pending_map.stream(pending)), None)
         if first is not None:

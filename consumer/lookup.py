@@ -1,10 +1,11 @@
-"""The look-up rule: what becomes of pending transactions whose marker does not come.
+"""Look-ups: finds out what became of pending transactions whose marker does not come.
 
-For each: its fate from the journal, *then* the end offset of its data partition. A marker, if it
-has one here, was acknowledged before the journal said "finished", so it lies below an end that is
-asked for afterwards; the buffer reads up to there and obeys it (`PartitionBuffer.resolve`). The
-other order breaks: end offset, then marker, then "finished", and the commit is dropped. A look-up
-never delivers. It runs on a thread of its own, for the journal can be long.
+A look-up asks for a transaction's fate in the journal, and *then* for the end offset of its data
+partition. If the transaction has a marker there, the marker was acknowledged before the journal
+said "finished", so it lies below an end that is asked for afterwards. The buffer reads up to that
+end and obeys the marker (`PartitionBuffer.resolve`). The other order breaks: the end is asked for,
+the marker is written, the journal says "finished", and the commit is dropped. A look-up never
+delivers. It runs on a thread of its own, for the journal can be long.
 
 What would go wrong otherwise: traps 16, 17 and 19.
 """
@@ -30,39 +31,41 @@ from .core.pending import RawTxId
 
 _LOG = logging.getLogger(__name__)
 LOOK_UP_TIMEOUT_S: Final = 30.0
-"""Bound of one batch of look-ups."""
+"""Time-out of reading the journal for a batch, and of each request for an end after it. A shorter
+one fails on a long journal; with a longer one the thread may outlive `LookUps.close` for longer."""
 BATCH_MAX: Final = 1_000
-"""Transactions looked up in one pass over the journal."""
+"""Transactions looked up in one pass over the journal. More make a pass longer, fewer need more
+passes; what is over waits for the next round."""
 
 Question = tuple[TopicPartition, RawTxId]
 
 
 @dataclass(frozen=True, slots=True)
 class LookedUp:
-    """What a look-up found."""
+    """The result of a look-up."""
 
     partition: TopicPartition
     txid: RawTxId
     end_offset: int
     """End of the data partition, asked for after the fate."""
     state: State
-    """`State.UNKNOWN` where the journal does not have it any more."""
+    """The transaction's state; `State.UNKNOWN` if the journal does not have it any more."""
 
     @property
     def ended(self) -> bool:
-        """Finished, or not in the journal any more."""
+        """Whether the transaction is finished, or not in the journal any more."""
         return self.state.finished or self.state is State.UNKNOWN
 
 
 def answer(log: Log, questions: Sequence[Question], *, timeout_s: float) -> list[LookedUp]:
-    """Look pending transactions up.
+    """Looks up pending transactions, and returns one result per question.
 
     Raises:
-        LogtxError: the journal or a data partition can't be read; nothing is known then.
+        LogtxError: the journal or a data partition can't be read; no question is answered then.
     """
     txids = {raw: TxId.from_bytes(raw) for _, raw in questions}
     fates = find_fates(log, txids.values(), timeout_s=timeout_s)
-    # The fates are known: only now the ends.
+    # Only now that the fates are known, ask for the ends.
     ends = {
         (topic, partition): log.end_offset(topic, partition, timeout_s=timeout_s)
         for topic, partition in {key for key, _ in questions}
@@ -77,7 +80,6 @@ class LookUps:
     """Looks transactions up on a background thread, which starts with the first question."""
 
     def __init__(self, log: Log) -> None:
-        """Nothing is started yet."""
         self._log = log
         self._questions: queue.SimpleQueue[list[Question] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[list[Question], list[LookedUp]]] = (
@@ -87,7 +89,11 @@ class LookUps:
         self._thread: threading.Thread | None = None
 
     def ask(self, questions: Sequence[Question]) -> int:
-        """Look these up, without those that are being looked up; returns how many are new."""
+        """Asks for these look-ups, at most `BATCH_MAX` of those that are not under way already.
+
+        Returns:
+            How many were asked for.
+        """
         new = [q for q in questions if q not in self._asked][:BATCH_MAX]
         if not new:
             return 0
@@ -99,7 +105,7 @@ class LookUps:
         return len(new)
 
     def answers(self) -> list[LookedUp]:
-        """Returns what was found since the last call; what was not may be asked again."""
+        """Returns what was found since the last call. What was not found may be asked for again."""
         found: list[LookedUp] = []
         while not self._answers.empty():
             questions, answers = self._answers.get()
@@ -120,7 +126,7 @@ class LookUps:
             self._answers.put((questions, answers))
 
     def close(self) -> None:
-        """Let the thread end after what it is doing, at most `LOOK_UP_TIMEOUT_S`; don't wait."""
+        """Tells the thread to end after the batches that were asked for. Does not wait for it."""
         if self._thread is not None:
             self._questions.put(None)
             self._thread = None

@@ -1,4 +1,4 @@
-"""Where a consumer group's positions are kept: Kafka's group offsets, or the group's IOV.
+"""Stores a consumer group's positions, in Kafka's group offsets or in the group's IOV.
 
 Source: Transactional Messaging in Kafka, "Transactional consumer", offset management; "Producer IDs
 and state groups".
@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from ..coordinator.client.queries import CoordinatorQueries
 
 FETCH_TIMEOUT_S: Final = 10.0
+"""Time-out of fetching committed positions from Kafka, with its retries. A longer one blocks a
+rebalance for longer, a shorter one fails while the group's broker changes."""
 PENDING_RETRY_S: Final = 0.05
+"""Pause before positions are fetched again. A longer one delays the first delivery, a shorter one
+asks the broker or coordinator more often."""
 _PASSING: Final = frozenset(
     {
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -32,46 +36,50 @@ _PASSING: Final = frozenset(
         KafkaError.NOT_COORDINATOR,
     }
 )
-"""The group's broker changes, or has only just started: asked again within `FETCH_TIMEOUT_S`."""
+"""Errors while the group's broker changes or starts: retried within `FETCH_TIMEOUT_S`."""
 
 
 class Taken(NamedTuple):
-    """Partitions that are this consumer's now."""
+    """The result of taking over partitions."""
 
     positions: Mapping[TopicPartition, Position]
-    """What is committed; partitions without are left out."""
+    """Committed positions; partitions without one are left out."""
     claim: int | None
-    """Number of the claim; None where there is nothing to claim."""
+    """Number of the claim; None if there was nothing to claim."""
 
 
 class PositionStore(Protocol):
     """Committed positions of one consumer group."""
 
     def fetch(self, keys: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """What is committed; partitions without are left out."""
+        """Returns committed positions; partitions without one are left out."""
 
     def take(self, keys: Sequence[TopicPartition]) -> Taken:
-        """Take over what the group or the application assigned, from whoever had it."""
+        """Takes over partitions that the group or the application assigned, from any holder."""
 
     def retake(self, claims: Mapping[TopicPartition, int | None]) -> Taken:
-        """Take what was taken under these claims again, unless somebody else did since."""
+        """Takes over partitions again that were taken under these claims.
+
+        Raises:
+            ClaimFencedError: another consumer has claimed one of them since.
+        """
 
     def commit(self, positions: Mapping[TopicPartition, Position], *, wait: bool) -> None:
-        """Commit positions."""
+        """Commits positions."""
 
     def close(self) -> None:
-        """Release what it holds."""
+        """Releases the store's connections."""
 
 
 class KafkaPositions:
-    """Kafka's group offsets: o1 as the offset, the rest in its metadata."""
+    """Positions in Kafka's group offsets: o1 as the offset, the rest in its metadata."""
 
     def __init__(self, inner: LogConsumer) -> None:
-        """Through the consumer that is the group's member."""
+        """Uses `inner`, which is the group's member."""
         self._inner = inner
 
     def fetch(self, keys: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """What is committed.
+        """Returns committed positions; partitions without one are left out.
 
         Raises:
             KafkaException: the broker refused, or did not answer in time.
@@ -85,11 +93,11 @@ class KafkaPositions:
         return found
 
     def take(self, keys: Sequence[TopicPartition]) -> Taken:
-        """What is committed. The broker knows whose the partitions are."""
+        """Returns committed positions, without a claim: Kafka's group knows who holds what."""
         return Taken(self.fetch(keys), None)
 
     def retake(self, claims: Mapping[TopicPartition, int | None]) -> Taken:
-        """What is committed."""
+        """Returns committed positions, as `take`."""
         return Taken(self.fetch(list(claims)), None)
 
     def _committed(self, places: list[KafkaPartition]) -> list[KafkaPartition]:
@@ -108,10 +116,10 @@ class KafkaPositions:
             time.sleep(PENDING_RETRY_S)
 
     def commit(self, positions: Mapping[TopicPartition, Position], *, wait: bool) -> None:
-        """Commit positions.
+        """Commits positions.
 
         Raises:
-            KafkaException: refused; with `wait` false a refusal is told to ``on_commit`` only.
+            KafkaException: the broker refused. Without `wait` only ``on_commit`` hears of that.
         """
         places = [
             KafkaPartition(topic, partition, position.o1, position.to_metadata())
@@ -123,39 +131,38 @@ class KafkaPositions:
                 raise KafkaException(place.error)
 
     def close(self) -> None:
-        """Nothing to release: the consumer closes its own."""
+        """Does nothing: `inner` belongs to the consumer, which closes it."""
 
 
 class TransactionPositions:
-    """The group's IOV, which transactions commit: read from the coordinator, never written.
+    """Positions in the group's IOV. Transactions write it; this reads it from the coordinator.
 
-    Partitions are taken over by a claim. It aborts what is open and would move their offsets, so
-    nobody waits for the former holder's transactions.
+    Partitions are taken over by a claim. It aborts open transactions that would move their offsets,
+    so the new holder does not wait for the former holder's transactions.
     """
 
     def __init__(self, log: Log, config: ConsumerConfig) -> None:
-        """Nothing is connected before the first question."""
         self._log = log
         self._config = config
         self._timeout_s = config.coordinator_timeout_ms / 1000
         self._connected: CoordinatorQueries | None = None
         self._unanswered: tuple[object, int] | None = None
-        """Terms and claimant of a claim whose answer was lost."""
+        """Terms and claimant number of a claim that is not answered, or whose answer was lost."""
 
     @property
     def _queries(self) -> CoordinatorQueries:
         if self._connected is None:
-            # Here, for the RPC client's import is paid by those only who use it.
+            # Imported here, so that only consumers that need the RPC client pay for loading it.
             from ..coordinator.client.queries import CoordinatorQueries
 
             self._connected = CoordinatorQueries(self._log, timeout_s=self._timeout_s)
         return self._connected
 
     def fetch(self, keys: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """What is committed; waits for pending transactions that hold a partition's offset.
+        """Returns committed positions, once no pending transaction holds a partition's offset.
 
         Raises:
-            OffsetsPendingError: one still does after ``coordinator.timeout.ms``.
+            OffsetsPendingError: one still holds an offset after ``coordinator.timeout.ms``.
             CoordinatorNotAvailableError: no coordinator answers.
         """
         deadline_s = time.monotonic() + self._timeout_s
@@ -174,7 +181,7 @@ class TransactionPositions:
             return {key: p for key, p in offsets.items() if key in wanted}
 
     def take(self, keys: Sequence[TopicPartition]) -> Taken:
-        """Claim partitions, whoever had them.
+        """Claims partitions from any former holder.
 
         Raises:
             CoordinatorNotAvailableError: no coordinator answers.
@@ -182,10 +189,10 @@ class TransactionPositions:
         return self._claim(tuple(keys), None)
 
     def retake(self, claims: Mapping[TopicPartition, int | None]) -> Taken:
-        """Claim partitions anew.
+        """Claims partitions again, provided that their claims are still these.
 
         Raises:
-            ClaimFencedError: somebody else claimed one of them since.
+            ClaimFencedError: another consumer has claimed one of them since.
             CoordinatorNotAvailableError: no coordinator answers.
         """
         expected = {key: number for key, number in claims.items() if number is not None}
@@ -195,15 +202,17 @@ class TransactionPositions:
         self, keys: tuple[TopicPartition, ...], expected: dict[TopicPartition, int] | None
     ) -> Taken:
         group = self._config.group_id
-        # Asked for and not said: it is the producer's, which may be any, and is decided for ever.
+        # Ask for the binding, don't propose one: the producers' transaction group decides it, this
+        # consumer does not know that group, and a binding is for ever.
         bound = self._queries.bind_group(group, None).transaction_group
         if bound is None or not keys:
-            # No transaction ever moved an offset of the group.
+            # No transaction has ever moved an offset of the group.
             return Taken({}, None)
         terms = keys, expected
         claimant = secrets.randbits(63)
         if self._unanswered is not None and self._unanswered[0] == terms:
-            # It may have taken effect: the same claimant gets its number, and is not fenced by it.
+            # The lost claim may have taken effect. With the same claimant number the coordinator
+            # returns that claim's number, and the claim does not fence us.
             claimant = self._unanswered[1]
         self._unanswered = terms, claimant
         try:
@@ -215,7 +224,7 @@ class TransactionPositions:
         return Taken(claimed.offsets.offsets, claimed.number)
 
     def commit(self, positions: Mapping[TopicPartition, Position], *, wait: bool) -> None:
-        """Refuse.
+        """Refuses.
 
         Raises:
             NotSupportedError: always.
@@ -227,13 +236,13 @@ class TransactionPositions:
         )
 
     def close(self) -> None:
-        """Close the connections."""
+        """Closes the connections."""
         if self._connected is not None:
             self._connected.close()
 
 
 def open_positions(log: Log, inner: LogConsumer, config: ConsumerConfig) -> PositionStore:
-    """The store that ``offsets.storage`` names."""
+    """Returns the store that ``offsets.storage`` names."""
     if config.offsets_storage is OffsetsStorage.KAFKA:
         return KafkaPositions(inner)
     return TransactionPositions(log, config)

@@ -1,15 +1,16 @@
-"""Positions of the assigned partitions: restored, told, committed, handed out as steps.
+"""Restores, reports and commits the positions of assigned partitions, and hands them out as steps.
 
-Where they are kept is `offsets`; here is what follows for each assigned partition.
+`position_store` keeps the positions; this module applies them to each assigned partition.
 
 With ``offsets.storage=transactions`` partitions are read under a *claim*, whose number stands in
-the steps. Two things end that, and nothing is handed out from there on until `rewind`:
+the steps. Two events end a claim's use. After either, no step is handed out until a rewind:
 
-- a partition that the group took away, with input delivered and not handed out. The output made of
-  it must not be committed, for the next holder reads that input again;
-- a rewind that finds a newer claim. This may be a zombie that wakes up: claiming at once would
-  fence the live holder, be fenced by it in turn, and so on. So nothing is delivered for a moment,
-  while the group is listened to; only what it still calls ours is claimed then.
+- The group takes a partition away whose input was delivered and not handed out. The output made of
+  that input must not be committed, for the next holder reads the input again.
+- A rewind finds a newer claim. This process may be a zombie that wakes up: if it claimed at once it
+  would fence the live holder, the live holder would fence it in turn, and so on (trap 29). So it
+  delivers nothing for a moment while it listens to the group, and then claims only the partitions
+  that the group still assigns to it.
 """
 
 from __future__ import annotations
@@ -44,30 +45,31 @@ from .reading import OFFSET_TIMEOUT_S, Reading, StartedAt
 _LOG = logging.getLogger(__name__)
 FENCED_PAUSE_MIN_S: Final = 0.1
 FENCED_PAUSE_MAX_S: Final = 5.0
-"""How long the group is listened to before partitions are claimed again: a little longer than a
-heartbeat's answer takes at first, longer than most heartbeat intervals in the end."""
+"""How long a fenced consumer listens to its group before it claims again; the pause doubles with
+each fencing. The first is a little longer than the answer to a heartbeat takes, the last is longer
+than most heartbeat intervals. Shorter pauses may fence a live holder, longer ones delay a consumer
+that holds its partitions rightly."""
 _RESETS: Final = {OFFSET_BEGINNING: "earliest", OFFSET_END: "latest"}
 
 
 def key_of(partition: KafkaPartition) -> TopicPartition:
-    """Topic and number."""
+    """Returns the partition's topic and number."""
     return partition.topic, partition.partition
 
 
 def place_of(key: TopicPartition, position: Position | None) -> KafkaPartition:
-    """A position as the application is told it: o2, and the rest as metadata."""
+    """Returns a position as the application gets it: o2 as the offset, the rest as metadata."""
     if position is None:
         return KafkaPartition(key[0], key[1], OFFSET_INVALID)
     return KafkaPartition(key[0], key[1], position.o2, position.to_metadata())
 
 
 class Positions:
-    """Of all assigned partitions of one consumer. One thread at a time."""
+    """Positions of all assigned partitions of one consumer. One thread at a time may use it."""
 
     def __init__(
         self, log: Log, inner: LogConsumer, config: ConsumerConfig, reading: Reading
     ) -> None:
-        """Nothing is asked for yet."""
         self.store = open_positions(log, inner, config)
         self._log = log
         self._config = config
@@ -75,25 +77,26 @@ class Positions:
         self._commit_at_s = time.monotonic() + config.auto_commit_interval_ms / 1000
         self._transactional = config.offsets_storage is OffsetsStorage.TRANSACTIONS
         self._rewinds = False
-        """Whether a rewind is due, before anything else is delivered or handed out."""
+        """Whether a rewind is due before anything else is delivered or handed out."""
         self._lost_input = False
-        """The group took away what was delivered and not handed out."""
+        """Whether the group took away input that was delivered and not handed out."""
         self._claims_at_s: float | None = None
-        """When to claim again what somebody else claimed."""
+        """Monotonic time at which to claim again what another consumer claimed."""
         self._pause_s = 0.0
+        """Pause after the last fencing, in seconds; 0 after a claim that succeeded."""
 
     # ---- where reading begins -------------------------------------------------------------------
 
     def restore(self, partitions: Sequence[KafkaPartition]) -> None:
-        """Begin partitions: at their offset if they have one, else where the group stands.
+        """Begins partitions: at their offset if they have one, else at the committed position.
 
         Raises:
             KafkaException: the broker refused, or nothing is committed and
                 ``auto.offset.reset=error``.
-            RetriableError: the positions could not be learnt; nothing was begun.
+            RetriableError: the positions could not be fetched; no partition was begun.
         """
         asked = [key_of(p) for p in partitions if p.offset in (OFFSET_INVALID, OFFSET_STORED)]
-        # An IOV is compared with what is committed, wherever reading begins.
+        # The steps of an IOV start from the committed position, wherever reading begins.
         if self._transactional:
             asked = [key_of(p) for p in partitions]
         taken = self.store.take(asked) if asked else Taken({}, None)
@@ -109,7 +112,7 @@ class Positions:
             assigned.claim, assigned.unsent = taken.claim, False
 
     def give_up(self, keys: Collection[TopicPartition]) -> None:
-        """The group took these away."""
+        """Drops partitions that the group took away."""
         gone = [a for key, a in self._reading.assigned.items() if key in keys]
         self._lost_input |= self._transactional and any(a.unsent for a in gone)
         self._reading.remove(keys)
@@ -117,13 +120,20 @@ class Positions:
             self._rewinds, self._claims_at_s = False, None
 
     def drop(self) -> None:
-        """The application reads nothing any more, and says what to read next."""
+        """Drops all partitions: the application will say what to read next."""
         self._reading.remove(list(self._reading.assigned))
         self._rewinds = self._lost_input = False
         self._claims_at_s, self._pause_s = None, 0.0
 
     def start_at(self, partition: KafkaPartition) -> tuple[Position, StartedAt]:
-        """The position that a partition's offset names; by ``auto.offset.reset`` if it has none."""
+        """Returns the position that the partition's offset names, and how it was chosen.
+
+        Without an offset ``auto.offset.reset`` decides.
+
+        Raises:
+            KafkaException: there is no offset, and ``auto.offset.reset=error``.
+            BrokerError: the log's start or end could not be fetched.
+        """
         if partition.offset >= 0:
             return Position.from_metadata(partition.offset, partition.metadata), StartedAt.ELSEWHERE
         reset = _RESETS.get(partition.offset) or self._config.auto_offset_reset
@@ -144,12 +154,12 @@ class Positions:
     # ---- told -----------------------------------------------------------------------------------
 
     def present(self, key: TopicPartition) -> Position | None:
-        """Where delivery goes on; None for a partition that is not assigned."""
+        """Returns where delivery goes on; None for a partition that is not assigned."""
         assigned = self._reading.assigned.get(key)
         return None if assigned is None else assigned.buffer.position()
 
     def committed(self, keys: Sequence[TopicPartition]) -> list[KafkaPartition]:
-        """What the group has committed."""
+        """Returns the group's committed positions, in the order of `keys`."""
         found = self.store.fetch(keys)
         return [place_of(key, found.get(key)) for key in keys]
 
@@ -158,7 +168,7 @@ class Positions:
     def commit(
         self, message: Message | None, offsets: list[KafkaPartition] | None, *, wait: bool
     ) -> list[KafkaPartition] | None:
-        """As `Consumer.commit`."""
+        """Commits positions, as `Consumer.commit`."""
         if self._transactional:
             self.store.commit({}, wait=True)
         chosen = self._chosen(message, offsets)
@@ -168,7 +178,7 @@ class Positions:
         return [place_of(k, p) for k, p in chosen.items()] if wait else None
 
     def mark(self, message: Message | None, offsets: list[KafkaPartition] | None) -> None:
-        """As `Consumer.store_offsets`."""
+        """Chooses what is committed next, as `Consumer.store_offsets`."""
         if self._config.enable_auto_offset_store:
             raise ConfigError("to choose what is committed set enable.auto.offset.store=false")
         chosen = self._chosen(message, offsets) or {}
@@ -203,7 +213,11 @@ class Positions:
     def commit_moved(
         self, keys: Sequence[TopicPartition], *, wait: bool
     ) -> list[KafkaPartition] | None:
-        """Commit the positions of those of these partitions that moved since."""
+        """Commits the positions of those of these partitions that moved since the last commit.
+
+        Returns:
+            What was committed; None without `wait`.
+        """
         moved: dict[TopicPartition, Position] = {}
         for key in keys:
             assigned = self._reading.assigned.get(key)
@@ -220,9 +234,9 @@ class Positions:
         return [place_of(k, p) for k, p in moved.items()] if wait else None
 
     def auto_commit(self) -> None:
-        """Commit now and then, where ``enable.auto.commit`` says so.
+        """Commits every ``auto.commit.interval.ms``, if ``enable.auto.commit`` is set.
 
-        At the start of a poll: what was delivered before it counts as processed, as in Kafka.
+        Called at the start of a poll: as in Kafka, what was delivered before counts as processed.
         """
         now = time.monotonic()
         if self._config.enable_auto_commit and now >= self._commit_at_s:
@@ -232,7 +246,7 @@ class Positions:
     # ---- input offsets of transactions ----------------------------------------------------------
 
     def steps(self) -> list[OffsetStep]:
-        """As `Consumer.offset_steps`."""
+        """Returns the steps since the last call, as `Consumer.offset_steps`."""
         if not self._transactional:
             raise ConfigError("to send offsets with transactions set offsets.storage=transactions")
         if self._lost_input:
@@ -254,13 +268,17 @@ class Positions:
         return steps
 
     def rewind_later(self) -> None:
-        """Rewind when something is to be delivered next."""
+        """Makes a rewind due before the next delivery."""
         self._rewinds = bool(self._reading.assigned)
         self._lost_input = False
 
     def rewind(self, *, subscribed: bool) -> None:
-        """As `Consumer.rewind`."""
-        # If it fails it stays due: what is delivered next must go on from what is committed.
+        """Goes back to the committed positions, as `Consumer.rewind`.
+
+        If `subscribed` and another consumer claimed partitions, sets the time of the next claim
+        instead of raising ClaimFencedError.
+        """
+        # If this fails it stays due: the next delivery must go on from the committed position.
         self.rewind_later()
         if not self._rewinds or self._claims_at_s is not None:
             return
@@ -278,14 +296,15 @@ class Positions:
         self._go_back(taken)
 
     def prepare(self, *, subscribed: bool) -> float:
-        """Do what is due before anything is delivered.
+        """Does the rewind or claim that is due before anything is delivered.
 
         Returns:
-            Seconds for which nothing may be delivered, while the group is listened to.
+            Seconds for which nothing may be delivered, while this consumer listens to its group;
+            0 if delivery may go on.
 
         Raises:
-            RetriableError: the positions could not be learnt; call again.
-            ClaimFencedError: not subscribed, and somebody else claimed what was assigned.
+            RetriableError: the positions could not be fetched; call again.
+            ClaimFencedError: not subscribed, and another consumer claimed an assigned partition.
         """
         if self._claims_at_s is not None:
             left_s = self._claims_at_s - time.monotonic()
@@ -311,5 +330,5 @@ class Positions:
         self._reading.reassign(keys)
 
     def close(self) -> None:
-        """Release what the store holds."""
+        """Closes the store."""
         self.store.close()

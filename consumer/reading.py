@@ -1,6 +1,6 @@
-"""Reading: librdkafka's consumer on one side, one `PartitionBuffer` per partition on the other.
+"""Reading: moves batches from librdkafka's consumer into one `PartitionBuffer` per partition.
 
-Moves batches from the one to the others, and gives out what they have to deliver, in turn.
+Takes from the buffers, in turn, what they have to deliver.
 """
 
 from __future__ import annotations
@@ -32,18 +32,26 @@ from .spill.store import RocksSpillStore
 
 _LOG = logging.getLogger(__name__)
 FETCH_MAX_RECORDS: Final = 1_000
-"""Records taken from librdkafka at a time; what is read ahead of delivery is bounded by it. Twice
-as many cost no less CPU per record, half as many a seventh more."""
+"""Records taken from librdkafka at a time; bounds what is read ahead of delivery. A batch twice as
+large costs no less CPU per record, one half as large a seventh more."""
 AHEAD_MAX_RECORDS: Final = 20_000
-"""A partition that holds more to deliver is paused, so that a long delivery is not outrun."""
+"""A partition with more records than this to deliver is paused, so that reading does not outrun a
+long delivery. More costs memory, fewer pause and resume more often."""
 AHEAD_MAX_BYTES: Final = 16 * MIB
-"""Or that has read so much, of values, since something waits for delivery in it."""
+"""A partition is paused too when it has read more bytes of values than this while something in it
+waits for delivery. Costs as `AHEAD_MAX_RECORDS`."""
 FETCH_EVERY_S: Final = 0.05
-"""While a long transaction is delivered, the other partitions are read this often."""
+"""How often the other partitions are read while a long transaction is delivered. Longer delays
+them, shorter slows that delivery."""
 UPKEEP_EVERY_S: Final = 1.0
+"""Pause between two rounds of look-ups, unless ``pending.lookup.age.ms`` / 2 is shorter. Longer
+looks transactions up later; a round costs a pass over all that is pending."""
 OFFSET_TIMEOUT_S: Final = 10.0
+"""Time-out of each request for a partition's start or end. A longer one blocks `Consumer.poll` for
+longer while a broker is away, a shorter one fails on a slow broker."""
 SIDE_READ_SLICE_S: Final = 0.005
-"""Longest wait for a side read's next records before other partitions are looked after."""
+"""Longest wait for a side read's next records before other partitions are looked after. Longer
+delays those, shorter costs CPU."""
 
 _topic_of: Any = Message.topic
 _partition_of: Any = Message.partition
@@ -51,10 +59,10 @@ _error_of: Any = Message.error
 
 
 class StartedAt(Enum):
-    """How a partition's first position was chosen."""
+    """How the first position in a partition was chosen."""
 
     ELSEWHERE = "elsewhere"
-    """Committed, or given by the application."""
+    """It was committed, or the application named it."""
     AT_START = "start"
     AT_END = "end"
 
@@ -72,36 +80,36 @@ class Assigned:
     ) -> None:
         self.key = key
         self.origin = origin
-        """Where reading started_at."""
+        """Position at which reading began."""
         self.buffer: PartitionBuffer
         self.stored = stored
-        """The committed position, or for steps of an IOV the last one handed out."""
+        """The committed position; with an IOV, the end of the last step handed out."""
         self.started_at = started_at
         self.claim: int | None = None
-        """Number of the claim that it is read under; None where nothing was to be claimed."""
+        """Number of the claim under which it is read; None if nothing had to be claimed."""
         self.unsent = False
-        """Records of it were delivered since steps of an IOV were handed out last."""
+        """Whether records were delivered since steps of an IOV were last handed out."""
         self.marked: Position | None = None
-        """What `Consumer.store_offsets` chose to be committed."""
+        """Position that `Consumer.store_offsets` chose."""
         self.paused = False
-        """By the application."""
+        """Whether the application paused it."""
         self.throttled = False
-        """By us, until what is read ahead is delivered."""
+        """Whether we paused it, until what is read ahead is delivered."""
         self.active = False
-        """In the queue of those that may have something to deliver."""
+        """Whether it is in `Reading`'s queue of partitions that may have something to deliver."""
         self.ahead_bytes = 0
-        """Of values that were read since something waits for delivery."""
+        """Bytes of the values read while something waits for delivery."""
         self.urgent = False
-        """Others wait for what comes here: it is never held."""
+        """Whether other partitions wait for its next records: then it is never throttled."""
         self.failure_raised = False
-        """Its failure was raised once."""
+        """Whether its failure was raised once."""
 
     def kafka(self) -> KafkaPartition:
-        """As confluent-kafka's, where reading goes on."""
+        """Returns it as confluent-kafka's type, with the offset at which reading goes on."""
         return KafkaPartition(self.key[0], self.key[1], self.buffer.next_offset)
 
     def torn_skip_below(self, torn_reset: str | None) -> int:
-        """What ``torn.reset`` means here, as `PartitionBuffer` wants it."""
+        """Returns what ``torn.reset`` means here, as `PartitionBuffer`'s argument of that name."""
         began_at = self.origin.o1 if self.started_at is StartedAt.AT_START else 0
         return {"skip": 2**63, "error": 0}.get(torn_reset or "", began_at)
 
@@ -111,9 +119,9 @@ MakeBuffer: TypeAlias = Callable[[Assigned], PartitionBuffer]
 
 
 def _runs(batch: list[Message]) -> Iterator[tuple[int, list[Message]]]:
-    """Records of one partition in a row, with its number."""
+    """Yields each run of records of one partition, with the partition's number."""
     numbers = list(map(_partition_of, batch))
-    if numbers.count(numbers[0]) == len(numbers):  # usual, and half the work
+    if numbers.count(numbers[0]) == len(numbers):  # the usual case, at half the cost
         yield numbers[0], batch
         return
     start = 0
@@ -124,7 +132,7 @@ def _runs(batch: list[Message]) -> Iterator[tuple[int, list[Message]]]:
 
 
 def malformed_event(record: Record, error: MalformedHeaderError) -> Record:
-    """The event that stands in a record's place: a message with an error, and its payload."""
+    """Returns the event that takes a record's place: a message with an error and its payload."""
     message = cast(Message, record)
     topic, partition, offset = message.topic(), message.partition(), message.offset()
     text = f"record at {topic}[{partition}] offset {offset} is not delivered: {error}"
@@ -142,7 +150,7 @@ def malformed_event(record: Record, error: MalformedHeaderError) -> Record:
 
 
 class Reading:
-    """All assigned partitions of one consumer. One thread at a time."""
+    """All assigned partitions of one consumer. One thread at a time may use it."""
 
     def __init__(
         self,
@@ -153,14 +161,14 @@ class Reading:
         *,
         make_buffer: MakeBuffer | None = None,
     ) -> None:
-        """Nothing is assigned yet.
+        """Makes the spill store; no partition is assigned yet.
 
         Args:
-            log: what is read.
+            log: the log that `inner` reads.
             inner: librdkafka's consumer.
-            config: the consumer's.
-            counters: of it.
-            make_buffer: makes a partition's buffer; None: by ``isolation.level``.
+            config: the consumer's settings.
+            counters: the consumer's counters.
+            make_buffer: makes a partition's buffer; None chooses by ``isolation.level``.
 
         Raises:
             SpillError: ``pending.dir`` can't be written.
@@ -169,7 +177,7 @@ class Reading:
         self.changes = 0
         """How often partitions were begun or stopped."""
         self._topics: set[str] = set()
-        """All that were ever assigned: of another no record comes."""
+        """All topics that were ever assigned: records come from no other."""
         self.counters = counters
         self._make_buffer = make_buffer or self._partition_buffer
         self._log = log
@@ -182,7 +190,7 @@ class Reading:
         self._active: deque[Assigned] = deque()
         self._events: deque[Message] = deque()
         self._blocked: set[TopicPartition] = set()
-        """Partitions that wait for a side read, or failed."""
+        """Partitions that wait for a side read or have failed."""
         self._fetched_s = 0.0
         self._upkeep_s = 0.0
 
@@ -195,13 +203,13 @@ class Reading:
         stored: Position | None,
         started_at: StartedAt = StartedAt.ELSEWHERE,
     ) -> Assigned:
-        """Begin a partition, or begin it anew elsewhere.
+        """Begins a partition with an empty buffer; one that is assigned already moves to `start`.
 
         Args:
             key: topic and number.
-            start: where to go on.
-            stored: what is committed, if anything.
-            began: how `start` was chosen.
+            start: where reading and delivery go on.
+            stored: the committed position, if any.
+            started_at: how `start` was chosen.
         """
         former = self.assigned.get(key)
         if former is not None:
@@ -216,7 +224,7 @@ class Reading:
         return assigned
 
     def require(self, key: TopicPartition) -> Assigned:
-        """An assigned partition.
+        """Returns an assigned partition.
 
         Raises:
             KafkaException: it is not assigned.
@@ -228,7 +236,7 @@ class Reading:
         return assigned
 
     def rebuild(self, make_buffer: MakeBuffer) -> None:
-        """Begin every partition anew, with buffers of another kind from now on."""
+        """Begins every partition again at its origin, with buffers of another kind from now on."""
         self._make_buffer = make_buffer
         for key, assigned in list(self.assigned.items()):
             self.add(key, assigned.origin, assigned.stored, assigned.started_at)
@@ -236,7 +244,7 @@ class Reading:
             self.reassign(list(self.assigned))
 
     def remove(self, keys: Iterable[TopicPartition]) -> None:
-        """Stop partitions and drop what is pending in them."""
+        """Stops reading partitions and drops what is pending in them."""
         stopped = []
         for key in keys:
             assigned = self.assigned.pop(key, None)
@@ -249,8 +257,8 @@ class Reading:
         self._changed()
 
     def _unpause(self, places: list[KafkaPartition]) -> None:
-        # librdkafka keeps a partition paused while others have it; when it comes back nobody
-        # would resume it.
+        # librdkafka keeps a partition paused while other consumers have it. If it came back here,
+        # nothing would resume it.
         try:
             self._inner.resume(places)
         except KafkaException as error:
@@ -265,7 +273,7 @@ class Reading:
         self._blocked.discard(assigned.key)
 
     def take_events(self) -> list[Message]:
-        """Kafka's own events, apart from what the buffers deliver."""
+        """Returns Kafka's own events since the last call, apart from what the buffers deliver."""
         events = list(self._events)
         self._events.clear()
         return events
@@ -291,12 +299,16 @@ class Reading:
     # ---- in -------------------------------------------------------------------------------------
 
     def fetch(self, timeout_s: float, limit: int = FETCH_MAX_RECORDS) -> bool:
-        """Read one batch, waiting up to `timeout_s` for its first record; True if there was any.
+        """Reads one batch into the buffers, after waiting up to `timeout_s` for its first record.
 
-        Serves rebalances. Raises what the application's callbacks raise.
+        Serves rebalances. Returns True if anything was read.
+
+        Raises:
+            SpillError: pending transactions can't be spilled; nothing was read.
+            Exception: what the application's rebalance callbacks raised.
         """
-        # What is over the limit is spilled before more is read: a disk that refuses stops the
-        # reading and not the memory's growth.
+        # Spill what is over the limit before more is read: if the disk refuses, reading stops and
+        # memory does not grow.
         self.pending_map.enforce()
         # consume() with a time-out waits for a full batch; poll() returns at the first record.
         first = self._inner.poll(timeout_s)
@@ -312,10 +324,10 @@ class Reading:
         return True
 
     def tend(self) -> None:
-        """See to the rest although there is something to deliver, now and then.
+        """Does the other work now and then while there is something to deliver.
 
-        Rebalances, side reads, look-ups; and partitions that have nothing to deliver are read, so
-        that a long transaction in one partition holds up no other.
+        Serves rebalances, side reads and look-ups, and reads partitions that have nothing to
+        deliver, so that a long transaction in one partition holds up no other.
         """
         if time.monotonic() - self._fetched_s < FETCH_EVERY_S or not self._active:
             return
@@ -324,7 +336,7 @@ class Reading:
         self.fetch(0, FETCH_MAX_RECORDS if idle else 1)
 
     def _sort(self, batch: list[Message]) -> None:
-        # A partition's records come in a row: they are told apart in C, without a look at each.
+        # A partition's records come in a row, so C code splits the batch, without a look at each.
         if not batch:
             return
         by_topic: Iterable[tuple[Any, list[Message]]]
@@ -334,7 +346,7 @@ class Reading:
             by_topic = ((topic, list(records)) for topic, records in groupby(batch, _topic_of))
         for topic, records in by_topic:
             for number, run in _runs(records):
-                # A leftover of a former assignment could still be on its way.
+                # Records of a former assignment may still arrive.
                 assigned = self.assigned.get((topic, number))
                 if assigned is not None:
                     self._feed(assigned, run)
@@ -373,8 +385,8 @@ class Reading:
         return records
 
     def _out_of_range(self, event: Message) -> None:
-        # What stood at our offset is deleted, or the log was cut below it. librdkafka's own
-        # reset would jump over it without a word.
+        # The records at our offset were deleted, or the log was cut below it. librdkafka's own
+        # reset would skip them silently.
         assigned = self.assigned.get((cast(str, event.topic()), cast(int, event.partition())))
         if assigned is None:
             return
@@ -385,7 +397,8 @@ class Reading:
         reset = self._config.auto_offset_reset
         started_at = StartedAt.ELSEWHERE
         if start <= position.o2 <= end:
-            # Only o1's data is gone, which side reads and `torn.reset` settle one by one.
+            # Only data between o1 and o2 is gone: side reads and `torn.reset` settle each
+            # transaction.
             position = Position(
                 o1=max(start, min(position.o1, end)),
                 o2=position.o2,
@@ -407,13 +420,13 @@ class Reading:
         self.reassign([assigned.key])
 
     def reassign(self, keys: Sequence[TopicPartition]) -> None:
-        """Make librdkafka read these partitions from where their buffers go on."""
+        """Makes librdkafka read these partitions from where their buffers go on."""
         if self._config.cooperative:
             places = [self.assigned[key].kafka() for key in keys]
             self._inner.incremental_unassign(places)
             self._inner.incremental_assign(places)
         else:
-            # seek fails on a partition that stopped with an error; assign takes all or nothing.
+            # seek fails on a partition that stopped with an error, and assign replaces all.
             self._inner.assign([a.kafka() for a in self.assigned.values()])
         paused = [a.kafka() for a in self.assigned.values() if a.paused or a.throttled]
         if paused:
@@ -422,7 +435,10 @@ class Reading:
     # ---- out ------------------------------------------------------------------------------------
 
     def take(self, limit: int) -> list[Message]:
-        """What can be delivered now, at most `limit`, of one partition after the other."""
+        """Returns up to `limit` messages that can be delivered now, one partition after another.
+
+        Kafka's events come first. What it returns counts as delivered.
+        """
         taken: list[Any] = []
         events = self._events
         while events and len(taken) < limit:
@@ -453,14 +469,14 @@ class Reading:
         return taken
 
     def release(self, assigned: Assigned) -> None:
-        """Read a partition on that was held."""
+        """Ends the throttling of a partition, if there is any."""
         if assigned.throttled:
             assigned.throttled = False
             if not assigned.paused:
                 self._inner.resume([assigned.kafka()])
 
     def raise_failure(self, *, again: bool) -> None:
-        """Raise what stopped a partition; `again` also where it was raised before."""
+        """Raises the error that stopped a partition, if any; with `again` also a second time."""
         for key in self._blocked:
             assigned = self.assigned[key]
             error = assigned.buffer.failure
@@ -471,7 +487,14 @@ class Reading:
     # ---- side reads, look-ups -------------------------------------------------------------------
 
     def work(self) -> bool:
-        """A slice of side reads, and the look-ups that are due; True while side reads wait."""
+        """Does one slice of the side reads, and the look-ups that are due.
+
+        Returns:
+            True while side reads wait.
+
+        Raises:
+            SpillError: the records found can't be spilled.
+        """
         waiting = False
         if self._blocked:
             waiting = self._side_read()
@@ -522,11 +545,11 @@ class Reading:
         self.counters.look_ups += self._look_ups.ask(due)
 
     def spilled_bytes(self) -> int:
-        """Bytes of pending records written to disk so far."""
+        """Returns the bytes of pending records written to disk so far."""
         return self._store.spilled_bytes
 
     def close(self) -> None:
-        """Drop all partitions, the second consumer and the spill directory."""
+        """Drops all partitions, and closes look-ups, the second consumer and the spill store."""
         for assigned in self.assigned.values():
             self._drop_buffer(assigned)
         self.assigned.clear()

@@ -1,10 +1,11 @@
-"""Serial order: the journal's tail joined to the data partitions.
+"""Delivers in serial order: joins the journal's tail to the data partitions.
 
-For ``isolation.level=serializable`` and for `Consumer.transactions()`.
+Serves ``isolation.level=serializable`` and `Consumer.transactions()`.
 
-A thin shell around `SerialOrder`, which decides what may be delivered. There is one way into it and
-two ways out: `take` gives the records of the transaction whose turn it is, a few at a time, and
-`next` gives the transaction as one. Needs no coordinator, only the log.
+This is a thin shell around `SerialOrder`, which decides what may be delivered. There is one way in,
+`work` and `fetch`, and two ways out: `take` returns the records of the transaction whose turn it
+is, a few at a time, and `next` returns that transaction as one. It needs the log and no
+coordinator.
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ from .reading import (
 
 _LOG = logging.getLogger(__name__)
 WAIT_S: Final = 0.005
-"""Longest wait for data before the journal is looked at again."""
+"""Longest wait for data before the journal is read again. A longer one delays the delivery of what
+the journal has decided, a shorter one costs CPU on an idle consumer."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedTransaction:
-    """A committed transaction, whole as far as this consumer's partitions go.
+    """A committed transaction, with all its records in this consumer's partitions.
 
     Source: Transactional Messaging in Kafka, "What is transactional messaging?", atomicity and
     ordering.
@@ -53,18 +55,19 @@ class CommittedTransaction:
 
     txid: TxId
     commit_sequence: int
-    """Place in the serial order of the transaction group."""
+    """Its place in the serial order of the transaction group."""
     timestamp: int
-    """Coordinator's wall clock at the decision, milliseconds since 1970; -1 where reading of the
-    journal started_at above the decision (it was trimmed, or the consumer stood still for long)."""
+    """The coordinator's wall clock at the decision, in milliseconds since 1970. -1 if reading of
+    the journal began above the decision, because the decision was trimmed or the consumer stood
+    still for long."""
     complete: bool
-    """Whether `partitions` are all partitions with records of the transaction; False also where
-    some of them were delivered before, and, with `timestamp` -1, where that can't be told."""
+    """Whether `partitions` are all partitions with records of the transaction. False also if some
+    of them were delivered before, and if that can't be told, with `timestamp` -1."""
     partitions: tuple[TopicPartition, ...]
-    """Where the records come from."""
+    """Data partitions that the records come from."""
     records: Iterator[Message]
-    """The records, partition by partition in offset order; what was spilled is read from disk a
-    piece at a time. They can be read once, and until the next transaction is asked for."""
+    """Its records, partition by partition, in offset order. Spilled ones are read from disk a piece
+    at a time. They can be read once, and only until the next transaction is asked for."""
 
 
 @value(frozen=True, slots=True)
@@ -77,15 +80,16 @@ class _Share:
 
 
 class SerialReader:
-    """Gives out what `Reading` reads in the serial order of a transaction group."""
+    """Delivers what `Reading` reads, in the serial order of a transaction group."""
 
     def __init__(
         self, log: Log, config: ConsumerConfig, reading: Reading, counters: ConsumerCounters
     ) -> None:
-        """Read nothing yet: `reading` is to make its buffers by `make_buffer`.
+        """Finds the journal partition. `reading` must make its buffers by `make_buffer`.
 
         Raises:
             UnknownTopicError: there is no journal.
+            BrokerError: the broker did not answer.
         """
         info = log.topic_info(JOURNAL_TOPIC, timeout_s=OFFSET_TIMEOUT_S)
         partition = journal_partition_of(config.transaction_group, info.partition_count)
@@ -97,22 +101,22 @@ class SerialReader:
         self._tail = JournalTail(log, partition, config.librdkafka_quiet, self._order)
         self._buffers: dict[TopicPartition, SerialBuffer] = {}
         self._changes = -1
-        """`Reading.changes` that `_buffers` is of."""
+        """Value of `Reading.changes` for which `_buffers` was made."""
         self._shares: deque[_Share] = deque()
-        """Of the transaction whose turn it is: in `take`, what is left of it."""
+        """What `take` has left of the transaction whose turn it is."""
         self._given: list[_Share] = []
-        """Of the one that `next` gave last."""
+        """Shares of the transaction that `next` returned last."""
         self._failure_raised = False
-        """The failure of the next one was raised once."""
+        """Whether the failure of the next transaction was raised once."""
         self._fetched_s = 0.0
 
     # ---- partitions -----------------------------------------------------------------------------
 
     def make_buffer(self, assigned: Assigned) -> SerialBuffer:
-        """A buffer of a partition that is being assigned.
+        """Returns a buffer for a partition that is being assigned.
 
         Raises:
-            BrokerError, JournalError: the last decision could not be learnt.
+            BrokerError, JournalError: the journal's last decision could not be read.
         """
         buffer = SerialBuffer(
             assigned.key,
@@ -124,7 +128,7 @@ class SerialReader:
             torn_skip_below=assigned.torn_skip_below(self._config.torn_reset),
         )
         if assigned.started_at is StartedAt.AT_END and not buffer.delivered:
-            # What is decided by now is not ours to deliver, wherever its markers will stand.
+            # What is decided by now is not delivered, even if its markers come later.
             last = self._tail.last_decision()
             if last is not None:
                 buffer.skip_to(*last)
@@ -138,8 +142,8 @@ class SerialReader:
             key: cast(SerialBuffer, assigned.buffer)
             for key, assigned in self._reading.assigned.items()
         }
-        # What was begun is finished first, as far as it is still ours. Then the order begins anew:
-        # a partition that came may go on from an earlier decision than the others.
+        # Finish the transaction that was begun first, in the partitions that are still ours. Then
+        # begin the order again: a new partition may go on from an earlier decision than the others.
         shares = deque(s for s in self._shares if present.get(s.key) is s.buffer)
         if shares and shares[0] is not self._shares[0]:
             shares[0].buffer.let_through(shares[0].entry.txid)
@@ -154,7 +158,10 @@ class SerialReader:
     # ---- in -------------------------------------------------------------------------------------
 
     def work(self) -> bool:
-        """Read the journal on, side reads, look-ups; True where there may be more at once.
+        """Reads the journal on, and does the side reads and look-ups that are due.
+
+        Returns:
+            True if there may be more to do at once.
 
         Raises:
             JournalError: the journal does not decode.
@@ -171,7 +178,7 @@ class SerialReader:
         if not self._shares:
             wanted = self._order.wants_ends(self._buffers)
             if wanted:
-                # "Finished" is known: a marker that is there lies below these ends.
+                # The journal has said "finished": any marker here lies below these ends.
                 self._order.set_ends(
                     {key: self._log.end_offset(*key, timeout_s=OFFSET_TIMEOUT_S) for key in wanted}
                 )
@@ -180,7 +187,7 @@ class SerialReader:
         return busy
 
     def _balance(self) -> None:
-        # Partitions that ran ahead are held; never one that the first decision waits for.
+        # Partitions that ran ahead stay throttled, but never one that the first decision waits for.
         missing = set() if self._shares else set(self._order.missing(self._buffers))
         for key, assigned in self._reading.assigned.items():
             assigned.urgent = key in missing
@@ -190,12 +197,12 @@ class SerialReader:
                 self._reading.release(assigned)
 
     def fetch(self, timeout_s: float) -> bool:
-        """Read one batch, as `Reading.fetch`; True if there was any."""
+        """Reads one batch, as `Reading.fetch`, but waits at most `WAIT_S`. True if any was read."""
         self._fetched_s = time.monotonic()
         return self._reading.fetch(min(timeout_s, WAIT_S))
 
     def tend(self) -> None:
-        """See to the rest although there is something to deliver, now and then."""
+        """Does the other work now and then while there is something to deliver."""
         if time.monotonic() - self._fetched_s >= FETCH_EVERY_S:
             self.work()
             self.fetch(0)
@@ -203,9 +210,9 @@ class SerialReader:
     # ---- out, record by record ------------------------------------------------------------------
 
     def take(self, limit: int) -> list[Message]:
-        """Records that can be delivered now, at most `limit`, in serial order.
+        """Returns up to `limit` records that can be delivered now, in serial order.
 
-        Events come first, a record whose headers don't decode among them.
+        Events come first, with those for records whose headers don't decode.
         """
         self._follow_assignment()
         taken = self._take_events(limit)
@@ -224,7 +231,7 @@ class SerialReader:
                 if self._shares:
                     self._shares[0].buffer.let_through(self._shares[0].entry.txid)
             elif not records:
-                break  # it can't be read back: `raise_failure` says so
+                break  # the records can't be read back: `raise_failure` raises that
         return taken
 
     def _take_events(self, limit: int) -> list[Message]:
@@ -235,7 +242,7 @@ class SerialReader:
         return taken + self._reading.take_events()
 
     def _turn(self) -> bool:
-        # Whether it is a transaction's turn.
+        # Returns whether a transaction can be delivered now.
         if self._shares:
             return True
         self._follow_assignment()
@@ -253,10 +260,10 @@ class SerialReader:
         ]
 
     def raise_failure(self, *, again: bool) -> None:
-        """Raise why the next transaction can't be delivered; `again` also if it was raised before.
+        """Raises why the next transaction can't be delivered; with `again` also a second time.
 
         Raises:
-            IntegrityError, TornTransactionError, SpillError: by what failed.
+            IntegrityError, TornTransactionError, SpillError: what failed.
         """
         if self._shares:
             error = self._shares[0].buffer.failure
@@ -269,11 +276,14 @@ class SerialReader:
     # ---- out, transaction by transaction --------------------------------------------------------
 
     def next(self, timeout_s: float | None) -> CommittedTransaction | None:
-        """The next transaction, or None after `timeout_s` seconds (None: never).
+        """Returns the next transaction, or None if there is none within `timeout_s` seconds.
+
+        Args:
+            timeout_s: None waits for ever.
 
         Raises:
             MalformedHeaderError: once for each record whose TxId or TxCtl does not decode.
-            IntegrityError, TornTransactionError: the next one can't be delivered whole.
+            IntegrityError, TornTransactionError: the next transaction can't be delivered whole.
             JournalError: the journal does not decode.
             SpillError: pending transactions can't be spilled.
         """
@@ -330,6 +340,6 @@ class SerialReader:
             share.buffer.finish(share.entry)
 
     def close(self) -> None:
-        """Close the journal's consumer."""
+        """Drops the transaction that `next` returned last, and closes the journal's consumer."""
         self._finish_given()
         self._tail.close()

@@ -1,8 +1,8 @@
-"""Side reads: what a marker states and the buffer does not hold, read again for those TxIds alone.
+"""Side reads: reads a transaction's records again if the buffer lacks what the marker states.
 
-A second consumer, kept warm, reads from the marker's lowest first offset up to the marker, a
-slice at a time and between other work, so that a long side read holds up its own partition only.
-It changes nothing but the transactions it was asked for.
+A second consumer, kept open, reads from the marker's lowest first offset up to the marker. It reads
+a slice at a time, between other work, so a long side read holds up its own partition only. It
+changes only the transactions that it was asked for.
 
 Source: Transactional Messaging in Kafka, "Consumer failure".
 """
@@ -26,12 +26,15 @@ from .core.ranges import ControlCache
 
 _LOG = logging.getLogger(__name__)
 SLICE_RECORDS: Final = 2_000
+"""Records that a slice reads after its first. More delay the other partitions for longer, fewer
+cost more CPU per record."""
 OFFSETS_TIMEOUT_S: Final = 5.0
-"""Bound of the question for the log's start, asked once per pass."""
+"""Time-out of the request for the log's start, made once per pass. A longer one blocks all
+partitions for longer while a broker is away, a shorter one fails on a slow broker."""
 
 
 class _Pass:
-    """One pass over a range of a partition, for all side reads that lie within it."""
+    """One pass over a range of a partition. It serves all side reads within the range."""
 
     def __init__(self, buffer: PartitionBuffer, requests: list[SideRead], log_start: int) -> None:
         self.buffer = buffer
@@ -43,9 +46,9 @@ class _Pass:
 
 
 def overlapping(requests: list[SideRead]) -> list[SideRead]:
-    """The first of the requests and all whose ranges join on: one pass serves them.
+    """Returns the leading requests whose ranges overlap or touch: one pass serves them.
 
-    A request far apart gets a pass of its own, so that nothing between them is read.
+    A request further on gets a pass of its own, so that nothing between them is read.
     """
     chosen = requests[:1]
     low, high = chosen[0].first_offset, chosen[0].marker_offset
@@ -63,12 +66,12 @@ class SideReader:
     def __init__(
         self, log: Log, settings: Mapping[str, Any], pending_map: PendingTransactionMap
     ) -> None:
-        """Nothing is opened before the first pass.
+        """Opens nothing: the first pass opens the second consumer.
 
         Args:
             log: the log of the data partitions.
-            settings: librdkafka's.
-            pending_map: where the records found are kept, and spilled.
+            settings: librdkafka's settings for the second consumer.
+            pending_map: where the records found are kept, and from where they are spilled.
         """
         self._log = log
         self._settings = dict(settings)
@@ -80,14 +83,16 @@ class SideReader:
 
     @property
     def busy_with(self) -> PartitionBuffer | None:
-        """Whose side reads are being served."""
+        """The buffer whose side reads are being served, if any."""
         return self._pass.buffer if self._pass else None
 
     def step(self, buffer: PartitionBuffer, timeout_s: float) -> None:
-        """Go on with the pass at hand, or begin one for `buffer`; returns after one slice.
+        """Reads one slice of the current pass; begins a pass for `buffer` if there is none.
+
+        Waits up to `timeout_s` for the slice's first record.
 
         Raises:
-            BrokerError: the log's start can't be learnt; to be tried again.
+            BrokerError: the log's start could not be fetched; call again.
             SpillError: the records found can't be spilled.
         """
         if self._pass is None:
@@ -96,7 +101,7 @@ class SideReader:
                 return
             self._begin(buffer, overlapping(requests))
         assert self._consumer is not None
-        # A disk that refuses stops the reading and not the memory's growth.
+        # Before the read: if the disk refuses, reading stops and memory does not grow.
         self._pending_map.enforce()
         first = self._consumer.poll(timeout_s)
         if first is None:
@@ -138,7 +143,7 @@ class SideReader:
         assert error is not None
         topic, partition = current.buffer.partition
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            # Retention went on while we read.
+            # Retention deleted records while we read.
             start = self._log.start_offset(topic, partition, timeout_s=OFFSETS_TIMEOUT_S)
             current.log_start = max(current.log_start, start)
             current.next_offset = max(current.next_offset, start)
@@ -158,7 +163,7 @@ class SideReader:
         if raw is None or raw not in current.wanted:
             return
         if is_marker(record):
-            # An earlier one: the marker that asked is a duplicate.
+            # An earlier marker of this TxId: the one that asked is a duplicate.
             self._settle(current, current.wanted.pop(raw), duplicate=True)
             return
         control = control_of(record)
@@ -166,7 +171,7 @@ class SideReader:
             try:
                 self._controls.decode(control)
             except MalformedHeaderError:
-                return  # told to the application where it stands
+                return  # the main consumer reports it at its place
         found = current.found.get(raw)
         if found is None:
             found = PendingTransaction(current.buffer.partition, raw, offset)
@@ -199,7 +204,7 @@ class SideReader:
             self._consumer.unassign()
 
     def forget(self, buffer: PartitionBuffer) -> None:
-        """Drop the pass for a partition that is no longer read."""
+        """Drops the current pass if it serves `buffer`, whose partition is no longer read."""
         if self._pass is not None and self._pass.buffer is buffer:
             for pending in self._view.values():
                 self._pending_map.discard(pending)
@@ -207,7 +212,7 @@ class SideReader:
             self._end()
 
     def close(self) -> None:
-        """Close the second consumer."""
+        """Drops the current pass and closes the second consumer."""
         if self._pass is not None:
             self.forget(self._pass.buffer)
         consumer, self._consumer = self._consumer, None

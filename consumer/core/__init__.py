@@ -1,4 +1,4 @@
-"""What is delivered, and in which order, from the records of a partition. Pure: no I/O, no clock.
+"""Decides what of a partition's records is delivered, and in which order. Pure: no I/O, no clock.
 
-Imports `journal` alone. Never reads from the log: what it lacks it asks its caller for.
+Imports `journal` alone. Never reads from the log: it asks its caller for what it lacks.
 """

@@ -1,30 +1,32 @@
-"""PartitionBuffer: one data partition's records in, what the application may have out.
+"""PartitionBuffer: takes one data partition's records in, and gives out what may be delivered.
 
-Records go in with `feed` in offset order; `take` gives deliverables in delivery order, and
+`feed` takes records in offset order. `take` returns what can be delivered, in delivery order, and
 `position` says at every step what the application got. It has no I/O, clock or randomness.
 
 Why it is right. Call a TxId's first marker in the partition its *end*.
 
-1. *One order for everybody.* A transaction is delivered at its end and a plain record at its own
+1. *All readers see one order.* A transaction is delivered at its end and a plain record at its own
    offset, so the order depends on the log alone, not on where a reader started.
-2. *No reader takes a later marker for the end.* A marker met is a duplicate if (a) we read an
-   earlier one (`_ended`), (b) its TxId is below a HW met here: then it was finished, its markers
-   acknowledged, before that HW was written, so its end lies below; or (c) its commit sequence
-   is at or below the last one met: ends stand in commit-sequence order, so its end lies below the
-   marker that taught us that sequence. Otherwise, if the buffer holds exactly what the marker
-   states, first record included, we have read everything from that first record on; an earlier
-   marker would stand behind the last record, so we would have read it: this is the end. If the
-   buffer holds less, a side read looks from the first record on, with the same conclusion.
-3. *All or nothing.* First offset, last offset and count of each accepted branch are those of the
-   marker, or the transaction is not delivered but side-read, or reported.
-4. *What is forgotten does no harm.* `_ended` forgets TxIds below the HW (b still knows them) and,
-   beyond `ENDED_MAX`, the oldest: late data of those is buffered, a later marker of theirs is a
-   duplicate by (c), and a look-up drops it. A pending TxId below a HW met here can't have its end
-   ahead, by (b), so it is dropped.
+2. *No reader takes a later marker for the end.* A marker is a duplicate in three cases:
+   (a) We have read an earlier marker of its TxId (`_ended`).
+   (b) Its TxId is below a HW met here. Then the transaction was finished, its markers acknowledged,
+   before that HW was written, so its end lies below the marker that carries the HW.
+   (c) Its commit sequence is at or below the last one met. Ends stand in commit-sequence order, so
+   its end is the marker that carried that sequence, or lies below it.
+   In all other cases: if the buffer holds exactly what the marker states, with the first record,
+   then we have read everything from that first record on. An earlier marker would stand behind the
+   transaction's last record, so we would have read it; so this marker is the end. If the buffer
+   holds less, a side read looks from the first record on, with the same conclusion.
+3. *All or nothing.* A transaction is delivered only if first offset, last offset and count of each
+   accepted branch are those that the marker states. Else it is side-read, or reported.
+4. *What is forgotten does no harm.* `_ended` forgets TxIds below the HW, which (b) still covers.
+   Beyond `ENDED_MAX` it also forgets the oldest: their late data is buffered, a later marker of
+   theirs is a duplicate by (c), and a look-up drops the data. A pending TxId below a HW met here is
+   dropped, for by (b) its end can't lie ahead.
 5. *Positions.* Below o2 everything is delivered, ended or pending, and everything pending lies at
-   or after o1; so a reader that starts at o1, delivers nothing that ends below o2 and skips o3
-   records of what ends at o2 goes on exactly. `met` belongs to o2: it leaves out the marker at o2,
-   which a restarted reader would otherwise take for a duplicate.
+   or after o1. So a reader goes on exactly if it starts at o1, delivers nothing that ends below o2
+   and skips o3 records of what ends at o2. `met` is as of o2: it leaves out the marker at o2, which
+   a restarted reader would otherwise take for a duplicate.
 
 Source: Transactional Messaging in Kafka, "Transactional consumer".
 """
@@ -60,19 +62,20 @@ from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
 from .ranges import ControlCache, Match, Verdict
 
 ENDED_MAX: Final = 100_000
-"""Ended TxIds remembered per partition while an open transaction holds HW back: about 12 MB."""
+"""Ended TxIds remembered per partition while an open transaction holds HW back: about 12 MB. More
+cost memory. With fewer, late data of a forgotten one stays pending until a look-up."""
 JOURNAL_BYTES: Final = 8
-"""The part of a TxId that names journal partition and incarnation."""
+"""Length of a TxId's first part, which names journal partition and incarnation."""
 
 MalformedFactory: TypeAlias = Callable[[Record, MalformedHeaderError], Record]
-"""Turns a record whose header does not decode into the event that stands in its place."""
+"""Makes the event that takes the place of a record whose header does not decode."""
 
 
 def met_before(start: Position) -> dict[Journal, int]:
-    """The last commit sequence of each journal that a position knows of.
+    """Returns the last commit sequence that a position knows of each journal.
 
-    What a serializable reader delivered is as good as met: by either, the transaction must not be
-    delivered again.
+    It joins `met` with `delivered`, which a serializable reader leaves: a transaction that either
+    covers must not be delivered again.
     """
     met = dict(start.met)
     for journal, sequence in start.delivered.items():
@@ -81,13 +84,13 @@ def met_before(start: Position) -> dict[Journal, int]:
 
 
 class PartitionBuffer:
-    """Consumer rules of one data partition, for isolation level ``read_committed``.
+    """Applies the rules of ``read_committed`` to one data partition.
 
     Source: Transactional Messaging in Kafka, "Transactional consumer", READ_COMMITTED.
     """
 
     delivers_plain = True
-    """Whether records without a TxId are delivered, or passed over."""
+    """Whether records without a TxId are delivered; else they are passed over."""
 
     def __init__(
         self,
@@ -99,16 +102,16 @@ class PartitionBuffer:
         counters: ConsumerCounters | None = None,
         torn_skip_below: int = 0,
     ) -> None:
-        """Begin at a position.
+        """Begins at a position.
 
         Args:
             partition: topic and number.
-            start: where to go on; records are fed from `start.o1` on.
+            start: where to go on; records must be fed from `start.o1` on.
             pending_map: where pending transactions are kept.
             malformed: makes the event for a record whose header does not decode.
-            counters: what to count in; a private one if None.
-            torn_skip_below: skip committed transactions that begin below this offset and of which
-                retention took a part, instead of stopping with `TornTransactionError`.
+            counters: counters to add to; None makes private ones.
+            torn_skip_below: a torn transaction that begins below this offset is skipped; one that
+                begins at or above stops the partition with `TornTransactionError`.
         """
         self.partition = partition
         self.counters = counters if counters is not None else ConsumerCounters()
@@ -122,28 +125,33 @@ class PartitionBuffer:
         """Offset of the next record to feed: everything below was read."""
         met = met_before(start)
         self._met = met
-        """As of `next_offset`."""
+        """Last commit sequence met of each journal, as of `next_offset`."""
         self._met_taken = dict(met)
-        """As of `position`."""
+        """The same as of `position`."""
         self._ended: set[RawTxId] = set()
+        """TxIds whose marker was read here, or that a look-up found ended."""
         self._ended_by_journal: dict[bytes, list[RawTxId]] = {}
-        """Heaps of `_ended`, to forget from below."""
+        """A heap of `_ended` per journal, so that the lowest can be forgotten first."""
         self._floors: dict[bytes, RawTxId] = {}
-        """Per journal, the HW met here, as the TxId that would stand at it."""
+        """The highest HW met here of each journal, as the TxId whose BEGIN would lie at it."""
         self._floor_raised = False
         self._touched: list[PendingTransaction] = []
+        """Transactions that this batch added records to."""
         self._passed: list[Record] = []
         """Plain records of this batch that are not delivered."""
         self._queue: deque[PlainRun | EndedTransaction] = deque()
         self._history: list[Share] = []
-        """What the last `take` gave."""
+        """What the last `take` returned."""
         self._history_met: dict[Journal, int] = {}
+        """`_met_taken` before that `take`."""
         self._verdicts: dict[RawTxId, tuple[int, bool]] = {}
+        """Answers of look-ups that wait until the partition is read up to their end offset:
+        (end offset, whether the transaction ended)."""
 
     # ---- in -------------------------------------------------------------------------------------
 
     def feed(self, batch: Sequence[Record]) -> None:
-        """Take in records in offset order, each once; those read before are passed over."""
+        """Takes in a batch of records in offset order. Ignores those below `next_offset`."""
         if not batch:
             return
         if batch[0].offset() < self.next_offset:
@@ -162,8 +170,8 @@ class PartitionBuffer:
         self._after_batch()
 
     def _scan(self, batch: Sequence[Record], *, live: bool) -> None:
-        # The hot loop. What stands in a row with equal headers goes the same way: it is told apart
-        # and moved in C, without a Python instruction or a new object per record.
+        # The hot loop. Consecutive records with equal headers go the same way: C code groups and
+        # moves them, without a Python instruction or a new object per record.
         if not batch:
             return
         extends: dict[RawTxId, Callable[[Iterable[Record]], None]] = {}
@@ -180,11 +188,11 @@ class PartitionBuffer:
                             if extend is None:
                                 continue
                             extends[raw] = extend  # type: ignore[index]
-                        extend(alike)  # noqa: B031 - what `_open` took from it went there
+                        extend(alike)  # noqa: B031 - `_open` appended what it took from `alike`
                         continue
                 elif name == TXID_HEADER or any(n == TXID_HEADER for n, _ in headers):
                     if not self._several_headers(alike, headers, live):
-                        # Perhaps a marker, behind which no list may be used any more.
+                        # It may have been a marker, which ends the use of a transaction's list.
                         extends.clear()
                     continue
             if plain:
@@ -193,7 +201,7 @@ class PartitionBuffer:
                 self._passed.extend(alike)
 
     def _run(self) -> PlainRun:
-        # The open run of plain records at the queue's end.
+        # Returns the run of plain records at the queue's end; begins one if there is none.
         queue = self._queue
         if queue:
             tail = queue[-1]
@@ -206,7 +214,8 @@ class PartitionBuffer:
     def _open(
         self, raw: bytes | None, alike: Iterator[Record], live: bool
     ) -> Callable[[Iterable[Record]], None] | None:
-        # Where records with a TxId alone go, begun if need be; None: nowhere.
+        # Returns what appends records with this TxId and no other header to their transaction,
+        # which it begins if need be; None if they are dropped.
         pending = self._pending.get(raw) if raw is not None else None
         if pending is None:
             for record in alike:
@@ -222,7 +231,7 @@ class PartitionBuffer:
         return pending.records.extend
 
     def _begin(self, raw: bytes | None, record: Record, live: bool) -> PendingTransaction | None:
-        # The first record of a TxId here, or a late one, or no TxId at all.
+        # Handles the first record of a TxId here, a late record, or one with a malformed TxId.
         if raw is None or not well_formed(raw):
             self._report(record, raw, None, live)
             return None
@@ -236,7 +245,7 @@ class PartitionBuffer:
     def _report(
         self, record: Record, raw: bytes | None, error: MalformedHeaderError | None, live: bool
     ) -> None:
-        # An event in the record's place: never a crash, never silence.
+        # Puts an event in the record's place: never a crash, never silence.
         if not live:
             return
         self.counters.malformed_headers += 1
@@ -245,8 +254,8 @@ class PartitionBuffer:
     def _several_headers(
         self, alike: Iterator[Record], headers: Sequence[tuple[str, bytes | None]], live: bool
     ) -> bool:
-        # Markers, or a transaction's records with a TxCtl or headers of the application's own;
-        # returns whether they are such records, and went to their transaction.
+        # Handles markers, and a transaction's records with a TxCtl or headers of the application.
+        # Returns True if they are such records and went to their transaction.
         if len(headers) == 2 and headers[0][0] == TXID_HEADER and headers[1][0] == TXCTL_HEADER:
             txids, controls = [headers[0][1]], [headers[1][1]]
         else:
@@ -265,7 +274,7 @@ class PartitionBuffer:
                 continue
             pending = self._data(raw, controls[0] if controls else None, record, live)
             if pending is not None:
-                # With these headers one is no marker, so none is.
+                # One record with these headers is not a marker, so none of the others is.
                 pending.records.extend(alike)
                 return True
         return False
@@ -273,7 +282,7 @@ class PartitionBuffer:
     def _data(
         self, raw: bytes | None, control: bytes | None, record: Record, live: bool
     ) -> PendingTransaction | None:
-        # A record with further headers; returns where it went.
+        # Appends a record with further headers. Returns the transaction it went to, if any.
         pending = self._pending.get(raw) if raw is not None else None
         if pending is None:
             pending = self._begin(raw, record, live)
@@ -290,10 +299,10 @@ class PartitionBuffer:
     def _marker(
         self, record: Record, txids: Sequence[bytes | None], controls: Sequence[bytes | None]
     ) -> Marker | None:
-        """The marker that a record is, or None for data.
+        """Returns the record as a marker, or None if it is data.
 
         Raises:
-            MalformedHeaderError: a header twice, or one that does not decode.
+            MalformedHeaderError: a header is there twice, or does not decode.
         """
         if len(txids) > 1 or len(controls) > 1:
             raise MalformedHeaderError("more than one TxId or TxCtl header")
@@ -320,10 +329,11 @@ class PartitionBuffer:
         )
         self._remember(raw, prefix)
         if marker.committed:
-            # Only COMMITTED advances it: an ABORTED marker is ignored whichever it is, so it need
-            # not stand in order, and a commit is never taken for a duplicate because of one.
+            # Only a COMMITTED marker advances `_met`. An ABORTED one delivers nothing whether it is
+            # the first or not, so it need not stand in order; and so it never makes a commit look
+            # like a duplicate.
             self._met[journal] = max(marker.commit_sequence, self._met.get(journal, -1))
-        # HW last: it says nothing about this marker's own TxId, which was unfinished.
+        # The HW comes last: it does not cover this marker's own TxId, which was unfinished then.
         floor = prefix + min(marker.hw, 2**63 - 1).to_bytes(8, "big")
         if floor > self._floors.get(prefix, b""):
             self._floors[prefix] = floor
@@ -340,7 +350,7 @@ class PartitionBuffer:
                 self._pending_map.discard(pending)
 
     def has_ended(self, raw: RawTxId) -> bool:
-        """Whether a marker of it was read here, or stands below what was; False if forgotten."""
+        """Returns whether the TxId is known to have ended here; False too if that was forgotten."""
         return raw in self._ended or raw < self._floors.get(raw[:JOURNAL_BYTES], b"")
 
     def _commit(self, entry: EndedTransaction, pending: PendingTransaction | None) -> None:
@@ -355,7 +365,7 @@ class PartitionBuffer:
             entry.first_offset = pending.first_offset
             self._fill(entry, pending)
             if entry.state is not EntryState.READY:
-                # A side read gets all of it; holding a part twice would only cost memory.
+                # A side read gets all records; keeping this part as well would only cost memory.
                 entry.first_offset = entry.marker_offset
                 self._pending_map.discard(pending)
         if entry.state is EntryState.WAITING:
@@ -363,7 +373,7 @@ class PartitionBuffer:
         self._push(entry)
 
     def _fill(self, entry: EndedTransaction, pending: PendingTransaction) -> None:
-        """Make an entry READY, WAITING or FAILED by what the buffer holds of it."""
+        """Makes an entry READY, WAITING or FAILED by comparing `pending` with its marker."""
         ranges = entry.marker.branches
         if (
             len(ranges) == 1
@@ -373,7 +383,7 @@ class PartitionBuffer:
             and pending.last_offset == ranges[0].last_offset
             and self._controls.branch(pending.control) == ranges[0].branch
         ):
-            # Offsets only rise: with first, last and count as stated, these are the records.
+            # Offsets only rise, so with first, last and count as stated these are the records.
             self._make_ready(entry, pending, None)
             return
         stream = self._pending_map.stream
@@ -402,7 +412,7 @@ class PartitionBuffer:
         self._open_stream(entry)
 
     def _open_stream(self, entry: EndedTransaction) -> None:
-        """Make a READY entry's records readable from `taken` on; they are not spilled any more."""
+        """Opens a READY entry's stream from `taken` on. Its records are not spilled any more."""
         pending, verdict = entry.pending, entry.selects
         assert pending is not None
         if verdict is None:
@@ -471,7 +481,7 @@ class PartitionBuffer:
 
     @property
     def ready(self) -> bool:
-        """Whether `take` would give something."""
+        """Whether `take` would return something."""
         self._pass_finished()
         queue = self._queue
         if not queue:
@@ -481,25 +491,26 @@ class PartitionBuffer:
 
     @property
     def queued_records(self) -> int:
-        """Records read, not pending any more and not taken: what is held beyond the pending."""
+        """Number of records that are read, not pending, and waiting to be taken."""
         return sum(len(e.records) if isinstance(e, PlainRun) else e.total for e in self._queue)
 
     @property
     def failure(self) -> ConsumerError | None:
-        """Why nothing more is delivered from this partition, if so."""
+        """The error that stopped delivery from this partition, if any."""
         self._pass_finished()
         head = self._queue[0] if self._queue else None
         return head.error if isinstance(head, EndedTransaction) else None
 
     def take(self, limit: int, *, more: bool = False) -> list[Record]:
-        """The next deliverables, at most `limit`; they count as delivered from now on.
+        """Returns the next records to deliver, which count as delivered from now on.
 
-        Empty where everything read is delivered or pending, or the head waits or failed.
+        Returns [] if everything that was read is delivered or pending, or if the first transaction
+        in the queue waits for a side read or failed.
 
         Args:
-            limit: how many at most.
-            more: whether they go to the application together with those of the last call, so
-                that `position_after` knows both.
+            limit: most records to return.
+            more: whether they go to the application together with those of the last call. Then
+                `position_after` knows both.
         """
         if not more:
             self._history = []
@@ -507,12 +518,12 @@ class PartitionBuffer:
         return self._take(limit)
 
     def shares(self) -> Iterator[tuple[EndedTransaction | None, Sequence[Record]]]:
-        """What the last `take` gave, by where it comes from: None stands for plain records."""
+        """Yields what the last `take` returned, by transaction; None stands for plain records."""
         for entry, _, records in self._history:
             yield (None if isinstance(entry, PlainRun) else entry), records
 
     def _take(self, limit: int) -> list[Record]:
-        # A list that the application may do with as it likes; each copy costs a record 20 ns.
+        # Returns a new list, which the application may change; each copy costs 20 ns per record.
         taken: list[Record] = []
         while True:
             self._pass_finished()
@@ -539,7 +550,7 @@ class PartitionBuffer:
             self._history.append(Share(entry, start, records))
 
     def _pass_finished(self) -> None:
-        # Drop what is delivered from the head; entries without records go silently.
+        # Removes delivered entries from the head of the queue, and entries without records.
         queue = self._queue
         while queue:
             entry = queue[0]
@@ -561,7 +572,7 @@ class PartitionBuffer:
 
     @property
     def blocked(self) -> bool:
-        """Whether a transaction that waits or failed holds up what stands behind it."""
+        """Whether a transaction that waits for a side read or failed stops delivery."""
         self._pass_finished()
         head = self._queue[0] if self._queue else None
         return isinstance(head, EndedTransaction) and head.state is not EntryState.READY
@@ -569,7 +580,7 @@ class PartitionBuffer:
     # ---- side reads and look-ups ----------------------------------------------------------------
 
     def side_reads(self) -> list[SideRead]:
-        """What is waiting for a side read, by marker offset."""
+        """Returns the side reads that entries wait for, by marker offset."""
         return [SideRead.of(e) for e in self._waiting()]
 
     def _waiting(self) -> Iterator[EndedTransaction]:
@@ -580,11 +591,11 @@ class PartitionBuffer:
     def answer_side_read(
         self, request: SideRead, found: PendingTransaction | None, *, duplicate: bool, torn: bool
     ) -> None:
-        """Answer a side read. Changes nothing but that transaction's delivery.
+        """Answers a side read. Changes nothing but that transaction's delivery.
 
         Args:
-            request: as `side_reads` gave it; one that is no longer waiting is ignored.
-            found: the TxId's records in the range, from this buffer's pending map.
+            request: a request from `side_reads`; one that no entry waits for any more is ignored.
+            found: the TxId's records in the range, charged to this buffer's pending map.
             duplicate: whether an earlier marker of the TxId is in the range.
             torn: whether the log's start lies above the range's first offset.
         """
@@ -604,7 +615,7 @@ class PartitionBuffer:
 
     def _settle_missing(self, entry: EndedTransaction, torn: bool) -> None:
         if not torn:
-            # The log is whole and yet lacks what was committed: no skipping that.
+            # The log is whole and yet lacks committed records: that is never skipped.
             text = "the log holds less than its marker says"
             self._fail(entry, IntegrityError(self._text(entry, text)))
         elif SideRead.of(entry).first_offset < self.torn_skip_below:
@@ -615,15 +626,15 @@ class PartitionBuffer:
             self._fail(entry, TornTransactionError(self._text(entry, text)))
 
     def pending(self) -> Iterator[PendingTransaction]:
-        """Transactions without a marker, by first offset."""
+        """Returns the pending transactions, by first offset."""
         return iter(list(self._pending.values()))
 
     def find(self, raw: RawTxId) -> PendingTransaction | None:
-        """The transaction of this TxId, if it is pending here."""
+        """Returns the transaction of this TxId, if it is pending here."""
         return self._pending.get(raw)
 
     def holding(self) -> PendingTransaction | EndedTransaction | None:
-        """The transaction at whose first record o1 stands; None where o1 is o2."""
+        """Returns the transaction at whose first record o1 stands; None if o1 is o2."""
         position = self.position()
         if position.o1 == position.o2:
             return None
@@ -635,15 +646,15 @@ class PartitionBuffer:
         return (e for e in self._queue if isinstance(e, EndedTransaction))
 
     def resolve(self, raw: RawTxId, *, end_offset: int, ended: bool) -> None:
-        """Answer a look-up: obey the marker if one stands below `end_offset`, else the verdict.
+        """Answers a look-up. Obeys the marker if one stands below `end_offset`, else the answer.
 
-        Never delivers. The fate must have been read *before* `end_offset` was asked for: a
-        transaction shown finished by then has its marker below it in every partition of its own.
+        Never delivers. The fate must have been read *before* `end_offset` was asked for: if the
+        transaction was finished then, its marker lies below that end in each of its partitions.
 
         Args:
             raw: the TxId.
             end_offset: end of this data partition, asked for after the fate.
-            ended: the journal showed it finished, or neither it nor its BEGIN is there any more.
+            ended: whether the journal showed the transaction finished, or no longer has it.
         """
         if raw in self._pending:
             self._verdicts[raw] = end_offset, ended
@@ -655,7 +666,7 @@ class PartitionBuffer:
             _, ended = self._verdicts.pop(raw)
             pending = self._pending.get(raw)
             if pending is None:
-                continue  # its marker was met on the way
+                continue  # its marker was read on the way
             if ended:
                 self._remember(raw, raw[:JOURNAL_BYTES])
                 self._drop(raw)
@@ -664,13 +675,13 @@ class PartitionBuffer:
 
     @property
     def looked_up(self) -> frozenset[RawTxId]:
-        """TxIds with a verdict that waits for its end offset."""
+        """TxIds whose look-up was answered; the answer waits until its end offset is read."""
         return frozenset(self._verdicts)
 
     # ---- positions ------------------------------------------------------------------------------
 
     def position(self) -> Position:
-        """What was delivered, exactly: (o1, o2, o3) and `met`."""
+        """Returns exactly what was delivered: (o1, o2, o3) and `met`."""
         self._pass_finished()
         queue = self._queue
         if not queue:
@@ -700,7 +711,10 @@ class PartitionBuffer:
         return Position(o1=o1, o2=o2, o3=o3, met=dict(met))
 
     def position_after(self, record: Record) -> Position | None:
-        """The position when `record` was the last one delivered, if the last `take` gave it."""
+        """Returns the position after `record`, as if it were the last one delivered.
+
+        None if the last `take` did not return it.
+        """
         met = dict(self._history_met)
         for number, (entry, start, records) in enumerate(self._history):
             index = next((i for i, taken in enumerate(records) if taken is record), -1)
@@ -719,7 +733,7 @@ class PartitionBuffer:
         return None
 
     def close(self) -> None:
-        """Drop everything that is held, in memory and on disk."""
+        """Drops everything that is held, in memory and on disk."""
         for entry in self._queue:
             if isinstance(entry, EndedTransaction) and entry.pending is not None:
                 self._pending_map.discard(entry.pending)

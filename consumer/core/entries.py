@@ -1,4 +1,4 @@
-"""What stands in a `PartitionBuffer`'s queue, between reading and delivery."""
+"""Entries of a `PartitionBuffer`'s queue, between reading and delivery."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ class EntryState(Enum):
 
     READY = "ready"
     WAITING = "waiting"
-    """For a side read."""
+    """It waits for a side read."""
     FAILED = "failed"
-    """`error` says why; the partition stops there."""
+    """It can't be delivered: `error` says why, and the partition stops there."""
 
 
 class PlainRun:
-    """Plain records in a row, and malformed ones as events."""
+    """Consecutive plain records, with an event in the place of each malformed record."""
 
     __slots__ = ("index", "records")
 
     def __init__(self) -> None:
-        """Begin empty."""
         self.records: list[Record] = []
         self.index = 0
-        """Records taken."""
+        """How many of the records are taken."""
 
     @property
     def first_offset(self) -> int:
@@ -61,61 +60,62 @@ class EndedTransaction:
     )
 
     def __init__(self, txid: RawTxId, marker: Marker, marker_offset: int) -> None:
-        """Begin without records: what a duplicate or an empty transaction is."""
+        """Begins without records. A duplicate or an empty transaction stays so."""
         self.txid = txid
         self.journal = journal_of(txid)
         self.marker = marker
         self.marker_offset = marker_offset
         self.first_offset = marker_offset
-        """Of its records that were buffered; o1 must not pass it before all are taken."""
+        """Offset of its first buffered record; o1 must not pass it before all are taken."""
         ranges = marker.branches
         self.stated = ranges[0].count if len(ranges) == 1 else sum(r.count for r in ranges)
-        """Records, by the marker."""
+        """Number of its records, by the marker."""
         self.state = EntryState.READY
         self.pending: PendingTransaction | None = None
-        """Holder of the records' memory or disk."""
+        """Holds the records, in memory or on disk."""
         self.selects: Verdict | None = None
-        """By what its records are told from late ones; None where all are its own."""
+        """Tells its records from late ones; None if there are no late ones."""
         self.stream: Sequence[Record] | Iterator[Record] = ()
+        """The records to deliver; an iterator goes on from `taken`."""
         self.total = 0
-        """Records to deliver, once they are there: those stated."""
+        """Number of records to deliver: `stated` once they are there, 0 before."""
         self.taken = 0
         self.error: ConsumerError | None = None
 
 
 class Share(NamedTuple):
-    """What was taken of an entry at a time."""
+    """The part of an entry that one call took."""
 
     entry: PlainRun | EndedTransaction
     start: int
-    """Records of the entry that were taken before."""
+    """How many of the entry's records were taken before."""
     records: Sequence[Record]
 
 
 @dataclass(frozen=True, slots=True)
 class SideRead:
-    """Ask for the records of one TxId between two offsets, and whether a marker is among them."""
+    """A request for one TxId's records between two offsets, and for any marker among them."""
 
     txid: RawTxId
     marker: Marker
     first_offset: int
-    """Lowest first offset that the marker states."""
+    """Offset to read from: the lowest first offset that the marker states."""
     marker_offset: int
-    """Read below this offset."""
+    """Offset of the marker: the range ends below it."""
 
     @classmethod
     def of(cls, entry: EndedTransaction) -> SideRead:
-        """The side read that settles a waiting entry."""
+        """Returns the side read that settles a waiting entry."""
         first = min(r.first_offset for r in entry.marker.branches)
         return cls(entry.txid, entry.marker, first, entry.marker_offset)
 
 
 def journal_of(txid: RawTxId) -> Journal:
-    """(journal partition, incarnation) of a TxId that was found well-formed before."""
+    """Returns (journal partition, incarnation) of a TxId that was found well-formed before."""
     number = int.from_bytes(txid[:8], "big")
     return number >> 48, number & (1 << 48) - 1
 
 
 def advance(met: dict[Journal, int], entry: EndedTransaction) -> None:
-    """Note an entry's commit sequence as met."""
+    """Notes an entry's commit sequence as met."""
     met[entry.journal] = max(entry.marker.commit_sequence, met.get(entry.journal, -1))

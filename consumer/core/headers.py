@@ -1,4 +1,4 @@
-"""TxId and TxCtl of a record, as raw bytes: found, and checked without decoding."""
+"""Finds a record's TxId and TxCtl headers as raw bytes, and checks a TxId without decoding it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from .pending import RawTxId, Record
 
 
 def txid_of(record: Record) -> RawTxId | None:
-    """Value of its TxId header; None without one, or where it is given twice."""
+    """Returns the value of the record's TxId header; None without one, or with several."""
     values = [raw for name, raw in record.headers() or () if name == TXID_HEADER]
     return values[0] if len(values) == 1 else None
 
 
 def control_of(record: Record) -> bytes | None:
-    """Value of its TxCtl header, or None."""
+    """Returns the value of the record's first TxCtl header, or None."""
     return next((raw for name, raw in record.headers() or () if name == TXCTL_HEADER), None)
 
 
 def is_marker(record: Record) -> bool:
-    """Whether it ends a transaction; False for one that does not decode."""
+    """Returns whether the record is a marker; False if its TxCtl does not decode."""
     control = control_of(record)
     if control is None or record.key() is not None or record.value() is not None:
         return False
@@ -31,12 +31,12 @@ def is_marker(record: Record) -> bool:
 
 
 def well_formed(raw: bytes | None) -> bool:
-    """What `TxId.from_bytes` checks, without making a TxId: 16 bytes, an offset of 63 bits."""
+    """Returns what `TxId.from_bytes` checks, without making one: 16 bytes, an offset of 63 bits."""
     return raw is not None and len(raw) == TXID_BYTES and raw[8] < 0x80
 
 
 def txid_error(raw: bytes | None) -> MalformedHeaderError:
-    """What is wrong with a TxId that is not `well_formed`."""
+    """Returns the error that says what is wrong with a TxId that is not `well_formed`."""
     try:
         return MalformedHeaderError(f"unexpected TxId {TxId.from_bytes(raw)}")
     except MalformedHeaderError as error:

@@ -1,9 +1,9 @@
-"""PendingTransactionMap: records of transactions that have no marker yet, memory first.
+"""PendingTransactionMap: holds records of transactions without a marker, in memory or on disk.
 
-Each data partition has a dict of its own here, {TxId as raw bytes: `PendingTransaction`}, which
-its `PartitionBuffer` fills without asking; the map looks at all of them together after every
-batch, charges what was added and moves the largest transactions to a `SpillStore` when memory
-holds more than allowed. No I/O, clock or randomness of its own: the store is handed in.
+Each data partition has a dict of its own here, {TxId as raw bytes: `PendingTransaction`}, which its
+`PartitionBuffer` fills directly. After every batch the map charges what was added. If memory then
+holds more than allowed, it moves the largest transactions of all partitions to a `SpillStore`. It
+has no I/O, clock or randomness of its own: the caller passes the store in.
 
 Source: Transactional Messaging in Kafka, "Transactional consumer" (PendingTransactionMap
 [TxId-Partition] -> messages, seamlessly spilling to disk beyond a configurable memory limit).
@@ -20,68 +20,70 @@ from ...journal.control import TopicPartition
 from ...journal.state import State
 
 RECORD_OVERHEAD_BYTES: Final = 600
-"""What a buffered record costs beyond its key and value: message, TxId, list slot. Measured as
-resident memory: 560."""
+"""Memory that a buffered record costs beyond its key and value: message, TxId, list slot. Measured
+as resident memory: 560. If this were lower, the process would exceed its limit."""
 HEADER_OVERHEAD_BYTES: Final = 200
-"""What each further header costs beyond its name and value."""
+"""Memory that each header besides the TxId costs beyond its name and value."""
 TRANSACTION_OVERHEAD_BYTES: Final = 1_000
-"""What a pending transaction costs in one partition beyond its records, spilled or not. Measured:
-840 when spilled."""
+"""Memory that a pending transaction costs per partition beyond its records, spilled or not.
+Measured: 840 when spilled."""
 SPILL_DOWN_TO: Final = 0.75
-"""A spill frees a quarter of the limit at once, so that it is not asked for again by every batch;
-with many small transactions that keeps the cost of choosing among them linear."""
+"""Part of the limit that a spill leaves in memory. It frees a quarter at once, so that not every
+batch spills: with many small transactions this keeps the cost of choosing among them linear. A
+higher part spills more often, a lower one writes more to disk than must go."""
 CHARGE_MIN_BYTES: Final = 256 * 1024
-"""Least that is spilled at a time of a transaction that has more than must go."""
+"""Smallest piece in which a transaction is spilled, unless all of it is smaller. Larger pieces
+write more than must go, smaller ones are more writes and more entries in `charges`."""
 
 _headers_of = methodcaller("headers")
 _key_of = methodcaller("key")
 
 RawTxId = bytes
-"""Value of the header TxId, 16 bytes, compared as it is."""
+"""Value of the header TxId, 16 bytes, compared without decoding."""
 
 
 class Record(Protocol):
     """The part of `confluent_kafka.Message` that the consumer's cores call."""
 
     def headers(self) -> list[tuple[str, bytes | None]] | None:
-        """Headers in order, or None."""
+        """Returns the headers in order, or None."""
 
     def offset(self) -> int:
-        """Offset in the data partition."""
+        """Returns the offset in the data partition."""
 
     def key(self) -> bytes | None:
-        """The key."""
+        """Returns the key."""
 
     def value(self) -> bytes | None:
-        """The value."""
+        """Returns the value."""
 
     def __len__(self) -> int:
-        """Bytes of the value."""
+        """Returns the number of bytes of the value."""
 
 
 class SpillStore(Protocol):
     """Runs of records on disk; a run belongs to one transaction in one partition.
 
-    Every method raises `SpillError` where the disk refuses.
+    Every method raises `SpillError` if the disk refuses.
     """
 
     spilled_bytes: int
     """Bytes written since the start."""
 
     def append(self, run: int | None, owner: TopicPartition, records: Sequence[Record]) -> int:
-        """Append records of one partition to a run, or begin one; returns the run's number."""
+        """Appends records of one partition to a run, or begins one. Returns the run's number."""
 
     def read(self, run: int) -> Iterator[Record]:
-        """A run's records in the order they were appended, a piece at a time."""
+        """Returns a run's records in the order they were appended, read a piece at a time."""
 
     def delete(self, run: int) -> None:
-        """Drop a run, and free its space."""
+        """Drops a run and frees its space."""
 
 
 class PendingTransaction:
     """The records of one transaction in one data partition, in offset order.
 
-    The hot loop appends to `records` directly; so every count is derived, not kept.
+    The hot loop appends to `records` directly, so counts are computed from it and not kept.
     """
 
     __slots__ = (
@@ -106,7 +108,7 @@ class PendingTransaction:
     )
 
     def __init__(self, owner: TopicPartition, txid: RawTxId, first_offset: int) -> None:
-        """Begin without records.
+        """Begins without records.
 
         Args:
             owner: the data partition.
@@ -117,83 +119,85 @@ class PendingTransaction:
         self.txid = txid
         self.first_offset = first_offset
         self.records: list[Record] = []
-        """Those in memory: all, or what came after the last spill."""
+        """The records in memory: all, or those behind the spilled ones."""
         self.control: bytes | None = None
         """TxCtl of the first record."""
         self.uniform = True
-        """All records carry that TxCtl, so they are of one branch and unnumbered, or only one."""
+        """Whether all records carry that TxCtl: then they are of one branch, and either they have
+        no sequence numbers or there is only one record."""
         self.further_headers = False
-        """Some record has others than the TxId."""
+        """Whether a record has headers besides the TxId."""
         self.run: int | None = None
+        """Number of its run in the `SpillStore`; None if nothing is spilled."""
         self.run_bytes = 0
-        """Keys, values and headers beyond the TxId that were spilled."""
+        """Bytes spilled: keys, values, and headers besides the TxId."""
         self.run_records = 0
         self.run_last_offset = -1
         self.charged_records = 0
         """How many of `records` are charged."""
         self.charged_bytes = 0
-        """Of those; what spilling frees."""
+        """Bytes of the charged records: what spilling them would free."""
         self.charges: list[tuple[int, int]] = []
-        """The same in the order it came: records and bytes."""
+        """The charged records in pieces, in offset order: (records, bytes) of each."""
         self.counted = False
         """Whether the transaction itself is charged."""
         self.since: float | None = None
-        """When the shell first saw it pending, on the shell's clock; None = not yet."""
+        """When the shell first saw it pending, on the shell's clock in seconds; None = not yet."""
         self.state: State | None = None
-        """By the last look-up; None before one."""
+        """Its state as the last look-up found it; None before one."""
         self.written_ms: int | None = None
-        """Timestamp of its first record, once somebody asked for it."""
+        """Timestamp of its first record in milliseconds, once it was asked for."""
 
     @property
     def count(self) -> int:
-        """Records, in memory and spilled."""
+        """Number of its records, in memory and spilled."""
         return self.run_records + len(self.records)
 
     @property
     def last_offset(self) -> int:
-        """Offset of the last record; -1 without any."""
+        """Offset of the last record; -1 without records."""
         return self.records[-1].offset() if self.records else self.run_last_offset
 
 
 class PendingTransactionMap:
-    """[data partition, TxId] → records, with one memory limit over all of a consumer's partitions.
+    """[data partition, TxId] → records, with one memory limit for all partitions of a consumer.
 
     Source: Transactional Messaging in Kafka, "Transactional consumer", READ_COMMITTED.
     """
 
     def __init__(self, memory_max_bytes: int, store: SpillStore | None = None) -> None:
-        """Begin empty.
+        """Begins empty.
 
         Args:
-            memory_max_bytes: keys, values, headers and overhead held in memory before spilling.
+            memory_max_bytes: limit in memory for keys, values, headers and overhead together.
             store: where to spill; None = nowhere, memory then grows without bound.
         """
         self.memory_max_bytes = memory_max_bytes
         self.memory_bytes = 0
-        """Charged now: pending transactions, and committed ones that are being delivered."""
+        """Bytes charged now: of pending transactions, and committed ones until delivered."""
         self._store = store
         self._partitions: dict[int, dict[RawTxId, PendingTransaction]] = {}
         self._next_view = 0
 
     def view(self) -> dict[RawTxId, PendingTransaction]:
-        """A new dict for one reader of one partition; it fills and empties it itself."""
+        """Returns a new dict for one reader of one partition, which fills and empties it itself."""
         view: dict[RawTxId, PendingTransaction] = {}
         self._partitions[self._next_view] = view
         self._next_view += 1
         return view
 
     def drop(self, view: dict[RawTxId, PendingTransaction]) -> None:
-        """Forget a reader's dict and discard what it holds."""
+        """Forgets a reader's dict and discards what it holds."""
         for pending in view.values():
             self.discard(pending)
         view.clear()
         self._partitions = {n: v for n, v in self._partitions.items() if v is not view}
 
     def charge(self, touched: Sequence[PendingTransaction]) -> None:
-        """Count the records that a batch added to transactions that are still pending.
+        """Charges the records that a batch added to transactions that are still pending.
 
-        A transaction that begins and ends within one batch is never charged: a batch is bounded,
-        and so is what it adds.
+        A transaction that begins and ends within one batch is never charged. A batch is bounded, so
+        what it adds uncharged is bounded too.
         """
         for pending in touched:
             fresh = pending.records[pending.charged_records :]
@@ -216,7 +220,7 @@ class PendingTransactionMap:
             pending.charges.append((count, before + size))
 
     def enforce(self) -> None:
-        """Spill the largest pending transactions until memory is within its limit.
+        """Spills the largest pending transactions if memory is over its limit.
 
         Raises:
             SpillError: the disk refused. Nothing is lost: what was not spilled is still in
@@ -226,8 +230,8 @@ class PendingTransactionMap:
             return
         target = self.memory_max_bytes * SPILL_DOWN_TO
         candidates = [p for v in self._partitions.values() for p in v.values() if p.charged_bytes]
-        # Largest first, and of equals the oldest: fewest and longest writes, and the one that
-        # has been open longest is the least likely to end next.
+        # The largest first, for the fewest and longest writes. Among equals the oldest first: the
+        # one that has been open longest is the least likely to end next.
         candidates.sort(key=lambda pending: -pending.charged_bytes)
         for pending in candidates:
             excess_bytes = self.memory_bytes - target
@@ -236,7 +240,7 @@ class PendingTransactionMap:
             self._spill(self._store, pending, excess_bytes)
 
     def _spill(self, store: SpillStore, pending: PendingTransaction, excess_bytes: float) -> None:
-        # Of a large one its first records alone, for everybody else waits meanwhile.
+        # From a large transaction only the first records: all partitions wait for the write.
         count = size = charges = 0
         for count_of_charge, size_of_charge in pending.charges:
             if size >= excess_bytes:
@@ -257,13 +261,13 @@ class PendingTransactionMap:
         self.memory_bytes -= size
 
     def stream(self, pending: PendingTransaction) -> Iterator[Record]:
-        """All records in offset order, spilled ones a piece at a time."""
+        """Returns all records in offset order, spilled ones read a piece at a time."""
         if pending.run is not None and self._store is not None:
             return chain(self._store.read(pending.run), pending.records)
         return iter(pending.records)
 
     def discard(self, pending: PendingTransaction) -> None:
-        """Drop the records: delivered, aborted or resolved. Repeating it changes nothing."""
+        """Drops a transaction's records, in memory and on disk. Repeating it changes nothing."""
         if pending.run is not None and self._store is not None:
             run, pending.run = pending.run, None
             pending.run_records = pending.run_bytes = 0
@@ -282,7 +286,7 @@ class PendingTransactionMap:
 
 
 def _further_headers_bytes(records: Sequence[Record]) -> int:
-    # The TxId is in what a record costs anyway.
+    # The TxId is part of `RECORD_OVERHEAD_BYTES`.
     found = list(map(_headers_of, records))
     first = found[0] or ()
     if len(found) > 1 and found[-1] == first and found.count(found[0]) == len(found):

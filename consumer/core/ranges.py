@@ -1,4 +1,4 @@
-"""Which records of a transaction its marker accepts, and whether they are all there.
+"""Tells which records of a transaction its marker accepts, and whether they are all there.
 
 Pure: records in, verdict out.
 """
@@ -15,7 +15,8 @@ from ...journal.errors import MalformedHeaderError
 from .pending import Record
 
 CONTROL_CACHE_MAX: Final = 65_536
-"""Distinct TxCtl values kept decoded; with sequence numbers every record has its own."""
+"""Distinct TxCtl values kept decoded; with sequence numbers every record has its own. More cost
+memory, fewer decode a value again."""
 
 
 class Match(Enum):
@@ -23,22 +24,22 @@ class Match(Enum):
 
     EXACT = "exact"
     FEWER = "fewer"
-    """Some are missing here; a side read settles it."""
+    """Some records are missing here; a side read settles it."""
     MORE = "more"
-    """More than were written, and no sequence numbers to tell the duplicates by."""
+    """More than the marker states; `judge_without_duplicates` may find duplicates among them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What `ControlCache.judge` found."""
+    """The result of `ControlCache.judge`."""
 
     match: Match
     accepted: int
     """Records that will be delivered, if `match` is EXACT."""
     late: int
-    """Records outside every accepted branch's range."""
+    """Number of records outside every accepted branch's range."""
     remove_duplicates: bool = False
-    """Of records with equal branch and sequence only the first is delivered."""
+    """Whether only the first of several records with equal branch and sequence is delivered."""
 
 
 @dataclass(slots=True)
@@ -49,17 +50,17 @@ class _Tally:
 
 
 class _Numbers:
-    """Whole numbers, of which nearly all come in a row: a transaction may have many millions."""
+    """A set of whole numbers. There may be many millions, but nearly all come in a row."""
 
     __slots__ = ("_high", "_low", "_others")
 
     def __init__(self) -> None:
         self._low = self._high = -1
-        """All from `_low` to below `_high`."""
+        """The set holds all numbers n with `_low` <= n < `_high`."""
         self._others: set[int] = set()
 
     def add(self, number: int) -> bool:
-        """Whether it is new."""
+        """Adds a number. Returns whether it is new."""
         if self._low <= number < self._high or number in self._others:
             return False
         if self._low == self._high:
@@ -75,17 +76,16 @@ class _Numbers:
 
 
 class ControlCache:
-    """Decoded TxCtl values of data records, and the questions that need them."""
+    """Decoded TxCtl values of data records, and the methods that need them."""
 
     def __init__(self) -> None:
-        """Begin empty."""
         self._decoded: dict[bytes, tuple[int, int | None]] = {}
 
     def decode(self, raw: bytes) -> tuple[int, int | None]:
-        """(branch, sequence) of a data record's TxCtl.
+        """Returns (branch, sequence) of a data record's TxCtl.
 
         Raises:
-            MalformedHeaderError: it does not decode, or is a marker's.
+            MalformedHeaderError: it does not decode, or belongs to a marker.
         """
         found = self._decoded.get(raw)
         if found is not None:
@@ -99,11 +99,11 @@ class ControlCache:
         return control.branch, control.sequence
 
     def branch(self, raw: bytes | None) -> int:
-        """Branch of a TxCtl value, or of a record without one."""
+        """Returns the branch of a TxCtl value; None stands for a record without one."""
         return OWN_BRANCH if raw is None else self.decode(raw)[0]
 
     def branch_of(self, record: Record) -> tuple[int, int | None]:
-        """(branch, sequence) of a data record that was found well-formed before."""
+        """Returns (branch, sequence) of a data record that was found well-formed before."""
         headers = record.headers()
         if headers is not None and len(headers) > 1:
             for name, raw in headers:
@@ -112,10 +112,10 @@ class ControlCache:
         return OWN_BRANCH, None
 
     def judge(self, records: Iterable[Record], ranges: Sequence[BranchRange]) -> Verdict:
-        """Compare a transaction's records in one partition with its marker.
+        """Compares a transaction's records in one partition with its marker.
 
-        First and last offset are those of real records, so a missing one means that records are
-        missing even where the count happens to fit.
+        The marker's first and last offset belong to real records. If there is no record at one of
+        them, records are missing even if the count happens to fit.
         """
         by_branch = {r.branch: r for r in ranges}
         tallies = {r.branch: _Tally() for r in ranges}
@@ -146,7 +146,11 @@ class ControlCache:
     def judge_without_duplicates(
         self, records: Iterable[Record], ranges: Sequence[BranchRange], verdict: Verdict
     ) -> Verdict:
-        """Compare again where there were more, each (branch, sequence) counted once."""
+        """Compares again after `Match.MORE`, counting each (branch, sequence) once.
+
+        Returns:
+            An EXACT verdict if the counts fit now, else `verdict`.
+        """
         seen = {r.branch: _Numbers() for r in ranges}
         counts = {r.branch: 0 for r in ranges}
         for record in self.select(records, ranges, remove_duplicates=False):
@@ -160,7 +164,7 @@ class ControlCache:
     def select(
         self, records: Iterable[Record], ranges: Sequence[BranchRange], *, remove_duplicates: bool
     ) -> Iterator[Record]:
-        """The records that the marker accepts, in offset order."""
+        """Yields the records that the marker accepts, in offset order."""
         by_branch = {r.branch: r for r in ranges}
         seen = {r.branch: _Numbers() for r in ranges}
         for record in records:

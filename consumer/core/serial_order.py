@@ -1,31 +1,34 @@
-"""Whole transactions of one transaction group, in commit-sequence order across partitions.
+"""Orders one transaction group's transactions by commit sequence, across partitions.
 
-Two things are joined. `SerialBuffer` collects, per data partition, the group's transactions whose
+It joins two parts. `SerialBuffer` collects, in one data partition, the group's transactions whose
 marker was read. `SerialOrder` takes the decisions from the journal, in order, and lets the first
-one through when it has ended in every partition of ours. No I/O, clock or randomness.
+one through when it has ended in each of our partitions. No I/O, clock or randomness.
 
-Why the journal: one partition's markers don't say what another partition's next marker is, so
-only the journal knows that nothing comes before (T2's marker may stand at 50 and T1's, decided
-earlier, in another partition at 100).
+Why the journal is needed. One partition's markers don't say what another partition's next marker
+is: T2's marker may stand at 50 and that of T1, decided earlier, in another partition at 100. Only
+the journal knows that no other decision comes before.
 
-Why waiting ends. The first decision waits for its markers in our partitions. Each is written in
-the end, and read, unless it lies below where we began. That is known when the journal says
-"finished" and *then* the partition's end is asked for and read up to: a finished transaction's
-markers lie below that end, so one not met by then lies below our start, and is passed over.
+Why waiting ends. The first decision waits for its markers in our partitions. Each marker is written
+in the end, and we read it unless it lies below our start in that partition. To know which, we wait
+until the journal says "finished", and *then* ask for the partition's end and read up to it. A
+finished transaction's markers lie below that end, so a marker not met by then lies below our start,
+and we pass over the transaction there.
 
-Below the *floor*. The journal may be trimmed while data is still there, so reading of it may begin
-at an offset above decisions that are due. Of all decided below that floor the few unfinished are
-known, and of the others every marker lies below the ends that our partitions have by then. So the
-markers alone give their order: in one partition they stand in commit-sequence order, so when each
-partition shows its next marker, or was read up to that end, the lowest of them is the next
-transaction, and what stands in front with its commit sequence is all of it.
+Below the *floor*. The journal may be trimmed while data is still there, so reading it may begin
+at an offset, the floor, that lies above decisions that are due. Of all transactions decided below
+the floor we know the few unfinished ones. All markers of the others lie below the ends that our
+partitions have by then. So markers alone give their order: in one partition they stand in
+commit-sequence order. When each partition shows its next marker, or was read up to that end, the
+lowest of these markers is of the next transaction, and the next markers with the same commit
+sequence are all of it.
 
 Positions. In one data partition the markers of one journal partition stand in commit-sequence
-order, so (o2, o3) mean there what they mean to every consumer: of this group, what ended below o2
-is delivered, and o3 records of what ended at o2. `delivered` is the last commit sequence up to
-which nothing is due in this partition; it says which decisions of the journal are behind it, those
-without records in this partition included. So each partition has a place of its own: in the middle
-of a transaction those before have passed it, those behind have not, and one stands within it.
+order, so (o2, o3) mean what they mean to every consumer: of this group's transactions, those that
+ended below o2 are delivered, and o3 records of the one that ended at o2. `delivered` is the last
+commit sequence up to which nothing is due in this partition. It says which decisions of the journal
+lie behind the partition, also those without records in it. So each partition has a place of its
+own. In the middle of a transaction, partitions that were delivered have passed it, those that come
+later have not, and one stands within it.
 
 What would go wrong otherwise: traps 18 and 23.
 """
@@ -50,13 +53,13 @@ from .headers import txid_error
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
 
 PARTITION_BYTES: Final = 2
-"""The part of a TxId that names the journal partition."""
+"""Length of a TxId's first part, which names the journal partition."""
 NO_TIMESTAMP: Final = -1
-"""Stands for the time of a decision that was trimmed from the journal, as in Kafka."""
+"""The time of a decision that was trimmed from the journal; Kafka uses the same value."""
 
 
 class SerialBuffer(PartitionBuffer):
-    """A data partition in serial order: one journal partition's transactions only."""
+    """Collects one journal partition's transactions in one data partition, for serial order."""
 
     delivers_plain = False
 
@@ -71,8 +74,10 @@ class SerialBuffer(PartitionBuffer):
         counters: ConsumerCounters | None = None,
         torn_skip_below: int = 0,
     ) -> None:
-        """Collect nothing yet; arguments as `PartitionBuffer`'s, and `journal_partition`: whose
-        transactions are collected."""
+        """Begins at a position, with the arguments of `PartitionBuffer`.
+
+        Collects only transactions of `journal_partition`.
+        """
         own = {j: s for j, s in met_before(start).items() if j[0] == journal_partition}
         super().__init__(
             partition,
@@ -85,24 +90,24 @@ class SerialBuffer(PartitionBuffer):
         self.journal_partition = journal_partition
         self._wanted = journal_partition.to_bytes(PARTITION_BYTES, "big")
         self._held: dict[RawTxId, EndedTransaction] = {}
-        """Committed and not let through yet, by marker, so by commit sequence."""
+        """Committed transactions that are not let through yet, by marker, so by commit sequence."""
         self._held_records = 0
         self._unsettled: dict[RawTxId, EndedTransaction] = {}
-        """Those of `_held` that waited for a side read when last looked at."""
+        """Transactions in `_held` that waited for a side read when last looked at."""
         self._parked = self._pending_map.view()
-        """Records of `_held`, which count against the limit of memory and may be spilled."""
+        """Records of `_held`, which count against the memory limit and may be spilled."""
         self._fresh: list[PendingTransaction] = []
-        """Of those, the ones that this batch added."""
+        """What this batch added to `_parked`."""
         self.malformed: deque[tuple[Record, MalformedHeaderError]] = deque()
-        """Records whose headers did not decode, as events, to be told once each."""
+        """Events for records whose headers did not decode; each is reported once."""
 
     @property
     def delivered(self) -> Mapping[Journal, int]:
-        """Last commit sequence, by journal, up to which nothing is due in this partition."""
+        """The last commit sequence, by journal, up to which nothing is due in this partition."""
         return self._met_taken
 
     def skip_to(self, journal: Journal, sequence: int) -> None:
-        """Deliver nothing that is decided up to here. Before the first `feed`."""
+        """Skips what was decided up to this commit sequence. Call it before the first `feed`."""
         self._met_taken[journal] = max(sequence, self._met_taken.get(journal, -1))
 
     # ---- in -------------------------------------------------------------------------------------
@@ -129,11 +134,11 @@ class SerialBuffer(PartitionBuffer):
             self.malformed.append((event, MalformedHeaderError(f"{where}: {error}")))
 
     def _push(self, entry: EndedTransaction) -> None:
-        # Entries without records stand for a duplicate: their end lies before our start.
+        # An entry without records stands for a duplicate: its end lies before our start.
         raw = entry.txid
         passed = entry.marker.commit_sequence <= self._met_taken.get(entry.journal, -1)
         if passed or raw in self._held:
-            # Not `_finish`, which would say that it was delivered.
+            # Not by `_finish`, which would note it as delivered.
             if entry.pending is not None:
                 self._parked.pop(raw, None)
                 self._pending_map.discard(entry.pending)
@@ -144,7 +149,7 @@ class SerialBuffer(PartitionBuffer):
             self._unsettled[raw] = entry
 
     def _filled(self, entry: EndedTransaction) -> None:
-        # Its turn may come late: until then it may be spilled, so nothing reads it yet.
+        # Its turn may come late. It may be spilled until then, so its stream is not opened yet.
         if entry.pending is not None:
             self._parked[entry.txid] = entry.pending
             self._fresh.append(entry.pending)
@@ -167,31 +172,31 @@ class SerialBuffer(PartitionBuffer):
 
     @property
     def ready(self) -> bool:
-        """Never: whose turn it is, is `SerialOrder`'s to say."""
+        """Always False: `SerialOrder` says whose turn it is."""
         return False
 
     @property
     def blocked(self) -> bool:
-        """Whether a side read is wanted."""
+        """Whether a collected transaction waits for a side read."""
         return next(self._waiting(), None) is not None
 
     @property
     def queued_records(self) -> int:
-        """Records of collected transactions."""
+        """Number of records of the collected transactions."""
         return self._held_records
 
     # ---- out ------------------------------------------------------------------------------------
 
     def ended(self, raw: RawTxId) -> EndedTransaction | None:
-        """A collected transaction."""
+        """Returns the collected transaction of this TxId, if any."""
         return self._held.get(raw)
 
     def first(self) -> EndedTransaction | None:
-        """The collected transaction of the lowest commit sequence."""
+        """Returns the collected transaction of the lowest commit sequence, if any."""
         return next(iter(self._held.values()), None)
 
     def release(self, journal: Journal, sequence: int) -> None:
-        """Nothing up to this commit sequence is due here any more: pass over what is collected."""
+        """Drops what is collected up to this commit sequence: none of it is due here any more."""
         passed = []
         for raw, entry in self._held.items():
             if entry.journal == journal:
@@ -203,32 +208,35 @@ class SerialBuffer(PartitionBuffer):
         self._met_taken[journal] = max(sequence, self._met_taken.get(journal, -1))
 
     def let_through(self, raw: RawTxId) -> None:
-        """It is this transaction's turn here: from now on `take` gives its records."""
+        """Lets a collected transaction through: from now on `take` returns its records."""
         entry = self._unhold(raw)
         self._open_stream(entry)
         self._queue.append(entry)
 
     @property
     def delivering(self) -> bool:
-        """Whether what was let through is not all taken."""
+        """Whether records of a transaction that was let through are left to take."""
         self._pass_finished()
         return bool(self._queue)
 
     def hand_over(self, raw: RawTxId) -> EndedTransaction:
-        """Give a transaction out as one: it counts as delivered, and `finish` drops its records."""
+        """Returns a collected transaction as one, which counts as delivered from now on.
+
+        `stream` returns its records until `finish` drops them.
+        """
         entry = self._unhold(raw)
         advance(self._met_taken, entry)
         return entry
 
     def stream(self, entry: EndedTransaction) -> Sequence[Record] | Iterator[Record]:
-        """The records of a transaction that was handed over."""
+        """Returns the records of a transaction that was handed over, from `taken` on."""
         if entry.pending is not None:
             self._open_stream(entry)
         stream = entry.stream
         return stream[entry.taken :] if isinstance(stream, Sequence) else stream
 
     def finish(self, entry: EndedTransaction) -> None:
-        """Drop a handed-over entry's records; also after `close`."""
+        """Drops the records of a transaction that was handed over. May be called after `close`."""
         self._finish(entry)
 
     def _unhold(self, raw: RawTxId) -> EndedTransaction:
@@ -241,7 +249,7 @@ class SerialBuffer(PartitionBuffer):
     # ---- positions ------------------------------------------------------------------------------
 
     def position(self) -> Position:
-        """What was delivered, exactly: (o1, o2, o3) and `delivered`."""
+        """Returns exactly what was delivered: (o1, o2, o3) and `delivered`."""
         self._pass_finished()
         first = self.first()
         if self._queue or first is None:
@@ -256,11 +264,11 @@ class SerialBuffer(PartitionBuffer):
         queue: Sequence[PlainRun | EndedTransaction] | deque[PlainRun | EndedTransaction],
     ) -> Position:
         place = super()._position(o2, o3, met, [*queue, *self._held.values()])
-        # Below o2 of the start nothing was let through, but decisions may have passed by.
+        # Below the start's o2 nothing was let through, but decisions may have been passed over.
         return replace(place, met={}, delivered=dict(met))
 
     def close(self) -> None:
-        """Drop everything that is held, in memory and on disk."""
+        """Drops everything that is held, in memory and on disk."""
         for entry in self._held.values():
             self._finish(entry)
         self._held.clear()
@@ -273,14 +281,15 @@ class CommitDecision:
     """A valid decision to commit."""
 
     sequence: int
-    """Journal offset: the commit sequence."""
+    """The commit sequence: the decision's journal offset."""
     txid: TxId
     decided_ms: int
-    """`NO_TIMESTAMP` where its journal record was not read."""
+    """Time of the decision in milliseconds since 1970; `NO_TIMESTAMP` if its journal record was not
+    read."""
     partitions: tuple[TopicPartition, ...]
-    """Data partitions with accepted records."""
+    """Data partitions with accepted records, as far as they are known."""
     unnamed: int = 0
-    """How many there are besides: where the decision was not read, those are not named."""
+    """Number of further such partitions, whose names are not known as the decision was not read."""
 
 
 @value(frozen=True, slots=True)
@@ -289,7 +298,7 @@ class Whole:
 
     decision: CommitDecision
     entries: Mapping[TopicPartition, EndedTransaction]
-    """What ended in each of our partitions; without those that ended before our start."""
+    """The transaction in each of our partitions, except where it ended before our start."""
 
 
 Buffers = Mapping[TopicPartition, SerialBuffer]
@@ -297,54 +306,58 @@ Buffers = Mapping[TopicPartition, SerialBuffer]
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """Where reading of the journal began, above decisions that may be due."""
+    """The place at which reading the journal began, above decisions that may be due."""
 
     journal: Journal
     sequence: int
-    """Of everything decided below, all is finished that is not told by `SerialOrder.decide`."""
+    """Journal offset of the floor. `SerialOrder.decide` gets the unfinished transactions that were
+    decided below it; all others below it are finished."""
     ends: Mapping[TopicPartition, int]
     """End offsets of our partitions, asked for after that was known."""
 
 
 @dataclass(slots=True)
 class SerialOrder:
-    """Decisions in journal order, each let through when it has ended in all our partitions."""
+    """Takes decisions in journal order; lets each through when it has ended in our partitions."""
 
     counters: ConsumerCounters
     _decisions: deque[CommitDecision] = field(default_factory=deque)
+    """Decisions that wait, the first that is due in front."""
     _finished: set[TxId] = field(default_factory=set)
+    """Transactions in `_decisions` that the journal calls finished."""
     _ends: dict[TopicPartition, int] | None = None
     """Ends of the first decision's missing partitions, asked for after it was finished."""
     _floor: Floor | None = None
+    """Set until nothing below the floor is due any more."""
 
     def begin(self, floor: Floor | None = None) -> None:
-        """Forget all: the journal will be read again, from its start or from a floor."""
+        """Forgets everything: the journal will be read again, from a floor if there is one."""
         self._decisions.clear()
         self._finished.clear()
         self._ends = None
         self._floor = floor
 
     def __len__(self) -> int:
-        """Decisions that wait."""
+        """Returns the number of decisions that wait."""
         return len(self._decisions)
 
     def decide(self, decision: CommitDecision) -> None:
-        """Take the next decision of the journal."""
+        """Takes the next decision of the journal."""
         self._decisions.append(decision)
 
     def finish(self, txid: TxId) -> None:
-        """The journal says that all markers of this transaction are written."""
+        """Notes that the journal calls this transaction finished: all its markers are written."""
         self._finished.add(txid)
 
     # ---- which is the next ----------------------------------------------------------------------
 
     def head(self, buffers: Buffers) -> CommitDecision | None:
-        """The first decision that concerns our partitions; passes over those before it."""
+        """Returns the first decision that is due in our partitions; passes over those before it."""
         found = self._head(buffers)
         return None if found is None else found[0]
 
     def _head(self, buffers: Buffers) -> tuple[CommitDecision, list[TopicPartition]] | None:
-        # With those of our partitions that it concerns.
+        # Returns it with those of our partitions in which it is due.
         while True:
             if self._floor is not None:
                 if self._unread(self._floor, buffers):
@@ -365,7 +378,7 @@ class SerialOrder:
 
     @staticmethod
     def _unread(floor: Floor, buffers: Buffers) -> list[TopicPartition]:
-        # Partitions that may still show a marker below all that the others show.
+        # Returns partitions that may still show a lower marker than all others do.
         return [
             key
             for key, buffer in buffers.items()
@@ -373,7 +386,7 @@ class SerialOrder:
         ]
 
     def _below(self, floor: Floor, buffers: Buffers) -> None:
-        # Every partition shows its next marker, or has none below the floor.
+        # Called when every partition shows its next marker, or has none below the floor.
         found = {
             key: entry
             for key, buffer in buffers.items()
@@ -393,7 +406,7 @@ class SerialOrder:
             self._ends = None
 
     def missing(self, buffers: Buffers) -> list[TopicPartition]:
-        """Partitions whose next marker the order waits for: they are to be read on."""
+        """Returns the partitions whose next marker the order waits for, which must be read on."""
         head = self._head(buffers)
         if head is None:
             return [] if self._floor is None else self._unread(self._floor, buffers)
@@ -406,21 +419,21 @@ class SerialOrder:
         ]
 
     def wants_ends(self, buffers: Buffers) -> list[TopicPartition]:
-        """Partitions whose ends are to be asked for, now and not earlier."""
+        """Returns partitions whose ends `set_ends` needs. Ends asked for earlier are of no use."""
         decision = self.head(buffers)
         if decision is None or self._ends is not None or decision.txid not in self._finished:
             return []
         return self.missing(buffers)
 
     def set_ends(self, ends: Mapping[TopicPartition, int]) -> None:
-        """End offsets of what `wants_ends` gave, asked for after that."""
+        """Sets the end offsets of what `wants_ends` returned, asked for after that."""
         self._ends = dict(ends)
 
     def take(self, buffers: Buffers) -> Whole | None:
-        """The next transaction, if it has ended in all of our partitions.
+        """Returns the next transaction, if it has ended in all of our partitions.
 
-        What it gives is to be let through, or handed over, by each of its partitions' buffers.
-        None also where it failed, see `failure`.
+        The caller must have each of its partitions' buffers let it through or hand it over. Returns
+        None also if the transaction failed, see `failure`.
         """
         while (head := self._head(buffers)) is not None:
             decision, needed = head
@@ -443,7 +456,7 @@ class SerialOrder:
         return None
 
     def failure(self, buffers: Buffers) -> ConsumerError | None:
-        """Why the next transaction can't be delivered, if so."""
+        """Returns the error for which the next transaction can't be delivered, if any."""
         head = self._head(buffers)
         if head is None:
             return None
@@ -458,8 +471,8 @@ class SerialOrder:
     def _pass(
         self, buffers: Buffers, keep: Mapping[TopicPartition, EndedTransaction] | None = None
     ) -> None:
-        # The first decision is done with, and with it whatever was collected up to it; but where
-        # it is kept, delivery goes on.
+        # Removes the first decision, and drops what was collected up to it. In the partitions of
+        # `keep` its delivery goes on.
         decision = self._decisions.popleft()
         self._finished.discard(decision.txid)
         self._ends = None

@@ -1,4 +1,4 @@
-"""What a ``read_uncommitted`` application gets: every record at its place, without the markers.
+"""Delivers what ``read_uncommitted`` shows: every record at its place, except markers.
 
 Source: Transactional Messaging in Kafka, "Transactional consumer", READ_UNCOMMITTED.
 """

@@ -1,4 +1,4 @@
-"""Pending records on disk: chunks of them in RocksDB, in directories that are thrown away whole.
+"""Keeps pending records on disk: in chunks, in RocksDB, in directories that are deleted as a whole.
 
 Imports `journal` and `consumer.core`. Never keeps anything beyond the life of a process.
 """

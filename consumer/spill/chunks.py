@@ -1,7 +1,7 @@
-"""Chunks: some records of one data partition as bytes, column by column.
+"""Chunks: encodes some records of one data partition as bytes, column by column.
 
-A record is taken apart and put together without a Python instruction of its own: each column is
-one pass in C. What all records of a chunk have alike, such as their TxId, is stored once.
+Each column is one pass in C, so no Python instruction runs per record. A column whose values are
+all equal, such as the TxId, is stored as one value.
 """
 
 from __future__ import annotations
@@ -20,30 +20,34 @@ from ...journal.control import TopicPartition
 from ..core.pending import Record
 
 CHUNK_MAX_BYTES: Final = 256 * 1024
-"""Keys and values in a chunk, unless one record alone has more: what a reader of spilled records
-holds in memory at a time. Twice as much is no quicker."""
+"""Bytes of keys and values in a chunk, unless one record alone has more. A reader of spilled
+records holds one chunk in memory. Twice as much is no quicker, less adds overhead per chunk."""
 CHUNK_MAX_RECORDS: Final = 1_000
+"""Bounds a chunk of small records, which cost more memory than their bytes. Fewer add overhead per
+chunk."""
 _NO_EPOCH: Final = -1
-"""How confluent-kafka keeps a leader epoch that is None."""
+"""Value by which confluent-kafka stores a leader epoch of None."""
 _NO_LATENCY: Final = -1.0
+"""Value of `Message`'s argument for a message that was not produced here."""
 _T = TypeVar("_T")
 _Headers = list[tuple[str, bytes | None]] | None
 
 
 class _Columns(msgspec.Struct, array_like=True):
-    """Of a column whose values are all alike, one value is kept; never of offsets and values."""
+    """The records of a chunk. A column of equal values keeps one, except offsets and values."""
 
     offsets: list[int]
     values: list[bytes | None]
     keys: list[bytes | None]
     headers: list[_Headers]
     kinds: list[int]
-    """Of timestamps."""
+    """Kinds of the timestamps, as confluent-kafka numbers them."""
     times: list[int]
+    """Timestamps, in milliseconds since 1970."""
     epochs: list[int]
 
     def part(self, part: slice) -> _Columns:
-        """Some of the records."""
+        """Returns the columns of some of the records."""
         return _Columns(
             self.offsets[part],
             self.values[part],
@@ -57,7 +61,7 @@ class _Columns(msgspec.Struct, array_like=True):
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(_Columns)
-# Unbound, they are called in C.
+# Unbound methods: `map` calls them in C.
 _message: Any = Message
 _offset_of: Any = Message.offset
 _value_of: Any = Message.value
@@ -68,14 +72,14 @@ _epoch_of: Any = Message.leader_epoch
 
 
 def encode_chunks(records: Sequence[Record]) -> Iterator[bytes]:
-    """Messages as chunks, in order."""
+    """Yields the records as chunks, in order."""
     columns = _columns(records)
     for part in _parts(columns.values, columns.keys):
         yield _encoder.encode(columns.part(part))
 
 
 def _columns(records: Sequence[Record]) -> _Columns:
-    with collector_paused():  # a timestamp is a tuple
+    with collector_paused():  # each timestamp is a new tuple, which would wake the collector
         kinds, times = map(list, zip(*map(_timestamp_of, records), strict=True))
         epochs = list(map(_epoch_of, records))
         return _Columns(
@@ -90,7 +94,7 @@ def _columns(records: Sequence[Record]) -> _Columns:
 
 
 def _parts(values: list[bytes | None], keys: list[bytes | None]) -> Iterator[slice]:
-    # Where the bytes reach a chunk's size, by bisection of their running sum.
+    # Splits where the bytes reach a chunk's size, by bisection of their running sum.
     sums = list(accumulate(map(add, _sizes(values), _sizes(keys))))
     start = 0
     while start < len(sums):
@@ -114,21 +118,21 @@ def _shared(column: list[_T]) -> list[_T]:
 
 
 def decode_chunk(owner: TopicPartition, chunk: bytes) -> list[Record]:
-    """The records of a chunk.
+    """Returns the records of a chunk.
 
     Args:
-        owner: the data partition that they are of.
-        chunk: as `encode_chunks` gave it.
+        owner: the data partition of the records.
+        chunk: a chunk from `encode_chunks`.
 
     Raises:
-        msgspec.DecodeError: it is something else.
+        msgspec.DecodeError: the bytes are not a chunk.
     """
     columns = _decoder.decode(chunk)
     count = len(columns.offsets)
     headers: Iterable[_Headers] = columns.headers
     if len(columns.headers) < count:
         alike = columns.headers[0]
-        # A list for each: an application may change the one that it got.
+        # Each message gets a list of its own: an application may change the one that it gets.
         headers = repeat(None, count) if alike is None else map(list, repeat(alike, count))
     with collector_paused():
         messages: Iterator[Record] = map(

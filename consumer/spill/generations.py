@@ -1,10 +1,10 @@
-"""Values in a RocksDB that is written once, read once and never compacted.
+"""Stores values in a RocksDB that is written once, read once and never compacted.
 
-Values go to one column family after the other, a *generation*. One is dropped, with all of its
-files at once, when nobody needs a value in it any more: its space is free without rewriting any
-other's. Nothing outlives the process, so the write-ahead log is off.
+Values go to one column family after another; each is a *generation*. When no value in a generation
+is needed any more, it is dropped with all its files at once, so its space is free without rewriting
+another's. Nothing outlives the process, so the write-ahead log is off.
 
-Knows nothing of transactions; who needs what is its caller's to say.
+Knows nothing of transactions; the caller says which values are still needed.
 """
 
 from __future__ import annotations
@@ -32,34 +32,38 @@ from .scratch import ScratchDirectory
 _LOG = logging.getLogger(__name__)
 _MIB: Final = 1024 * 1024
 WRITE_BUFFER_BYTES: Final = 16 * _MIB
-"""Of each of the two buffers, and so of each file."""
+"""Bytes of each of the two write buffers, and so of each file. More costs memory; less makes more
+files, and writes wait for the disk sooner."""
 WRITE_TIMEOUT_S: Final = 60.0
-"""How long a value waits for those before it to reach the disk."""
+"""How long a value waits for earlier values to reach the disk and free a buffer. A longer wait
+blocks the application for longer, a shorter one fails on a slow disk."""
 _WRITE_PAUSE_S: Final = 0.002
+"""Pause before such a value is tried again. Longer slows spilling, shorter costs CPU meanwhile."""
 _STALLED: Final = "Write stall"
 _ADVICE: Final = (
     "free space or set pending.dir to a writable directory, then start the consumer again"
 )
 VALUE_OVERHEAD_BYTES: Final = 64
-"""What RocksDB writes for a value beyond its bytes: key, index, filter, checksum."""
+"""Bytes that RocksDB writes per value besides it: key, index, filter, checksum. They count against
+``pending.disk.max.bytes``; if this were too low, more than that would be on disk."""
 
 
 def _options() -> Options:
-    # Bounded: about 45 MB however much is stored (measured), against 122 MB at the defaults.
+    # These bound the memory: about 45 MB however much is stored, 122 MB at the defaults (measured).
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(WRITE_BUFFER_BYTES)
     options.set_max_write_buffer_number(2)
     options.set_db_write_buffer_size(2 * WRITE_BUFFER_BYTES)
     options.set_max_open_files(256)
-    # A file is synced at its end; what is on its way before need not be waited for then.
+    # A file is synced at its end. What reached the disk before need not be waited for then.
     options.set_bytes_per_sync(_MIB)
     options.set_compression_type(DBCompressionType.none())
     options.set_disable_auto_compactions(True)
-    # Without compactions files stay in level 0, and would soon stop all writing.
+    # Without compactions all files stay in level 0, where RocksDB would soon stop all writing.
     options.set_level_zero_slowdown_writes_trigger(2**30)
     options.set_level_zero_stop_writes_trigger(2**30)
-    # Values that were written together are read together: the kernel may read ahead.
+    # Values that were written together are read together, so let the kernel read ahead.
     options.set_advise_random_on_open(False)
     options.set_manifest_preallocation_size(64 * 1024)
     options.set_max_log_file_size(_MIB)
@@ -69,83 +73,88 @@ def _options() -> Options:
     table = BlockBasedOptions()
     table.set_block_cache(Cache(8 * _MIB))
     table.set_cache_index_and_filter_blocks(True)
-    # The files of a generation overlap where runs are interleaved.
+    # The files of a generation overlap where runs are interleaved: filters tell which has a key.
     table.set_bloom_filter(10, block_based=False)
     options.set_block_based_table_factory(table)
     return options
 
 
 def value_bytes(value: bytes) -> int:
-    """What a value counts as on disk."""
+    """Returns the bytes that a value counts as on disk."""
     return len(value) + VALUE_OVERHEAD_BYTES
 
 
 class Generation:
-    """One column family."""
+    """A column family, dropped as a whole."""
 
     __slots__ = ("live", "name", "table", "written")
 
     def __init__(self, name: str, table: Rdict) -> None:
-        """Use `Generations.writable`."""
+        """Called by `Generations.writable` only."""
         self.name = name
         self.table: Rdict | None = table
-        """None once it is being dropped."""
+        """The open column family; None once it is being dropped."""
         self.written = 0
-        """Bytes put into it, so what it occupies."""
+        """Bytes put into it, which it occupies until it is dropped."""
         self.live = 0
-        """Of those, what is still needed; kept by the caller."""
+        """Bytes of these that are still needed; the caller keeps this count."""
 
     @property
     def garbage(self) -> int:
-        """Bytes that it occupies and nobody needs."""
+        """Bytes that it occupies and that are not needed any more."""
         return self.written - self.live
 
 
 class Generations:
-    """A database in a fresh directory, opened with the first value. One thread at a time."""
+    """A database in a fresh directory, opened with the first value.
+
+    One thread at a time may use it.
+    """
 
     def __init__(self, parent: Path, generation_bytes: int) -> None:
-        """Nothing is opened yet.
+        """Opens nothing: the first value does.
 
         Args:
             parent: where the directory is made.
-            generation_bytes: a generation's size, unless one value alone is larger.
+            generation_bytes: size of a generation, unless one value alone is larger.
         """
         self.disk_bytes = 0
-        """Of all values put and not dropped yet. RocksDB's own logs, below 2 MB, do not count."""
+        """Bytes of all values put and not dropped. RocksDB's own logs, below 2 MB, do not count."""
         self.generation_bytes = generation_bytes
         self._parent = parent
         self._directory: ScratchDirectory | None = None
         self._database: Rdict | None = None
         self._options: Options | None = None
         self._all: list[Generation] = []
-        """In the order they were begun; the last one is written to."""
+        """Generations in the order they were begun; the last one is written to."""
         self._begun = 0
         self._write_options = WriteOptions()
         self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
-        # RocksDB would wait for its files as long as it takes, a full disk for ever.
+        # Else RocksDB would wait for its files without limit: on a full disk, for ever.
         self._write_options.no_slowdown = True
         self._read_options = ReadOptions()
-        # A value is read once: the cache is for indexes and filters.
+        # A value is read once, so the cache is left to indexes and filters.
         self._read_options.fill_cache(False)  # type: ignore[call-arg]
 
     @property
     def place(self) -> Path:
-        """Where it is, or is going to be."""
+        """Path of the directory; before it is made, of its parent."""
         return self._parent if self._directory is None else self._directory.path
 
     @property
     def garbage(self) -> int:
-        """Bytes that are occupied and nobody needs."""
+        """Bytes that are occupied and not needed any more."""
         return sum(generation.garbage for generation in self._all)
 
     @property
     def full(self) -> Sequence[Generation]:
-        """All but the one that is written to."""
+        """All generations but the one that is written to."""
         return self._all[:-1]
 
     def writable(self, size: int) -> Generation:
-        """The generation that takes the next values, of `size` bytes together.
+        """Returns the generation for the next values, which are `size` bytes together.
+
+        Begins a new one if the last has no room.
 
         Raises:
             SpillError: the disk refuses.
@@ -171,11 +180,11 @@ class Generations:
         return self._database
 
     def put(self, generation: Generation, key: bytes, value: bytes) -> None:
-        """Write a value.
+        """Writes a value.
 
         Raises:
-            SpillError: the disk refuses. What was put before can be read, what had not reached
-                the disk too. RocksDB looks every 5 s whether there is room again.
+            SpillError: the disk refuses. Earlier values can still be read, also those that had not
+                reached the disk. RocksDB checks every 5 s whether there is room again.
         """
         assert generation.table is not None
         deadline_s = time.monotonic() + WRITE_TIMEOUT_S
@@ -188,7 +197,7 @@ class Generations:
         self.disk_bytes += value_bytes(value)
 
     def _put(self, table: Rdict, key: bytes, value: bytes) -> bool:
-        """False: both buffers are full, and have yet to reach the disk."""
+        """Returns False if both buffers are full and have not reached the disk yet."""
         try:
             table.put(key, value, self._write_options)
         except Exception as error:
@@ -198,10 +207,10 @@ class Generations:
         return True
 
     def get(self, generation: Generation, key: bytes) -> bytes:
-        """Read a value, and compare its checksum.
+        """Returns a value, after comparing its checksum.
 
         Raises:
-            SpillError: the disk has something else.
+            SpillError: the disk returned something else, or nothing.
         """
         assert generation.table is not None
         with telling("read", self, "start the consumer again, with another pending.dir"):
@@ -211,15 +220,15 @@ class Generations:
         return found
 
     def drop_dead(self) -> None:
-        """Drop the generations that nobody needs, but the one that is written to.
+        """Drops the generations without live bytes, except the one that is written to.
 
         Raises:
-            SpillError: the disk refuses; it is tried again by the next call.
+            SpillError: the disk refuses; the next call tries again.
         """
         for generation in self.full:
             if generation.live:
                 continue
-            generation.table = None  # else it keeps the files
+            generation.table = None  # an open table would keep the files
             assert self._database is not None
             with telling("write", self):
                 self._database.drop_column_family(generation.name)
@@ -227,7 +236,7 @@ class Generations:
             self.disk_bytes -= generation.written
 
     def close(self) -> None:
-        """Delete everything; the next value begins anew."""
+        """Deletes everything. The next value opens a new database."""
         for generation in self._all:
             generation.table = None
         self._all.clear()
@@ -237,7 +246,7 @@ class Generations:
                 if self._database is not None:
                     self._database.close()
         except SpillError as error:
-            # What was still in memory did not fit the disk, and is not needed.
+            # What RocksDB still had in memory did not fit on the disk, and is not needed.
             _LOG.warning("spill_close_failed path=%s error=%s", self.place, error)
         self._database = self._options = None
         directory, self._directory = self._directory, None
@@ -247,11 +256,11 @@ class Generations:
 
 @contextmanager
 def telling(what: str, generations: Generations, advice: str = _ADVICE) -> Iterator[None]:
-    """What a disk or RocksDB refuses as a SpillError that says what to do."""
+    """Turns errors of the disk or RocksDB into a SpillError that says what to do."""
     try:
         yield
     except Exception as error:
-        # rocksdict raises plain Exception; what is more special is a mistake in the code.
+        # rocksdict raises plain Exception. Any subclass but OSError is a mistake in the code.
         if not isinstance(error, OSError) and type(error) is not Exception:
             raise
         raise SpillError(

@@ -1,7 +1,7 @@
-"""A directory of this process alone, for what need not outlive it.
+"""Makes a directory for this process alone, for files that need not outlive it.
 
-It is locked while the process lives, so that another one, or the next, can tell what was left by
-the dead. A lock says so where a process id would not: in containers everybody is process 1.
+The process holds a lock on it while it lives, so that other processes can tell which directories
+dead processes left. A process id would not tell: in containers every process may have id 1.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from typing import Final, Self
 PREFIX: Final = "logtx-pending-"
 LOCK: Final = "lock"
 _ATTEMPTS: Final = 5
+"""How often `ScratchDirectory.make` tries, if another process deletes the directory before it is
+locked. Fewer may fail when many processes start at once."""
 
 
 def _lock(path: Path, flags: int = 0) -> int | None:
-    """A descriptor that holds the lock of a directory; None if somebody else holds it.
+    """Locks a directory. Returns the descriptor that holds the lock; None if another process does.
 
     Raises:
-        OSError: it is gone, or has no lock, or is not ours to open.
+        OSError: the directory is gone, has no lock file, or must not be opened by this user.
     """
-    # A file in it, opened to be written: what NFS needs to lock it for all its clients.
+    # NFS locks a file for all its clients only if it is opened for writing.
     descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -38,7 +40,7 @@ def _lock(path: Path, flags: int = 0) -> int | None:
 
 
 def remove_stale(parent: Path) -> int:
-    """Delete what dead processes left in `parent`; returns how many directories."""
+    """Deletes the directories that dead processes left in `parent`. Returns how many."""
     removed = 0
     for found in parent.glob(f"{PREFIX}*"):
         try:
@@ -46,12 +48,13 @@ def remove_stale(parent: Path) -> int:
             if descriptor is None:
                 continue
         except FileNotFoundError:
-            # Died before it was locked; one that is being made is made again.
+            # Its process died before the lock was made. If it is only being made now, `make` tries
+            # again.
             with suppress(OSError):
                 found.rmdir()
             continue
         except OSError:
-            continue  # another user's, or another process is at it
+            continue  # it belongs to another user, or another process deletes it
         shutil.rmtree(found, ignore_errors=True)
         os.close(descriptor)
         removed += 1
@@ -59,19 +62,19 @@ def remove_stale(parent: Path) -> int:
 
 
 class ScratchDirectory:
-    """A fresh locked directory, until it is removed."""
+    """A fresh directory that is locked until it is removed."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        """Use `make`."""
+        """Called by `make` only."""
         self.path = path
         self._descriptor = descriptor
 
     @classmethod
     def make(cls, parent: Path) -> Self:
-        """Create and lock one.
+        """Creates and locks a directory.
 
         Raises:
-            OSError: that can't be done in `parent`.
+            OSError: this can't be done in `parent`.
         """
         for _ in range(_ATTEMPTS):
             path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
@@ -79,7 +82,7 @@ class ScratchDirectory:
                 descriptor = _lock(path, os.O_CREAT)
             except FileNotFoundError:
                 continue
-            # On the way here it may have been taken for a dead process's.
+            # Before it was locked another process may have deleted it as a dead process's.
             if descriptor is not None:
                 if (path / LOCK).exists():
                     return cls(path, descriptor)
@@ -87,6 +90,6 @@ class ScratchDirectory:
         raise OSError(f"directories made in {parent} are deleted at once")
 
     def remove(self) -> None:
-        """Delete it with all that is in it."""
+        """Deletes the directory with everything in it, and its lock."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._descriptor)

@@ -1,7 +1,7 @@
-"""Pending records on disk: a run of chunks for each transaction and data partition, in RocksDB.
+"""Stores pending records in RocksDB: a run of chunks for each transaction and data partition.
 
-No durable state: a consumer that starts again reads its transactions from the log, and what a dead
-process left is deleted.
+The state is not durable: a consumer that starts again reads its transactions from the log, and
+deletes what a dead process left.
 
 Source: Transactional Messaging in Kafka, "Transactional consumer" (spilling to disk), "Consumer
 failure" (delete any state that spilt over to disk and start with a new map); docs/decisions/0010.
@@ -27,17 +27,20 @@ from .scratch import remove_stale
 
 _LOG = logging.getLogger(__name__)
 GENERATION_BYTES: Final = 256 * 1024 * 1024
-"""Of each generation. Beginning one and dropping one takes milliseconds."""
+"""Bytes of a generation. Beginning and dropping one takes milliseconds, so smaller ones cost time;
+larger ones hold garbage for longer."""
 _LIMIT_GENERATIONS: Final = 8
-"""So many of them in ``pending.disk.max.bytes``, so that there is room to move what one has."""
+"""At least this many generations fit in ``pending.disk.max.bytes``, so that there is room to move
+what one of them holds. Fewer leave less room, more make generations smaller."""
 _LIMIT_GARBAGE: Final = 4
-"""And this part of it may be garbage."""
+"""Divisor: at most this part of ``pending.disk.max.bytes`` may be garbage. A larger one moves live
+chunks more often, a smaller one leaves less room for them."""
 _KEY: Final = struct.Struct(">QI")
-"""Run, chunk."""
+"""Key of a chunk: run number, chunk number."""
 
 
 class _Part:
-    """Chunks of a run, one after the other, that are in one generation."""
+    """Consecutive chunks of a run that are in one generation."""
 
     __slots__ = ("generation", "size", "start", "stop")
 
@@ -48,7 +51,7 @@ class _Part:
 
 
 class _Run:
-    """Some records of a data partition."""
+    """Records of one transaction in one data partition."""
 
     __slots__ = ("owner", "parts")
 
@@ -62,21 +65,21 @@ class _Run:
 
 
 class RocksSpillStore:
-    """`SpillStore` in RocksDB, which is opened lazily: most consumers never spill.
+    """`SpillStore` in RocksDB, which the first append opens: most consumers never spill.
 
-    One thread at a time.
+    One thread at a time may use it.
     """
 
     def __init__(self, directory: str | None = None, disk_max_bytes: int | None = None) -> None:
-        """Check the directory and clear it of what dead processes left.
+        """Checks the directory, and deletes what dead processes left in it.
 
         Args:
-            directory: where a directory of this process goes; None = the system's temporary one.
-            disk_max_bytes: of all that was written and is not freed yet; None = as the disk
-                allows.
+            directory: where this process makes its own directory; None = the system's temporary
+                directory.
+            disk_max_bytes: limit of what is written and not freed yet; None = none but the disk's.
 
         Raises:
-            SpillError: it can't be written.
+            SpillError: the directory can't be written.
         """
         self.spilled_bytes = 0
         self._disk_max_bytes = disk_max_bytes
@@ -97,11 +100,17 @@ class RocksSpillStore:
 
     @property
     def disk_bytes(self) -> int:
-        """Occupied now, with what is garbage and not freed yet."""
+        """Bytes occupied now, including garbage that is not freed yet."""
         return self._generations.disk_bytes
 
     def append(self, run: int | None, owner: TopicPartition, records: Sequence[Record]) -> int:
-        """Append records to a run; where it raises, the run is as before."""
+        """Appends records to a run, or begins one if `run` is None. Returns the run's number.
+
+        If it raises, the run is as before.
+
+        Raises:
+            SpillError: the disk refuses, or ``pending.disk.max.bytes`` is reached.
+        """
         number = self._next_run if run is None else run
         found = _Run(owner) if run is None else self._runs[run]
         parts: list[_Part] = []
@@ -114,8 +123,8 @@ class RocksSpillStore:
                 parts.append(_Part(generation, index))
             parts[-1].stop = index + 1
             parts[-1].size += size
-        # Only now: what an append wrote that failed half-way is garbage, and the next attempt's
-        # keys are the same; a run that can't be begun does not exist.
+        # The run changes only now. What an append wrote before it failed is garbage, and the next
+        # attempt writes the same keys; a run that could not be begun does not exist.
         self._join(found, parts)
         self._runs[number] = found
         self._next_run = max(self._next_run, number + 1)
@@ -141,13 +150,13 @@ class RocksSpillStore:
                 run.parts.append(part)
 
     def read(self, run: int) -> Iterator[Record]:
-        """The run's records, one chunk in memory at a time."""
+        """Returns an iterator over the run's records, with one chunk in memory at a time."""
         return chain.from_iterable(self._chunks(run))
 
     def _chunks(self, number: int) -> Iterator[list[Record]]:
         run = self._require(number)
         index = 0
-        # Between two steps parts may be moved, and more be appended.
+        # Between two steps of this generator parts may be moved and chunks appended.
         for part in run.parts:
             while index < part.stop:
                 self._require(number)
@@ -162,9 +171,10 @@ class RocksSpillStore:
         return found
 
     def delete(self, run: int) -> None:
-        """Drop a run: its space is free at once with the last run, else as `_reclaim` says.
+        """Drops a run. `_reclaim` frees its space; the last run's space is free at once.
 
-        A disk that refuses here is not an error: the space stays taken until the directory goes.
+        If the disk refuses here, that is no error: the space stays taken until a later delete frees
+        it or the directory is removed.
         """
         for part in self._runs.pop(run).parts:
             part.generation.live -= part.size
@@ -177,10 +187,11 @@ class RocksSpillStore:
             _LOG.warning("spill_delete_failed path=%s error=%s", self._generations.place, error)
 
     def _reclaim(self) -> None:
-        """Drop generations without live bytes, and empty others while too much is garbage.
+        """Drops generations without live bytes, and empties others while too much is garbage.
 
-        Allowed are as many bytes as are live, so that no more is moved than is freed, but at least
-        a generation; and the one that is written to is never emptied.
+        Garbage may be as much as is live, so that no more is moved than is freed, but at least a
+        generation. With ``pending.disk.max.bytes`` it may be a quarter of that at most. The
+        generation that is written to is never emptied.
         """
         self._generations.drop_dead()
         while (worst := self._worst()) is not None:
@@ -217,6 +228,6 @@ class RocksSpillStore:
         part.generation = target
 
     def close(self) -> None:
-        """Delete everything."""
+        """Deletes everything."""
         self._runs.clear()
         self._generations.close()
