@@ -1,13 +1,13 @@
-"""What joins logtx to the world: blocks of input, a Kafka on this machine, Spark, the command line.
+"""Joins logtx to its surroundings: blocks of input, a local Kafka, Spark, the command line.
 
     blocks          `logtx.process`: read, process, write, exactly once
-    local/          Kafka and coordinators as processes of this machine, started and watched
-    inspect/        what logs show: audits and committed input offsets; needs no Spark
+    local/          starts and watches Kafka and coordinators as processes of this machine
+    inspect/        reads logs for audits and committed input offsets; needs no Spark
     spark/          sink, sources, recovery and export
     cli/            the command `logtx`
     demo/           `logtx demo`
     testing         a log with coordinators for tests; `pytest_plugin` gives it as fixtures
-    live            how far a run is, for people
+    live            shows people the progress of a run
 
-Imports every other room; none imports it.
+This room imports every other room; no other room imports it.
 """

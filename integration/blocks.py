@@ -1,22 +1,22 @@
-"""Read, process, write, exactly once: blocks of input, each in a transaction, redone by themselves.
+"""Reads, processes and writes exactly once: a transaction per block of input, redone if it fails.
 
     for block in logtx.process(consumer, producer, max_records=100):
         for message in block:
             block.produce("ledger", key=message.key(), value=message.value())
 
-What happens to a block, and why nothing of the input is lost or doubled:
+What happens to a block, and why no input is lost or processed twice:
 
-1. Messages are taken from the consumer, and with them the steps of the group's input offsets that
-   they make (`Consumer.offset_steps`). If the group took partitions away meanwhile the block is
-   thrown away: whoever has them now reads the same messages.
-2. A transaction is begun and sent the steps, which carry the consumer's claim: a worker that lost
-   its partitions is refused here at the latest, before it works for nothing.
-3. The application has the block.
-4. The transaction is asked to commit. With ``in_flight`` > 1 the next block begins meanwhile; its
-   steps go on from this one's, so it can't commit unless this one does.
-5. A transaction that does not commit: those before it are waited for, those behind it are aborted,
-   and the consumer is rewound, which also settles what became of one whose outcome is unknown: the
-   claim aborts what is undecided, and what is committed stands in the offsets that it returns.
+1. The pipeline takes messages from the consumer, and the steps of the group's input offsets that
+   they make (`Consumer.offset_steps`). If the group took partitions away meanwhile, it drops the
+   block: the partitions' new holder reads the same messages.
+2. It begins a transaction and sends it the steps, which carry the consumer's claim. A worker that
+   lost its partitions is refused here at the latest, before it works in vain.
+3. The application processes the block.
+4. The pipeline asks for the commit. With ``in_flight`` > 1 the next block begins meanwhile. Its
+   steps continue from this block's steps, so it can't commit unless this block does.
+5. If a transaction does not commit, the pipeline waits for those before it, aborts those after it,
+   and rewinds the consumer. The rewind also settles an unknown outcome: its claim aborts what is
+   undecided, and returns offsets that include what is committed.
 
 Source: Transactional Messaging in Kafka, "Producer IDs and state groups".
 """
@@ -61,15 +61,18 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 SLICE_S: Final = 0.1
-"""Longest wait for input before signals, `stop` and transactions in flight are looked at."""
+"""Longest wait for input between two checks of signals, `stop` and commits in flight: a larger
+value reacts later, a smaller one wakes up more often."""
 PAUSE_MIN_S: Final = 0.05
 PAUSE_MAX_S: Final = 5.0
-"""Before a block is redone: doubled each time, at random by half."""
+"""Pause before a block is redone: doubles with each failure in a row, and is shortened at random by
+up to half. Shorter pauses load failing brokers, longer ones delay the recovery."""
 REVOCATION_WAIT_S: Final = 5.0
-"""How long a rebalance is kept waiting for the commits in flight. What is not decided by then is
-aborted by the claim of the partitions' next holder."""
+"""How long a rebalance, and so the whole group, waits for the commits in flight. The claim of the
+partitions' next holder aborts those that are undecided by then; they are redone."""
 LEAVE_WAIT_S: Final = 30.0
-"""How long the end of the loop may take: the abort of the block at hand, the commits in flight."""
+"""Longest wait, at the loop's end and before a redo, for commits in flight and the abort of the
+block at hand. The rest is left to the rewind's claim, or to the timeout."""
 
 _REDONE: Final = (
     RetriableError,
@@ -80,11 +83,11 @@ _REDONE: Final = (
     UnknownOutcomeError,
     UnknownTransactionError,
 )
-"""What a transaction may end with, and its input is redone."""
+"""Errors of a transaction after which its input is redone."""
 
 
 class _RefusedError(Exception):
-    """A block is to be redone, for this reason."""
+    """Signals that the block must be redone, and carries the reason."""
 
     def __init__(self, reason: LogtxError) -> None:
         super().__init__(reason)
@@ -92,30 +95,30 @@ class _RefusedError(Exception):
 
 
 class Block:
-    """Messages to process, and the transaction that their output goes to.
+    """Holds messages to process, and the transaction that their output goes into.
 
-    Iterating gives the messages, in the order in which the consumer delivered them.
+    Iterating yields the messages, in the order in which the consumer delivered them.
     """
 
     __slots__ = ("_messages", "failure", "redone", "txn")
 
     def __init__(self, txn: Transaction, messages: Sequence[Message], redone: int) -> None:
         self.txn: Final = txn
-        """The transaction, for what `produce` does not do (`branch`, say). It is committed when
-        the loop comes back, if the application did not ask for that. Aborted by the application,
-        the block comes again."""
+        """The transaction, for what `produce` does not offer (for example `branch`). The loop
+        commits it when it asks for the next block, if the application has not asked for that. If
+        the application aborts it, the block is redone."""
         self.redone: Final = redone
-        """How many blocks in a row failed just before this one: 0, unless it is redone."""
+        """Number of blocks in a row that failed just before this one; 0 unless it is redone."""
         self.failure: LogtxError | None = None
-        """Why the transaction can't commit any more: what is still produced is not sent."""
+        """Why the transaction can't commit any more, or None. Once set, `produce` sends nothing."""
         self._messages = messages
 
     def __iter__(self) -> Iterator[Message]:
-        """The messages."""
+        """Iterates over the messages."""
         return iter(self._messages)
 
     def __len__(self) -> int:
-        """How many messages."""
+        """Returns the number of messages."""
         return len(self._messages)
 
     def produce(
@@ -128,14 +131,14 @@ class Block:
         timestamp: int = 0,
         headers: UserHeaders = None,
     ) -> None:
-        """Write a record within the block's transaction; arguments as `Transaction.produce`.
+        """Writes a record within the block's transaction. Arguments as for `Transaction.produce`.
 
-        A transaction that failed (expired, say) raises nothing here: the block is redone when the
-        loop comes back.
+        If the transaction failed (for example, expired), this raises nothing: the loop redoes the
+        block when it is asked for the next one.
 
         Raises:
             ProducerFencedError: a newer producer took over.
-            ConfigError: a header is named as one of logtx's own.
+            ConfigError: a header has the name of one of logtx's own headers.
         """
         if self.failure is not None:
             return
@@ -147,7 +150,7 @@ class Block:
             self.failure = TransactionAbortedError(str(error))
         except _REDONE as error:
             self.failure = error
-            # Without this record nobody may commit it, whoever asks for it.
+            # This record is missing, so the transaction must not commit, even if asked to.
             self.txn.abort_async()
 
 
@@ -162,35 +165,35 @@ def process(
     retries: int = 10,
     stop: threading.Event | None = None,
 ) -> Generator[Block, None, None]:
-    """Blocks of a consumer's input, each processed in a transaction of its own, exactly once.
+    """Yields blocks of a consumer's input; each is processed exactly once, in its own transaction.
 
-    When the loop comes back for the next block, this one's output and input offsets are committed.
-    One that does not commit comes again, alone or cut otherwise, after a growing pause; so the
-    loop's body must do nothing but produce that it would mind doing twice. Leaving the loop
-    (`break`, an exception) aborts the block at hand, and waits for those in flight; the consumer
-    delivers again what was not committed. Kafka's events and records whose headers don't decode are
-    logged and not in blocks.
+    When the loop asks for the next block, the output and the input offsets of this one are
+    committed. If the commit fails, the same messages come again after a growing pause, possibly cut
+    into other blocks; so apart from `Block.produce` the loop's body must do nothing that must not
+    happen twice. Leaving the loop (`break`, an exception) aborts the block at hand and waits for
+    those in flight; the consumer delivers again what was not committed. Kafka's events, and records
+    whose headers don't decode, are logged and left out of the blocks.
 
     Args:
-        consumer: with ``offsets.storage=transactions``, subscribed or assigned. While the loop runs
-            nobody else reads from it.
-        producer: whose transactions they are.
-        max_records: messages of a block at most.
-        in_flight: transactions undecided at most, the one at hand included. With more than 1 the
-            next block is processed while the ones before are being committed.
-        timeout: end after so many seconds without input; None: never.
-        linger: seconds for which a block that is not full waits for more.
-        retries: failures in a row, without a block that committed, before the last is raised.
-        stop: when it is set, end after the block at hand.
+        consumer: a consumer with ``offsets.storage=transactions``, subscribed or assigned. Nothing
+            else may read from it while the loop runs.
+        producer: begins the transactions.
+        max_records: most messages in a block.
+        in_flight: most undecided transactions, including the one at hand. With more than 1 the
+            next block is processed while earlier ones are being committed.
+        timeout: ends the loop after this many seconds without input; None never ends it.
+        linger: seconds that a block which is not full waits for more messages.
+        retries: failures in a row, without a committed block, before the last one is raised.
+        stop: when set, the loop ends after the block at hand.
 
     Raises:
-        ConfigError: a bad argument, or a consumer whose offsets no transaction holds.
+        ConfigError: a bad argument, or a consumer whose offsets are not stored in transactions.
         GroupBoundError: the consumer group commits its offsets in another transaction group.
         ProducerFencedError, DoubleStartError: another producer has this name.
         ClaimFencedError: another consumer took over the partitions that `Consumer.assign` named.
-        TransactionError, RetriableError: the last failure, once `retries` are used up; what could
-            not be better the next time (RequestTooLargeError, say) at once.
-        ConsumerError: as `Consumer.poll`.
+        TransactionError, RetriableError: the last failure, once `retries` are used up. A failure
+            that a retry can't mend (for example RequestTooLargeError) is raised at once.
+        ConsumerError: as for `Consumer.poll`.
     """
     if max_records < 1 or in_flight < 1 or retries < 0:
         raise ConfigError("max_records and in_flight must be at least 1, retries at least 0")
@@ -208,7 +211,7 @@ class _Flying(NamedTuple):
 
 
 class _Pipeline:
-    """The blocks of one loop: one at hand, some in flight."""
+    """Runs the blocks of one loop: one at hand, some in flight."""
 
     def __init__(
         self,
@@ -227,16 +230,17 @@ class _Pipeline:
         self._retries = retries
         self._at_hand: Block | None = None
         self._flying: deque[_Flying] = deque()
-        """Asked to commit and not known to be, oldest first."""
+        """Transactions that were asked to commit and have no answer yet, oldest first."""
         self._failures = 0
-        """In a row, since a block was committed."""
+        """Failures in a row since a block was committed."""
 
     def run(self, timeout_s: float | None, stop: threading.Event) -> Generator[Block, None, None]:
-        """The loop's blocks."""
-        # Before partitions are claimed, which goes to the group's own coordinator.
+        """Yields the loop's blocks."""
+        # Before partitions are claimed: a claim goes to the transaction group that the consumer
+        # group is bound to.
         self._producer.bind_group(self._consumer.group_id)
         self._consumer.before_revocation(self._await_decisions)
-        # What was delivered before and not committed is input too.
+        # Messages that were delivered earlier and not committed are input, too.
         self._consumer.rewind(wait=False)
         clean = False
         try:
@@ -267,7 +271,7 @@ class _Pipeline:
                 steps: list[OffsetStep] = self._consumer.offset_steps()
                 break
             except ClaimFencedError as error:
-                # Nothing failed; what is in flight of partitions that stayed is not disturbed.
+                # This is no failure: blocks in flight of partitions that stayed may still commit.
                 _LOG.info("block_thrown_away messages=%d reason=%s", len(messages), error)
                 self._reap(0)
                 self._consumer.rewind(wait=False)
@@ -290,7 +294,7 @@ class _Pipeline:
             if messages and not found:
                 until_s = now_s + self._linger_s
             found += messages
-            # Commits that fail are noticed while there is no input, too.
+            # A failed commit must be noticed while there is no input, too.
             self._reap(self._in_flight)
             if len(found) >= self._max_records or now_s >= until_s:
                 break
@@ -323,13 +327,13 @@ class _Pipeline:
         self._reap(self._in_flight - 1)
 
     def _reap(self, left: int) -> None:
-        """Wait until at most `left` are in flight; those that are decided are taken off anyway."""
+        """Waits until at most `left` are in flight; also removes the oldest that are decided."""
         while self._flying:
             txn, future = self._flying[0]
             if len(self._flying) <= left and not future.done():
                 return
             try:
-                # The commit that was asked for; of one whose outcome is unknown it asks again.
+                # Returns the answer to the commit asked for; asks again if its outcome is unknown.
                 txn.commit()
             except _REDONE as error:
                 raise _RefusedError(error) from error
@@ -337,13 +341,13 @@ class _Pipeline:
             self._failures = 0
 
     def _await_decisions(self) -> None:
-        """Partitions are about to be given back: what is in flight of them first."""
+        """Waits for the commits in flight, since the group is about to take partitions away."""
         wait([flying.future for flying in self._flying], timeout=REVOCATION_WAIT_S)
 
     # Step 5.
 
     def _redo(self, reason: LogtxError, stop: threading.Event) -> None:
-        # Those in flight before it may commit, which begins the count anew.
+        # Transactions in flight before the failed one may still commit, which resets the count.
         self._undo(time.monotonic() + LEAVE_WAIT_S)
         self._failures += 1
         _LOG.warning("block_refused failures=%d reason=%r", self._failures, reason)
@@ -354,10 +358,10 @@ class _Pipeline:
         stop.wait(pause_s * (0.5 + random.random() / 2))
 
     def _undo(self, deadline_s: float) -> bool:
-        """See all to their ends: commits as long as they succeed in order, aborts from there on.
+        """Ends all transactions: commits in order until one fails, aborts that one and all later.
 
         Returns:
-            Whether all were committed.
+            Whether all were committed, and no block was at hand.
         """
         aborting = False
         while self._flying:
@@ -369,7 +373,8 @@ class _Pipeline:
                 except LogtxError as error:
                     _LOG.info("commit_failed error=%r", error)
                     aborting = True
-                    # The coordinator refuses what goes on from it; what was not sent is given up.
+                    # The coordinator refuses commits that continue from the failed one; those not
+                    # sent yet are given up here.
                     for later in self._flying:
                         later.txn.abort_async()
             if aborting:
@@ -384,14 +389,14 @@ class _Pipeline:
             try:
                 txn.abort(max(0.0, deadline_s - time.monotonic()))
             except TransactionCommittedError:
-                # It goes on from nothing that was aborted: input of other partitions.
+                # It was independent of the aborted ones: its input is of other partitions.
                 return
             except TransactionStateError:
-                # Its commit is on its way, and is decided by what became of those before it.
+                # Its commit is on its way; whether it succeeds depends on those before it.
                 with suppress(LogtxError):
                     txn.commit(max(0.0, deadline_s - time.monotonic()))
             except LogtxError as error:
-                # Then the rewind's claim aborts it, or its timeout.
+                # The rewind's claim will abort it, or its timeout.
                 _LOG.warning("abort_not_confirmed error=%r", error)
                 return
             else:

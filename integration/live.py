@@ -1,4 +1,4 @@
-"""How far a run is, for people: a picture on a terminal, a line now and then elsewhere."""
+"""Shows people the progress of a run: a picture on a terminal, otherwise a line now and then."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.live import Live
 
 
 class LiveDisplay:
-    """Where a subclass shows its picture or its line. A context manager."""
+    """Shows the picture or the line that a subclass makes. A context manager."""
 
     def __init__(
         self,
@@ -21,13 +21,13 @@ class LiveDisplay:
         line_every_s: float,
         picture: RenderableType = "",
     ) -> None:
-        """Nothing is shown yet.
+        """Prepares the display; entering the context shows it.
 
         Args:
-            console: where.
-            refresh_per_s: how often the picture is drawn.
-            line_every_s: least time between two lines.
-            picture: the first one.
+            console: where to show it.
+            refresh_per_s: drawings of the picture per second.
+            line_every_s: least seconds between two lines.
+            picture: the first picture.
         """
         self._console = console
         self._line_every_s = line_every_s
@@ -39,12 +39,12 @@ class LiveDisplay:
         )
 
     def _show(self, picture: RenderableType, line: str, *, at_once: bool = False) -> None:
-        """Show the one or the other; cheap, call it often.
+        """Shows the picture on a terminal, elsewhere the line. Cheap enough to call often.
 
         Args:
-            picture: instead of the one before.
-            line: dropped if it is not yet time for one.
-            at_once: it is time in any case.
+            picture: replaces the former picture.
+            line: dropped if the last line is less than `line_every_s` ago.
+            at_once: print the line in any case.
         """
         if self._live is not None:
             self._live.update(picture)
@@ -53,7 +53,7 @@ class LiveDisplay:
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Shows the first picture."""
         if self._live is not None:
             self._live.start()
         return self
@@ -64,6 +64,6 @@ class LiveDisplay:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Take the picture away."""
+        """Removes the picture."""
         if self._live is not None:
             self._live.stop()

@@ -1,10 +1,10 @@
-"""pytest fixtures: a real Kafka for the test session, topics on it, and coordinators.
+"""Provides pytest fixtures: a real Kafka for the test session, topics on it, and coordinators.
 
-Loaded by pytest wherever logtx is installed; so it imports nothing but pytest itself until a test
-asks for a fixture. With `--logtx-bootstrap-servers` (or the environment's
-LOGTX_BOOTSTRAP_SERVERS) the tests run on that cluster, and none is started.
+pytest loads this module wherever logtx is installed, so it imports nothing but pytest until a test
+asks for a fixture. With `--logtx-bootstrap-servers` (or the environment variable
+LOGTX_BOOTSTRAP_SERVERS) the tests run on that cluster, and no Kafka is started.
 
-`docs/testing.md` shows them at work.
+`docs/testing.md` shows examples.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _VARIABLE = "LOGTX_BOOTSTRAP_SERVERS"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExistingKafka:
-    """A cluster that was there before the tests and stays after them."""
+    """A Kafka cluster that runs before the tests and after them."""
 
     bootstrap_servers: str
 
 
 class TopicFactory(Protocol):
-    """Makes a topic and returns its name."""
+    """Creates a topic and returns its name."""
 
     def __call__(
         self,
@@ -40,12 +40,12 @@ class TopicFactory(Protocol):
         name: str = "test",
         config: Mapping[str, str] | None = None,
     ) -> str:
-        """Create a topic `<name>-<random>` and wait until each partition has a leader."""
+        """Creates a topic `<name>-<random>` and waits until each partition has a leader."""
         ...
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--logtx-bootstrap-servers`, `--logtx-brokers`, `--logtx-coordinators` and
+    """Adds `--logtx-bootstrap-servers`, `--logtx-brokers`, `--logtx-coordinators` and
     `--logtx-coordinator-processes`."""
     group = parser.getgroup("logtx")
     group.addoption(
@@ -59,19 +59,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="brokers of the Kafka that is started (default: 1); topics have min(3, N) replicas",
+        help="number of brokers to start (default: 1); topics get min(3, N) replicas",
     )
     group.addoption(
         "--logtx-coordinators",
         type=int,
         default=1,
         metavar="N",
-        help="coordinators of logtx_cluster (default: 1)",
+        help="number of coordinators in logtx_cluster (default: 1)",
     )
     group.addoption(
         "--logtx-coordinator-processes",
         action="store_true",
-        help="run the coordinators of logtx_cluster as processes, not in threads",
+        help="run the coordinators of logtx_cluster as processes instead of threads",
     )
 
 
@@ -79,10 +79,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def logtx_kafka(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalCluster | ExistingKafka]:
-    """A Kafka cluster with `.bootstrap_servers`, shared by the session's tests: a `LocalKafka`, or
-    with `--logtx-brokers` a `LocalCluster`.
+    """Gives a Kafka cluster with `.bootstrap_servers`, shared by all tests of the session: a
+    `LocalKafka`, or a `LocalCluster` if `--logtx-brokers` is more than 1.
 
-    Tests that kill or pause brokers start a `LocalKafka` or `LocalCluster` of their own instead.
+    Tests that kill or pause brokers start their own `LocalKafka` or `LocalCluster` instead.
     """
     existing: str | None = request.config.getoption("--logtx-bootstrap-servers")
     if existing:
@@ -110,7 +110,10 @@ def logtx_kafka(
 
 @pytest.fixture
 def logtx_topic(logtx_kafka: LocalCluster | ExistingKafka) -> Iterator[TopicFactory]:
-    """A factory of topics with unique names; on an existing cluster they are deleted afterwards."""
+    """Gives a factory of topics with unique names.
+
+    On an existing cluster the topics are deleted after the test.
+    """
     import uuid
 
     from .local.topics import create_topic, delete_topic
@@ -153,14 +156,17 @@ def _logtx_session_cluster(
 
 @pytest.fixture
 def logtx_cluster(_logtx_session_cluster: Cluster) -> Iterator[Cluster]:
-    """The session's Kafka with coordinators; what a test left open or dead is mended after it."""
+    """Gives the session's Kafka with coordinators.
+
+    After each test it aborts open transactions, closes clients and restarts killed coordinators.
+    """
     yield _logtx_session_cluster
     _logtx_session_cluster.reset()
 
 
 @pytest.fixture
 def logtx_memory_cluster() -> Iterator[Cluster]:
-    """A log in memory with a coordinator, of this test's own: neither Kafka nor Java."""
+    """Gives this test its own log in memory with a coordinator; needs neither Kafka nor Java."""
     from .testing import Cluster
 
     cluster = Cluster.in_memory()

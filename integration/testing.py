@@ -1,7 +1,7 @@
-"""A log with coordinators for tests, and what tests want of it: a transaction that stays open, a
-record that comes late, a coordinator that dies.
+"""Gives tests a log with coordinators, and the events that tests want to cause: a transaction that
+stays open, a record that comes late, a coordinator that dies.
 
-The pytest plugin gives these as fixtures; `docs/testing.md` shows them at work.
+The pytest plugin gives these as fixtures; `docs/testing.md` shows examples.
 """
 
 from __future__ import annotations
@@ -33,32 +33,35 @@ from .local.processes import CoordinatorChild
 
 _LOG = logging.getLogger(__name__)
 JOURNAL_PARTITIONS: Final = 8
+"""Partitions of the journal on Kafka. With fewer of them than coordinators, some own none; more of
+them start more slowly."""
 WAIT_S: Final = 30.0
-"""Bound of everything that is waited for here."""
+"""Longest wait for records and aborts: a smaller value fails tests on slow machines, a larger one
+reports a real failure later."""
 PUBLISHED_S: Final = 10.0
-"""Within it a new owner has published its address, where it is one of ours."""
+"""How long `Cluster.owner` waits for a new owner to publish its address."""
 OPEN_S: Final = 600.0
-"""How long `Cluster.open_transaction` keeps one open: longer than a test takes."""
+"""Timeout of the transactions of `Cluster.open_transaction`: longer than a test takes."""
 
 
 class Coordinators(Protocol):
-    """Some coordinators of one log, which can be killed and started again."""
+    """Several coordinators of one log, which can be killed and started again."""
 
     def start(self) -> None:
-        """Start those that don't run, and wait until all serve."""
+        """Starts the coordinators that don't run, and waits until all of them serve."""
 
     def kill(self, address: str) -> None:
-        """End the one at this address."""
+        """Ends the coordinator at this address."""
 
     def addresses(self) -> list[str]:
-        """Of those that run."""
+        """Returns the addresses (host:port) of the running coordinators."""
 
     def stop(self) -> None:
-        """End all."""
+        """Ends all coordinators."""
 
 
 class EmbeddedCoordinators:
-    """Coordinators in threads of this process: quick to start."""
+    """Runs coordinators in threads of this process, which start quickly."""
 
     def __init__(self, servers: str, count: int, *, journal_partitions: int) -> None:
         config = CoordinatorConfig(
@@ -70,30 +73,30 @@ class EmbeddedCoordinators:
         self._running: list[EmbeddedCoordinator] = []
 
     def start(self) -> None:
-        """Start those that don't run."""
+        """Starts the coordinators that don't run."""
         for each in self._all:
             if each not in self._running:
                 each.start()
                 self._running.append(each)
 
     def kill(self, address: str) -> None:
-        """Stop one; it gives what it serves to the others, if there are any."""
+        """Stops one coordinator; it gives what it serves to the others, if there are any."""
         found = next(each for each in self._running if each.address == address)
         self._running.remove(found)
         found.stop()
 
     def addresses(self) -> list[str]:
-        """Of those that run."""
+        """Returns the addresses of the running coordinators."""
         return [each.address for each in self._running]
 
     def stop(self) -> None:
-        """Stop all."""
+        """Stops all coordinators."""
         while self._running:
             self._running.pop().stop()
 
 
 class CoordinatorProcesses:
-    """`logtx coordinator`, as often as asked; SIGKILL is SIGKILL."""
+    """Runs `logtx coordinator` in child processes, so that `kill` is a real SIGKILL."""
 
     def __init__(self, servers: str, count: int, *, directory: Path) -> None:
         self._all = [
@@ -107,10 +110,10 @@ class CoordinatorProcesses:
         ]
 
     def start(self) -> None:
-        """Start those that don't run, all at once.
+        """Starts the coordinators that don't run, all at the same time.
 
         Raises:
-            ProcessDiedError: one did not; with the last lines of its log.
+            ProcessDiedError: a coordinator did not start. It holds the last lines of its log.
         """
         started = [each for each in self._all if not each.is_running]
         for each in started:
@@ -119,32 +122,32 @@ class CoordinatorProcesses:
             each.await_ready()
 
     def kill(self, address: str) -> None:
-        """SIGKILL."""
+        """Sends SIGKILL to the coordinator at this address."""
         next(each for each in self._all if each.is_running and each.address == address).kill()
 
     def addresses(self) -> list[str]:
-        """Of those that run."""
+        """Returns the addresses of the running coordinators."""
         return [each.address for each in self._all if each.is_running]
 
     def stop(self) -> None:
-        """SIGKILL for all: the log is a test's."""
+        """Sends SIGKILL to all coordinators; the log belongs to a test, so it needs no care."""
         for each in self._all:
             each.kill()
 
 
 class Cluster:
-    """A log with coordinators, and clients on it that end with the test.
+    """A log with coordinators, and clients that are closed after the test.
 
-    Settings of `producer` and `consumer` are written with ``_`` for ``.``.
+    In the settings of `producer` and `consumer`, ``_`` stands for ``.``.
     """
 
     def __init__(self, log: Log, coordinators: Coordinators, *, delete_topics: bool) -> None:
-        """Start the coordinators.
+        """Starts the coordinators.
 
         Args:
-            log: the log; closed with the cluster.
-            coordinators: not started yet.
-            delete_topics: remove the test's topics in `reset`.
+            log: the log; `close` closes it.
+            coordinators: the coordinators, not started yet.
+            delete_topics: delete the test's topics in `reset`.
         """
         self.log = log
         self.bootstrap_servers = log.bootstrap_servers
@@ -159,7 +162,10 @@ class Cluster:
 
     @classmethod
     def in_memory(cls) -> Self:
-        """A log in this process with an embedded coordinator: no Kafka, no Java, milliseconds."""
+        """Makes a log in this process with an embedded coordinator, within milliseconds.
+
+        Needs neither Kafka nor Java.
+        """
         servers = f"{SCHEME}{uuid.uuid4().hex}"
         coordinators = EmbeddedCoordinators(servers, 1, journal_partitions=1)
         return cls(MemoryLog.named(servers), coordinators, delete_topics=False)
@@ -168,13 +174,13 @@ class Cluster:
     def on_kafka(
         cls, servers: str, *, coordinators: int, directory: Path | None, delete_topics: bool
     ) -> Self:
-        """Coordinators for a Kafka cluster that runs.
+        """Starts coordinators for a Kafka cluster that runs already.
 
         Args:
             servers: ``bootstrap.servers``.
-            coordinators: how many.
-            directory: for the logs of processes; None embeds the coordinators in this one.
-            delete_topics: remove the test's topics in `reset`.
+            coordinators: number of coordinators.
+            directory: for log files of coordinator processes; None runs coordinators in threads.
+            delete_topics: delete the test's topics in `reset`.
         """
         started: Coordinators = (
             EmbeddedCoordinators(servers, coordinators, journal_partitions=JOURNAL_PARTITIONS)
@@ -193,22 +199,22 @@ class Cluster:
         name: str = "test",
         config: Mapping[str, str] | None = None,
     ) -> str:
-        """Create a topic `<name>-<random>`, ready for use; returns its name."""
+        """Creates a topic `<name>-<random>`, ready for use. Returns its name."""
         topic = f"{name}-{uuid.uuid4().hex[:12]}"
         self.log.create_topic(topic, partitions=partitions, settings=config)
         self._topics.append(topic)
         return topic
 
     def producer(self, **settings: Any) -> Producer:
-        """A producer, by default of a new ``transactional.id``; closed after the test."""
+        """Makes a producer, by default with a new ``transactional.id``; closed after the test."""
         name = {"transactional.id": f"test-{uuid.uuid4().hex[:12]}"}
         made = Producer({**name, **self._dotted(settings)})
         self._clients.append(made)
         return made
 
     def consumer(self, *topics: str, **settings: Any) -> Consumer:
-        """A consumer of these topics, by default of a new group and from the start; closed after
-        the test."""
+        """Makes a consumer of these topics, by default in a new group and from the first offset;
+        closed after the test."""
         defaults = {"group.id": f"test-{uuid.uuid4().hex[:12]}", "auto.offset.reset": "earliest"}
         made = Consumer({**defaults, **self._dotted(settings)})
         self._clients.append(made)
@@ -230,10 +236,10 @@ class Cluster:
         partition: int = 0,
         timeout: float = OPEN_S,
     ) -> Transaction:
-        """A transaction that has written these records, and is open until somebody ends it.
+        """Begins a transaction, writes these records in it, and leaves it open.
 
-        Its records stand in the log when this returns. Ended by `commit`, `abort`, or after the
-        test.
+        The records are in the log when this returns. The transaction stays open until its `commit`
+        or `abort`, or until the test is over.
 
         Args:
             topic: where the records go.
@@ -265,14 +271,17 @@ class Cluster:
         key: bytes | None = None,
         partition: int = 0,
     ) -> int:
-        """Append a record of this transaction past every check, as a writer would that stood still
-        while its transaction ended; returns its offset.
+        """Appends a record of this transaction past every check, as a writer does that was paused
+        while its transaction ended.
 
-        Of a transaction that has ended no consumer delivers it; an open one holds more than its
-        owner knows of then, which its marker leaves out.
+        No consumer delivers the record: the transaction has ended, or its producer does not know of
+        the record, so its marker leaves it out.
+
+        Returns:
+            The offset of the record.
 
         Raises:
-            BrokerError: it was not acknowledged.
+            BrokerError: the record was not acknowledged.
         """
         raw = (TxId.parse(txid) if isinstance(txid, str) else txid).to_bytes()
         if self._raw is None:
@@ -290,10 +299,11 @@ class Cluster:
         return told[0][1]
 
     def owner(self, transaction_group: str = "default") -> str:
-        """Address of the coordinator that serves a transaction group, as it has published it.
+        """Returns the address that the coordinator of a transaction group has published.
 
         Raises:
-            CoordinatorNotAvailableError: it is none of ours, or none has published it yet.
+            CoordinatorNotAvailableError: none of this cluster's coordinators has published its
+                address within `PUBLISHED_S`.
         """
         count = self.log.topic_info(JOURNAL_TOPIC).partition_count
         partition = journal_partition_of(transaction_group, count)
@@ -305,7 +315,7 @@ class Cluster:
             )
             if found is not None and found.address in ours:
                 return found.address
-            # While it moves, the former owner's word stands there a moment longer.
+            # While the partition moves, the former owner's address stays there a moment longer.
             if not ours or time.monotonic() > deadline_s:
                 raise CoordinatorNotAvailableError(
                     f"transaction group {transaction_group!r} is served by "
@@ -314,26 +324,28 @@ class Cluster:
             time.sleep(0.05)
 
     def kill_coordinator(self, transaction_group: str = "default") -> str:
-        """End the coordinator that serves a transaction group; returns its address.
+        """Ends the coordinator that serves a transaction group. Returns its address.
 
-        A process gets SIGKILL; one in a thread stops, and gives what it serves to others. Others
-        take over, if there are any; else everything waits for `start_coordinators`.
+        A coordinator process gets SIGKILL; one in a thread stops, and gives away what it serves.
+        Other coordinators take over, if there are any; else all requests wait for
+        `start_coordinators`.
 
         Raises:
-            CoordinatorNotAvailableError: as `owner`.
+            CoordinatorNotAvailableError: as for `owner`.
         """
         address = self.owner(transaction_group)
         self._coordinators.kill(address)
         return address
 
     def start_coordinators(self) -> None:
-        """Start those that were killed, and wait until they are ready."""
+        """Starts the coordinators that were killed, and waits until they are ready."""
         self._coordinators.start()
 
     # --- the end
 
     def reset(self) -> None:
-        """End what a test left: open transactions, clients, killed coordinators, topics."""
+        """Cleans up after a test: starts killed coordinators, aborts open transactions, closes
+        clients, deletes topics."""
         self._coordinators.start()
         for transaction in self._open:
             if not transaction.is_decided:
@@ -351,7 +363,7 @@ class Cluster:
         self._topics.clear()
 
     def close(self) -> None:
-        """End everything."""
+        """Ends clients, coordinators and the log."""
         try:
             self.reset()
         finally:

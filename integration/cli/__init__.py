@@ -1,5 +1,5 @@
-"""The command `logtx`: one module for each group of commands, joined in `main`.
+"""Implements the command `logtx`: one module for each group of commands, joined in `main`.
 
-Imports what a command runs on at its first use, so that `logtx --help` is quick. Never holds
-logic that a program could want: that is in the room whose command it is.
+Each command imports what it runs when it is first used, so that `logtx --help` is quick. Logic that
+a program could use does not belong here: it is in the room whose command it is.
 """

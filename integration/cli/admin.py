@@ -1,7 +1,7 @@
-"""`logtx txn` and `logtx keys`: what operators ask coordinators, over all journal partitions.
+"""`logtx txn` and `logtx keys`: show and end transactions and keys of all journal partitions.
 
-Every owner is asked at the same time and for as long as `--timeout`: one that can't be reached is
-reported, what the others said is shown, and the exit status is 3.
+A listing asks every owner at the same time, each for up to `--timeout` seconds. If an owner can't
+be reached, it reports that, shows the answers of the others, and ends with exit status 3.
 
 Source: Transaction keys, "CLI Commands".
 """
@@ -33,20 +33,21 @@ if TYPE_CHECKING:
     from ...coordinator.protocol.commands import KeyInfo, TransactionInfo
 
 EXIT_FAILED: Final = 1
+"""Exit status: a transaction could not be aborted."""
 EXIT_INCOMPLETE: Final = 3
-"""Not every journal partition answered; what is shown is not all there is."""
+"""Exit status: not every journal partition answered, so the output is incomplete."""
 
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _INSTANTS: Final = ("started_ms", "connected_ms")
-"""Milliseconds since 1970; any others are durations."""
+"""Fields in milliseconds since 1970; all other fields in milliseconds are durations."""
 _CELL_LINES_MAX: Final = 3
-"""Partitions of a transaction that a table shows; `describe` and `--json` show all."""
+"""Most lines that a table shows of a transaction's partitions; `describe` and `--json` show all."""
 
 _Item = TypeVar("_Item")
 
 
 class Unfinished(StrEnum):
-    """States of what `logtx txn list` can show."""
+    """The states that `logtx txn list` can filter by."""
 
     OPEN = State.OPEN.value
     COMMITTING = State.COMMITTING.value
@@ -54,23 +55,25 @@ class Unfinished(StrEnum):
 
 
 txn = typer.Typer(
-    no_args_is_help=True, help="Look at transactions that are not finished, and abort them."
+    no_args_is_help=True, help="Show transactions that are not finished, and abort them."
 )
-keys = typer.Typer(no_args_is_help=True, help="Look at transaction keys, and delete them.")
+keys = typer.Typer(no_args_is_help=True, help="Show transaction keys, and delete them.")
 
 Servers = Annotated[
     str,
     typer.Option(
         "--bootstrap-servers",
         envvar="LOGTX_BOOTSTRAP_SERVERS",
-        help="The Kafka cluster that holds the journal, as host:port,host:port.",
+        help="Brokers of the Kafka cluster that holds the journal, as host:port,host:port.",
     ),
 ]
 Timeout = Annotated[
     float, typer.Option(min=0.1, help="Seconds to wait for each coordinator's answer.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-Owner = Annotated[str, typer.Option(help="Whose key; without authentication there is one owner.")]
+Owner = Annotated[
+    str, typer.Option(help="Owner of the key. Without authentication, all keys have one owner.")
+]
 
 
 # ---- asking -------------------------------------------------------------------------------------
@@ -99,7 +102,7 @@ class _Unreachable:
 def _everywhere(
     admin: AdminQueries, ask: Callable[[int], Iterable[_Item]]
 ) -> tuple[list[_Item], list[_Unreachable]]:
-    """What all journal partitions answer, and those that don't."""
+    """Asks all journal partitions. Returns the answers, and the partitions that gave none."""
     partitions = range(admin.partition_count())
 
     def one(partition: int) -> list[_Item] | _Unreachable:
@@ -115,7 +118,7 @@ def _everywhere(
 
 
 def _report(unreachable: Sequence[_Unreachable]) -> None:
-    """Say which partitions did not answer, and end with a status that says so too."""
+    """Prints the partitions that did not answer; if there are any, exits with `EXIT_INCOMPLETE`."""
     if not unreachable:
         return
     console = Console(stderr=True, highlight=False)
@@ -135,7 +138,7 @@ def _unreachable_json(unreachable: Sequence[_Unreachable]) -> list[dict[str, Any
 
 
 def parse_txid(text: str) -> TxId:
-    """A TxId from its text form. Raises BadParameter."""
+    """Parses a TxId, such as "3-9f3ac1d2e4b7-17042". Raises BadParameter."""
     try:
         return TxId.parse(text)
     except ValueError as error:
@@ -143,7 +146,7 @@ def parse_txid(text: str) -> TxId:
 
 
 def parse_age_ms(text: str) -> int:
-    """Milliseconds from "90s", "5m", "2h". Raises BadParameter."""
+    """Parses an age such as "90s", "5m" or "2h". Returns milliseconds. Raises BadParameter."""
     match = re.fullmatch(r"(\d+)(ms|s|m|h|d)", text)
     if match is None:
         raise typer.BadParameter(f"{text!r} is not an age, as in 90s, 5m or 2h")
@@ -151,7 +154,7 @@ def parse_age_ms(text: str) -> int:
 
 
 def show_age(age_ms: int) -> str:
-    """An age as people say it, two units at most: "2h 5m"."""
+    """Formats an age for people with at most two units: "2h 5m"."""
     seconds = age_ms // 1_000
     if seconds < 1:
         return f"{age_ms}ms"
@@ -173,24 +176,36 @@ def list_transactions(
     *,
     bootstrap_servers: Servers,
     state: Annotated[
-        list[Unfinished] | None, typer.Option(help="Only those in this state; may be repeated.")
+        list[Unfinished] | None,
+        typer.Option(help="Only transactions in this state; may be repeated."),
     ] = None,
     older_than: Annotated[
-        str, typer.Option(metavar="AGE", help="Only those that began so long ago: 90s, 5m, 2h.")
+        str,
+        typer.Option(
+            metavar="AGE", help="Only transactions that began at least this long ago: 90s, 5m, 2h."
+        ),
     ] = "0s",
     producer: Annotated[
-        str, typer.Option(metavar="NAME", help="Only those of this transactional.id or key name.")
+        str,
+        typer.Option(
+            metavar="NAME", help="Only transactions of this transactional.id or name of a key."
+        ),
     ] = "",
     topic: Annotated[
-        str, typer.Option(help="Only those that wrote to this topic, as far as is registered.")
+        str,
+        typer.Option(
+            help="Only transactions known to write to this topic: producers register the "
+            "partitions of transactions that stay open."
+        ),
     ] = "",
     timeout: Timeout = 10.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show the transactions that are not finished, oldest first: who is hanging?
+    """Show the transactions that are not finished, oldest first.
 
-    A transaction that is committing or aborting for long waits for a data partition that can't
-    take its marker. Exit status 3: not every journal partition answered.
+    Use it to find transactions that hang. One that stays committing or aborting waits for a data
+    partition that can't take its marker. Exit status 3 means that not every journal partition
+    answered.
 
     Examples:
 
@@ -223,13 +238,13 @@ def list_transactions(
 
 @txn.command("describe")
 def describe_transaction(
-    txid: Annotated[str, typer.Argument(metavar="TXID", help="As 3-9f3ac1d2e4b7-17042.")],
+    txid: Annotated[str, typer.Argument(metavar="TXID", help="A TxId, as 3-9f3ac1d2e4b7-17042.")],
     *,
     bootstrap_servers: Servers,
     timeout: Timeout = 10.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show one transaction: all that is known of it, or its outcome once it is finished.
+    """Show everything known of one transaction, or only its outcome once it is finished.
 
     Examples:
 
@@ -248,7 +263,7 @@ def describe_transaction(
     described: dict[str, Any] = {"txid": str(asked)}
     if info is not None:
         described.update(_transaction_json(info))
-    # Of the later of the two answers.
+    # The outcome was asked for last, so its state is the newer one.
     described.update(state=outcome.state.value, commit_sequence=outcome.commit_sequence)
     if as_json:
         _print_json(described)
@@ -263,10 +278,10 @@ def abort_transactions(
     bootstrap_servers: Servers,
     timeout: Timeout = 10.0,
 ) -> None:
-    """Abort transactions, whoever began them. A repeat is a success.
+    """Abort open transactions of any producer. Repeating it does no harm.
 
-    Their producers are told at their next request. A transaction that is committed stays so, and
-    the exit status is 1.
+    Their producers learn of it at their next request. A committed transaction stays committed; the
+    command reports it and ends with exit status 1.
 
     Examples:
 
@@ -343,7 +358,7 @@ def list_keys(
 ) -> None:
     """Show all transaction keys, with their epoch, age and unfinished transactions.
 
-    The age is counted from when the connection of this epoch was made. Exit status 3: not every
+    The age counts from the connection that began the epoch. Exit status 3 means that not every
     journal partition answered.
 
     Examples:
@@ -370,14 +385,14 @@ def list_keys(
 
 @keys.command("get")
 def get_key(
-    key: Annotated[str, typer.Argument(help="The key, as a producer's transaction.key.")],
+    key: Annotated[str, typer.Argument(help="The key, as in the producer's transaction.key.")],
     *,
     bootstrap_servers: Servers,
     owner: Owner = DEFAULT_OWNER,
     timeout: Timeout = 10.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show one transaction key.
+    """Show one transaction key, with its epoch, age and unfinished transactions.
 
     Examples:
 
@@ -396,16 +411,17 @@ def get_key(
 
 @keys.command("delete")
 def delete_key(
-    key: Annotated[str, typer.Argument(help="The key, as a producer's transaction.key.")],
+    key: Annotated[str, typer.Argument(help="The key, as in the producer's transaction.key.")],
     *,
     bootstrap_servers: Servers,
     owner: Owner = DEFAULT_OWNER,
     timeout: Timeout = 10.0,
 ) -> None:
-    """Delete a transaction key: closes its connection and aborts its open transaction.
+    """Delete a transaction key, close its connection and abort its open transaction.
 
-    Its epochs stay used up: a client of the deleted key never comes back as the newer one. Whoever
-    connects with the key later begins above them. A repeat is a success.
+    The epochs of the key are not used again: a client that connects with the key later gets a
+    higher one, so no client of the deleted key can come back as the newer one. Repeating the
+    command does no harm.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""`logtx journal`: what only an operator can decide about the journal."""
+"""`logtx journal`: decisions about the journal that only an operator can make."""
 
 from __future__ import annotations
 
@@ -20,26 +20,33 @@ if TYPE_CHECKING:
     from ...coordinator.client.admin import AdminQueries
 
 ASK_TIMEOUT_S: Final = 3.0
+"""How long to look for a running coordinator. A smaller value could miss a slow one, which would
+write to the journal beside the repair; a larger one delays each repair."""
 
-journal = typer.Typer(no_args_is_help=True, help="Decide what only an operator can.")
+journal = typer.Typer(
+    no_args_is_help=True, help="Repair the journal: decisions that only an operator can make."
+)
 
 
 @journal.command("accept-loss")
 def accept_loss(
-    partition: Annotated[int, typer.Argument(min=0, help="The journal partition.")],
+    partition: Annotated[int, typer.Argument(min=0, help="Number of the journal partition.")],
     *,
     end: Annotated[
-        int, typer.Option(min=1, help="The highest end that a coordinator's error names.")
+        int, typer.Option(min=1, help="The highest end that the coordinators' errors name.")
     ],
     bootstrap_servers: Servers,
 ) -> None:
-    """Go on with a journal partition whose tail the brokers lost, and give up what was lost.
+    """Continue a journal partition whose tail the brokers lost, and give up the lost records.
 
-    Coordinators refuse such a partition, and say which offset was acknowledged. Restore it from a
-    replica if there is one. Else stop all coordinators, run this, and start them again: the lost
-    offsets are filled with records that mean nothing, so that no TxId is used twice. What was
-    begun, decided or committed in the lost part was never so from then on; records of such
-    transactions are not delivered, save where their markers were written already.
+    Coordinators refuse to serve such a partition; their errors name the end that the brokers had
+    acknowledged. If a replica still has the tail, restore it from there. Otherwise stop all
+    coordinators, run this command, and start them again. It fills the lost offsets with records
+    that mean nothing, so that no TxId is used twice.
+
+    Everything that was begun, decided or committed in the lost part counts as never having
+    happened. The records of such transactions are not delivered, except where their markers were
+    already written.
 
     Examples:
 
@@ -71,5 +78,5 @@ def _somebody_answers(admin: AdminQueries, partition: int) -> bool:
     except (CoordinatorNotAvailableError, RequestTimedOutError):
         return False
     except LogtxError:
-        return True  # Such as that it can't serve the partition.
+        return True  # A coordinator answered, for example that it can't serve the partition.
     return True

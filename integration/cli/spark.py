@@ -1,6 +1,7 @@
-"""`logtx spark`: committed input offsets, going on from them, audit and export.
+"""`logtx spark`: committed input offsets, recovery from them, audit and export.
 
-`iov` and `recover` read the log alone; `audit` and `export` run a Spark application.
+`iov` reads only the log, `recover` also asks a coordinator; `audit` and `export` run a Spark
+application.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
     from ..inspect.checks import Report
 
 EXIT_NOT_CLEAN: Final = 4
-"""The audit found a broken promise."""
+"""Exit status: the audit found a broken promise."""
 _SHOWN_MAX: Final = 50
+"""Most rows of a table; `--json` shows all."""
 
 spark = typer.Typer(
     no_args_is_help=True,
-    help="Spark: committed input offsets, going on from them, audit of logs, export to Parquet.",
+    help="For Spark: show committed input offsets, audit logs, export to Parquet.",
 )
 
 Servers = Annotated[
@@ -34,15 +36,16 @@ Servers = Annotated[
     typer.Option(
         "--bootstrap-servers",
         envvar="LOGTX_BOOTSTRAP_SERVERS",
-        help="The Kafka cluster, as host:port,host:port.",
+        help="Brokers of the Kafka cluster, as host:port,host:port.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Master = Annotated[
-    str, typer.Option(help="Spark's master; on a cluster submit the job, see docs/spark.md.")
+    str,
+    typer.Option(help="Spark's master URL. To run on a cluster, submit a job: see docs/spark.md."),
 ]
 Memory = Annotated[str, typer.Option(help="Memory of the driver's JVM.")]
-Group = Annotated[str | None, typer.Option(help="Only of this consumer group.")]
+Group = Annotated[str | None, typer.Option(help="Show only this consumer group.")]
 
 
 @contextmanager
@@ -95,14 +98,17 @@ def show_iovs(
     bootstrap_servers: Servers,
     group: Group = None,
     history: Annotated[
-        bool, typer.Option("--history", help="Each step that was committed, from the journal.")
+        bool,
+        typer.Option(
+            "--history", help="Show every committed step, as far as the journal goes back."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the committed input offsets of consumer groups, and how far they are behind.
 
-    A streaming query is a group `spark-<query id>`, its topic is `micro-batch` and its offset the
-    last committed batch.
+    A streaming query appears as a group `spark-<query id>`, with `micro-batch` as its topic and the
+    last committed batch as its offset.
 
     Examples:
 
@@ -129,14 +135,14 @@ def show_iovs(
 def show_recovery(
     *,
     bootstrap_servers: Servers,
-    group: Annotated[str, typer.Option(help="The consumer group to go on with.")],
-    topic: Annotated[list[str], typer.Option(help="Its input; may be repeated.")],
+    group: Annotated[str, typer.Option(help="The consumer group to continue.")],
+    topic: Annotated[list[str], typer.Option(help="Input topic of the group; may be repeated.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show where work of a group goes on, as logtx.spark.resume will find it.
+    """Show the offsets at which logtx.spark.resume will continue a consumer group.
 
-    Waits while a transaction that is still open may move the group's offsets, and fails when that
-    takes longer than 30 seconds: its producer is alive, or no coordinator is.
+    Waits while an unfinished transaction may still move the group's offsets. Fails if that takes
+    longer than 30 seconds: then either its producer is alive, or no coordinator is.
 
     Examples:
 
@@ -171,16 +177,17 @@ def run_audit_job(
     bootstrap_servers: Servers,
     topic: Annotated[
         list[str] | None,
-        typer.Option(help="Only this data topic; may be repeated. \\[default: all]"),
+        typer.Option(help="Check only this data topic; may be repeated. \\[default: all]"),
     ] = None,
     master: Master = "local[*]",
     driver_memory: Memory = "1g",
     as_json: AsJson = False,
 ) -> None:
-    """Check whole logs: what the journal decided against what data partitions hold.
+    """Check whole logs: compare the journal's decisions with the records in data partitions.
 
-    Others may write meanwhile. Exit status 4: a promise was broken. What lies below the journal's
-    start, or was deleted by retention, is reported as unverifiable.
+    Others may write during the audit. Exit status 4 means that a promise was broken. Transactions
+    below the start of a trimmed journal, and data that retention deleted, are reported as
+    unverifiable.
 
     Examples:
 
@@ -223,15 +230,19 @@ def run_export(
     *,
     bootstrap_servers: Servers,
     topic: Annotated[list[str], typer.Option(help="Topic to export; may be repeated.")],
-    path: Annotated[str, typer.Option(help="Directory, wherever Spark can write.")],
-    transaction_group: Annotated[str, typer.Option(help="Whose transactions.")] = "default",
+    path: Annotated[
+        str, typer.Option(help="Directory to export to, on any file system that Spark can write.")
+    ],
+    transaction_group: Annotated[
+        str, typer.Option(help="Transaction group whose transactions are exported.")
+    ] = "default",
     master: Master = "local[*]",
     driver_memory: Memory = "1g",
     as_json: AsJson = False,
 ) -> None:
     """Export committed transactions to Parquet in commit order, from where the last run ended.
 
-    A run is there whole or not at all; repeat it whenever it fails.
+    A run appears in the directory whole or not at all. If it fails, run it again.
 
     Examples:
 

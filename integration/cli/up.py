@@ -1,4 +1,4 @@
-"""`logtx up`: brokers and coordinators, together until Ctrl-C."""
+"""`logtx up`: runs brokers and coordinators together until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ from ..local.processes import CoordinatorChild
 from ..local.topics import create_topic
 
 _POLL_S: Final = 0.1
+"""Between two checks of the processes: bounds how late a death is noticed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpOptions:
-    """What `logtx up` was asked for."""
+    """The command line of `logtx up`."""
 
     data_dir: Path
     port: int
-    """Of the first broker; the others' follow it."""
+    """Port of the first broker; the other brokers have the ports after it."""
     coordinator_ports: tuple[int, ...]
-    """One of each coordinator; there may be none."""
+    """One port for each coordinator; may be empty."""
     topics: tuple[tuple[str, int], ...]
     """Name and partition count of each topic to create."""
     brokers: int = 1
 
 
 def parse_topic(text: str) -> tuple[str, int]:
-    """("orders", 6) from "orders:6"; one partition if none is said. Raises BadParameter."""
+    """Parses "orders:6" to ("orders", 6), and "orders" to ("orders", 1). Raises BadParameter."""
     name, colon, count = text.partition(":")
     if not name or (colon and not (count.isdecimal() and int(count) > 0)):
         raise typer.BadParameter(
@@ -47,13 +48,15 @@ def parse_topic(text: str) -> tuple[str, int]:
 
 
 def run_up(options: UpOptions, *, console: Console) -> None:
-    """Run until KeyboardInterrupt, then stop the coordinators and the brokers, in this order.
+    """Runs until KeyboardInterrupt, then stops the coordinators and the brokers, in this order.
 
-    Raises a LocalKafkaError if anything cannot be started, or dies; then all are stopped. One of
-    several brokers may die: it is reported, and started again.
+    If one of several brokers dies, it is reported and started again.
+
+    Raises:
+        LocalKafkaError: a process cannot be started, or died; all others are stopped.
     """
     for port in options.coordinator_ports:
-        check_port(port)  # before the seconds that Kafka takes
+        check_port(port)  # now, because the start of Kafka takes seconds
     kafka = LocalCluster(options.data_dir / "kafka", brokers=options.brokers, port=options.port)
     with console.status("Starting Kafka …"):
         kafka.start()
@@ -137,7 +140,7 @@ def _stop(kafka: LocalCluster, children: Sequence[CoordinatorChild]) -> None:
         for child in children:
             child.await_end()
         kafka.stop()
-    except KeyboardInterrupt:  # a second Ctrl-C: whoever presses it does not want to wait
+    except KeyboardInterrupt:  # a second Ctrl-C: the user does not want to wait
         for child in children:
             child.kill()
         kafka.kill()

@@ -1,11 +1,11 @@
-"""An auditor process: reads the ledger while it is written, and tells what it found.
+"""An auditor process: reads the ledger while it is written, and reports what it found.
 
     python -m logtx.integration.demo.auditor --isolation-level read_committed …
 
-The read_committed one takes whole transactions, of each transaction group, and holds them to the
-file (`LedgerAudit`); the read_uncommitted one counts all entries, those of aborted transactions
-too. Nothing tells either what the other processes did. After SIGTERM an auditor reads up to the
-ends that the partitions then have, makes its last report, and ends.
+The read_committed auditor takes the whole transactions of each transaction group and compares them
+with the file (`LedgerAudit`). The read_uncommitted one counts all entries, also those of aborted
+transactions. No process tells them what the others did. After SIGTERM an auditor reads up to the
+current ends of the partitions, makes its last report, and ends.
 """
 
 from __future__ import annotations
@@ -32,13 +32,17 @@ from .reports import write_status
 _LOG = logging.getLogger(__name__)
 
 _REPORT_EVERY_S: Final = 0.25
+"""How often the status file is written; a larger value makes the progress shown older."""
 _WAIT_S: Final = 0.1
+"""Longest wait for records in one round. A larger value delays reports and the end."""
 _BATCH: Final = 2_000
+"""Messages of one `consume`, which bounds memory."""
 _STALL_S: Final = 20.0
+"""After SIGTERM an auditor without an entry for this long gives up, and its report is not final."""
 
 
 class Auditor(ABC):
-    """Reads the ledger to its end; what it counts is its subclasses' affair."""
+    """Reads the ledger to its end; subclasses decide what is counted."""
 
     def __init__(
         self,
@@ -46,12 +50,12 @@ class Auditor(ABC):
         finishing: threading.Event,
         settings: Iterable[dict[str, str]] = ({},),
     ) -> None:
-        """Begin at the ledger's start.
+        """Begins at the ledger's start.
 
         Args:
             options: see `parse`.
-            finishing: set it to read up to the ends that the partitions then have, and stop.
-            settings: what each consumer has beside the common settings.
+            finishing: set it to read up to the current ends of the partitions, and stop.
+            settings: of each consumer, the settings it has beside the common ones.
         """
         self._options = options
         self._finishing = finishing
@@ -76,14 +80,14 @@ class Auditor(ABC):
 
     @abstractmethod
     def read(self) -> int:
-        """Take what is there, waiting a moment for it; how many entries that were."""
+        """Takes the entries that are there, after a short wait for them. Returns their number."""
 
     @abstractmethod
     def status(self) -> dict[str, Any]:
-        """What was found so far."""
+        """Returns what was found so far."""
 
     def run(self) -> None:
-        """Read until told to finish, reporting now and then."""
+        """Reads until told to finish, and reports now and then."""
         report_at_s = 0.0
         ends: dict[int, int] | None = None
         progress_s = time.monotonic()
@@ -116,13 +120,13 @@ class Auditor(ABC):
         )
 
     def close(self) -> None:
-        """Close the consumers."""
+        """Closes the consumers."""
         for consumer in self._consumers:
             consumer.close()
 
 
 class CommittedAuditor(Auditor):
-    """Whole transactions, held to the file."""
+    """Compares whole transactions with the file."""
 
     def __init__(self, options: argparse.Namespace, finishing: threading.Event) -> None:
         groups = options.transaction_groups
@@ -131,7 +135,7 @@ class CommittedAuditor(Auditor):
         self._wait_s = _WAIT_S / len(self._consumers)
 
     def read(self) -> int:
-        """Take whole transactions, for as long as a report can wait."""
+        """Takes whole transactions until the next report is due."""
         before = self._audit.entries
         for consumer in self._consumers:
             until_s = time.monotonic() + _REPORT_EVERY_S / len(self._consumers)
@@ -143,27 +147,27 @@ class CommittedAuditor(Auditor):
         return self._audit.entries - before
 
     def status(self) -> dict[str, Any]:
-        """The findings."""
+        """Returns the findings."""
         findings = asdict(self._audit.findings())
         return {"transactions": self._audit.transactions, "findings": findings}
 
 
 class UncommittedAuditor(Auditor):
-    """Everything that was written, whatever became of it."""
+    """Counts everything that was written, committed or not."""
 
     def __init__(self, options: argparse.Namespace, finishing: threading.Event) -> None:
         super().__init__(options, finishing)
         self._entries = 0
 
     def read(self) -> int:
-        """Count."""
+        """Counts entries."""
         messages = self._consumers[0].consume(_BATCH, _WAIT_S)
         found = sum(message.error() is None for message in messages)
         self._entries += found
         return found
 
     def status(self) -> dict[str, Any]:
-        """The count."""
+        """Returns the count."""
         return {"entries": self._entries}
 
 
@@ -174,7 +178,7 @@ def _entry(message: Message) -> Entry:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line; the supervisor writes it."""
+    """Parses the command line that the supervisor wrote."""
     parser = argparse.ArgumentParser(prog="logtx-demo-auditor")
     parser.add_argument("--bootstrap-servers", required=True)
     parser.add_argument(
@@ -190,7 +194,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run until SIGTERM and the end of the ledger."""
+    """Runs until SIGTERM, and then to the end of the ledger."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
     options = parse(sys.argv[1:])
     committed = options.isolation_level == "read_committed"

@@ -1,4 +1,4 @@
-"""Where the demo runs: its directory, its Kafka or yours, its topics."""
+"""Where the demo runs: its data directory, a Kafka of its own or a given one, its topics."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ from ..local.errors import ProcessDiedError
 from .errors import DemoError
 
 JOURNAL_PARTITIONS: Final = 8
-"""If the journal is created by the demo's coordinators."""
+"""Partitions of the journal, if the demo's coordinators create it. With fewer partitions than
+coordinators some own none; more partitions take longer to start."""
 PARTITIONS: Final = 4
-"""Of both topics."""
+"""Partitions of both topics. The workers' assignment (`fleet.ASSIGNMENT`) names exactly these."""
 _CONNECT_TIMEOUT_S: Final = 0.5
+"""Bounds the look whether a known coordinator still listens. A smaller value may miss a slow one,
+and the demo would start beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """Topics, groups and producer ids of one run; other runs on the same cluster have others."""
+    """Topics, groups and producer ids of one run; another run on the cluster has others."""
 
     run: str = field(default_factory=lambda: secrets.token_hex(3))
     flights: str = "flights"
@@ -39,15 +42,21 @@ class Names:
 
     @property
     def producer_prefix(self) -> str:
-        """What the workers' producer ids begin with."""
+        """The prefix of the workers' producer ids."""
         return f"ledger-{self.run}-"
 
     def worker_group(self, transaction_group: str) -> str:
-        """Consumer group of the workers of a transaction group, which alone commits its offsets."""
+        """Returns the consumer group of a transaction group's workers.
+
+        The transaction group alone commits its offsets.
+        """
         return f"ledger-{self.run}-of-{transaction_group}"
 
     def transaction_groups(self, count: int, journal_partitions: int) -> list[str]:
-        """Names for so many, each in a journal partition of its own; few partitions are shared."""
+        """Returns `count` transaction groups, each with a journal partition of its own.
+
+        If there are fewer journal partitions than that, names are repeated.
+        """
         groups: dict[int, str] = {}
         names = (f"{self.producer_prefix}{number}" for number in itertools.count())
         while len(groups) < min(count, journal_partitions):
@@ -56,13 +65,17 @@ class Names:
         return list(itertools.islice(itertools.cycle(groups.values()), count))
 
     def auditor_group(self, isolation_level: str) -> str:
-        """Consumer group of an auditor."""
+        """Returns an auditor's consumer group."""
         return f"audit-{self.run}-{isolation_level}"
 
 
 @contextmanager
 def directory_of(given: Path | None) -> Iterator[Path]:
-    """The data directory: the given one, or a temporary one that goes at the end."""
+    """Provides the data directory: the given one, or a temporary one that is deleted at the end.
+
+    Raises:
+        DemoError: the directory can't be made.
+    """
     path = given or Path(tempfile.mkdtemp(prefix="logtx-demo-"))
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -77,13 +90,13 @@ def directory_of(given: Path | None) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A Kafka of our own, or the one given."""
+    """A Kafka that the demo started, or a given one."""
 
     bootstrap_servers: str
     own: LocalKafka | None = None
 
     def check(self) -> None:
-        """Raise ProcessDiedError if our own has ended by itself."""
+        """Raises ProcessDiedError if the demo's own Kafka has ended by itself."""
         if self.own is not None and not self.own.is_running:
             raise ProcessDiedError(
                 f"Kafka ended by itself; its log is {self.own.log_path}.", self.own.log_tail()
@@ -92,7 +105,7 @@ class Cluster:
 
 @contextmanager
 def kafka_at(directory: Path, bootstrap_servers: str | None) -> Iterator[Cluster]:
-    """A Kafka of our own, or the one given."""
+    """Starts a Kafka for the block, unless one is given."""
     if bootstrap_servers is not None:
         yield Cluster(bootstrap_servers)
         return
@@ -101,7 +114,7 @@ def kafka_at(directory: Path, bootstrap_servers: str | None) -> Iterator[Cluster
 
 
 def create_topics(log: Log) -> Names:
-    """Create the two topics, under names of their own where the plain ones are taken."""
+    """Creates the two topics, with the run's id in their names if the plain names are taken."""
     names = Names()
     if any(_exists(log, topic) for topic in (names.flights, names.ledger)):
         run = names.run
@@ -112,7 +125,7 @@ def create_topics(log: Log) -> Names:
 
 
 def delete_topics(log: Log, names: Names) -> None:
-    """Remove the run's topics, from a cluster that is not ours."""
+    """Deletes the run's topics from a cluster that the demo did not start."""
     for topic in (names.flights, names.ledger):
         log.delete_topic(topic)
 
@@ -126,7 +139,7 @@ def _exists(log: Log, topic: str) -> bool:
 
 
 def journal_ends(log: Log) -> dict[int, int]:
-    """Where our part of each journal partition will begin: its end, as no coordinator runs.
+    """Returns the end of each journal partition: the run's part begins there.
 
     Raises:
         DemoError: a coordinator runs. The demo kills coordinators, and must not kill yours.
@@ -158,7 +171,7 @@ def _listens(address: str) -> bool:
 
 
 class StallWatch:
-    """Tells when nothing has moved for too long."""
+    """Detects that nothing has moved for too long."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -166,7 +179,7 @@ class StallWatch:
         self._since_s = time.monotonic()
 
     def stalled(self, progress: object) -> bool:
-        """Whether `progress` has been equal to this for longer than the limit."""
+        """Returns whether `progress` has kept its value for longer than the limit."""
         now_s = time.monotonic()
         if progress != self._last:
             self._last, self._since_s = progress, now_s

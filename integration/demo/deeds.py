@@ -1,4 +1,4 @@
-"""What was done to a process, and whether the journal says in the end that it was a test."""
+"""What was done to a process, and whether the journal shows that it was a real test."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from .plan import Fault
 from .reports import FENCED_STATUS
 
 PAUSE_S: Final = 3.0
-"""How long a coordinator sleeps at least: the others find out after about half a second."""
+"""Shortest sleep of a coordinator. The others presume it dead after about half a second; a value
+below that would test nothing."""
 PAUSE_LIMIT_S: Final = 20.0
-"""Whoever sleeps is woken after this time, whatever did not happen meanwhile."""
+"""Longest sleep: a process is woken after this time even if what it waited for did not happen."""
 
 
 class Zombie(Protocol):
@@ -24,27 +25,27 @@ class Zombie(Protocol):
     name: str
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Wakes the process (SIGCONT)."""
 
     @property
     def exit_status(self) -> int | None:
-        """Of the ended process; None while it runs."""
+        """Exit status of the ended process; None while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerKill:
-    """A worker was killed while this transaction of its was OPEN in the journal."""
+    """A worker was killed while this transaction of its own was OPEN in the journal."""
 
     fault: ClassVar = Fault.WORKER_KILL
     worker: str
     key: Key
 
     def counts(self, view: JournalView) -> bool:
-        """Whether the kill left the transaction open: somebody else had to abort it."""
+        """Returns whether the kill left the transaction open, so that others aborted it."""
         return _left_to_others(view, self.key)
 
     def is_spoilt(self, view: JournalView) -> bool:
-        """Whether it will never count."""
+        """Returns whether it can never count."""
         return _ended_by_itself(view, self.key)
 
 
@@ -55,24 +56,24 @@ class CoordinatorKill:
     fault: ClassVar = Fault.COORDINATOR_KILL
     keys: tuple[Key, ...]
     successor: str
-    """Address of the process that was started for it."""
+    """Address of the process that was started in its place."""
 
     def counts(self, view: JournalView) -> bool:
-        """Whether one of them was left to another owner, which then committed it."""
+        """Returns whether another owner committed one of these transactions."""
         return any(_finished_by_another(view, key) for key in self.keys)
 
     def is_spoilt(self, view: JournalView) -> bool:
-        """Whether it will never count."""
+        """Returns whether it can never count."""
         return all(_finished_by_itself(view, key) for key in self.keys)
 
     def served_again(self, view: JournalView) -> bool:
-        """Whether its successor was given a partition."""
+        """Returns whether its successor was given a partition."""
         return any(taken.address == self.successor for taken in view.takeovers)
 
 
 @dataclass(slots=True, kw_only=True)
 class WorkerPause:
-    """A worker was paused with an OPEN transaction, and its successor started; then it woke."""
+    """A worker was paused with an OPEN transaction, replaced by a successor, and then woken."""
 
     fault: ClassVar = Fault.WORKER_PAUSE
     zombie: Zombie
@@ -81,42 +82,42 @@ class WorkerPause:
     is_over: bool = False
 
     def may_end(self, view: JournalView, now_s: float) -> bool:
-        """Whether its transaction is aborted, or the time is up."""
+        """Returns whether its transaction is aborted or `PAUSE_LIMIT_S` is over."""
         return view[self.key].state is State.ABORTED or now_s - self.since_s > PAUSE_LIMIT_S
 
     def end(self, _view: JournalView) -> None:
-        """Wake the zombie."""
+        """Wakes the worker."""
         self.is_over = True
         self.zombie.resume()
 
     def counts(self, view: JournalView) -> bool:
-        """Whether its transaction was aborted by others, and it ended for being fenced."""
+        """Returns whether others aborted its transaction and it ended because it was fenced."""
         return _left_to_others(view, self.key) and self.zombie.exit_status == FENCED_STATUS
 
     def is_spoilt(self, view: JournalView) -> bool:
-        """Whether it will never count."""
+        """Returns whether it can never count."""
         return _ended_by_itself(view, self.key)
 
 
 @dataclass(slots=True, kw_only=True)
 class CoordinatorPause:
-    """A coordinator was paused with transactions COMMITTING; then it woke as a former owner."""
+    """A coordinator was paused with COMMITTING transactions, and woke as a former owner."""
 
     fault: ClassVar = Fault.COORDINATOR_PAUSE
     zombie: Zombie
     address: str
     owned: Mapping[int, int]
-    """Journal partitions that were its own, and its epochs in them."""
+    """Journal partition → epoch, of the partitions that it owned."""
     keys: tuple[Key, ...]
     since_s: float
     is_over: bool = False
     was_replaced: bool = False
-    """All its partitions had other owners when it woke."""
+    """Whether all its partitions had other owners when it woke."""
     takeovers_before: int = 0
-    """Of the whole journal, until it woke."""
+    """Takeovers in the whole journal before it woke."""
 
     def may_end(self, view: JournalView, now_s: float) -> bool:
-        """Whether it slept long enough and was replaced, or the time is up."""
+        """Returns whether it slept long enough and was replaced, or `PAUSE_LIMIT_S` is over."""
         slept_s = now_s - self.since_s
         return slept_s > PAUSE_LIMIT_S or (slept_s > PAUSE_S and self._is_replaced(view))
 
@@ -124,22 +125,22 @@ class CoordinatorPause:
         return all(view.owners[partition].epoch > epoch for partition, epoch in self.owned.items())
 
     def end(self, view: JournalView) -> None:
-        """Wake it."""
+        """Wakes the coordinator."""
         self.is_over = True
         self.was_replaced = self._is_replaced(view)
         self.takeovers_before = len(view.takeovers)
         self.zombie.resume()
 
     def counts(self, view: JournalView) -> bool:
-        """Whether others took its partitions over and finished its work while it slept."""
+        """Returns whether others took all its partitions and finished its work while it slept."""
         return self.was_replaced and any(_finished_by_another(view, key) for key in self.keys)
 
     def is_spoilt(self, view: JournalView) -> bool:
-        """Whether it will never count."""
+        """Returns whether it can never count."""
         return all(_finished_by_itself(view, key) for key in self.keys)
 
     def served_again(self, view: JournalView) -> bool:
-        """Whether it was given a partition after it woke."""
+        """Returns whether it was given a partition after it woke."""
         later = view.takeovers[self.takeovers_before :]
         return self.is_over and any(taken.address == self.address for taken in later)
 

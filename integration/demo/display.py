@@ -1,4 +1,4 @@
-"""What people see: progress while it runs, and one table at the end."""
+"""What people see: progress during the run, and one table at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from .plan import Fault
 from .verdict import Outcome, Sharing
 
 _LINE_EVERY_S: Final = 2.0
+"""Without a terminal, a progress line is printed this often; more often only makes the output
+longer."""
 _REFRESH_PER_S: Final = 8
+"""Refreshes of the bars per second; more of them cost processor time."""
 _BARS: Final = ("flights published", "flights booked", "entries audited")
 _PLURAL: Final = {
     Fault.WORKER_KILL: "workers killed",
@@ -42,30 +45,31 @@ _SURVIVED: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """How far the run is."""
+    """The progress of a run."""
 
     flights: int
     published: int
     booked: int
     """Flights in committed transactions."""
     audited: int
-    """Ledger entries that the read_committed auditor has."""
+    """Ledger entries that the read_committed auditor has read."""
     committed: int
     aborted: int
     open: int
     faults: Mapping[Fault, int]
-    """Those of each planned kind so far."""
+    """Faults so far, by planned kind."""
     shares: tuple[str, ...]
-    """What each of several coordinators owns: a number, and a word if it is down or asleep."""
+    """Journal partitions of each coordinator, as text: a number, and a word if it is asleep. Empty
+    with a single coordinator."""
 
     @staticmethod
     def totals(flights: int) -> dict[str, int]:
-        """Bars, and what each comes to in the end."""
+        """Returns each bar's final value."""
         return dict(zip(_BARS, (flights, flights, 2 * flights), strict=True))
 
     @property
     def bars(self) -> dict[str, int]:
-        """How far each bar is."""
+        """Each bar's current value."""
         return dict(zip(_BARS, (self.published, self.booked, self.audited), strict=True))
 
     @property
@@ -78,7 +82,7 @@ class Snapshot:
 
     @property
     def line(self) -> str:
-        """Transactions, faults and owners in a few words."""
+        """Transactions, faults and owners as one short line."""
         faults = ", ".join(f"{count} {_PLURAL[fault]}" for fault, count in self.faults.items())
         line = f"transactions: {self.committed:,} committed, {self.aborted:,} aborted, "
         line += f"{self.open} open · {faults}"
@@ -88,11 +92,11 @@ class Snapshot:
 
 
 class Shown(Protocol):
-    """How far something is."""
+    """Progress that `LiveProgress` can show."""
 
     @property
     def bars(self) -> Mapping[str, int]:
-        """How far each bar is."""
+        """Each bar's current value."""
 
     @property
     def sentence(self) -> str:
@@ -100,18 +104,18 @@ class Shown(Protocol):
 
     @property
     def line(self) -> str:
-        """What else there is to say."""
+        """Everything else, as one line."""
 
 
 class LiveProgress(LiveDisplay):
-    """Shows snapshots: bars with a line below, or a line with the bars in words."""
+    """Shows progress: bars with a line below, or one line with the bars in words."""
 
     def __init__(self, console: Console, totals: Mapping[str, int]) -> None:
-        """Nothing is shown yet.
+        """Prepares the bars.
 
         Args:
-            console: where.
-            totals: bars, and what each comes to in the end.
+            console: where they are shown.
+            totals: each bar's final value.
         """
         self._text = Text()
         self._progress = Progress(
@@ -133,7 +137,7 @@ class LiveProgress(LiveDisplay):
         )
 
     def show(self, snapshot: Shown) -> None:
-        """Show how far it is; cheap, call it often."""
+        """Shows the progress. It is cheap: call it often."""
         for name, completed in snapshot.bars.items():
             self._progress.update(self._tasks[name], completed=completed)
         self._text.plain = snapshot.line
@@ -141,20 +145,22 @@ class LiveProgress(LiveDisplay):
 
 
 def print_outcome(console: Console, outcome: Outcome, reasons: Sequence[str]) -> None:
-    """The table, and under it the reasons against, if any."""
+    """Prints the table, and below it the reasons for FALSE, if any."""
     print_verdict(console, "logtx demo", _rows(outcome), reasons)
 
 
 def print_verdict(
     console: Console, title: str, rows: Iterable[tuple[str, str, str]], reasons: Sequence[str]
 ) -> None:
-    """A table with the verdict as its last row, the reasons against, and the verdict for programs.
+    """Prints a table that ends with the verdict, the reasons for FALSE, and the verdict once more.
+
+    The last line is for programs.
 
     Args:
-        console: where.
+        console: where it is printed.
         title: of the table.
-        rows: what, how much, and a remark.
-        reasons: against the verdict TRUE.
+        rows: of each row what it counts, the number, and a remark.
+        reasons: for the verdict FALSE; empty for TRUE.
     """
     table = Table(show_header=False, title=title, title_justify="left")
     table.add_column(justify="left")
@@ -229,7 +235,7 @@ def print_keep(
     groups: Sequence[str],
     directory: Path,
 ) -> None:
-    """Where everything is, and how to look at it."""
+    """Prints where everything is, and how to look at it."""
     console.print(f"\nKafka goes on: bootstrap.servers = {servers}.", soft_wrap=True)
     console.print(f"Coordinators go on: {', '.join(coordinators)}.", soft_wrap=True)
     console.print(f"Topics: {', '.join(topics)}.", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Errors of the demo, for people."""
+"""Errors of the demo, with messages for people."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from ...journal.errors import LogtxError
 
 
 class DemoError(LogtxError):
-    """The demo can't start; the message says why and what to do."""
+    """The demo can't start, or makes no progress; the message says why."""

@@ -1,4 +1,4 @@
-"""The processes of one run, and the files that they report in."""
+"""The processes of one run, and the files in which they report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..local.processes import Child, CoordinatorChild
 from .cluster import JOURNAL_PARTITIONS, PARTITIONS, Names
 
 ASSIGNMENT: Final = ("0,3", "1", "2")
-"""Partitions of topic `flights` that each worker consumes."""
+"""Partitions of topic `flights` that each worker consumes, one entry per worker."""
 ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
 
 
@@ -26,7 +26,7 @@ class Worker:
 
 
 class Fleet:
-    """Coordinators, three workers and two auditors. Nothing is started here."""
+    """Coordinators, three workers and two auditors. The fleet starts none of them."""
 
     def __init__(
         self,
@@ -38,15 +38,15 @@ class Fleet:
         coordinators: int,
         groups: Sequence[str],
     ) -> None:
-        """Lay out what will run.
+        """Prepares the processes.
 
         Args:
             servers: bootstrap.servers.
-            directory: logs go there, reports below it.
+            directory: logs go here, reports below it.
             names: of the run.
-            flights: how many of the file's flights.
+            flights: how many of the file's flights are booked.
             coordinators: how many.
-            groups: transaction group of each worker.
+            groups: the transaction group of each worker.
         """
         self.names: Final = names
         self.flights: Final = flights
@@ -100,13 +100,13 @@ class Fleet:
 
     @property
     def zombies(self) -> list[Child]:
-        """Of all workers."""
+        """Paused and replaced processes of all workers."""
         return [zombie for worker in self.workers for zombie in worker.zombies]
 
     def status_path(self, isolation_level: str) -> Path:
-        """Where an auditor reports."""
+        """Returns the path of an auditor's status file."""
         return self._reports / f"auditor-{isolation_level}.json"
 
     def commit_reports(self) -> list[Path]:
-        """What the workers' incarnations reported, a file each."""
+        """Returns the report files of all worker processes, killed ones included."""
         return sorted(self._reports.glob("worker-*.commits.*"))

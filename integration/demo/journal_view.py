@@ -1,6 +1,6 @@
-"""What the journal says of the demo's transactions and of its owners, followed while it grows.
+"""What the journal says about the demo's transactions and about its owners, while it grows.
 
-`JournalView` takes entries and tells states. `JournalTail` reads the journal into one.
+`JournalView` takes entries and keeps their state. `JournalTail` reads the journal into a view.
 """
 
 from __future__ import annotations
@@ -20,58 +20,60 @@ from ...journal.records.types import Entry, Owner
 from ...journal.state import State
 
 _SETTINGS: Final = {**READER_SETTINGS, "fetch.wait.max.ms": 5}
+"""The wait of 5 ms keeps the view close to the journal: the moments for faults are short."""
 _POLL_S: Final = 0.05
+"""Longest wait of one read in `read_until`: a larger value notices the condition later."""
 
 Key: TypeAlias = tuple[int, int]
-"""Names a transaction: journal partition, and offset of its BEGIN there."""
+"""Identifies a transaction: journal partition, and offset of its BEGIN there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """A valid OWNER record: one coordinator serves one journal partition."""
+    """A valid OWNER record: from it on one coordinator serves one journal partition."""
 
     partition: int
     epoch: int
-    """Its offset."""
+    """Offset of the record."""
     address: str
 
 
 def key_of(seen: SeenTransaction) -> Key:
-    """The name of a transaction."""
+    """Returns a transaction's key."""
     return seen.txid.partition, seen.txid.offset
 
 
 class JournalView:
-    """Owners of all journal partitions, and transactions of producer ids that begin so."""
+    """Owners of all journal partitions, and transactions of producer ids with a given prefix."""
 
     def __init__(self, prefix: str = "") -> None:
-        """Start empty; `prefix` is that of the producer ids."""
+        """Starts empty; `prefix` selects the producer ids."""
         self._prefix = prefix
         self._scans: dict[int, JournalScan] = {}
         self.owners: dict[int, Ownership] = {}
-        """Who serves each partition."""
+        """Journal partition → its current owner."""
         self.takeovers: list[Ownership] = []
-        """All of them, in the order they were read."""
+        """All valid OWNER records, in the order they were read."""
         self.committed = 0
-        """Transactions decided so, whether or not finished."""
+        """Transactions with the decision to commit, finished or not."""
         self.aborted = 0
         self.records_committed = 0
-        """Data records of committed transactions, of all branches."""
+        """Data records of committed transactions, in all branches."""
 
     def __iter__(self) -> Iterator[SeenTransaction]:
-        """All transactions; those of one partition by BEGIN."""
+        """Yields all transactions; those of one partition in the order of their BEGIN."""
         for scan in self._scans.values():
             yield from filter(self._is_ours, scan.transactions.values())
 
     def __getitem__(self, key: Key) -> SeenTransaction:
-        """The transaction of that name."""
+        """Returns the transaction with this key; raises KeyError if it was not read."""
         return self._scans[key[0]].transactions[key[1]]
 
     def _is_ours(self, seen: SeenTransaction) -> bool:
         return seen.producer_id.startswith(self._prefix)
 
     def feed(self, partition: int, offset: int, entry: Entry) -> None:
-        """Take a partition's next entry. Reading may begin anywhere before a valid OWNER."""
+        """Takes a partition's next entry. Reading may begin anywhere before a valid OWNER."""
         scan = self._scans.get(partition)
         if scan is None:
             if not isinstance(entry.record, Owner):
@@ -92,23 +94,23 @@ class JournalView:
 
     @property
     def void_entries(self) -> int:
-        """Entries that owners appended after others had replaced them."""
+        """Entries that owners appended after they had been replaced."""
         return sum(scan.void_entries for scan in self._scans.values())
 
     @property
     def unfinished(self) -> list[SeenTransaction]:
-        """Open, or decided and without the last marker; those of one partition by BEGIN."""
+        """Transactions that are not finished; within a partition in the order of their BEGIN."""
         scans = self._scans.values()
         return [seen for s in scans for seen in s.unfinished.values() if self._is_ours(seen)]
 
     def in_state(self, state: State) -> list[SeenTransaction]:
-        """Unfinished transactions in this state; those of one partition by BEGIN."""
+        """Returns the unfinished transactions in this state, in the order of `unfinished`."""
         return [seen for seen in self.unfinished if seen.state is state]
 
     def open_of(self, producer_id: str) -> SeenTransaction | None:
-        """A transaction of this producer that is open and has written, or None.
+        """Returns an open transaction of this producer that has written; None if there is none.
 
-        Workers send their input offsets last, so one that has sent them has written too.
+        Workers send their input offsets last, so a transaction with offsets has written too.
         """
         for seen in self.in_state(State.OPEN):
             if seen.producer_id == producer_id and (seen.partitions or seen.offsets):
@@ -116,21 +118,21 @@ class JournalView:
         return None
 
     def partitions_of(self, address: str) -> dict[int, int]:
-        """Journal partitions that this coordinator owns, and its epoch in each."""
+        """Returns journal partition → epoch, of the partitions that this coordinator owns."""
         owned = self.owners.values()
         return {o.partition: o.epoch for o in owned if o.address == address}
 
 
 class JournalTail:
-    """Reads the journal into a view. One thread at a time."""
+    """Reads the journal into a view. Only one thread at a time may use it."""
 
     def __init__(self, log: Log, starts: Mapping[int, int], view: JournalView) -> None:
-        """Begin.
+        """Sets what is read; the consumer is made at the first read.
 
         Args:
             log: the cluster.
-            starts: each partition to read, and the offset to begin at.
-            view: what is read goes there.
+            starts: journal partition → offset to begin at, of each partition to read.
+            view: gets what is read.
         """
         self._log = log
         self._starts = dict(starts)
@@ -139,26 +141,26 @@ class JournalTail:
 
     @property
     def _follower(self) -> JournalFollower:
-        # Made at the first read: there may be no journal before a coordinator runs.
+        # Made at the first read: before a coordinator runs there may be no journal.
         if self._made is None:
             self._made = JournalFollower(self._log, self._starts, _SETTINGS)
         return self._made
 
     def read(self, timeout_s: float) -> None:
-        """Take what is there; wait up to `timeout_s` for a first entry.
+        """Feeds the view all entries that are there; waits up to `timeout_s` for a first one.
 
         Raises:
-            RecordsTrimmedError: what comes next was trimmed.
+            RecordsTrimmedError: the next entry was trimmed.
             JournalError: an entry does not decode.
         """
         for partition, offset, entry in self._follower.poll(timeout_s):
             self.view.feed(partition, offset, entry)
 
     def read_to_end(self, partition: int, *, timeout_s: float) -> None:
-        """Read up to the partition's end as of now.
+        """Reads up to the partition's current end.
 
         Raises:
-            BrokerError: not within `timeout_s`.
+            BrokerError: the end was not reached within `timeout_s`.
         """
         end = self._log.end_offset(JOURNAL_TOPIC, partition, timeout_s=timeout_s)
         following = self._follower.next_offsets
@@ -167,7 +169,7 @@ class JournalTail:
             raise BrokerError(f"reading journal partition {partition} stood at {at} of {end}")
 
     def read_until(self, condition: Callable[[], bool], *, timeout_s: float) -> bool:
-        """Read until `condition` holds; False if it does not within `timeout_s`."""
+        """Reads until `condition` holds. Returns False if it does not within `timeout_s`."""
         deadline_s = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline_s:
@@ -176,6 +178,6 @@ class JournalTail:
         return True
 
     def close(self) -> None:
-        """Close the consumer."""
+        """Closes the consumer."""
         if self._made is not None:
             self._made.close()

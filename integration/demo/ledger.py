@@ -1,4 +1,4 @@
-"""The airport ledger: a double entry per flight, and whether a ledger is exactly the file's.
+"""The airport ledger: a double entry per flight, and the check that a ledger matches the file.
 
 Pure: entries in, counts out.
 """
@@ -26,12 +26,12 @@ class Entry(NamedTuple):
 
     @property
     def flight_id(self) -> tuple[str, str, int, str, int]:
-        """What names the flight; unique in the file."""
+        """The flight's identity; unique in the file."""
         return self[2:]
 
 
 def entries_of(flight: Flight) -> tuple[Entry, Entry]:
-    """The flight leaves its origin (-1) and reaches its destination (+1)."""
+    """Returns a flight's two entries: -1 at its origin, +1 at its destination."""
     flight_id = (
         date_of(flight),
         flight["carrier"],
@@ -44,32 +44,33 @@ def entries_of(flight: Flight) -> tuple[Entry, Entry]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerFindings:
-    """What an audit found; a good ledger has zeros below `entries`."""
+    """What an audit found. In a correct ledger all counts below `entries` are zero."""
 
     entries: int
     """Entries seen, doubled and foreign ones included."""
     missing: int
     """Entries of the file that the ledger lacks."""
     doubled: int
-    """Entries beyond the first of their kind."""
+    """Entries that repeat an earlier one."""
     foreign: int
-    """Entries that no flight of the file has: another flight, airport or amount."""
+    """Entries that match no flight of the file: another flight, airport or amount."""
     unbalanced: int
     """Transactions that do not net to zero."""
     split: int
-    """Transactions that hold one side of a flight without the other."""
+    """Transactions that hold only one side of a flight."""
     torn: int
     """Transactions that were delivered without some of their partitions."""
 
 
 class LedgerAudit:
-    """Holds a ledger to the flights of the file. Takes whole transactions, in any order."""
+    """Compares a ledger with the flights of the file. Takes whole transactions, in any order."""
 
     def __init__(self, flights: Iterable[Flight]) -> None:
-        """Learn what must be there.
+        """Indexes the expected entries.
 
         Raises:
-            ValueError: two flights have one name; then a ledger of them could not be checked.
+            ValueError: two flights have the same identity, so a ledger of them could not be
+                checked.
         """
         self._index: dict[Entry, int] = {}
         for flight in flights:
@@ -85,15 +86,15 @@ class LedgerAudit:
 
     @property
     def expected(self) -> int:
-        """How many entries the file makes: two per flight."""
+        """Entries that the flights make: two per flight."""
         return len(self._index)
 
     def feed(self, transaction: Iterable[Entry], *, complete: bool = True) -> None:
-        """Take all entries of one transaction.
+        """Takes all entries of one transaction.
 
         Args:
-            transaction: what was delivered of it.
-            complete: whether the consumer says that this is all.
+            transaction: the entries that were delivered.
+            complete: whether the consumer says that these are all.
         """
         net = 0
         halves: set[tuple[str, str, int, str, int]] = set()
@@ -115,7 +116,7 @@ class LedgerAudit:
         self._torn += not complete
 
     def findings(self) -> LedgerFindings:
-        """As of the transactions fed."""
+        """Returns the findings for the transactions fed so far."""
         return LedgerFindings(
             entries=self.entries,
             missing=self.expected - self._distinct,

@@ -1,18 +1,19 @@
-"""Who is killed or paused and when: decided by what the journal shows.
+"""Kills and pauses processes at moments that the journal shows.
 
-1. A victim is chosen when the journal shows what the fault is to interrupt: a worker's OPEN
-   transaction that has written, or, for a coordinator, a COMMITTING one of a partition it owns.
-2. Such a moment is over within milliseconds. So the victim is paused (SIGSTOP), what it had on
-   its way is given time to land, and the journal is read to its end. Only if the transaction is
-   still there does the victim stay as it is, or get SIGKILL; otherwise it goes on, and the next
-   moment is tried.
-3. A killed process is started again at once. A paused worker's successor is started beside it,
+1. The monkey picks a victim when the journal shows work that the fault is to interrupt: a worker's
+   OPEN transaction that has written, or, for a coordinator, a COMMITTING one of a partition that it
+   owns.
+2. Such a moment is over within milliseconds. So the monkey pauses the victim (SIGSTOP), lets the
+   messages land that were on their way, and reads the journal to its end. Only if the transaction
+   is still there does the victim stay paused or get SIGKILL. Otherwise it goes on, and the monkey
+   tries the next moment.
+3. A killed process is started again at once. The successor of a paused worker is started beside it,
    and the worker wakes when its transaction is aborted. A paused coordinator wakes when the others
-   have taken its partitions over. One coordinator at a time is down or sleeps.
-4. What the victim had on its way may land all the same, later, on a busy machine: then the fault
-   interrupted nothing, and is repeated.
+   have taken its partitions over. Only one coordinator at a time is down or asleep.
+4. On a busy machine the victim's messages may still land later. Then the fault interrupted nothing,
+   and is repeated.
 
-What counts in the end is said by the deeds themselves (`deeds.py`).
+The deeds themselves decide what counts in the end (`deeds.py`).
 """
 
 from __future__ import annotations
@@ -33,13 +34,18 @@ from .plan import Fault, Plan
 from .publisher import Publisher
 
 _LANDING_S: Final = 0.02
+"""How long messages that a paused victim sent get to land. A smaller value spoils more faults, a
+larger one holds up the run at every attempt."""
 _READ_TIMEOUT_S: Final = 20.0
+"""Bounds reading a journal partition to its end; beyond it the run fails with BrokerError."""
 _DRY_S: Final = 0.3
+"""How long all allowed flights may be booked before more are let through without a fault. A smaller
+value gives up moments too early, a larger one makes the run stand still."""
 
 
 @dataclass(slots=True)
 class Monkey:
-    """Does harm by plan; `step` is called all the time."""
+    """Kills and pauses by plan; the run calls `step` all the time."""
 
     plan: Plan
     workers: Sequence[Worker]
@@ -51,26 +57,26 @@ class Monkey:
     _repeats: Counter[Fault] = field(default_factory=Counter)
     _dry_since_s: float | None = None
     _harmed: Counter[int] = field(default_factory=Counter)
-    """Kills and pauses of each coordinator, by its place among them."""
+    """Kills and pauses so far, by the coordinator's index in `coordinators`."""
 
     def start(self) -> None:
-        """Let the first slice through."""
+        """Lets the first slice of flights through."""
         self._allow()
 
     @property
     def pauses(self) -> list[WorkerPause | CoordinatorPause]:
-        """Those under way."""
+        """The pauses under way."""
         pauses = [d for d in self.deeds if isinstance(d, WorkerPause | CoordinatorPause)]
         return [pause for pause in pauses if not pause.is_over]
 
     @property
     def counts(self) -> dict[Fault, int]:
-        """Deeds of each planned kind so far."""
+        """Deeds so far, by planned kind of fault."""
         done = Counter(deed.fault for deed in self.deeds)
         return {fault: done[fault] for fault in self.plan.required}
 
     def step(self) -> None:
-        """Wake whoever slept enough; do harm if it is time and the moment is right.
+        """Wakes processes that slept long enough, and does the next fault at the right moment.
 
         Raises:
             BrokerError: the journal can't be read.
@@ -95,7 +101,7 @@ class Monkey:
             self._allow()
 
     def _to_repeat(self) -> Fault | None:
-        """A kind of fault that came to nothing more often than it was repeated."""
+        """Returns a kind of fault that was spoilt more often than repeated, or None."""
         spoilt = Counter(deed.fault for deed in self.deeds if deed.is_spoilt(self.tail.view))
         if self._repeats.total() < len(self.plan.faults):
             for fault in self.plan.required:
@@ -108,7 +114,7 @@ class Monkey:
         self.publisher.allow(self.plan.flights if last else self.plan.slice_start(self._done + 1))
 
     def _feed(self, booked: int) -> None:
-        """Let some of the next slice through when this one is used up without a fault."""
+        """Lets some of the next slice through when the current one is used up without a fault."""
         now_s = time.monotonic()
         if booked < self.publisher.allowed:
             self._dry_since_s = None
@@ -131,7 +137,8 @@ class Monkey:
 
     def _victim(self, worker: Worker) -> SeenTransaction | None:
         seen = self.tail.view.open_of(worker.producer_id)
-        # A stricken worker's transaction stays open until its successor is up: it counts once.
+        # The transaction of a killed or paused worker stays open until its successor is up. It
+        # counts once.
         hit = seen is not None and any(
             isinstance(deed, WorkerKill | WorkerPause) and deed.key == key_of(seen)
             for deed in self.deeds
@@ -163,7 +170,7 @@ class Monkey:
     # ---- coordinators ---------------------------------------------------------------------------
 
     def _committing(self, coordinator: CoordinatorChild) -> tuple[Key, ...]:
-        """COMMITTING transactions that the coordinator itself decided and has to finish."""
+        """Returns COMMITTING transactions that this coordinator decided itself and must finish."""
         owned = self.tail.view.partitions_of(coordinator.address)
         return tuple(
             key_of(seen)

@@ -1,7 +1,7 @@
-"""What both parts of the demo have in common: a stage, the journal followed, progress, an end.
+"""What both parts of the demo share: a stage, the loop that follows the journal, an orderly end.
 
-Every wait is bounded: a run without progress for a while ends with the verdict FALSE and a sentence
-that says what stood still.
+Every wait is bounded: if a run makes no progress for a while, it ends with the verdict FALSE and a
+sentence that says what stood still.
 """
 
 from __future__ import annotations
@@ -39,34 +39,39 @@ from .options import DemoOptions
 from .publisher import Publisher
 
 _STATUS_EVERY_S: Final = 0.25
+"""How often the report files of the other processes are read. They change about as often, so a
+smaller value only costs reads, and a larger one makes the progress line older."""
 _KEEP_POLL_S: Final = 0.2
+"""How often `--keep` looks whether Kafka and the coordinators still run. A larger value reports a
+death later."""
 _LOG_LINES: Final = 8
+"""Last lines of each process's log that are printed after the verdict FALSE."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What a part plays on."""
+    """What a part runs on."""
 
     console: Console
     options: DemoOptions
     directory: Path
-    """Logs and reports go there."""
+    """Logs and reports go here."""
     cluster: Cluster
     log: Log
-    """The cluster, as clients see it."""
+    """Access to the cluster for topics, ends and records."""
     names: Names
     journal_starts: Mapping[int, int]
-    """Ends of the journal's partitions before coordinators were started."""
+    """Journal partition → its end before the coordinators were started."""
 
 
 @contextmanager
 def stage_of(options: DemoOptions, console: Console) -> Iterator[Stage]:
-    """A Kafka with topics and no coordinator; what was started for it ends with the block."""
+    """Provides a Kafka with topics and no coordinator; stops what it started after the block."""
     with ExitStack() as stack:
         directory = stack.enter_context(directory_of(options.data_dir)).resolve()
         with console.status("Starting Kafka …"):
             cluster = stack.enter_context(kafka_at(directory, options.bootstrap_servers))
-        # librdkafka reports every lost connection; what matters here is raised.
+        # librdkafka logs every lost connection; an error that matters is raised here.
         log = open_log({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
         stack.callback(log.close)
         starts = journal_ends(log)
@@ -88,16 +93,18 @@ class Part(ABC):
     """One part of the demo: a context manager that ends every process that it started."""
 
     stall_s: ClassVar[float] = 60.0
-    """Without progress for so long it has failed."""
+    """A run fails after this time without progress. A smaller value fails slow machines, a larger
+    one delays the report of a real stall."""
     tick_s: ClassVar[float] = 0.005
-    """Longest wait for the journal's next entries."""
+    """Longest wait for the journal's next entries, between two looks at everything else. A larger
+    value finds the moments for faults later, a smaller one costs processor time."""
 
     def __init__(self, stage: Stage, producer_prefix: str) -> None:
-        """No process is started before `play`.
+        """Prepares the part; `play` starts the processes.
 
         Args:
-            stage: what it plays on.
-            producer_prefix: producer ids of its transactions begin so.
+            stage: what the part runs on.
+            producer_prefix: what the producer ids of its transactions begin with.
         """
         self._stage = stage
         self._flights = stage.options.flight_count
@@ -110,7 +117,7 @@ class Part(ABC):
         self._status_due_s = 0.0
 
     def __enter__(self) -> Self:
-        """Nothing to do."""
+        """Returns itself; `play` starts the processes."""
         return self
 
     def __exit__(
@@ -119,7 +126,7 @@ class Part(ABC):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End everything, at whatever point of the run."""
+        """Ends every process, at whatever point the run is."""
         self._publisher.stop()
         self._tail.close()
         self._end_children()
@@ -133,42 +140,42 @@ class Part(ABC):
     @property
     @abstractmethod
     def coordinators(self) -> Sequence[CoordinatorChild]:
-        """Started before anything else, and asked to stop last."""
+        """The coordinators: started first, and asked to stop last."""
 
     @property
     @abstractmethod
     def _totals(self) -> Mapping[str, int]:
-        """Bars, and what each comes to in the end."""
+        """The progress bars, and the final value of each."""
 
     @abstractmethod
     def _steps(self) -> Sequence[Callable[[LiveProgress], None]]:
-        """What is done in order, each whatever became of the one before."""
+        """The steps of the run, in order. Each is done even if the one before it failed."""
 
     @abstractmethod
     def _read_status(self) -> None:
-        """Look at what its processes report."""
+        """Reads what the processes reported."""
 
     @abstractmethod
     def _snapshot(self) -> Shown:
-        """How far the run is."""
+        """Returns how far the run is."""
 
     @abstractmethod
     def _verdict(self) -> Sequence[str]:
-        """Print the outcome; the reasons against what was promised."""
+        """Prints the outcome. Returns the reasons for the verdict FALSE; empty for TRUE."""
 
     @abstractmethod
     def _end_children(self) -> None:
-        """SIGKILL to every process but the coordinators."""
+        """Kills every process except the coordinators."""
 
     @property
     @abstractmethod
     def _groups(self) -> Sequence[str]:
-        """Transaction groups, for whoever looks around afterwards."""
+        """The transaction groups, printed for `--keep`."""
 
     # ---- from start to end ----------------------------------------------------------------------
 
     def play(self) -> int:
-        """Run it all; the exit status: 0 for the verdict TRUE, 1 for FALSE.
+        """Runs the whole part. Returns the exit status: 0 for the verdict TRUE, 1 for FALSE.
 
         Raises:
             ProcessDiedError: a coordinator does not start.
@@ -202,7 +209,7 @@ class Part(ABC):
         return (self._booked_all_s or time.monotonic()) - self._started_s
 
     def _all_booked(self) -> bool:
-        """Whether every flight is booked; raises why the publisher failed, if it did."""
+        """Returns whether every flight is booked; raises the publisher's error if it failed."""
         if self._publisher.failure is not None:
             raise self._publisher.failure
         if self._booked >= self._flights and self._booked_all_s is None:
@@ -212,10 +219,10 @@ class Part(ABC):
     def _follow(
         self, display: LiveProgress, done: Callable[[], bool], progress: Callable[[], object]
     ) -> None:
-        """Read the journal and show how far it is until `done`.
+        """Reads the journal and shows the progress until `done` returns True.
 
         Raises:
-            DemoError: `progress` was the same for `stall_s`.
+            DemoError: `progress` returned equal values for `stall_s`.
         """
         watch = StallWatch(self.stall_s)
         while True:
@@ -237,7 +244,7 @@ class Part(ABC):
     # ---- afterwards -----------------------------------------------------------------------------
 
     def _print_logs(self) -> None:
-        """Show the last lines of every process's log: a temporary directory goes at the end."""
+        """Prints the end of each process's log: a temporary directory is deleted at the end."""
         for path in sorted(self._stage.directory.glob("*.log")):
             if lines := last_lines(path, _LOG_LINES):
                 text = "\n    ".join((f"{path.name}:", *lines))
@@ -246,10 +253,10 @@ class Part(ABC):
                 )
 
     def _keep(self) -> None:
-        """Leave Kafka and the coordinators running until Ctrl-C.
+        """Leaves Kafka and the coordinators running until Ctrl-C.
 
         Raises:
-            ProcessDiedError: one of them ended by itself.
+            ProcessDiedError: Kafka or a coordinator ended by itself.
         """
         stage = self._stage
         print_keep(
@@ -271,13 +278,13 @@ class Part(ABC):
 
 
 def play(options: DemoOptions, make: Callable[[Stage], Part]) -> int:
-    """Play one part on a stage of its own; the exit status, as `Part.play`.
+    """Plays one part on a stage of its own. Returns the exit status, as `Part.play`.
 
     Raises:
         DemoError, LocalKafkaError: it can't start; the message says why.
         KeyboardInterrupt: Ctrl-C or SIGTERM; every process is stopped first.
     """
     options.check()
-    flights_file()  # what is missing is said before the seconds that Kafka takes
+    flights_file()  # reports a missing file before the seconds that Kafka takes to start
     with stage_of(options, Console()) as stage, make(stage) as part:
         return part.play()

@@ -1,7 +1,7 @@
 """Publishes flights.csv to topic `flights`: plain Avro records, one per row, in the file's order.
 
-A thread of the supervisor, which lets flights through slice by slice (`allow`), so that processes
-are killed all along the run and not after it.
+A thread of the supervisor, which lets flights through slice by slice (`allow`), so that the faults
+spread over the whole run.
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ from .ledger import entries_of
 
 _CONFIG: Final = {"enable.idempotence": True, "acks": "all", "linger.ms": 5}
 _POLL_EVERY: Final = 200
+"""Records between two looks at acknowledgements. A smaller value costs time, a larger one shows
+progress later."""
 _FLUSH_TIMEOUT_S: Final = 30.0
+"""Bounds the wait for the last acknowledgements, and for the thread's end."""
 _WAIT_S: Final = 0.1
+"""Bounds each wait for room in the producer's queue or for permission, so that `stop` is noticed
+after this time at the latest."""
 
 
 class Publisher(threading.Thread):
-    """Publishes the first `flights` rows of the file, as far as it is allowed to."""
+    """Publishes the first `flights` rows of the file, as far as `allow` lets it."""
 
     def __init__(self, log: Log, topic: str, flights: int) -> None:
-        """Nothing is published before `start`."""
+        """Prepares the thread; publishing begins with `start`."""
         super().__init__(name="publisher", daemon=True)
         self._producer = log.producer(_CONFIG)
         self._topic = topic
@@ -38,22 +43,22 @@ class Publisher(threading.Thread):
         self.published = 0
         """Records that the broker has acknowledged."""
         self.cancelled = 0
-        """Flights without departure time among those sent."""
+        """Flights without departure time that were sent."""
         self.without_tail_number = 0
 
     @property
     def allowed(self) -> int:
-        """How many flights may be published so far."""
+        """Flights that may be published so far."""
         return self._allowed
 
     def allow(self, flights: int) -> None:
-        """Let this many flights through, counted from the first; never fewer than before."""
+        """Allows publishing the first `flights` flights; never lowers the number."""
         with self._change:
             self._allowed = min(max(flights, self._allowed), self._flights)
             self._change.notify()
 
     def stop(self) -> None:
-        """Stop publishing, and wait for the thread."""
+        """Stops publishing, and waits for the thread."""
         with self._change:
             self._stopping = True
             self._change.notify()
@@ -61,7 +66,7 @@ class Publisher(threading.Thread):
             self.join(_FLUSH_TIMEOUT_S)
 
     def run(self) -> None:
-        """The thread."""
+        """Publishes the flights; the body of the thread."""
         try:
             for sent, flight in enumerate(read_flights(self._flights)):
                 if sent >= self._allowed and not self._await_allowed(sent):

@@ -1,8 +1,8 @@
-"""What the worker and auditor processes tell the supervisor: small files, whole at every instant.
+"""Files in which workers and auditors report to the supervisor. A reader always finds them whole.
 
-- a worker appends a line for each commit it asked for, to a file per incarnation, so that a
-  SIGKILL loses nothing that was reported;
-- an auditor replaces its status file with every report, the last of which is final.
+- A worker appends a line for each commit it requested, to a file per process, so that SIGKILL loses
+  nothing that was reported.
+- An auditor replaces its status file with each report. The last report is marked as final.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any, Final
 
 FENCED_STATUS: Final = 3
-"""Exit status of a worker that was fenced: another one took its place."""
+"""Exit status of a worker that was fenced: a successor took its place."""
 
 
 def write_status(path: Path, status: dict[str, Any]) -> None:
-    """Replace the status; a reader sees the old or the new one."""
+    """Replaces the status; a reader sees the old or the new one, never a part."""
     partial = path.with_suffix(".new")
     partial.write_text(json.dumps(status))
     partial.replace(path)
 
 
 def read_status(path: Path) -> dict[str, Any]:
-    """The last status; empty before the first."""
+    """Returns the last status; empty before the first."""
     try:
         status: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
@@ -33,7 +33,10 @@ def read_status(path: Path) -> dict[str, Any]:
 
 
 def read_commit_ms(paths: Iterable[Path]) -> list[float]:
-    """Commit latencies of all incarnations, milliseconds; a line cut off by a kill is left out."""
+    """Returns the commit latencies of all worker processes, in milliseconds.
+
+    A line that a kill cut off is left out.
+    """
     found: list[float] = []
     for path in paths:
         for line in path.read_text().splitlines(keepends=True):
@@ -43,7 +46,10 @@ def read_commit_ms(paths: Iterable[Path]) -> list[float]:
 
 
 def percentile(values: Iterable[float], percent: float) -> float:
-    """The smallest value that so many percent of the values do not exceed; NaN of none."""
+    """Returns the smallest value that at least `percent` % of the values do not exceed.
+
+    NaN if there are no values.
+    """
     ordered = sorted(values)
     if not ordered:
         return float("nan")

@@ -1,4 +1,4 @@
-"""Which parts of the demo run: the workers', and then Spark's, each with a Kafka of its own."""
+"""Runs the parts of the demo: the workers', and then Spark's, each with a Kafka of its own."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .options import DemoOptions
 
 
 def run_demo(options: DemoOptions) -> int:
-    """Run what was asked for; the exit status: 0 for the verdict TRUE, 1 for FALSE.
+    """Runs what the options ask for. Returns the exit status: 0 for the verdict TRUE, 1 for FALSE.
 
-    Where nothing else is said, Spark's part follows that of the workers. It is left out, with a
-    sentence, where Spark can't run, and after a verdict of FALSE.
+    By default Spark's part follows the workers' part. It is left out, with a sentence, if Spark
+    can't run; and also if the workers' verdict is FALSE.
 
     Raises:
         DemoError, LocalKafkaError, SparkError: it can't start; the message says why.
@@ -28,7 +28,7 @@ def run_demo(options: DemoOptions) -> int:
 
     if not options.is_whole or not _can_spark():
         return run_worker_demo(options)
-    # Only the last part is left to look around in.
+    # Only the last part is kept for looking around.
     status = run_worker_demo(_part(options, "workers", keep=False))
     if status:
         return status
@@ -39,7 +39,7 @@ def run_demo(options: DemoOptions) -> int:
 
 
 def _can_spark() -> bool:
-    """Whether Spark's part can run; says why not."""
+    """Returns whether Spark's part can run; prints why if not."""
     from ..spark.errors import SparkError
     from .spark.supervisor import check_spark
 

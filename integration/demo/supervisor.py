@@ -1,6 +1,6 @@
 """The workers' part of the demo: three workers, two auditors, one coordinator or several.
 
-They are started, followed through the journal, and killed by a plan.
+It starts them, follows them through the journal, and kills them by plan.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from .reports import percentile, read_commit_ms, read_status
 from .verdict import Outcome, Sharing, Tally, reasons_against
 
 DEFAULT_GROUP: Final = "default"
-"""Transaction group of all workers, where there is one coordinator."""
+"""Transaction group of all workers if there is only one coordinator."""
 SHARES_TIMEOUT_S: Final = 20.0
-"""For coordinators that come new to get a part of the journal."""
+"""Bounds the wait until every coordinator, a new one too, owns a part of the journal."""
 _END_TIMEOUT_S: Final = 30.0
+"""Bounds each wait for workers to end, and then for their transactions to be finished."""
 
 
 def run_worker_demo(options: DemoOptions) -> int:
-    """Run the workers' part; the exit status: 0 for the verdict TRUE, 1 for FALSE.
+    """Runs the workers' part. Returns the exit status: 0 for the verdict TRUE, 1 for FALSE.
 
     Raises:
         DemoError, LocalKafkaError: it can't start; the message says why.
@@ -48,8 +49,8 @@ def _fleet(stage: Stage) -> Fleet:
             f"The journal has {partitions} partitions: ask for at most that many coordinators,"
             " so that each gets one."
         )
-    # What belongs to one consumer group has one order, hence one owner: to keep several
-    # coordinators busy, each worker is a transaction group and a consumer group of its own.
+    # One consumer group's work has one order, hence one owner. To keep several coordinators busy,
+    # each worker gets a transaction group and a consumer group of its own.
     groups = (
         stage.names.transaction_groups(len(ASSIGNMENT), partitions)
         if coordinators > 1
@@ -69,10 +70,10 @@ class WorkerPart(Part):
     """The workers' part."""
 
     def __init__(self, stage: Stage) -> None:
-        """No process is started before `play`.
+        """Prepares the part; `play` starts the processes.
 
         Raises:
-            DemoError: more coordinators than journal partitions.
+            DemoError: there are more coordinators than journal partitions.
         """
         self._fleet = fleet = _fleet(stage)
         super().__init__(stage, fleet.names.producer_prefix)
@@ -87,7 +88,7 @@ class WorkerPart(Part):
 
     @property
     def coordinators(self) -> Sequence[CoordinatorChild]:
-        """One, or several that share the journal."""
+        """One coordinator, or several that share the journal."""
         return self._fleet.coordinators
 
     @property
@@ -124,7 +125,7 @@ class WorkerPart(Part):
         self._monkey.start()
 
     def _drive(self, display: LiveProgress) -> None:
-        """Until every flight is booked, and nobody sleeps any more."""
+        """Follows the run until every flight is booked and no process is paused."""
 
         def done() -> bool:
             self._monkey.step()
@@ -133,7 +134,7 @@ class WorkerPart(Part):
                 child.check()
             return self._all_booked() and not self._monkey.pauses
 
-        # Aborted transactions are no progress: a run that only aborts must end too.
+        # Aborted transactions are no progress: a run in which all transactions abort must end too.
         self._follow(
             display,
             done,
@@ -141,10 +142,12 @@ class WorkerPart(Part):
         )
 
     def _await_shares(self, display: LiveProgress) -> None:
-        """Until every coordinator owns a part of the journal; what is missing, the verdict tells.
+        """Waits until every coordinator owns a part of the journal.
+
+        After `SHARES_TIMEOUT_S` it goes on all the same, and the verdict reports what is missing.
 
         Raises:
-            ProcessDiedError: one of them ended.
+            ProcessDiedError: a coordinator ended.
         """
         deadline_s = time.monotonic() + SHARES_TIMEOUT_S
 
@@ -162,7 +165,7 @@ class WorkerPart(Part):
         for worker in self._fleet.workers:
             worker.child.ask_to_stop()
         bad = [w.child for w in self._fleet.workers if not w.child.await_end(_END_TIMEOUT_S)]
-        # What stays unfinished, or of whom was not fenced, is told by the verdict.
+        # The verdict reports transactions that stay unfinished and zombies that were not fenced.
         self._tail.read_until(
             lambda: not (self._view.unfinished or any(z.is_running for z in self._fleet.zombies)),
             timeout_s=_END_TIMEOUT_S,

@@ -1,4 +1,4 @@
-"""What a run came to, and whether that is what was promised. Pure."""
+"""The figures of a run, and whether they are what was promised. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .plan import Fault
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How often a kind of fault put something to the test, and how often it had to."""
+    """How often a kind of fault was a real test, and how often it had to be."""
 
     happened: int
     required: int
@@ -28,9 +28,9 @@ class Sharing:
     returned: int
     """Coordinators that were started again after a kill, or woke from a pause."""
     served_again: int
-    """Those of them that were given a partition later."""
+    """Those of `returned` that were given a partition later."""
     void_entries: int
-    """Journal entries that former owners wrote after they were replaced."""
+    """Journal entries that former owners appended after they were replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,26 +40,26 @@ class Outcome:
     flights: int
     """Flights of the file that were to be booked."""
     flights_booked: int
-    """Those in committed transactions, as the journal counts records."""
+    """Flights in committed transactions, from the journal's record counts."""
     cancelled: int
     without_tail_number: int
     transactions_committed: int
     transactions_aborted: int
     transactions_unfinished: int
-    """Not finished in the journal when everything had ended."""
+    """Transactions not finished in the journal when all processes had ended."""
     faults: Mapping[Fault, Tally]
     sharing: Sharing | None
     """None with a single coordinator."""
     elapsed_s: float
-    """From the first flight published to the last one booked."""
+    """Seconds from the first flight published to the last one booked."""
     commit_p50_ms: float
     commit_p99_ms: float
     commit_worst_ms: float
     findings: LedgerFindings | None
-    """Of the read_committed auditor; None if it did not get to its end."""
+    """Findings of the read_committed auditor; None if it did not reach its end."""
     transactions_audited: int
     entries_uncommitted: int | None
-    """Entries that the read_uncommitted auditor saw; None if it did not get to its end."""
+    """Entries that the read_uncommitted auditor saw; None if it did not reach its end."""
     problems: tuple[str, ...] = ()
     """Sentences about what stalled or died."""
 
@@ -77,7 +77,7 @@ class Outcome:
 
 
 def reasons_against(outcome: Outcome) -> list[str]:
-    """Why the verdict is FALSE, a sentence each; empty if it is TRUE."""
+    """Returns why the verdict is FALSE, one sentence each; empty if it is TRUE."""
     return [
         *outcome.problems,
         *_against_ledger(outcome),
@@ -94,7 +94,7 @@ def _against_ledger(outcome: Outcome) -> list[str]:
 
 
 def against_ledger(findings: LedgerFindings) -> list[str]:
-    """What is wrong with a ledger, a sentence each."""
+    """Returns what is wrong with a ledger, one sentence each."""
     found: list[str] = []
     if findings.missing:
         found.append(f"{findings.missing:,} ledger entries are missing.")
@@ -105,7 +105,7 @@ def against_ledger(findings: LedgerFindings) -> list[str]:
     if findings.unbalanced:
         found.append(f"{findings.unbalanced:,} transactions do not net to zero.")
     if findings.split:
-        found.append(f"{findings.split:,} transactions hold a flight by half.")
+        found.append(f"{findings.split:,} transactions hold only one side of a flight.")
     if findings.torn:
         found.append(f"{findings.torn:,} transactions were not delivered whole.")
     return found

@@ -2,11 +2,11 @@
 
     python -m logtx.integration.demo.worker --bootstrap-servers … --transactional-id ledger-0 …
 
-The transaction holds two ledger entries per flight and the input offsets of what was consumed. So
-a worker that is killed at any instant loses and repeats nothing: its successor, of the same
-`transactional.id`, fences it, has its open transaction aborted, and resumes from the offsets of
-the last transaction that was committed. One that was only paused, and wakes when its successor has
-fenced it, ends with `FENCED_STATUS`. SIGTERM ends it after the block at hand.
+The transaction holds two ledger entries per flight and the input offsets of the block. So a worker
+that is killed at any instant loses nothing and repeats nothing: its successor, with the same
+`transactional.id`, fences it, has its open transaction aborted, and resumes from the offsets of the
+last committed transaction. A worker that was only paused, and wakes after its successor has fenced
+it, ends with `FENCED_STATUS`. SIGTERM ends a worker after the current block.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .reports import FENCED_STATUS
 _LOG = logging.getLogger(__name__)
 
 BLOCK_FLIGHTS: Final = 100
-"""Flights of one transaction at most."""
+"""Most flights in one transaction. A larger value makes fewer and longer transactions."""
 
 
 class Worker:
@@ -47,12 +47,12 @@ class Worker:
     def __init__(
         self, options: argparse.Namespace, report: TextIO, stopping: threading.Event
     ) -> None:
-        """Fence the predecessor, and resume from what it committed.
+        """Fences the predecessor, and resumes from what it committed.
 
         Args:
             options: see `parse`.
-            report: gets a JSON line for each commit that was asked for, whatever came of it.
-            stopping: set it to end after the block at hand.
+            report: gets a JSON line for each commit that was requested, whatever its outcome.
+            stopping: set it to end after the current block.
         """
         self._options = options
         self._report = report
@@ -64,7 +64,7 @@ class Worker:
                 "transaction.group": options.transaction_group,
             }
         )
-        # Before the partitions are claimed: the predecessor is to learn that it was fenced.
+        # Done before the partitions are claimed: so the predecessor learns that it was fenced.
         self._producer.init_transactions()
         self._consumer = Consumer(
             {
@@ -79,7 +79,7 @@ class Worker:
         )
 
     def run(self) -> None:
-        """Book blocks until told to stop."""
+        """Books blocks until told to stop."""
         for block in process(
             self._consumer, self._producer, max_records=BLOCK_FLIGHTS, stop=self._stopping
         ):
@@ -89,7 +89,7 @@ class Worker:
                 for entry in entries_of(decode_flight(value)):
                     record = encode_entry(entry._asdict())
                     block.produce(self._options.ledger_topic, record, entry.airport.encode())
-            # The loop would ask for it by itself, and say nothing of how long it took.
+            # `process` would commit by itself, but would not tell how long the commit took.
             started_s = time.perf_counter()
             commit = block.txn.commit_async()
             commit.add_done_callback(partial(self._committed, len(block), started_s))
@@ -102,7 +102,7 @@ class Worker:
         self._report.flush()
 
     def close(self) -> None:
-        """Close both clients."""
+        """Closes both clients."""
         self._consumer.close()
         self._producer.close()
 
@@ -112,7 +112,7 @@ def _partitions(text: str) -> list[int]:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line; the supervisor writes it."""
+    """Parses the command line that the supervisor wrote."""
     parser = argparse.ArgumentParser(prog="logtx-demo-worker")
     parser.add_argument("--bootstrap-servers", required=True)
     parser.add_argument("--transactional-id", required=True)
@@ -126,12 +126,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run until SIGTERM."""
+    """Runs until SIGTERM."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
     options = parse(sys.argv[1:])
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
-    # One file per incarnation: a predecessor's last line may have been cut off by its kill.
+    # One file per process: a predecessor's last line may have been cut off by its kill.
     number = len(list(options.report.parent.glob(f"{options.report.name}.*")))
     with options.report.with_name(f"{options.report.name}.{number}").open("x") as report:
         try:

@@ -1,5 +1,5 @@
-"""What logs show: audits, and the committed input offsets of consumer groups.
+"""Reads logs: audits them, and lists the committed input offsets of consumer groups.
 
-Imports `journal`, and how the coordinator writes `__transaction_offsets`. Never needs Spark, nor
-a coordinator that runs.
+Imports `journal`, and the coordinator's codec of `__transaction_offsets`. Needs neither Spark nor a
+running coordinator.
 """

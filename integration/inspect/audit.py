@@ -1,4 +1,4 @@
-"""The audit: reads whole data topics and the journal, and checks what logs can show."""
+"""Runs the audit: reads whole data topics and the journal, and checks what logs can show."""
 
 from __future__ import annotations
 
@@ -24,13 +24,18 @@ _FINISHED: Final = (State.COMMITTED, State.ABORTED)
 def run_audit(
     log: Log, topics: Sequence[str] | None, sums: Any, wave_offsets: int = TASK_OFFSETS
 ) -> Report:
-    """The audit, in the order that `checks` needs.
+    """Runs the audit, in the order of reading that `checks` needs.
 
     Args:
-        log: the cluster's.
-        topics: data topics; None: all that the journal names.
-        sums: sums up ranges: {partition: span} → groups.
-        wave_offsets: of how many offsets sums are held at a time, or of one partition.
+        log: the log to audit.
+        topics: data topics to check; None checks all topics that the journal names.
+        sums: function that sums up ranges: {partition: span} → groups.
+        wave_offsets: sums of at most this many offsets, or of one larger partition, are held in
+            memory at a time.
+
+    Raises:
+        UnknownTopicError: there is no journal, or no topic of this name.
+        JournalError, BrokerError, RecordsTrimmedError: the logs can't be read.
     """
     with closing(Journal(log)) as journal:
         audited, spans_of_all = _begin(log, topics, journal)
@@ -50,7 +55,7 @@ def run_audit(
 def _begin(
     log: Log, topics: Sequence[str] | None, journal: Journal
 ) -> tuple[Audit, dict[TopicPartition, Span]]:
-    """Reads the journal, asks for the ends of the data, and reads the journal on."""
+    """Reads the journal, asks for the ends of the data, and then reads the journal on."""
     journal.read_on()
     finished = {s.txid: s for s in journal if s.state in _FINISHED}
     keys = _partitions(log, topics, journal)
@@ -69,7 +74,7 @@ def _begin(
 def waves(
     spans: Mapping[TopicPartition, Span], offsets: int
 ) -> Iterator[dict[TopicPartition, Span]]:
-    """Partitions in portions of at most so many offsets, or one that has more."""
+    """Yields the partitions in portions of at most `offsets` offsets; a larger one comes alone."""
     wave: dict[TopicPartition, Span] = {}
     room = offsets
     for key, (start, end) in spans.items():

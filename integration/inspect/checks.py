@@ -1,9 +1,9 @@
-"""The audit's rules: what the journal says, what the data holds, and whether they agree. Pure.
+"""The audit's rules: compares what the journal says with what the data holds. Pure.
 
-Order of asking makes it right while others write. The journal is read (*before*), then the ends of
-the data are asked for, the data is summed up to there, and the journal is read on (*after*): so
-every marker met has its decision in the journal read by then, and what was finished before has all
-of its markers below those ends.
+The order of reading makes the audit correct while others write. It reads the journal (*before*),
+asks for the ends of the data, and reads the journal on (*after*). It sums up the data only up to
+those ends. So the decision of every marker it meets is in the journal it has read, and each
+transaction that was finished *before* has all of its markers below those ends.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from ...journal.txid import TxId
 from .groups import Group
 
 DETAILS_MAX: Final = 10_000
-"""Findings that are listed; beyond it they are only counted."""
+"""Findings that a report lists, to bound its memory; further ones are only counted."""
 
 
 class Severity(StrEnum):
-    """What a finding means."""
+    """How serious a finding is."""
 
     VIOLATION = "violation"
     """A promise was broken."""
     NOTICE = "notice"
     """Allowed, and worth knowing."""
     UNVERIFIABLE = "unverifiable"
-    """What would show it was deleted."""
+    """The records that would prove it were deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that the audit found."""
+    """One result of the audit."""
 
     severity: Severity
     check: str
@@ -53,7 +53,7 @@ class Finding:
     partition: int | None = None
     txid: str | None = None
     count: int = 1
-    """Records or transactions that it is about."""
+    """Number of records or transactions concerned."""
     detail: str = ""
 
 
@@ -65,7 +65,7 @@ FINDING_SCHEMA: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A sum that holds more than its marker says of that branch."""
+    """A sum that is not short of records, but differs from what the marker states of the branch."""
 
     group: Group
     stated: BranchRange
@@ -73,17 +73,17 @@ class Suspect:
 
 @dataclass(slots=True)
 class Report:
-    """What an audit found."""
+    """The result of an audit."""
 
     findings: list[Finding] = field(default_factory=list)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Findings by severity and check."""
+    """Number of findings by (severity, check)."""
     transactions: int = 0
     markers: int = 0
     records: int = 0
-    """Of transactions; plain ones have nothing to check."""
+    """Records of transactions; plain records are not checked."""
     suspects: list[Suspect] = field(default_factory=list)
-    """To be counted within the ranges of their markers."""
+    """Sums to be counted again, within the ranges that their markers state."""
 
     @property
     def clean(self) -> bool:
@@ -91,13 +91,13 @@ class Report:
         return not any(severity == Severity.VIOLATION for severity, _ in self.counts)
 
     def add(self, finding: Finding) -> None:
-        """Note a finding."""
+        """Adds a finding."""
         self.counts[finding.severity, finding.check] += 1
         if len(self.findings) < DETAILS_MAX:
             self.findings.append(finding)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns the report in types that JSON can hold."""
         return {
             "clean": self.clean,
             "transactions": self.transactions,
@@ -117,17 +117,19 @@ Key = tuple[str, int, bytes]
 
 @dataclass(slots=True)
 class Audit:
-    """One audit: `feed` it the sums of whole partitions, `check` these, and `finish`.
+    """Checks one log: `feed` it the sums of whole partitions, `check` these, and at last `finish`.
 
-    Of the data it holds what was fed since the last `check`.
+    It holds only the sums that were fed since the last `check`.
     """
 
     finished_before: Mapping[TxId, SeenTransaction]
-    """What was finished in the journal before the data's ends were asked for."""
+    """Transactions that were finished before the ends of the data were asked for."""
     parts: list[JournalPart]
-    """The journal as it was read after."""
+    """The journal as read after the ends of the data were asked for."""
     starts: Mapping[TopicPartition, int]
+    """First offset of each data partition."""
     now_ms: int
+    """Time of the audit, in milliseconds since 1970."""
     report: Report = field(default_factory=Report)
     _seen: dict[TxId, SeenTransaction] = field(init=False)
     _firsts: dict[int, int] = field(init=False)
@@ -137,7 +139,7 @@ class Audit:
     )
 
     def __post_init__(self) -> None:
-        """Look at the journal."""
+        """Indexes the journal's transactions."""
         self._seen = {s.txid: s for part in self.parts for s in part.transactions.values()}
         self._firsts = {part.partition: part.first for part in self.parts}
         self.report.transactions = len(self._seen)
@@ -145,7 +147,7 @@ class Audit:
     # ---- data -----------------------------------------------------------------------------------
 
     def feed(self, groups: Iterable[Group]) -> None:
-        """Take in what the data holds."""
+        """Takes the sums of some data; reports headers that don't decode."""
         for group in groups:
             key = group.topic, group.partition, group.raw_txid
             try:
@@ -190,7 +192,7 @@ class Audit:
     # ---- rules ----------------------------------------------------------------------------------
 
     def check(self, partitions: Collection[TopicPartition]) -> None:
-        """Check what was fed, which is all that these partitions hold, and forget it."""
+        """Checks and then forgets what was fed, which must be everything in these partitions."""
         for key, markers in self._markers.items():
             markers.sort(key=lambda m: m[0])
             if len(markers) > 1:
@@ -203,17 +205,20 @@ class Audit:
         self._data.clear()
 
     def finish(self, iovs: Mapping[str, Mapping[TopicPartition, Place]]) -> Report:
-        """Check what the journal says of itself.
+        """Checks the journal itself: open transactions and committed steps.
 
         Args:
-            iovs: what `__transaction_offsets` says of each group.
+            iovs: the IOV of each consumer group in `__transaction_offsets`.
+
+        Returns:
+            The report, whose `suspects` are still to be counted (`resolve`).
         """
         self._check_open()
         self._check_steps(iovs)
         return self.report
 
     def _check_marker(self, key: Key, offset: int, marker: Marker) -> None:
-        """Each marker has its decision in the journal, and says the same."""
+        """Checks that the marker's decision is in the journal, and that both agree."""
         txid = TxId.from_bytes(key[2])
         found = self._seen.get(txid)
         if found is None:
@@ -257,7 +262,7 @@ class Audit:
             )
 
     def _check_order(self) -> None:
-        """First COMMITTED markers of a journal stand in commit-sequence order."""
+        """Checks that the first COMMITTED markers of each lane are in commit-sequence order."""
         lanes: dict[tuple[str, int, bytes], list[tuple[int, int, Key]]] = defaultdict(list)
         for key, markers in self._markers.items():
             offset, marker = markers[0]
@@ -276,7 +281,7 @@ class Audit:
                 highest = max(highest, sequence)
 
     def _check_finished(self, partitions: Collection[TopicPartition]) -> None:
-        """What the journal calls finished has its marker in every partition of its own."""
+        """Checks that finished transactions have a marker in each partition that must get one."""
         fed = set(partitions)
         for txid, seen in self.finished_before.items():
             raw = txid.to_bytes()
@@ -315,19 +320,19 @@ class Audit:
             elif found is None:
                 severity, text = Severity.VIOLATION, "no BEGIN in the journal"
             elif txid in self.finished_before:
-                # The producer died before it registered the partition: every consumer drops it.
+                # The producer died before it registered the partition: consumers drop the records.
                 severity, text = Severity.NOTICE, f"{found.state}, and this partition was not its"
                 if key[:2] in found.partitions:
-                    continue  # said where markers are missing
+                    continue  # `_check_finished` reports it
             else:
-                continue  # under way
+                continue  # not finished when the journal was read first
             self._find(severity, "orphaned_records", key, text, count=records)
         self._check_missing()
 
     def _check_counts(
         self, key: Key, marker: Marker, groups: list[tuple[DataControl, Group]]
     ) -> None:
-        """What a marker states is there, and what else there is, is late."""
+        """Checks that all records that a marker states are there; any others are late."""
         stated = {r.branch: r for r in marker.branches}
         late = 0
         for control, group in groups:
@@ -355,7 +360,7 @@ class Audit:
         self._find(severity, "record_counts", key, detail)
 
     def _check_missing(self) -> None:
-        """Branches of which nothing at all is there."""
+        """Reports branches that a marker states and that have no record at all."""
         for key, markers in self._markers.items():
             marker = markers[0][1]
             there = {control.branch for control, _ in self._data.get(key, ())}
@@ -364,7 +369,12 @@ class Audit:
                     self._too_few(key, stated.first_offset, f"{stated} stated, nothing there")
 
     def resolve(self, suspect: Suspect, within: int) -> None:
-        """A suspect's records were counted within the range that its marker states."""
+        """Settles a suspect.
+
+        Args:
+            suspect: the suspect.
+            within: number of its records within the range that its marker states.
+        """
         group, stated = suspect.group, suspect.stated
         key = group.topic, group.partition, group.raw_txid
         if within == stated.count:
@@ -389,7 +399,8 @@ class Audit:
                 )
 
     def _check_steps(self, iovs: Mapping[str, Mapping[TopicPartition, Place]]) -> None:
-        """Each committed step goes on from the one before, and the last is what is committed."""
+        """Checks that each committed step continues from the one before, and that no IOV is behind
+        its last step."""
         last: dict[tuple[str, TopicPartition], Place] = {}
         for part in self.parts:
             decided = [s for s in part.transactions.values() if s.state.commits and s.offsets]
@@ -422,7 +433,7 @@ class Audit:
 def _joined(
     seen: SeenTransaction,
 ) -> Iterator[tuple[str, tuple[TopicPartition, Place], Place | None]]:
-    """A transaction's steps, those that continue each other as one: (group, (where, to), from)."""
+    """Joins steps that continue each other. Yields (group, (partition, to), from)."""
     joined: dict[tuple[str, TopicPartition], tuple[Place | None, Place]] = {}
     for group, step in seen.offsets:
         key = group, (step.topic, step.partition)

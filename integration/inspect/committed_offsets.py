@@ -1,5 +1,5 @@
-"""Committed IOVs as rows: as they stand, from `__transaction_offsets`, and as they came about, from
-the journal. Reads the log alone: no coordinator, no Spark.
+"""Lists committed IOVs as rows: their present state from `__transaction_offsets`, and their history
+from the journal. Reads only the log: needs no coordinator and no Spark.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from .journal import Journal
 from .rows import BATCH_TOPIC, IovRow, StepRow
 
 READ_TIMEOUT_S: Final = 60.0
+"""Longest wait without progress: a smaller value fails on slow brokers, a larger one reports dead
+ones later."""
 
 
 def committed_iovs(log: Log) -> dict[str, tuple[OffsetsKey, GroupOffsets]]:
-    """Each group's IOV: of all that was written for it the highest commit sequence.
+    """Returns each group's IOV: of all written for it, the one with the highest commit sequence.
 
     Raises:
-        BrokerError: the topic can't be read.
+        BrokerError: the topic `__transaction_offsets` can't be read.
         CorruptRecordError: a record does not decode.
     """
     found: dict[str, tuple[OffsetsKey, GroupOffsets]] = {}
@@ -51,12 +53,12 @@ def committed_iovs(log: Log) -> dict[str, tuple[OffsetsKey, GroupOffsets]]:
 
 
 def _rank(key: OffsetsKey, value: GroupOffsets) -> tuple[int, int]:
-    # Owners outvote each other by commit sequence; a late write of an old one changes nothing.
+    # The highest commit sequence wins, so a late write of a former owner changes nothing.
     return value.commit_sequence or -1, key.epoch
 
 
 def iov_rows(log: Log, group: str | None = None) -> list[IovRow]:
-    """The IOVs of all groups, or of one, with how far behind they are."""
+    """Returns the IOVs of all groups, or of one, with their lag behind the partitions' ends."""
     rows = []
     ends: dict[tuple[str, int], int | None] = {}
     for name, (key, offsets) in sorted(committed_iovs(log).items()):
@@ -99,8 +101,8 @@ def _decided_ms(log: Log, partition: int, sequence: int) -> int | None:
 
 
 def step_rows(log: Log, group: str | None = None) -> Iterator[StepRow]:
-    """Every step that was committed, by journal partition in commit order, as far as the journal
-    goes back."""
+    """Yields the committed steps of all groups, or of one, as far as the journal goes back: journal
+    partition by journal partition, each in commit order."""
     with closing(Journal(log)) as journal:
         decided = journal.read_on()
     for seen in decided:

@@ -1,4 +1,4 @@
-"""Sums of what a log holds of each transaction, as values. Pure."""
+"""Value types for sums of each transaction's records in a log. Pure."""
 
 from __future__ import annotations
 
@@ -7,26 +7,30 @@ from typing import NamedTuple
 
 
 class Group(NamedTuple):
-    """What a partition holds of one TxId with one TxCtl: a branch's records, or equal markers."""
+    """Sum of a partition's records with the same TxId and TxCtl: a branch's records, or markers."""
 
     topic: str
     partition: int
     raw_txid: bytes
     ctl: bytes
-    """Empty: none."""
+    """The TxCtl header; empty if there is none."""
     records: int
+    """Number of records."""
     first: int
+    """Lowest offset."""
     last: int
+    """Highest offset."""
     blank: int
-    """How many have neither key nor value, as markers do; counted only where there is a TxCtl."""
+    """Number of records with neither key nor value, as markers are. Counted only if there is a
+    TxCtl."""
 
 
 Span = tuple[int, int]
-"""First offset, and the one to stop before."""
+"""(first offset, offset to stop before)."""
 
 
 def merge(groups: Iterable[Group]) -> Iterator[Group]:
-    """Join the sums of ranges that follow each other."""
+    """Adds up the sums of different ranges that belong to the same partition, TxId and TxCtl."""
     merged: dict[tuple[str, int, bytes, bytes], Group] = {}
     for group in groups:
         key = group[:4]

@@ -1,4 +1,4 @@
-"""All of the journal: a `JournalScan` of each partition, from its first certain place on."""
+"""Reads all of the journal: a `JournalScan` of each partition, from offset 0 or its snapshot on."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from ...journal.records.fate import EpochFilter
 from ...journal.records.scan import JournalPart, JournalScan, SeenTransaction
 
 READ_TIMEOUT_S: Final = 60.0
-"""Longest wait without any progress."""
+"""Longest wait without progress: a smaller value fails on slow brokers, a larger one reports dead
+ones later."""
 
 
 class Journal:
-    """All journal partitions, read from their first certain places, and then on and on."""
+    """Reads all journal partitions; each `read_on` continues up to their present ends."""
 
     def __init__(self, log: Log) -> None:
-        """Find where reading begins; `close` when done.
+        """Finds where reading begins. Call `close` when done.
 
         Raises:
             UnknownTopicError: there is no journal.
@@ -37,10 +38,10 @@ class Journal:
         self._follower = JournalFollower(log, places)
 
     def read_on(self) -> list[SeenTransaction]:
-        """Read up to the ends as they are now.
+        """Reads up to the present ends of the partitions.
 
         Returns:
-            What was decided, by journal partition in commit order.
+            The transactions whose decision was read, by journal partition in commit order.
 
         Raises:
             JournalError, BrokerError: it can't be read.
@@ -51,12 +52,12 @@ class Journal:
         return [seen for partition in sorted(decided) for seen in decided[partition]]
 
     def __iter__(self) -> Iterator[SeenTransaction]:
-        """All transactions that were read."""
+        """Iterates over all transactions that were read."""
         for part in self.parts:
             yield from part.transactions.values()
 
     def close(self) -> None:
-        """Read no more; what was read stays."""
+        """Stops reading; the transactions that were read stay available."""
         self._follower.close()
 
 

@@ -1,40 +1,40 @@
-"""Committed input offsets as rows, for tables, JSON and DataFrames. Pure."""
+"""Row types of committed input offsets, for tables, JSON and DataFrames. Pure."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
 BATCH_TOPIC: Final = "micro-batch"
-"""Stands for a topic in the IOV of a streaming query; its offset is the last committed batch."""
+"""Stands for the topic in the IOV of a streaming query; the offset is the last committed batch."""
 
 
 class IovRow(NamedTuple):
-    """A consumer group's committed place in one partition."""
+    """A consumer group's committed position in one partition."""
 
     group: str
     topic: str
     partition: int
     offset: int
-    """Everything that ended below is consumed."""
+    """o2: every transaction and plain record that ends below it is consumed."""
     records: int
-    """And as many records of the transaction that ends at `offset`."""
+    """o3: number of records consumed of the transaction whose marker is at `offset`."""
     txid: str
     """The transaction that committed the group's IOV last."""
     commit_sequence: int
     committed_ms: int | None
-    """When that was decided; None where the journal was trimmed since."""
+    """Time of the decision, in milliseconds since 1970; None if the journal was trimmed since."""
     lag: int | None
-    """Offsets behind the partition's end; None where there is no such topic any more."""
+    """Offsets behind the partition's end; None for a streaming query or a deleted topic."""
 
 
 class StepRow(NamedTuple):
-    """One step of a group in one partition, as a transaction committed it."""
+    """One committed step of a group in one partition."""
 
     group: str
     topic: str
     partition: int
     from_offset: int | None
-    """None: nothing was committed before."""
+    """Offset before the step; None if it was the first one."""
     to_offset: int
     txid: str
     commit_sequence: int

@@ -1,7 +1,7 @@
-"""What a log holds of each transaction, summed up: small, whatever the log's size.
+"""Sums up each transaction's records in a log. The result is small, whatever the log's size.
 
-In Python: a column of a batch is one pass in C, and no row is made, so that it takes half of the
-time that the JVM's connector and Spark SQL need to group the same records.
+This is done in Python: each column of a batch is one pass in C and no rows are made, so that it
+takes half the time that the JVM's connector and Spark SQL need to group the same records.
 """
 
 from __future__ import annotations
@@ -19,20 +19,27 @@ from ...journal.reader import read_batches
 from .groups import Group, Span
 
 READ_TIMEOUT_S: Final = 60.0
+"""Longest wait without progress: a smaller value fails on slow brokers, a larger one reports dead
+ones later."""
 TASK_OFFSETS: Final = 500_000
-"""Offsets that one task in Python reads."""
-# Unbound, they are called in C.
+"""Offsets that one task reads. A smaller value starts more tasks; with a larger one fewer cores
+share a partition, and the driver holds more sums at a time."""
+# `map` and `groupby` call these unbound methods in C.
 _headers_of: Any = Message.headers
 _value_of: Any = Message.value
 
 
 def sum_up(log: Log, key: TopicPartition, span: Span) -> list[Group]:
-    """Sum up a range of a partition, in Python."""
+    """Sums up a range of a partition.
+
+    Raises:
+        BrokerError, RecordsTrimmedError: the range can't be read.
+    """
     sums: dict[tuple[bytes, bytes], list[int]] = {}
     batches = read_batches(log, *key, *span, timeout_s=READ_TIMEOUT_S)
     with closing(batches), collector_paused():
         for batch in batches:
-            # Records in a row with equal headers are looked at once.
+            # The headers of consecutive records with equal headers are parsed once.
             for headers, alike in groupby(batch, _headers_of):
                 found = {name: value or b"" for name, value in reversed(headers or ())}
                 raw = found.get(TXID_HEADER)

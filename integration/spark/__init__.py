@@ -1,6 +1,6 @@
-"""Spark: exactly-once in, exactly-once out, recovery from committed offset vectors.
+"""Connects Spark: exactly-once input and output, and recovery from committed IOVs.
 
-Names are loaded on first use. `docs/spark.md` says how it works and what to submit.
+Names are loaded when they are first used. `docs/spark.md` says how it works and what to submit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The audit on Spark: the data of whole topics is summed up on executors."""
+"""Runs the audit on Spark: executors sum up the data of whole topics."""
 
 from __future__ import annotations
 
@@ -18,27 +18,31 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TASKS_MIN: Final = 4
-"""Tasks in Python that are given work at a time, on however few cores."""
+"""Tasks at a time, on however few cores. A larger value takes more of the driver's memory, with a
+smaller one cores are idle more often."""
 
 
 def audit(
     spark: SparkSession, *, bootstrap_servers: str, topics: Sequence[str] | None = None
 ) -> Report:
-    """Check every invariant that a cluster's logs can show; see `docs/spark.md` for the list.
+    """Checks every invariant that a cluster's logs can show; `docs/spark.md` lists them.
 
-    Others may write meanwhile. `Report.clean` says whether a promise was broken.
+    Others may write during the audit.
 
     Args:
         spark: a session.
-        bootstrap_servers: the Kafka cluster.
-        topics: data topics; None: all that the journal names.
+        bootstrap_servers: the brokers of the Kafka cluster.
+        topics: data topics to check; None checks all topics that the journal names.
+
+    Returns:
+        The findings; `Report.clean` says whether all promises were kept.
 
     Raises:
-        UnknownTopicError: there is no journal, or no such topic.
+        UnknownTopicError: there is no journal, or no topic of this name.
         JournalError, BrokerError: the logs can't be read.
     """
     kafka = {"bootstrap.servers": bootstrap_servers}
-    # Of the driver's memory, a core's task at a time.
+    # Bounds the sums in the driver's memory: one task per core at a time.
     wave_offsets = TASK_OFFSETS * max(spark.sparkContext.defaultParallelism, TASKS_MIN)
     log = open_log(kafka)
     try:
@@ -48,7 +52,7 @@ def audit(
 
 
 def findings(spark: SparkSession, report: Report) -> DataFrame:
-    """A report's findings as a DataFrame: see `Finding` for the columns."""
+    """Returns a report's findings as a DataFrame; `Finding` describes the columns."""
     rows = [
         (str(f.severity), f.check, f.topic, f.partition, f.txid, f.count, f.detail)
         for f in report.findings
@@ -59,7 +63,7 @@ def findings(spark: SparkSession, report: Report) -> DataFrame:
 def sum_on_executors(
     spark: SparkSession, kafka: Mapping[str, str], spans: Mapping[TopicPartition, Span]
 ) -> Iterator[Group]:
-    """Sums of these ranges, each task a piece."""
+    """Sums up these ranges on executors, cut into one piece per task."""
     pieces = [
         (key, piece)
         for key, (start, end) in sorted(spans.items())
@@ -77,5 +81,5 @@ def sum_on_executors(
             log.close()
 
     found = spark.sparkContext.parallelize(pieces, len(pieces)).flatMap(work)
-    # All at once: an iterator would have the tasks run one after the other.
+    # `collect` runs all tasks at once; `toLocalIterator` would run them one after the other.
     return merge(Group(*row) for row in found.collect())

@@ -1,7 +1,7 @@
-"""Kafka's column convention: a DataFrame's columns as records, and checked before a job runs.
+"""Checks a DataFrame's columns before a job runs, and turns them into records: Kafka's convention.
 
-``value`` is needed; ``key``, ``headers``, ``topic``, ``partition`` and ``timestamp`` may be there;
-other columns are passed over, as Spark's own Kafka sink does.
+The column ``value`` is required; ``key``, ``headers``, ``topic``, ``partition`` and ``timestamp``
+are optional. Other columns are ignored, as by Spark's own Kafka sink.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Row = tuple[str, Any, Any, Any, int, int]
 
 
 def check_columns(types: Mapping[str, str], topic: str | None) -> None:
-    """Refuse a DataFrame that can't be written.
+    """Refuses a DataFrame that can't be written.
 
     Args:
-        types: Spark's names of the columns' types.
-        topic: the option ``topic``.
+        types: {column: Spark's name of its type}.
+        topic: the option ``topic``, or None.
 
     Raises:
         SchemaError: a column is missing, or of another type.
@@ -55,10 +55,10 @@ def check_columns(types: Mapping[str, str], topic: str | None) -> None:
 
 
 def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
-    """The records of an Arrow batch.
+    """Iterates over the records of an Arrow batch.
 
     Raises:
-        SchemaError: a record without a topic.
+        SchemaError: a row has no topic.
     """
     size = batch.num_rows
     names = batch.schema.names

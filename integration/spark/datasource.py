@@ -1,4 +1,4 @@
-"""The format "logtx": what Spark is given, and makes readers and writers from."""
+"""Defines the format "logtx", from which Spark makes readers and writers."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ FORMAT: Final = "logtx"
 
 
 class LogtxDataSource(DataSource):
-    """Reads committed records, and writes transactions.
+    """Makes readers of committed records, and writers of transactions.
 
-    `register` gives Spark a subclass that knows the keeper's address; Spark pickles the class for
+    `register` gives Spark a subclass that knows the keeper's address. Spark pickles the class for
     planners, and its instances for everything else.
     """
 
     keeper: KeeperAddress | None = None
+    """None in a class that was not registered."""
     _travelled = False
-    """Whether this instance was made in another process."""
+    """Whether another process made this instance."""
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Returns the format's name."""
         return FORMAT
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Arrive in another process."""
+        """Restores the instance in another process."""
         self.__dict__.update(state)
         self._travelled = True
 
     def schema(self) -> str:
-        """Columns of the source.
+        """Returns the source's columns as Spark's DDL.
 
         Raises:
             ConfigError: an option is missing, unknown or out of range.
@@ -53,29 +54,29 @@ class LogtxDataSource(DataSource):
         return schema(headers=SourceOptions.parse(self.options).include_headers)
 
     def reader(self, schema: StructType) -> Any:  # noqa: ARG002
-        """Of `spark.read`."""
+        """Makes the reader of `spark.read`."""
         from .planning import SourceOptions
         from .source import BatchSource
 
         return BatchSource(SourceOptions.parse(self.options))
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: ARG002, N802 - Spark's name
-        """Of `spark.readStream`."""
+        """Makes the reader of `spark.readStream`."""
         from .planning import SourceOptions
         from .source import StreamSource
 
         return StreamSource(SourceOptions.parse(self.options), self._keeper())
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """In the planner: begin a job's transaction."""
+        """In the planner: begins a job's transaction."""
         sink = self._sink(schema, overwrite)
         sink.begin(stream=False)
         return sink
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
-        """In the planner: begin a micro-batch's transaction. In the committer: only be asked."""
+        """In the planner: begins a micro-batch's transaction. In the committer: begins nothing."""
         sink = self._sink(schema, overwrite)
-        # The planner makes its instance from the class; the committer is sent one.
+        # The planner makes its instance from the class; the committer gets a pickled instance.
         if not self._travelled:
             sink.begin(stream=True)
         return sink
@@ -98,5 +99,8 @@ class LogtxDataSource(DataSource):
 
 
 def registered(address: KeeperAddress) -> type[LogtxDataSource]:
-    """The class to give to Spark: it is found in no module, so Spark pickles all of it."""
+    """Returns the class to register with Spark.
+
+    No module has it under its name, so Spark pickles all of it, with the address.
+    """
     return type("RegisteredLogtxDataSource", (LogtxDataSource,), {"keeper": address})

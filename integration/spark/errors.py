@@ -1,4 +1,4 @@
-"""What can be wrong with a Spark job before a record is touched: one sentence, with the way out."""
+"""Errors of Spark jobs. Each text is one sentence that names the way out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ...journal.errors import ConfigError, LogtxError
 
 
 class SparkError(LogtxError):
-    """Base of what only happens with Spark."""
+    """Base of the errors that occur only with Spark."""
 
 
 class PySparkMissingError(SparkError, ImportError):
@@ -14,26 +14,26 @@ class PySparkMissingError(SparkError, ImportError):
 
 
 class JavaMissingError(SparkError):
-    """There is no Java that Spark starts on."""
+    """No Java was found that Spark starts on."""
 
 
 class NotRegisteredError(SparkError):
-    """The format was used in a session that `logtx.spark.register` was not called for."""
+    """The format was used in a session without `logtx.spark.register`."""
 
 
 class KeeperError(SparkError):
-    """The driver's Python, which keeps the transactions, can't be reached: run the job again."""
+    """The keeper in the driver's Python can't be reached: run the job again."""
 
 
 class SchemaError(ConfigError, SparkError):
-    """A DataFrame's columns are not those of Kafka's convention."""
+    """A DataFrame's columns do not follow Kafka's convention."""
 
-    code = 0  # it never crosses the wire, where its parent's would stand for the parent
+    code = 0  # never crosses the wire; there, the parent's code would be read as the parent
 
 
 class BatchGapError(SparkError):
-    """Micro-batches between the last committed one and this one were written elsewhere."""
+    """Micro-batches are missing between the last committed one and this: written elsewhere."""
 
 
 class DataLossError(SparkError):
-    """Records that are to be read were deleted by the topic's retention."""
+    """Retention deleted records that were to be read."""

@@ -1,17 +1,18 @@
-"""Export: committed transactions in commit order to Parquet; each run goes on from the last one.
+"""Exports committed transactions to Parquet in commit order; each run continues the last one.
 
-A run's directory ``export=<n>`` comes into being by one rename, of files that were complete before,
-and holds the place where the next run begins. So a run is there whole or not at all, whatever dies,
-and what is exported and where to go on are one thing.
+One rename of complete files creates a run's directory ``export=<n>``, which also holds the place
+where the next run begins. So whatever process dies, a run is there whole or not at all, and the
+exported records always agree with the place to continue from.
 
 A run takes whole transactions, each in the run of its decision:
 
-1. ask for the ends of the data (*next*: no marker below is of a later decision than the journal
-   has by then);
-2. read the journal: the last commit S, and wait until everything up to it is finished;
-3. ask for the ends again (*end*: every marker of a commit up to S lies below);
-4. read [place of the last run, *end*), and keep commits above the last run's S and up to this one;
-5. the next run begins at *next*: markers of later commits lie at or behind it.
+1. It asks for the ends of the data (*next*). Markers below them belong to decisions that are in the
+   journal by now.
+2. It reads the journal, takes the last commit S, and waits until everything up to S is finished.
+3. It asks for the ends again (*end*). Every marker of a commit up to S lies below them.
+4. It reads [place of the last run, *end*), and keeps the commits after the last run's S, up to and
+   including this S.
+5. The next run begins at *next*: the markers of commits after S lie at or behind it.
 """
 
 from __future__ import annotations
@@ -35,24 +36,28 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FINISH_S: Final = 60.0
-"""Longest wait for the markers of what is decided."""
+"""Longest wait for the markers of decided transactions: a smaller value fails runs while a
+partition is slow, a larger one reports missing coordinators later."""
 _STATE: Final = "_logtx.json"
-"""Spark and others pass over files that begin with an underscore."""
+"""Name of a run's state file. Readers of Parquet ignore names that begin with an underscore."""
 _VERSION: Final = 1
+"""Format version of the state file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What a run did."""
+    """The result of a run."""
 
     run: int
-    """Its number; that of the last run, where nothing was new."""
+    """Number of the run; if nothing was new, number of the last run."""
     path: str
+    """Directory of the run."""
     records: int
+    """Number of records exported."""
     from_sequence: int
-    """Commits above it."""
+    """The run begins above this commit sequence."""
     to_sequence: int
-    """And up to it."""
+    """The run ends with this commit sequence, included."""
 
 
 def export(
@@ -64,23 +69,23 @@ def export(
     transaction_group: str = "default",
     **options: str,
 ) -> Exported:
-    """Export what was committed since the last run, in commit order.
+    """Exports the transactions committed since the last run, in commit order.
 
-    Files of a run are in order, and their rows too: by commit sequence, topic, partition, offset.
-    Plain records have no place in that order and are left out.
+    Rows are ordered by commit sequence, topic, partition and offset, within a file and from file to
+    file. Plain records have no place in that order and are left out.
 
     Args:
-        spark: a session that `register` was called for.
-        subscribe: topics, with commas between them; the same in every run.
-        bootstrap_servers: the Kafka cluster.
-        path: a directory wherever Spark can write; one for each export.
-        transaction_group: whose transactions.
-        options: further ones of the source.
+        spark: a session with `register`.
+        subscribe: topics, separated by commas; the same in every run.
+        bootstrap_servers: the brokers of the Kafka cluster.
+        path: the export's own directory, on any file system that Spark can write.
+        transaction_group: the transaction group whose transactions are exported.
+        options: further options of the source.
 
     Raises:
         RequestTimedOutError: markers are not written; is a coordinator running?
-        ConfigError: the directory holds an export of something else.
-        LogtxError: another run was quicker.
+        ConfigError: the directory holds another export: of other topics, or another group.
+        LogtxError: another process made this run first.
     """
     named = {
         "kafka.bootstrap.servers": bootstrap_servers,
@@ -129,7 +134,8 @@ def export(
 
 
 def _decided(log: Log, transaction_group: str) -> int:
-    """The last commit of the group's journal partition, once everything up to it is finished."""
+    """Reads the commits of the group's journal partition, and waits until these are finished.
+    Returns the last one's commit sequence, or -1 if there is none."""
     count = log.topic_info(JOURNAL_TOPIC).partition_count
     partition = journal_partition_of(transaction_group, count)
     with closing(Journal(log)) as journal:
@@ -156,7 +162,7 @@ class _Run:
 
 
 class _Files:
-    """The export's directory, through Hadoop's file systems."""
+    """Reads and writes the export's directory, through Hadoop's file systems."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark._jvm
@@ -166,11 +172,11 @@ class _Files:
         self._fs = self._root.getFileSystem(spark._jsc.hadoopConfiguration())
 
     def place(self, number: int) -> str:
-        """A run's directory."""
+        """Returns the path of a run's directory."""
         return f"{self._path}/export={number:08d}"
 
     def last(self) -> _Run | None:
-        """The last run that is whole."""
+        """Returns the last complete run, or None."""
         if not self._fs.exists(self._root):
             return None
         names = [str(s.getPath().getName()) for s in self._fs.listStatus(self._root)]
@@ -191,10 +197,10 @@ class _Files:
         return _Run(number, state)
 
     def write(self, number: int, frame: Any, state: dict[str, Any]) -> int:
-        """Write a run beside the others, then let it be one of them; returns its records.
+        """Writes a run to a staging directory and renames that. Returns the number of records.
 
         Raises:
-            LogtxError: another process has made the same run meanwhile.
+            LogtxError: another process made the same run first.
         """
         staging = f"{self._path}/_writing-{number:08d}-{time.time_ns():x}"
         frame.write.mode("overwrite").parquet(staging)
@@ -205,7 +211,7 @@ class _Files:
         finally:
             out.close()
         final = self._of(self.place(number))
-        # A rename onto a directory would move into it.
+        # If the directory existed, the rename would move the staging directory into it.
         if self._fs.exists(final) or not self._fs.rename(self._of(staging), final):
             self._fs.delete(self._of(staging), True)
             raise LogtxError(f"another export made {self.place(number)} first: run again to go on")
@@ -213,7 +219,7 @@ class _Files:
         return records
 
     def _clear(self, number: int) -> None:
-        """Remove what runs that died left behind."""
+        """Removes the staging directories of this and earlier runs, left by processes that died."""
         for status in self._fs.listStatus(self._root):
             name = str(status.getPath().getName())
             if name.startswith("_writing-") and int(name.split("-")[1]) <= number:

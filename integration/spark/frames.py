@@ -1,4 +1,4 @@
-"""Committed records as Arrow batches: the columns of Kafka's connector, and two of ours."""
+"""Makes Arrow batches of committed records: the columns of Kafka's connector, and two of ours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ SCHEMA: Final = (
 OUR_SCHEMA: Final = "txid string, commit_sequence bigint"
 BATCH_RECORDS: Final = 10_000
 BATCH_BYTES: Final = 16 * 1024 * 1024
-"""Rows of an Arrow batch at most, and bytes of their values: a share more, where it is the last."""
+"""An Arrow batch ends with the share that reaches this many rows, or this many bytes of values.
+Larger batches take more of a task's memory; smaller ones cost more per row."""
 _OURS: Final = (TXID_HEADER, TXCTL_HEADER)
 _MILLIS: Final = pa.timestamp("ms", tz="UTC")
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -34,13 +35,13 @@ _timestamp: Any = Message.timestamp
 
 
 def schema(*, headers: bool) -> str:
-    """The source's columns, as Spark's DDL."""
+    """Returns the source's columns as Spark's DDL."""
     middle = f", headers {HEADERS_TYPE}" if headers else ""
     return f"{SCHEMA}{middle}, {OUR_SCHEMA}"
 
 
 class Batches:
-    """Gathers shares until there are enough rows for an Arrow batch."""
+    """Collects shares until there are enough rows for an Arrow batch."""
 
     def __init__(self, topic: str, partition: int, *, headers: bool) -> None:
         self._topic = topic
@@ -51,7 +52,7 @@ class Batches:
         self._bytes = 0
 
     def of(self, shares: Iterable[Share]) -> Iterator[pa.RecordBatch]:
-        """Arrow batches of all records, in order."""
+        """Yields Arrow batches of all records, in order."""
         for share in shares:
             txid = None if share.txid is None else str(TxId.from_bytes(share.txid))
             self._records += share.records
@@ -73,7 +74,7 @@ class Batches:
     def _columns(
         self, records: list[Message], runs: list[tuple[str | None, int | None, int]]
     ) -> list[tuple[str, Any]]:
-        # Column by column, and each in one call of C: half of what a loop over records takes.
+        # Column by column, each in one call to C: takes half the time of a loop over records.
         size = len(records)
         kinds, stamps_ms = _stamps(records)
         columns: list[tuple[str, Any]] = [
@@ -95,8 +96,8 @@ class Batches:
 
 
 def _stamps(records: Sequence[Message]) -> tuple[Any, list[int]]:
-    """Kinds of the timestamps, and these."""
-    # Kafka's connector counts kinds from 0 (CreateTime), confluent-kafka from 1; -1: none.
+    """Returns (kinds of the timestamps, timestamps in milliseconds)."""
+    # Kafka's connector counts kinds from 0 (CreateTime), confluent-kafka from 1; -1 means none.
     kind = _timestamp(records[0])[0]
     stamps_ms = [ms for of, ms in map(_timestamp, records) if of == kind]
     if len(stamps_ms) == len(records):

@@ -1,9 +1,9 @@
 """The keeper: holds a Spark application's transactions open, in the driver's own Python.
 
-Spark asks for a transaction in one process, commits it in another and keeps neither, see
-`docs/spark.md`. A transaction needs a producer whose connection lives as long as the job, so it
-is here. What the others ask for (`begin`, `plan`, `commit`, `abort`) names the transaction, so a
-repeat is harmless and nothing can act on a later one.
+Spark begins a transaction in one process, commits it in another, and keeps neither process alive
+(see `docs/spark.md`). A transaction needs a producer whose connection lives as long as the job, so
+the keeper has that producer. The requests of the other processes name the transaction that they
+mean, so a repeated request is harmless and none can act on a later transaction.
 """
 
 from __future__ import annotations
@@ -52,61 +52,67 @@ from .steps import query_group, steps_from_json
 
 _LOG = logging.getLogger(__name__)
 PRODUCERS_MAX: Final = 32
-"""Producers kept; beyond it those without a transaction are closed, the oldest first."""
+"""Producers kept open; beyond it the least recently used without an open transaction are closed. A
+larger value holds more connections, a smaller one connects more often."""
 ENDED_MAX: Final = 1_000
-"""Ended transactions whose end is remembered, for repeats."""
+"""Ended transactions kept in memory to answer repeats. A later repeat of a commit fails with
+UnknownTransactionError."""
 ASKERS_MAX: Final = 64
-"""Questions answered at one time."""
+"""Requests answered at one time, each in a thread. Commits can take long: with a smaller value they
+delay each other."""
 PAUSE_S: Final = 0.05
+"""Between two looks at what the keeper waits for. A larger value delays answers, a smaller one asks
+coordinators more often."""
 READER_ENDS_S: Final = 10.0
-"""How long the reader of a query that was stopped may take to end."""
+"""How long a stopped query's reader process may take to end before another query of its group is
+refused."""
 
 
 @dataclass(slots=True)
 class _Plan:
-    """What of a group's input was read, to be committed with what is made of it.
+    """The steps of a group's input that was read, to be committed with the output made of it.
 
     Nothing ties a DataFrame that is written to the one that was read. So a group has one plan at a
-    time: were it another's, offsets would be committed of input that is in no output.
+    time: with two, a write could commit the offsets of input that is in no output.
     """
 
     steps: list[OffsetStep]
     reader: int | None
-    """Process of the streaming query that reads; None of a batch."""
+    """Process id of the streaming query's reader; None for a batch."""
     used: bool = False
-    """It is committed."""
+    """Whether the steps are committed."""
 
 
 @dataclass(slots=True)
 class _Job:
-    """One transaction."""
+    """One transaction, of a batch job or a micro-batch."""
 
     transaction: Transaction
     options: SinkOptions
     of_stream: bool
     stream: str | None
-    """Of which stream, by its options; None where these don't say."""
+    """The stream, identified by its options; None if these don't identify it."""
     query_id: str | None
     producer: str
-    """Key of its producer."""
+    """Key of the transaction's producer."""
     committed: int | None = None
-    """Last committed micro-batch of the query when it began."""
+    """Last micro-batch of the query that was committed when the transaction began."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     prepared: bool = False
-    """Branches and offsets are in it."""
+    """Whether the transaction has its branches and offsets."""
     done: dict[str, Any] | None = None
-    """The answer to its commit."""
+    """The answer to the commit, once it is known."""
 
 
 class _Cluster:
-    """What is shared by all transactions on one Kafka cluster."""
+    """What all transactions on one Kafka cluster share."""
 
     def __init__(self, options: SinkOptions) -> None:
         self.log: Log = open_log(options.kafka)
         timeout_s = options.coordinator_timeout_ms / 1000
         self.queries = CoordinatorQueries(self.log, timeout_s=timeout_s)
         self.topics: set[str] = set()
-        """Those that were looked at."""
+        """Topics that were checked to take transactions."""
 
     def close(self) -> None:
         self.queries.close()
@@ -114,14 +120,14 @@ class _Cluster:
 
 
 class Keeper:
-    """Transactions of one driver, and the port at which its helper processes ask for them."""
+    """Holds one driver's transactions, and listens at a port for requests of Spark's processes."""
 
     def __init__(self) -> None:
-        """Nothing listens before `start`."""
+        """Prepares a keeper that does not listen yet, see `start`."""
         self.read_checkpoint: Callable[[str], str | None] = lambda _path: None
-        """Reads a file of a checkpoint, wherever Spark keeps it; None if it is not there."""
+        """Reads a file of a checkpoint, wherever Spark keeps it; returns None if there is none."""
         self._name: Final = f"spark-{secrets.token_hex(8)}"
-        """Producer id of batch jobs that name none: nobody else has it."""
+        """Producer id of batch jobs without ``transactional.id``; unique to this keeper."""
         self._guard = threading.RLock()
         self._clusters: dict[str, _Cluster] = {}
         self._producers: OrderedDict[str, Producer] = OrderedDict()
@@ -131,12 +137,12 @@ class Keeper:
         self._askers = threading.Semaphore(ASKERS_MAX)
         self._closed = False
         self.address: KeeperAddress
-        """Where it listens, once started."""
+        """The address to listen on; set by `start`."""
         self.streams_to_the_end: Callable[[], bool] = lambda: False
-        """Whether a query of this application is to read all that is there (AvailableNow)."""
+        """Returns whether a query of this application runs with Trigger.AvailableNow."""
 
     def start(self) -> None:
-        """Listen, on a thread."""
+        """Starts to listen, in a thread."""
         secret = secrets.token_bytes(32)
         self._listener = Listener(("127.0.0.1", 0), backlog=ASKERS_MAX, authkey=secret)
         host, port = self._listener.address
@@ -144,7 +150,7 @@ class Keeper:
         threading.Thread(target=self._listen, name="logtx-keeper", daemon=True).start()
 
     def close(self) -> None:
-        """Abort what is open, and stop."""
+        """Aborts open transactions, and stops listening."""
         self._closed = True
         if self._listener is not None:
             # A thread in accept() does not notice that its socket is closed.
@@ -183,7 +189,7 @@ class Keeper:
                 question = json.loads(connection.recv_bytes())
                 answer_of(connection, self._result(question))
         except (OSError, EOFError, ValueError) as error:
-            # Whoever asked has gone; it asks again, or its job is given up.
+            # The process that asked is gone. Another one asks again, or Spark gives up the job.
             _LOG.warning("keeper_asker_gone error=%s", error)
         finally:
             self._askers.release()
@@ -207,7 +213,7 @@ class Keeper:
                     return self.streams_to_the_end()
                 case _:
                     return LogtxError(f"the keeper does not know {what!r}: use one logtx version")
-        except Exception as error:  # noqa: BLE001 - told to whoever asked
+        except Exception as error:  # noqa: BLE001 - sent to the process that asked
             if not isinstance(error, LogtxError):
                 _LOG.exception("keeper_failed question=%s", what)
             return error
@@ -215,30 +221,31 @@ class Keeper:
     # ---- transactions ---------------------------------------------------------------------------
 
     def begin(self, options: str, stream: bool) -> dict[str, Any]:
-        """Begin the transaction of a job or a micro-batch.
+        """Begins the transaction of a job or a micro-batch.
 
         Returns:
-            ``token`` for branches, ``query_id`` of a stream if it is known, ``committed``: the
-            last micro-batch of the query that is committed.
+            ``token`` for branches, ``query_id`` of a stream if it is known, ``committed``: the last
+            committed micro-batch of the query.
 
         Raises:
-            UnknownTopicError, UnsupportedTopicError: of the option ``topic``.
+            UnknownTopicError, UnsupportedTopicError: the option ``topic`` names no topic, or a
+                compacted one.
             ProducerFencedError: a newer driver took over.
-            CoordinatorNotAvailableError, RequestTimedOutError: no coordinator in time.
+            CoordinatorNotAvailableError, RequestTimedOutError: no coordinator answered in time.
         """
         parsed = SinkOptions.from_json(options)
         cluster = self._cluster(parsed)
         self._check_topic(cluster, parsed)
         query_id = self._query_id(parsed) if stream else None
         producer_id = parsed.transactional_id or query_group(query_id) or self._name
-        # Only a checkpoint tells streams apart whose other options are the same.
+        # Streams with otherwise equal options differ only in their checkpoints.
         name = options if stream and parsed.checkpoint is not None else None
         if name is not None:
             self._abort_former(name)
         config = parsed.producer(producer_id)
         transaction = self._begin(config)
         job = _Job(transaction, parsed, stream, name, query_id, _key(config))
-        # After the session began, which aborted what a former driver had open.
+        # Only now: the session has begun, which aborted a former driver's open transactions.
         job.committed = self._committed_batch(cluster, query_id) if query_id else None
         with self._guard:
             self._jobs[str(transaction.txid)] = job
@@ -257,16 +264,17 @@ class Keeper:
         reader: int | None = None,
         replace: bool = False,
     ) -> None:
-        """Remember what of a group's input is read: the next commit with the group says so.
+        """Remembers which input of a group is read; the next commit with this group commits it.
 
         Args:
             group: the consumer group.
-            steps: from where to where.
+            steps: the steps of the input.
             reader: process id of a streaming query's reader; None for a batch.
-            replace: a batch that was read before and not written will not be used any more.
+            replace: accept that an earlier batch, read and not written, is dropped.
 
         Raises:
-            ConfigError: another batch, or another query that runs, has read for this group.
+            ConfigError: another batch that is not written yet, or another running query, has read
+                for this group.
         """
         planned = list(steps)
         deadline_s = time.monotonic() + READER_ENDS_S
@@ -278,7 +286,7 @@ class Keeper:
                         _check_written(group, before, planned, replace=replace)
                     self._plans[group] = _Plan(planned, reader)
                     return
-            # The reader of a query that has just ended takes a moment to end too.
+            # The reader process of a query that has just ended takes a moment to end, too.
             if time.monotonic() > deadline_s:
                 raise ConfigError(
                     f"group {group} is read by another query of this application: give each query "
@@ -293,16 +301,17 @@ class Keeper:
         query_id: str | None = None,
         batch_id: int | None = None,
     ) -> dict[str, Any]:
-        """Commit a transaction with these branches; a repeat gets the same answer.
+        """Commits a transaction with these branches. A repeated request gets the same answer.
 
         Returns:
             ``state``: "committed", or "replayed" for a micro-batch that was committed before.
 
         Raises:
-            OffsetsConflictError: the group's input was committed by somebody else.
+            OffsetsConflictError: another job has committed the group's input.
             ProducerFencedError: a newer driver took over.
             UnknownOutcomeError: the decision could not be learnt.
-            TransactionAbortedError: its time was up, or it was aborted.
+            TransactionAbortedError: the transaction expired or was aborted.
+            BatchGapError, ConfigError: the micro-batch or the option ``group`` does not fit.
         """
         job = self._job(txid)
         with job.lock:
@@ -313,7 +322,7 @@ class Keeper:
             return job.done
 
     def abort(self, txid: str) -> dict[str, Any]:
-        """Abort a transaction, unless it is committed: a decision is final.
+        """Aborts a transaction, unless it is committed: a decision is final.
 
         Returns:
             ``state``: "aborted" or "committed".
@@ -329,16 +338,16 @@ class Keeper:
                 _LOG.info("abort_after_commit txid=%s", txid)
                 return {"state": str(State.COMMITTED)}
             except (ProducerFencedError, DoubleStartError):
-                # Whoever took over aborted it, unless its commit was decided before.
+                # The producer that took over aborted it, unless its commit was decided before.
                 outcome = self._cluster(job.options).queries.outcome(job.transaction.txid)
                 committed = outcome.state.commits
                 return {"state": str(State.COMMITTED if committed else State.ABORTED)}
             return {"state": str(State.ABORTED)}
 
     def abort_stream(self, options: str) -> dict[str, Any]:
-        """Abort what a stream has open; nothing that is committed is undone.
+        """Aborts a stream's open transactions; nothing that is committed is undone.
 
-        What a stream without a checkpoint has open ends by its timeout.
+        Without a checkpoint in its options, a stream's open transaction ends by its timeout.
         """
         self._abort_former(options)
         return {"state": str(State.ABORTED)}
@@ -355,7 +364,8 @@ class Keeper:
             transaction = producer.begin_transaction()
             _ = transaction.txid
         except (ProducerFencedError, DoubleStartError):
-            # Said once, which fails the query; whoever starts it anew here means to take over.
+            # Raised once, which fails the query. If the query is started again here, its new
+            # producer takes the name back, as intended.
             with self._guard:
                 self._producers.pop(key, None)
             producer.close(0)
@@ -383,7 +393,7 @@ class Keeper:
         for summary in summaries:
             job.transaction.accept(BranchSummary.from_bytes(summary.encode()))
         if query_id is not None and batch_id is not None:
-            if job.query_id is None:  # its checkpoint is not known to us
+            if job.query_id is None:  # `begin` could not read the id from a checkpoint
                 job.committed = self._committed_batch(self._cluster(job.options), query_id)
             if job.committed is not None and job.committed >= batch_id:
                 job.done = self._replayed(job)
@@ -413,8 +423,8 @@ class Keeper:
                 f"option group={group} commits the offsets of input that was read for that group, "
                 "and none was: read it with logtx.spark.resume, or remove the option"
             )
-        # A stream's micro-batch without input has no plan of its own. A batch that is written
-        # twice says the same twice, which the compare-and-set refuses.
+        # A micro-batch without input has no plan of its own, so it must not use the former one. A
+        # batch that is written twice sends the same steps twice: the compare-and-set refuses that.
         if plan.steps and not (plan.used and job.of_stream):
             job.transaction.send_offsets(group, plan.steps)
 
@@ -430,7 +440,8 @@ class Keeper:
         try:
             outcome = job.transaction.commit()
         except OffsetsConflictError:
-            # First of all: while it is open, it holds the very offsets that are asked for.
+            # The abort comes first: while the transaction is open, it holds the offsets that are
+            # asked for next.
             job.transaction.abort()
             cluster = self._cluster(job.options)
             committed = self._committed_batch(cluster, query_id) if query_id else None
@@ -447,7 +458,7 @@ class Keeper:
 
     @staticmethod
     def _replayed(job: _Job) -> dict[str, Any]:
-        """This micro-batch is committed by another transaction: ours is not wanted."""
+        """Aborts the job's transaction, since another one has committed this micro-batch."""
         try:
             job.transaction.abort()
         except TransactionAbortedError:
@@ -455,7 +466,7 @@ class Keeper:
         return {"state": "replayed"}
 
     def _await_markers(self, job: _Job) -> None:
-        """Whoever reads after a job ended is to find what it wrote."""
+        """Waits for the transaction's markers, so that a read after the job finds its records."""
         deadline_s = time.monotonic() + job.options.finish_timeout_ms / 1000
         queries = self._cluster(job.options).queries
         while time.monotonic() < deadline_s:
@@ -473,7 +484,7 @@ class Keeper:
         return job
 
     def _forget(self) -> None:
-        """Under the guard: keep no more than is allowed."""
+        """Drops ended transactions and idle producers beyond the limits. Needs the guard."""
         ended = [txid for txid, job in self._jobs.items() if job.transaction.is_decided]
         for txid in ended[: max(len(ended) - ENDED_MAX, 0)]:
             del self._jobs[txid]
@@ -504,7 +515,8 @@ class Keeper:
         cluster.topics.add(topic)
 
     def _query_id(self, options: SinkOptions) -> str | None:
-        """A stream's id, as Spark keeps it in the checkpoint from before its first batch."""
+        """Returns a stream's id, which Spark writes to the checkpoint before the first batch, or
+        None."""
         if options.checkpoint is None:
             return None
         text = self.read_checkpoint(options.checkpoint.rstrip("/") + "/metadata")
@@ -523,7 +535,7 @@ class Keeper:
             try:
                 position = cluster.queries.fetch_offsets(group, [partition]).offsets.get(partition)
             except OffsetsPendingError:
-                # A former driver's, which is being aborted.
+                # A former driver's transaction holds it, and is being aborted.
                 if time.monotonic() > deadline_s:
                     raise
                 time.sleep(PAUSE_S)

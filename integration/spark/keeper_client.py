@@ -1,7 +1,7 @@
-"""How Spark's helper processes reach the keeper in the driver's Python: one question a connection.
+"""Connects Spark's helper processes to the keeper in the driver's Python: a connection per request.
 
-Imports nothing heavy: planners are started for every write. Texts are JSON, never pickles, so that
-whoever else might speak to the port can make nobody run anything.
+Imports nothing heavy, because planners are started for every write. Messages are JSON and never
+pickles, so that a stranger who connects to the port can't make either side run code.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from . import errors as spark_errors
 from .errors import KeeperError
 
 ANSWER_MAX_S: Final = 1_200.0
-"""Bound of an answer: above all time-outs that the keeper itself has."""
+"""Longest wait for an answer: above all time-outs of the keeper itself. With a smaller value a job
+could fail whose commit then succeeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeeperAddress:
-    """Where the keeper listens, and what proves that the asker belongs to the job."""
+    """Where the keeper listens, and the secret that shows it who belongs to the application."""
 
     host: str
     port: int
     secret: bytes
 
     def ask(self, what: str, **fields: Any) -> Any:
-        """Ask, and wait for the answer.
+        """Sends a request. Returns the answer.
 
         Raises:
-            KeeperError: nobody answers; the driver's Python has ended, or is about to.
-            LogtxError: what the keeper raised.
+            KeeperError: the keeper does not answer: the driver's Python has ended, or is about to.
+            LogtxError: the error that the keeper raised.
         """
         try:
             with Client((self.host, self.port), authkey=self.secret) as connection:
@@ -54,7 +55,7 @@ class KeeperAddress:
 
 
 def answer_of(connection: Connection, result: Any) -> None:
-    """The keeper's answer: what was asked for, or an error."""
+    """Sends the keeper's answer: the result, or the name and text of an error."""
     if isinstance(result, BaseException):
         told = {"error": type(result).__name__, "text": str(result)}
     else:
@@ -63,7 +64,7 @@ def answer_of(connection: Connection, result: Any) -> None:
 
 
 def make_error(name: str, text: str) -> LogtxError:
-    """An error of our own by its class's name; a `LogtxError` for any other."""
+    """Makes the error of this class name; a `LogtxError` if logtx has no such class."""
     for module in (journal_errors, spark_errors):
         kind = getattr(module, name, None)
         if isinstance(kind, type) and issubclass(kind, LogtxError):

@@ -1,7 +1,7 @@
-"""Options of the format "logtx", checked: ours taken out, Kafka's passed on. Pure.
+"""Parses and checks the options of the format "logtx"; passes Kafka's settings on. Pure.
 
-Names are Spark's and Kafka's own where they have one. Spark gives options without regard to case,
-so they arrive in lower case.
+Options have the names of Spark and Kafka where those have one. Spark does not distinguish upper and
+lower case, so options arrive in lower case.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from ...journal.settings import take_integer, take_text
 
 KAFKA_PREFIX: Final = "kafka."
 DELIVERY_TIMEOUT_MS: Final = 120_000
-"""Bound of a record's delivery, where ``kafka.delivery.timeout.ms`` doesn't say another."""
+"""How long a record's delivery is tried, unless ``kafka.delivery.timeout.ms`` is set. A smaller
+value fails tasks in short outages, a larger one keeps hopeless tasks longer."""
 _SPARKS: Final = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
-"""Options of Spark's own that it hands to every format."""
+"""Spark's own options, which it passes to every format."""
 
 
 def take_kafka(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """(options without prefix, librdkafka's settings with ``bootstrap.servers``).
+    """Returns (options without prefix, librdkafka's settings with ``bootstrap.servers``).
 
     Raises:
         ConfigError: ``kafka.bootstrap.servers`` is missing.
@@ -45,7 +46,7 @@ def take_kafka(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, st
 
 
 def refuse_rest(rest: Mapping[str, Any], what: str) -> None:
-    """An option that nobody took is a typing error.
+    """Refuses options that are left over, since these are typing errors.
 
     Raises:
         ConfigError: there is one.
@@ -63,34 +64,34 @@ class SinkOptions:
     """Options of `df.write.format("logtx")` and `df.writeStream.format("logtx")`."""
 
     topic: str | None = None
-    """``topic``: where records go; without it the column ``topic`` says so."""
+    """``topic``: topic to write to; without it, the column ``topic`` names one for each row."""
     transaction_group: str = "default"
-    """``transaction.group``: its transactions have one serial order."""
+    """``transaction.group``: all transactions of the group have one serial order."""
     transactional_id: str | None = None
-    """``transactional.id``: whoever begins with it next fences this one. Of a stream, by default,
-    its query's id."""
+    """``transactional.id``: the next producer with the same one fences this one. A stream's default
+    is made of its query id."""
     transaction_timeout_ms: int = 900_000
-    """``transaction.timeout.ms``: bound of a job or micro-batch. Coordinators allow as much by
-    default (their ``max.timeout.ms``)."""
+    """``transaction.timeout.ms``: longest duration of a job or micro-batch. Coordinators allow this
+    much by default (`--max-timeout-ms`)."""
     coordinator_timeout_ms: int = 30_000
-    """``coordinator.timeout.ms``: how long a request is tried before it is given up."""
+    """``coordinator.timeout.ms``: how long a request to coordinators is retried."""
     finish_timeout_ms: int = 10_000
-    """``finish.timeout.ms``: how long a batch job waits, once committed, for its markers to be
-    written, so that whoever reads next sees it; 0 does not wait."""
+    """``finish.timeout.ms``: how long a batch job waits after its commit for the markers, so that
+    the next reader sees its records; 0 does not wait."""
     group: str | None = None
-    """``group``: the consumer group whose input was read through `resume`: its next IOV is
+    """``group``: the consumer group whose input was read through `resume`; its next IOV is
     committed with the output."""
     checkpoint: str | None = None
-    """``checkpointLocation``, where Spark keeps the id of a streaming query."""
+    """``checkpointLocation``: where Spark keeps the id of a streaming query."""
     kafka: Mapping[str, str]
     """librdkafka's settings."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """Check a writer's options.
+        """Parses a writer's options.
 
         Raises:
-            ConfigError: one is missing, unknown or out of range.
+            ConfigError: an option is missing, unknown or out of range.
         """
         rest, kafka = take_kafka(options)
         parsed = cls(
@@ -108,7 +109,7 @@ class SinkOptions:
         return parsed
 
     def producer(self, producer_id: str) -> dict[str, Any]:
-        """Configuration of the driver's `Producer`."""
+        """Returns the configuration of the driver's `Producer`."""
         return {
             **self.branch(),
             "transactional.id": producer_id,
@@ -116,11 +117,11 @@ class SinkOptions:
         }
 
     def branch(self) -> dict[str, Any]:
-        """Configuration of a task's branches."""
-        # Linger and batches for bulk: a task writes thousands of records and then waits once.
+        """Returns the configuration of a task's branches."""
+        # A task writes thousands of records and waits only at the end, so large batches pay.
         bulk = {"linger.ms": "20", "batch.num.messages": "50000", "batch.size": "1000000"}
         return {
-            # By default a record would be tried for as long as the transaction may last.
+            # The default would retry a record for as long as the transaction may last.
             "delivery.timeout.ms": min(self.transaction_timeout_ms, DELIVERY_TIMEOUT_MS),
             **bulk,
             **self.kafka,
@@ -129,10 +130,10 @@ class SinkOptions:
         }
 
     def to_json(self) -> str:
-        """For another process; equal options give equal texts."""
+        """Returns a text for another process; equal options give equal texts."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """What `to_json` gave."""
+        """Restores options from the text of `to_json`."""
         return cls(**json.loads(text))

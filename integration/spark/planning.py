@@ -1,4 +1,4 @@
-"""From a source's options to the ranges that are read; asks the log, for an IOV a coordinator."""
+"""Turns a source's options into the ranges to read. Asks the log, and a coordinator for an IOV."""
 
 from __future__ import annotations
 
@@ -23,26 +23,29 @@ from .vector import Spot, Vector, from_offsets, parse_offsets, split
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""What Kafka's connector means by these offsets."""
+"""Offsets that stand for a partition's start and end, as in Kafka's connector."""
 _PENDING_PAUSE_S: Final = 0.1
+"""Between two requests for an IOV that an open transaction may still change."""
 _SEQUENCE_MAX: Final = 2**63 - 1
+"""Highest commit sequence: an offset of 63 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """One end of what is read; the first of these that is given counts."""
+    """The start or the end of what is read, as the options give it."""
 
     offsets: str | None = None
-    """earliest, latest, iov, or offsets by topic and partition."""
+    """earliest, latest, iov, or offsets by topic and partition as JSON."""
     timestamp_ms: int | None = None
+    """Milliseconds since 1970, for all partitions."""
     timestamps: str | None = None
-    """The same by topic and partition."""
+    """Milliseconds since 1970 by topic and partition, as JSON."""
     sequence: int | None = None
-    """Commit sequence."""
+    """Commit sequence, included in what is read."""
     iov: str | None = None
-    """Consumer group whose committed IOV it is."""
+    """Consumer group whose committed IOV is the bound."""
     places: str | None = None
-    """Places as Spark's checkpoint holds them; `resume` gives these."""
+    """Places as JSON, as in Spark's checkpoint; set by `resume`. Overrides the others."""
 
 
 def _take_bound(rest: dict[str, Any], which: str) -> Bound:
@@ -65,33 +68,35 @@ class SourceOptions:
     """Options of `spark.read.format("logtx")` and `spark.readStream.format("logtx")`."""
 
     topics: tuple[str, ...]
-    """``subscribe``: topics, with commas between them."""
+    """``subscribe``: topics, separated by commas."""
     start: Bound
     """``startingOffsets``, ``startingTimestamp``, ``startingOffsetsByTimestamp``,
     ``startingCommitSequence``, ``startingIov``."""
     end: Bound
-    """``endingOffsets`` and so on; of a batch."""
+    """``endingOffsets`` and so on; only for batches."""
     include_headers: bool = False
-    """``includeHeaders``"""
+    """``includeHeaders``: add a column with the records' headers, without logtx's own."""
     records_per_trigger: int | None = None
-    """``maxRecordsPerTrigger``: offsets that a micro-batch goes on by. A transaction is never
-    split, so a large one may bring more records."""
+    """``maxRecordsPerTrigger``: most offsets by which a micro-batch moves on. A transaction is
+    never split, so a large one may bring more records."""
     min_partitions: int = 0
-    """``minPartitions``: read with at least as many tasks."""
+    """``minPartitions``: least number of tasks to read with."""
     group: str | None = None
-    """``group``: its IOV is where a stream begins, and a sink with the same option commits."""
+    """``group``: the consumer group at whose IOV reading begins; a sink with the same option
+    commits its next IOV."""
     transaction_group: str = "default"
-    """``transaction.group``: whose commit sequences are meant."""
+    """``transaction.group``: the transaction group that the commit sequences belong to."""
     coordinator_timeout_ms: int = 30_000
-    """``coordinator.timeout.ms``"""
+    """``coordinator.timeout.ms``: how long requests to coordinators are retried."""
     read: ReadConfig
+    """How the ranges are read."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """Check a reader's options.
+        """Parses a reader's options.
 
         Raises:
-            ConfigError: one is missing, unknown or out of range.
+            ConfigError: an option is missing, unknown or out of range.
         """
         rest, kafka = take_kafka(options)
         topics = take_text(rest, "subscribe", None)
@@ -127,23 +132,23 @@ class SourceOptions:
 
 
 class Planner:
-    """Finds out where reading begins and ends."""
+    """Finds where reading begins and ends."""
 
     def __init__(self, log: Log, options: SourceOptions) -> None:
-        """Ask this log; it stays its owner's. Partitions are looked up once."""
+        """Uses this log, which the caller closes. Looks up the topics' partitions once."""
         self._log = log
         self._options = options
 
     def earliest(self) -> dict[TopicPartition, int]:
-        """First offset of each partition.
+        """Returns the first offset of each partition.
 
         Raises:
-            UnknownTopicError: there is no such topic.
+            UnknownTopicError: a topic does not exist.
         """
         return {key: self._log.start_offset(*key) for key in self._partitions}
 
     def latest(self) -> dict[TopicPartition, int]:
-        """End of each partition."""
+        """Returns the end offset of each partition."""
         return {key: self._log.end_offset(*key) for key in self._partitions}
 
     @cached_property
@@ -155,14 +160,14 @@ class Planner:
         ]
 
     def start(self, default: str) -> dict[TopicPartition, Spot]:
-        """Where to begin.
+        """Returns the place in each partition where reading begins.
 
         Args:
-            default: earliest or latest, where no option says it.
+            default: "earliest" or "latest", used if no option names a place.
 
         Raises:
-            OffsetsPendingError: a transaction that is still open holds the group's IOV.
-            ConfigError: offsets of partitions that are not read, or a bad option.
+            OffsetsPendingError: an unfinished transaction still holds the group's IOV.
+            ConfigError: the offsets name other partitions than those read, or an option is bad.
         """
         bound = self._options.start
         if bound.places is not None:
@@ -178,7 +183,7 @@ class Planner:
         return {k: Spot.of(found[k]) if k in found else spot for k, spot in begin.items()}
 
     def end(self) -> dict[TopicPartition, int]:
-        """Where a batch ends."""
+        """Returns the offset in each partition where a batch ends. Raises as `start`."""
         bound = self._options.end
         if bound.places is not None:
             return {k: spot.o2 for k, spot in from_offsets(json.loads(bound.places)).items()}
@@ -226,10 +231,10 @@ class Planner:
         return found
 
     def iov(self, group: str) -> Mapping[TopicPartition, Position]:
-        """What a group has committed; waits while a transaction that is open may change it.
+        """Returns a group's committed IOV; waits while an unfinished transaction may change it.
 
         Raises:
-            OffsetsPendingError: it stays open for longer than ``coordinator.timeout.ms``.
+            OffsetsPendingError: the transaction lasts longer than ``coordinator.timeout.ms``.
         """
         timeout_s = self._options.coordinator_timeout_ms / 1000
         deadline_s = time.monotonic() + timeout_s
@@ -246,21 +251,21 @@ class Planner:
             queries.close()
 
     def sequences(self) -> tuple[int, int, int] | None:
-        """(journal partition, above, up to), where commit sequences bound what is read."""
+        """Returns (journal partition, above, up to), or None if no commit sequence is a bound."""
         start, end = self._options.start.sequence, self._options.end.sequence
         if start is None and end is None:
             return None
         count = self._log.topic_info(JOURNAL_TOPIC).partition_count
         partition = journal_partition_of(self._options.transaction_group, count)
-        # What is named is read too: "from this commit on", and up to that one.
+        # Both commits that the options name are included, so the lower bound is one less.
         above = -1 if start is None else start - 1
         return partition, above, _SEQUENCE_MAX if end is None else end
 
     def ranges(self, start: Vector, ends: Mapping[TopicPartition, int]) -> list[Range]:
-        """What tasks read, in as many parts as are wanted.
+        """Returns the ranges that tasks read, cut into at least `min_partitions` parts.
 
         Raises:
-            DataLossError: what is to be read is gone.
+            DataLossError: retention deleted records that are to be read.
         """
         spans = {k: e for k, e in sorted(ends.items()) if e > start.get(k, Spot(0)).o2}
         self._check_retained(start, spans)
@@ -286,8 +291,8 @@ class Planner:
 
 
 def _parts(key: TopicPartition, spot: Spot, end: int, parts: int) -> list[Range]:
-    """A partition's range in parts. Each finds what began before it by side reads, so only the
-    first has to know what was read of the transaction at its start."""
+    """Cuts a partition's range into parts. Each part finds what began before it by side reads, so
+    only the first must know how much was read of the transaction at its start."""
     ranges = []
     for first, last in split(spot.o2, end, parts):
         position = spot.position if first == spot.o2 else Position.at(first)

@@ -1,8 +1,9 @@
-"""Reading one range of one partition: the consumer's own cores, fed once and thrown away.
+"""Reads one range of one partition with the consumer's own cores, used once and thrown away.
 
-What ends in [start, end) is delivered, whole. What of it begins before `start` comes by a side
-read, so ranges need no state from each other and can be read again, anywhere, with one result.
-Nothing is looked up: what has no marker in the range belongs to a later one.
+A range [start, end) delivers its plain records, and all of each transaction whose marker is in it.
+A side read fetches such a transaction's records below `start`. So ranges need no state from each
+other, and can be read again, anywhere, with one result. There is no look-up: a transaction without
+a marker in the range belongs to a later one.
 """
 
 from __future__ import annotations
@@ -29,13 +30,17 @@ from ...journal.position import Position
 from .errors import DataLossError
 
 FETCH_RECORDS: Final = 10_000
+"""Most records of one fetch: a larger value takes more memory, a smaller one more time."""
 TAKE_RECORDS: Final = 1_000
-"""Of a share at most: a transaction's records are read back from the disk so many at a time."""
+"""Most records of a share, and most that are read back from the disk at a time: a larger value
+takes more memory, a smaller one more time."""
 STALL_S: Final = 60.0
-"""Longest wait for a record that is there."""
+"""Longest wait for a record that exists: a smaller value fails tasks on slow brokers, a larger one
+reports dead ones later."""
 _POLL_S: Final = 0.1
+"""Longest wait of one fetch or step of a side read; bounds how late a stall is noticed."""
 _CONSUMER: Final[Mapping[str, Any]] = {
-    "group.id": "logtx-spark",  # librdkafka insists on one; nothing is committed or joined
+    "group.id": "logtx-spark",  # librdkafka requires one; it is never joined or committed to
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
@@ -54,29 +59,32 @@ _HOPELESS: Final = (
     KafkaError._FATAL,
     KafkaError._BAD_MSG,
 )
-"""What trying again won't mend; librdkafka tries again by itself after everything else."""
+"""Errors that a retry can't mend; after all others librdkafka retries by itself."""
 _error_of: Any = Message.error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadConfig:
-    """How ranges are read; picklable."""
+    """Settings for reading ranges; picklable."""
 
     kafka: Mapping[str, str]
     """librdkafka's settings, with ``bootstrap.servers``."""
     committed: bool = True
-    """False: ``isolation.level=read_uncommitted``."""
+    """False means ``isolation.level=read_uncommitted``."""
     pending_memory_max_bytes: int = 64 * 1024 * 1024
+    """Pending records that a task holds in memory; more goes to disk."""
     torn_skip: bool = False
-    """Pass over committed transactions of which retention took a part."""
+    """Whether to skip torn transactions instead of failing."""
     fail_on_data_loss: bool = True
+    """Whether to fail if retention deleted records that are to be read."""
     sequences: tuple[int, int, int] | None = None
-    """(journal partition, above, up to): only transactions decided there, in this range."""
+    """(journal partition, above, up to): only transactions decided there, with a commit sequence in
+    this range; None delivers everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What to read of a partition; picklable."""
+    """A range of a partition to read; picklable."""
 
     topic: str
     partition: int
@@ -87,25 +95,25 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Records in a row that belong together."""
+    """Consecutive records of one transaction, or plain ones."""
 
     txid: RawTxId | None
-    """None of plain records."""
+    """The transaction; None for plain records."""
     commit_sequence: int | None
-    """None where it is not known: of plain records, and of uncommitted ones."""
+    """None for plain records, and for records that are not known to be committed."""
     records: Sequence[Message]
 
 
 class RangeReader:
-    """Reads one range; `shares` once, then `close`."""
+    """Reads one range. Call `shares` once, then `close`."""
 
     def __init__(self, config: ReadConfig, part: Range, log: Log | None = None) -> None:
-        """Open what is needed to read.
+        """Opens the log, a consumer and a store for spilled records.
 
         Args:
-            config: how.
-            part: what.
-            log: the log to use instead of opening that of ``bootstrap.servers``.
+            config: how to read.
+            part: what to read.
+            log: the log to use; None opens the one of ``bootstrap.servers``.
         """
         self._config = config
         self._part = part
@@ -127,12 +135,12 @@ class RangeReader:
         self._reached = part.start.o2 >= part.end
 
     def shares(self) -> Iterator[Share]:
-        """What ends in the range, in delivery order.
+        """Yields everything that ends in the range, in delivery order.
 
         Raises:
-            DataLossError: retention took what is to be read.
+            DataLossError: retention deleted records that are to be read.
             TornTransactionError, IntegrityError: a committed transaction is not whole.
-            MalformedHeaderError: a record's TxId or TxCtl does not decode.
+            MalformedHeaderError: a record's TxId or TxCtl header does not decode.
             BrokerError: no progress in `STALL_S`.
         """
         part, buffer = self._part, self._buffer
@@ -163,7 +171,7 @@ class RangeReader:
 
     def _fetch(self) -> bool:
         self._pending.enforce()
-        # Not more than there are: it waits for as many as it is asked for.
+        # Ask for no more records than the range has: `consume` waits until it has all of them.
         wanted = max(min(FETCH_RECORDS, self._part.end - self._buffer.next_offset), 1)
         with collector_paused():
             batch = records = self._consumer.consume(wanted, _POLL_S)
@@ -184,7 +192,7 @@ class RangeReader:
             error = event.error()
             assert error is not None
             if error.code() == KafkaError._PARTITION_EOF:
-                # The last offsets of the range may hold no records.
+                # The last offsets of the range may hold no records, so its end is seen only here.
                 self._reached = self._reached or (event.offset() or 0) >= self._part.end
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                 self._out_of_range()
@@ -234,7 +242,7 @@ class RangeReader:
         return int.from_bytes(txid[:2], "big") == partition and above < sequence <= up_to
 
     def close(self) -> None:
-        """Release everything."""
+        """Releases everything that was opened."""
         self._consumer.close()
         self._side_reader.close()
         self._buffer.close()

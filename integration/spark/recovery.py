@@ -1,4 +1,4 @@
-"""DataFrames of committed records: `read`, `resume` from committed IOVs; and the IOVs."""
+"""Makes DataFrames of committed records (`read`, `resume`), and of committed IOVs."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ if TYPE_CHECKING:
 def read(
     spark: SparkSession, *, subscribe: str, bootstrap_servers: str, **options: str
 ) -> DataFrame:
-    """Committed records of a batch: the format "logtx" with its options as arguments.
+    """Returns committed records as a batch: the format "logtx" with its options as arguments.
 
     Args:
-        spark: a session that `register` was called for.
-        subscribe: topics, with commas between them.
-        bootstrap_servers: the Kafka cluster.
-        options: further ones of the source; those with dots as ``**{"kafka.…": …}``.
+        spark: a session with `register`.
+        subscribe: topics, separated by commas.
+        bootstrap_servers: the brokers of the Kafka cluster.
+        options: further options of the source; those with dots as ``**{"kafka.…": …}``.
 
     Raises:
-        UnknownTopicError, ConfigError, DataLossError: by the options.
+        UnknownTopicError: a topic does not exist.
+        ConfigError, DataLossError: by the options.
     """
     named = {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": subscribe, **options}
     frame: DataFrame = spark.read.format("logtx").options(**named).load()
@@ -47,30 +48,31 @@ def resume(
     replace: bool = False,
     **options: str,
 ) -> DataFrame:
-    """Input from where a consumer group's committed IOV stands; from the start where it has none.
+    """Returns input from a consumer group's committed IOV on; where it has none, from the start.
 
-    What is made of it is written through the sink with ``.option("group", group)``, which commits
-    the group's next IOV with the output: so each record of the input has its effect once, whatever
-    fails, and whoever goes on (Spark, or a `Consumer` with ``offsets.storage=transactions``).
+    Write the output through the sink with ``.option("group", group)``, which commits the group's
+    next IOV with the output. So each input record has its effect once, whatever fails, and also if
+    another program continues the group: Spark, or a `Consumer` with
+    ``offsets.storage=transactions``.
 
-    A batch is fixed here: it can be evaluated again, and the sink commits what it spans. Several
-    topics of one group are read by one call.
+    This call fixes the range of a batch, so the batch can be evaluated again, and the sink commits
+    the offsets of this range. Read all topics of a group with one call.
 
     Args:
-        spark: a session that `register` was called for.
+        spark: a session with `register`.
         group: the consumer group.
-        subscribe: topics, with commas between them.
-        bootstrap_servers: the Kafka cluster.
-        stream: a streaming DataFrame instead of a batch.
-        replace: what this application read for the group before, and did not write, will not be
-            used any more. Without it that is refused: written later, it would commit the offsets
-            of this input instead of its own.
-        options: further ones of the source; those with dots as ``**{"kafka.…": …}``.
+        subscribe: topics, separated by commas.
+        bootstrap_servers: the brokers of the Kafka cluster.
+        stream: return a streaming DataFrame instead of a batch.
+        replace: drop what this application read for the group earlier and did not write. Without
+            it, such a group is refused: if the earlier DataFrame were written later, it would
+            commit the offsets of this input instead of its own.
+        options: further options of the source; those with dots as ``**{"kafka.…": …}``.
 
     Raises:
-        OffsetsPendingError: a transaction that is still open holds the group's IOV.
-        ConfigError: the group was resumed before and that was not written; or by the options.
-        UnknownTopicError: there is no such topic.
+        OffsetsPendingError: an unfinished transaction still holds the group's IOV.
+        ConfigError: the group was resumed earlier and that was not written; or a bad option.
+        UnknownTopicError: a topic does not exist.
     """
     named = {
         "kafka.bootstrap.servers": bootstrap_servers,
@@ -99,14 +101,17 @@ def resume(
 
 
 def iovs(spark: SparkSession, *, bootstrap_servers: str, group: str | None = None) -> DataFrame:
-    """The committed IOVs of all groups, or one: see `IovRow` for the columns."""
+    """Returns the committed IOVs of all groups, or of one; `IovRow` describes the columns."""
     return _frame(spark, bootstrap_servers, lambda log: iov_rows(log, group), IOV_SCHEMA)
 
 
 def iov_history(
     spark: SparkSession, *, bootstrap_servers: str, group: str | None = None
 ) -> DataFrame:
-    """How the IOVs came about, step by step, as far as the journal goes back: see `StepRow`."""
+    """Returns the committed steps of all groups, or of one, as far as the journal goes back.
+
+    `StepRow` describes the columns.
+    """
     return _frame(spark, bootstrap_servers, lambda log: list(step_rows(log, group)), STEP_SCHEMA)
 
 

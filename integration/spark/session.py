@@ -1,4 +1,4 @@
-"""`register`: one keeper per application, and the format "logtx" in a session."""
+"""Registers the format "logtx" in a session, and starts one keeper per application."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _keeper: Keeper | None = None
 
 
 def register(spark: SparkSession) -> None:
-    """Give a session the format "logtx", for reading and writing; once per session.
+    """Gives a session the format "logtx", for reading and writing. Call it once per session.
 
-    Starts the keeper, which holds open transactions in this Python process: they live as long as
-    it does.
+    Starts the keeper, which holds open transactions in this Python process: when the process ends,
+    they are aborted.
     """
     spark.dataSource.register(registered(keeper_of(spark).address))
 
@@ -39,20 +39,20 @@ def register(spark: SparkSession) -> None:
 def start_session(
     master: str, driver_memory: str, settings: Mapping[str, str] = MappingProxyType({})
 ) -> SparkSession:
-    """A session for the commands: registered.
+    """Starts a session for the commands, with the format registered.
 
     Args:
-        master: Spark's.
-        driver_memory: of the driver's JVM.
-        settings: further ones of Spark.
+        master: Spark's master URL.
+        driver_memory: memory of the driver's JVM, for example "1g".
+        settings: further settings of Spark.
 
     Raises:
-        JavaMissingError: there is no Java that Spark starts on.
+        JavaMissingError: no Java was found that Spark starts on.
     """
     from pyspark.sql import SparkSession
 
     check_java()
-    # Executors on this machine are to find the packages that we have.
+    # Executors on this machine must find the same packages as this process.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = (
@@ -71,10 +71,10 @@ def start_session(
 
 
 def check_java(environ: Mapping[str, str] = os.environ) -> None:
-    """Say that Java is missing or too old, before Spark says it at length.
+    """Checks for Java, so that the error is one sentence instead of Spark's long output.
 
     Raises:
-        JavaMissingError: in one sentence.
+        JavaMissingError: Java is missing or too old.
     """
     try:
         java = find_java(environ)
@@ -89,21 +89,24 @@ def check_java(environ: Mapping[str, str] = os.environ) -> None:
 
 
 def keeper_of(spark: SparkSession) -> Keeper:
-    """The application's keeper, started at the first call."""
+    """Returns the application's keeper; starts it at the first call."""
     global _keeper
     with _guard:
         if _keeper is None:
             _keeper = Keeper()
             _keeper.start()
             atexit.register(close_keeper)
-        # Of the session that runs now; an earlier one may have been stopped.
+        # Use the session that runs now; an earlier one may have been stopped.
         _keeper.read_checkpoint = lambda path: _read_file(spark, path)
         _keeper.streams_to_the_end = lambda: _any_available_now(spark)
         return _keeper
 
 
 def close_keeper() -> None:
-    """Abort what is open; `register` starts another keeper. Called when Python exits."""
+    """Closes the keeper and aborts open transactions, also at Python's exit.
+
+    `register` starts another keeper.
+    """
     global _keeper
     with _guard:
         keeper, _keeper = _keeper, None
@@ -112,7 +115,8 @@ def close_keeper() -> None:
 
 
 def _read_file(spark: SparkSession, path: str) -> str | None:
-    """A file of a checkpoint, on this machine or wherever Hadoop's file systems reach."""
+    """Reads a file of a checkpoint, on this machine or on any of Hadoop's file systems. Returns
+    None if there is no such file, or it can't be read."""
     parsed = urlparse(path)
     if parsed.scheme in ("", "file"):
         local = Path(parsed.path)
@@ -135,7 +139,8 @@ def _read_file(spark: SparkSession, path: str) -> str | None:
 
 
 def _any_available_now(spark: SparkSession) -> bool:
-    """Whether a query of this session is to end by itself when it has read what was there."""
+    """Returns whether a query of this session runs with Trigger.AvailableNow; True if unknown,
+    since a limit could then leave out records."""
     try:
         active: Any = spark._jsparkSession.streams().active()
         return any("AvailableNow" in str(q.streamingQuery().trigger()) for q in active)

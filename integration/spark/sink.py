@@ -1,8 +1,8 @@
-"""The sink: what Spark's planner, tasks and committer each do with one transaction.
+"""The sink: the parts of Spark's planner, tasks and committer in one transaction.
 
-The planner begins it, at the keeper. Each task attempt joins it with a branch of its own and sends
-the branch's summary back. The committer, in yet another process, hands the summaries of the
-attempts that Spark accepted to the keeper, which commits.
+The planner asks the keeper to begin the transaction. Each task attempt joins it with its own branch
+and sends the branch's summary back. The committer, in yet another process, passes the summaries of
+the attempts that Spark accepted to the keeper, which commits.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ if TYPE_CHECKING:
 
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
-"""Local properties with which Spark runs the tasks of a micro-batch."""
+"""Local properties that Spark sets for the tasks of a micro-batch."""
 
 _pool: tuple[str, Branches] | None = None
-"""This Python worker's producer, which its tasks share one after the other."""
+"""(configuration as JSON, producer) of this Python worker; its tasks use it one after the other."""
 
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task attempt wrote; Spark hands the accepted attempts' to the committer."""
+    """A task attempt's message; Spark passes those of accepted attempts to the committer."""
 
     txid: str
     summary: bytes | None
-    """Of its branch; None where it wrote nothing."""
+    """Summary of the attempt's branch; None if it wrote nothing."""
     query_id: str | None = None
     batch_id: int | None = None
 
 
 class BatchSink(DataSourceArrowWriter):
-    """Writes the records of a job, or of a micro-batch: one transaction."""
+    """Writes the records of a job or of a micro-batch in one transaction."""
 
     def __init__(self, keeper: KeeperAddress, options: SinkOptions) -> None:
-        """Nothing is begun before `begin`."""
+        """Prepares a writer; `begin` begins its transaction."""
         self._keeper = keeper
         self._options = options
         self._token = ""
         self._committed: int | None = None
 
     def begin(self, *, stream: bool) -> None:
-        """In the planner: begin the transaction.
+        """In the planner: begins the transaction.
 
         Raises:
-            LogtxError: as `Keeper.begin`.
+            LogtxError: as for `Keeper.begin`.
         """
         begun = self._keeper.ask("begin", options=self._options.to_json(), stream=stream)
         self._token = begun["token"]
@@ -68,12 +68,12 @@ class BatchSink(DataSourceArrowWriter):
     # ---- on executors ---------------------------------------------------------------------------
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
-        """Write a partition of the job, as a branch of this attempt alone."""
+        """Writes a partition of the job as this attempt's own branch. Returns its `Written`."""
         query_id, batch_id = _micro_batch()
         txid = self._token.rpartition(":")[2]
         if batch_id is not None and self._committed is not None and batch_id <= self._committed:
-            # Committed before a restart. What stands in front of us still has to run: a stateful
-            # operator saves its state when its rows are asked for.
+            # This micro-batch was committed before a restart. The operators before the sink must
+            # run all the same: a stateful one saves its state when its rows are read.
             for _ in iterator:
                 pass
             return Written(txid, None, query_id, batch_id)
@@ -95,17 +95,18 @@ class BatchSink(DataSourceArrowWriter):
                     first = next(batches, None)
                 return branch.finish().to_bytes()
         except LogtxError:
-            # A producer that lost a record may not be used again; the next attempt makes another.
+            # A producer that lost a record must not be used again; the next attempt makes another.
             _drop_branches()
             raise
 
     # ---- beside the driver ----------------------------------------------------------------------
 
     def commit(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803 - Spark's name
-        """Commit what these attempts wrote.
+        """Commits the branches of these attempts.
 
         Raises:
-            LogtxError: as `Keeper.commit`.
+            ConfigError: a task sent no message.
+            LogtxError: as for `Keeper.commit`.
         """
         written = _accepted(messages)
         summaries = [w.summary.decode() for w in written if w.summary is not None]
@@ -118,7 +119,7 @@ class BatchSink(DataSourceArrowWriter):
         )
 
     def abort(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: ARG002, N803
-        """Abort what was begun, unless it is committed, which is final."""
+        """Aborts the transaction, unless it is committed: a decision is final."""
         if self._token:
             self._keeper.ask("abort", txid=self._token.rpartition(":")[2])
         else:
@@ -133,7 +134,7 @@ def _accepted(messages: Sequence[Any]) -> list[Written]:
 
 
 def _micro_batch() -> tuple[str | None, int | None]:
-    """(query id, batch id) that the running task works for, if it is a stream's."""
+    """Returns (query id, batch id) of the running task; (None, None) outside of a stream."""
     context = TaskContext.get()
     if context is None:
         return None, None

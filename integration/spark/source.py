@@ -1,4 +1,4 @@
-"""The source: committed records for Spark, by offsets that never split a transaction."""
+"""The source: gives Spark committed records, in ranges that never split a transaction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Part(InputPartition):
-    """What one task reads."""
+    """The range that one task reads."""
 
     range: Range
     read: ReadConfig
@@ -36,7 +36,7 @@ class Part(InputPartition):
 
 
 def read_part(part: Part) -> Iterator[RecordBatch]:
-    """On an executor: a part's records as Arrow batches."""
+    """On an executor: yields a part's records as Arrow batches."""
     from .frames import Batches
 
     place = part.range
@@ -49,17 +49,17 @@ def read_part(part: Part) -> Iterator[RecordBatch]:
 
 
 class BatchSource(DataSourceReader):
-    """Reads what is committed between two bounds."""
+    """Reads the committed records between two bounds."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Nothing is asked before `partitions`."""
+        """Prepares a reader; `partitions` asks the log."""
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """In the planner: what each task reads.
+        """In the planner: returns what each task reads.
 
         Raises:
-            LogtxError: an unknown topic, a bad bound, records that are gone.
+            LogtxError: a topic does not exist, a bound is bad, or retention deleted records.
         """
         log = open_log(self._options.read.kafka)
         try:
@@ -72,38 +72,42 @@ class BatchSource(DataSourceReader):
             log.close()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """On an executor: a task's records."""
+        """On an executor: yields a task's records."""
         if not isinstance(partition, Part):
-            return iter(())  # there is nothing to read
+            return iter(())  # Spark's placeholder, if `partitions` returned none
         return read_part(partition)
 
 
 class StreamSource(DataSourceStreamReader):
-    """Reads what is committed, micro-batch by micro-batch.
+    """Reads committed records, micro-batch by micro-batch.
 
-    Spark's offsets are a `Vector`. Where Spark lets no reader limit its batches, `latestOffset`
-    does: it never goes further than ``maxRecordsPerTrigger`` from what was planned last.
+    Spark's offsets are a `Vector`. Spark 4.0 does not let a Python reader limit its batches, so
+    `latestOffset` does: it goes at most ``maxRecordsPerTrigger`` beyond the last planned batch.
     """
 
     def __init__(self, options: SourceOptions, keeper: KeeperAddress) -> None:
-        """Nothing is asked before the first offset is wanted."""
+        """Prepares a reader; the first request for an offset asks the log.
+
+        Raises:
+            ConfigError: an option sets an end.
+        """
         self._options = options
         self._keeper = keeper
         self._log: Log | None = None
         self._place: Vector | None = None
-        """End of the micro-batch that was planned last, or the beginning."""
+        """End of the last planned micro-batch, or the query's beginning; None if not known yet."""
         if options.end != type(options.end)():
             raise ConfigError("a stream has no end: remove the ending… options, or read a batch")
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a new query begins."""
+        """Returns where a new query begins."""
         return to_offsets(self._begin())
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where the next micro-batch ends."""
+        """Returns where the next micro-batch ends."""
         place = self._begin()
         limit = self._options.records_per_trigger
-        # A query that ends by itself asks once and then no more.
+        # A query with Trigger.AvailableNow asks only once, so a limit would leave out the rest.
         if limit is not None and self._keeper.ask("to_the_end"):
             _LOG.warning(
                 "limit_left_out maxRecordsPerTrigger=%d: with Trigger.AvailableNow Spark 4.0 "
@@ -115,7 +119,7 @@ class StreamSource(DataSourceStreamReader):
         return to_offsets(moved(place, self._planner().latest(), limit))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """What each task of a micro-batch reads, perhaps again."""
+        """Returns what each task of a micro-batch reads. After a restart, Spark may ask again."""
         begin, stop = from_offsets(start), from_offsets(end)
         self._place = stop
         if begin == stop:
@@ -131,12 +135,12 @@ class StreamSource(DataSourceStreamReader):
         return [Part(r, read, headers) for r in planner.ranges(begin, ends)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """On an executor: a task's records."""
+        """On an executor: yields a task's records."""
         assert isinstance(partition, Part)
         return read_part(partition)
 
     def stop(self) -> None:
-        """The query has ended."""
+        """Closes the log; called when the query ends."""
         log, self._log = self._log, None
         if log is not None:
             log.close()
@@ -152,5 +156,5 @@ class StreamSource(DataSourceStreamReader):
         return Planner(self._log, self._options)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the open log: executors open their own."""
+        """Leaves out the open log: executors open their own."""
         return {**self.__dict__, "_log": None}

@@ -1,4 +1,4 @@
-"""IOV entries that a Spark job commits with its output. Pure."""
+"""Steps that a Spark job commits with its output, and their form as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ...journal.records.types import OffsetStep
 
 
 def query_group(query_id: str | None) -> str | None:
-    """The consumer group, and transactional id, that stands for a streaming query."""
+    """Returns the name of a streaming query as consumer group and ``transactional.id``, or None."""
     return None if query_id is None else f"spark-{query_id}"
 
 
 def steps_to_json(steps: Iterable[OffsetStep]) -> list[Any]:
-    """For another process."""
+    """Returns the steps in types for JSON, for another process."""
     return [
         [
             s.topic,
@@ -29,7 +29,7 @@ def steps_to_json(steps: Iterable[OffsetStep]) -> list[Any]:
 
 
 def steps_from_json(steps: Iterable[Any]) -> list[OffsetStep]:
-    """What `steps_to_json` gave."""
+    """Restores the result of `steps_to_json`."""
     return [
         OffsetStep(topic, partition, place and Place(*place), Position(o1=o1, o2=o2))
         for topic, partition, place, o1, o2 in steps

@@ -1,7 +1,7 @@
-"""Where a Spark reader stands in each partition, and how that becomes text in Spark's checkpoint.
+"""Positions of a Spark reader in each partition, and their form in Spark's checkpoint. Pure.
 
-A place is (o2, o3), as every consumer's: transactions belong to the offset of their marker, so a
-range of offsets holds each transaction's records in a partition whole or not at all. Pure.
+A place is (o2, o3), as for every consumer. A transaction belongs to the offset of its marker, so a
+range of offsets holds each transaction's records in a partition whole or not at all.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ...journal.position import Place, Position
 from ...journal.records.types import OffsetStep
 
 _VERSION: Final = 1
+"""Format version of the offsets in Spark's checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +25,23 @@ class Spot:
     """A place in a partition."""
 
     o2: int
-    """Everything that ended below is read."""
+    """Offset: every transaction and plain record that ends below it is read."""
     o3: int = 0
-    """Records read of the transaction that ends at `o2`."""
+    """Number of records read of the transaction whose marker is at `o2`."""
     o1: int = -1
-    """Where its reader should begin, to have pending transactions at hand; -1: at `o2`."""
+    """Offset where a reader should begin, so that it has pending transactions at hand; -1 means at
+    `o2`."""
     fresh: bool = False
-    """The group's IOV has no entry for this partition yet."""
+    """Whether the group's IOV has no entry for this partition yet."""
 
     @property
     def position(self) -> Position:
-        """As the consumer's cores take it."""
+        """The same place in the form that the consumer's cores take."""
         return Position(o1=self.o2 if self.o1 < 0 else self.o1, o2=self.o2, o3=self.o3)
 
     @classmethod
     def of(cls, position: Position) -> Spot:
-        """The same place; what else a position knows is left out."""
+        """Makes a spot of a position; drops what else the position holds."""
         return cls(position.o2, position.o3, -1 if position.o1 == position.o2 else position.o1)
 
 
@@ -47,7 +49,7 @@ Vector = Mapping[TopicPartition, Spot]
 
 
 def to_offsets(vector: Vector) -> dict[str, Any]:
-    """For Spark's checkpoint; equal vectors give equal texts, which is how Spark compares them."""
+    """Returns the vector for Spark, which compares it as JSON: equal vectors give equal texts."""
     places: dict[str, dict[str, Any]] = {}
     for (topic, partition), spot in sorted(vector.items()):
         plain = spot == Spot(spot.o2)
@@ -57,10 +59,10 @@ def to_offsets(vector: Vector) -> dict[str, Any]:
 
 
 def from_offsets(offsets: Mapping[str, Any]) -> dict[TopicPartition, Spot]:
-    """What `to_offsets` gave.
+    """Restores a vector from the result of `to_offsets`.
 
     Raises:
-        ConfigError: something else, or of a newer version.
+        ConfigError: the offsets are of another source, or of a newer version.
     """
     if offsets.get("version") != _VERSION:
         raise ConfigError(
@@ -82,10 +84,10 @@ def _spot(value: Any) -> Spot:
 
 
 def parse_offsets(option: str, text: str) -> dict[TopicPartition, int]:
-    """Offsets as Kafka's connector takes them: ``{"topic": {"0": 23, "1": -2}}``.
+    """Parses offsets in the form of Kafka's connector: ``{"topic": {"0": 23, "1": -2}}``.
 
     Raises:
-        ConfigError: not that.
+        ConfigError: the text does not have this form; names the option.
     """
     try:
         return {
@@ -101,7 +103,7 @@ def parse_offsets(option: str, text: str) -> dict[TopicPartition, int]:
 
 
 def steps_between(start: Vector, end: Vector) -> list[OffsetStep]:
-    """The IOV entries that say: this range was read. Partitions that did not move have none."""
+    """Returns the steps of a range that was read. Partitions that did not move have none."""
     steps = []
     for (topic, partition), to in sorted(end.items()):
         begin = start.get((topic, partition), Spot(0, fresh=True))
@@ -112,9 +114,9 @@ def steps_between(start: Vector, end: Vector) -> list[OffsetStep]:
 
 
 def moved(start: Vector, ends: Mapping[TopicPartition, int], limit: int | None) -> Vector:
-    """The next place: up to `ends`, and at most `limit` offsets on, shared among partitions.
+    """Returns the next vector: up to `ends`, and at most about `limit` offsets beyond `start`.
 
-    A partition that does not move keeps its spot as it is.
+    The partitions share the limit. A partition that does not move keeps its spot unchanged.
     """
     rooms = {key: end - start[key].o2 if key in start else end for key, end in sorted(ends.items())}
     shares = _shares({k: r for k, r in rooms.items() if r > 0}, limit)
@@ -126,7 +128,7 @@ def moved(start: Vector, ends: Mapping[TopicPartition, int], limit: int | None) 
 
 
 def _shares(rooms: Mapping[TopicPartition, int], limit: int | None) -> dict[TopicPartition, int]:
-    """How far each partition goes on: in proportion to what it has, and some always."""
+    """Returns how many offsets each partition moves by: its share in proportion, but at least 1."""
     total = sum(rooms.values())
     if limit is None or total <= limit:
         return dict(rooms)
@@ -134,7 +136,7 @@ def _shares(rooms: Mapping[TopicPartition, int], limit: int | None) -> dict[Topi
 
 
 def split(start: int, end: int, parts: int) -> Iterable[tuple[int, int]]:
-    """A range of offsets in `parts` pieces of about equal length."""
+    """Cuts a range of offsets into at most `parts` pieces of about equal length."""
     size = max(1, -(-(end - start) // max(parts, 1)))
     for first in range(start, end, size):
         yield first, min(first + size, end)

@@ -1,4 +1,4 @@
-"""Flights become ledger entries, in Arrow's batches: what the query does on executors."""
+"""Turns flights into ledger entries, in Arrow batches: what the query runs on executors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEMA: Final = "key binary, value binary"
 
 
 def book(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Two entries for each flight, keyed by airport.
+    """Yields two entries for each flight, keyed by airport.
 
     Args:
         batches: flights in Avro's binary form, in a single column.

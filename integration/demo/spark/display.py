@@ -20,7 +20,7 @@ _MISSING: Final = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSnapshot:
-    """How far the run is."""
+    """The progress of a run."""
 
     flights: int
     published: int
@@ -31,20 +31,20 @@ class SparkSnapshot:
     open: int
     kills: int
     drivers: int
-    """Started so far."""
+    """Drivers started so far."""
     inspected: int
-    """Stages of the inspection that are done."""
+    """Stages that the inspector has done."""
     doing: str
-    """What the run is at."""
+    """What the run does now."""
 
     @staticmethod
     def totals(flights: int) -> dict[str, int]:
-        """Bars, and what each comes to in the end."""
+        """Returns each bar's final value."""
         return dict(zip(_BARS, (flights, flights, len(STAGES)), strict=True))
 
     @property
     def bars(self) -> dict[str, int]:
-        """How far each bar is."""
+        """Each bar's current value."""
         return dict(zip(_BARS, (self.published, self.booked, self.inspected), strict=True))
 
     @property
@@ -57,7 +57,7 @@ class SparkSnapshot:
 
     @property
     def line(self) -> str:
-        """Transactions, kills, and what is done now."""
+        """Transactions, kills, and what is done now, as one line."""
         return (
             f"micro-batches: {self.committed:,} committed, {self.aborted:,} aborted, "
             f"{self.open} open · driver {self.drivers}, {self.kills} killed · {self.doing}"
@@ -65,7 +65,7 @@ class SparkSnapshot:
 
 
 def print_outcome(console: Console, outcome: SparkOutcome, reasons: Sequence[str]) -> None:
-    """The recovered offsets, the table, and under it the reasons against, if any."""
+    """Prints the recovered offsets, the table, and below it the reasons for FALSE, if any."""
     if rows := outcome.inspection.get("iovs"):
         console.print(_iov_table(rows))
     print_verdict(console, "logtx demo --spark", _rows(outcome), reasons)

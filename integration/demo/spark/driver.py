@@ -1,11 +1,11 @@
-"""The Spark driver: a streaming query from topic `flights` to the ledger, until SIGTERM.
+"""The Spark driver: runs a streaming query from topic `flights` to the ledger, until SIGTERM.
 
     python -m logtx.integration.demo.spark.driver --bootstrap-servers … --directory …
 
 Each micro-batch is one transaction: the ledger entries of its flights, the input offsets of the
-consumer group, and the micro-batch's own number. A driver that is killed at any instant loses and
-repeats nothing: its successor goes on from Spark's checkpoint, and what it writes again of an
-unfinished micro-batch is in another transaction.
+consumer group, and the micro-batch's own number. A driver that is killed at any instant loses
+nothing and repeats nothing: its successor continues from Spark's checkpoint, and what it writes
+again of an unfinished micro-batch belongs to another transaction.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from .booking import SCHEMA, book
 from .sessions import session_at
 
 CHECKPOINT: Final = "checkpoint"
-"""Spark's, in the application's directory."""
+"""Name of Spark's checkpoint in the application's directory."""
 _ASK_S: Final = 0.2
+"""How often the query is asked whether it has ended; bounds how late SIGTERM is noticed."""
 
 
 def start_query(spark: Any, options: argparse.Namespace) -> Any:
-    """Start the query, or go on with the one that the checkpoint knows."""
+    """Starts the query, or continues the one in the checkpoint. Returns Spark's StreamingQuery."""
     flights = resume(
         spark,
         group=options.group,
@@ -53,7 +54,7 @@ def start_query(spark: Any, options: argparse.Namespace) -> Any:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line; the supervisor writes it."""
+    """Parses the command line that the supervisor wrote."""
     parser = argparse.ArgumentParser(prog="logtx-demo-spark-driver")
     parser.add_argument("--bootstrap-servers", required=True)
     parser.add_argument("--directory", type=Path, required=True, help="of the application")
@@ -66,10 +67,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run until SIGTERM, or until the query fails."""
+    """Runs until SIGTERM, or until the query fails."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
     options = parse(sys.argv[1:])
-    os.chdir(options.directory)  # Spark leaves things where it runs
+    os.chdir(options.directory)  # Spark leaves files in its working directory
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda _number, _frame: stopping.set())
     with session_at(options.directory) as spark:

@@ -1,9 +1,9 @@
-"""The inspector: recover, audit and export of what the query left behind, each by a Spark job.
+"""The inspector: recovers, audits and exports what the query left behind, each by a Spark job.
 
     python -m logtx.integration.demo.spark.inspector --bootstrap-servers … --report …
 
-Nothing tells it what the driver did. It knows the names of topics and group, reads the logs, and
-holds the Parquet files that it exported to the flights file, row for row.
+No process tells it what the driver did. It knows the names of the topics and the group, reads the
+logs, and compares the Parquet files that it exported with the flights file, row for row.
 """
 
 from __future__ import annotations
@@ -35,37 +35,37 @@ from .sessions import session_at
 
 @dataclass(slots=True, kw_only=True)
 class Inspection:
-    """What was found so far; the names are those of the report."""
+    """What was found so far; the field names are those of the report."""
 
     stage: str = "recover"
-    """What is done now."""
+    """The stage that runs now."""
     iovs: list[dict[str, Any]] = field(default_factory=list)
-    """Committed IOVs of the group and of the query: rows of `logtx.spark.iovs`."""
+    """Committed input offsets of the group and of the query: rows of `logtx.spark.iovs`."""
     left: int | None = None
-    """Flights that `resume` would still read."""
+    """Flights that `resume` would still read; None before the stage is done, as below."""
     audit: dict[str, Any] | None = None
-    """The audit's report."""
+    """The report of the audit."""
     exported: int | None = None
-    """Rows in Parquet."""
+    """Rows in the Parquet files."""
     transactions: int = 0
-    """Of which these rows are."""
+    """Transactions that these rows belong to."""
     findings: dict[str, int] | None = None
     """How the exported ledger compares with the file's."""
     final: bool = False
 
 
 class Inspector:
-    """Does one thing after the other, and reports each."""
+    """Runs the stages in order, and reports each."""
 
     def __init__(self, options: argparse.Namespace, spark: Any) -> None:
-        """Nothing is read yet."""
+        """Prepares an empty report."""
         self._options = options
         self._servers: str = options.bootstrap_servers
         self._spark = spark
         self._found = Inspection()
 
     def run(self) -> None:
-        """All of it."""
+        """Runs all stages."""
         steps = {
             "recover": self._recover,
             "audit": self._audit,
@@ -91,7 +91,7 @@ class Inspector:
         self._found.left = left.count()
 
     def _query_group(self) -> str | None:
-        """The group that stands for the query, whose id Spark keeps in the checkpoint."""
+        """Returns the group that stands for the query, whose id is in Spark's checkpoint."""
         metadata = self._options.directory / CHECKPOINT / "metadata"
         return query_group(json.loads(metadata.read_text())["id"])
 
@@ -118,14 +118,14 @@ class Inspector:
 
 
 def read_export(path: Path) -> Iterator[tuple[str, bytes]]:
-    """(TxId, value) of each exported row, in the export's order; Spark is not asked."""
+    """Yields (TxId, value) of each exported row in the export's order, read without Spark."""
     for file in sorted(path.glob("export=*/*.parquet")):
         for batch in pq.ParquetFile(file).iter_batches(columns=["txid", "value"]):
             yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line; the supervisor writes it."""
+    """Parses the command line that the supervisor wrote."""
     parser = argparse.ArgumentParser(prog="logtx-demo-spark-inspector")
     parser.add_argument("--bootstrap-servers", required=True)
     parser.add_argument("--directory", type=Path, required=True, help="of the query")
@@ -139,10 +139,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Inspect."""
+    """Runs the inspector."""
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
     options = parse(sys.argv[1:])
-    os.chdir(options.directory)  # Spark leaves things where it runs
+    os.chdir(options.directory)  # Spark leaves files in its working directory
     with session_at(options.directory) as spark:
         Inspector(options, spark).run()
 

@@ -1,8 +1,7 @@
-"""Kills the driver in the middle of its work: the journal shows a transaction open, and the ledger
-has got records of it.
+"""Kills the driver while the journal shows its transaction open and the ledger has records of it.
 
-Of the driver only Python is paused for that, without which nothing is committed; the tasks of its
-JVM write on.
+The killer first pauses the driver's Python process, without which nothing is committed. The tasks
+of its JVM go on writing.
 """
 
 from __future__ import annotations
@@ -19,24 +18,30 @@ from ..journal_view import JournalTail, Key, key_of
 from .processes import SparkChild
 
 KILLS_MAX: Final = 2
+"""Kills of the driver at most; each costs the start of another driver."""
 FLIGHTS_PER_KILL: Final = 500
-"""Fewer flights are for a quick look: each driver takes its time to start."""
+"""One kill is planned per this many flights. Fewer flights are for a quick look, since each driver
+takes a while to start."""
 _SPOILT_MAX: Final = 4
-"""A commit may be on its way when the driver dies; then the kill does not count."""
+"""Kills that may fail to count: a commit may be on its way when the driver dies. Beyond it there
+are no more kills, and the verdict is FALSE."""
 _WRITE_S: Final = 2.0
-"""A paused driver's transaction is aborted after three seconds, as its session is silent."""
+"""Longest wait for records while the driver is paused: after three seconds its session counts as
+silent, and its transaction is aborted."""
 _POLL_S: Final = 0.02
+"""How often the ledger's end is read meanwhile; a larger value notices records later."""
 _READ_TIMEOUT_S: Final = 20.0
+"""Bounds reading a journal partition to its end; beyond it the run fails with BrokerError."""
 
 
 def kills_for(flights: int) -> int:
-    """How many kills so many flights have room for."""
+    """Returns how many kills this many flights have room for."""
     return min(KILLS_MAX, flights // FLIGHTS_PER_KILL)
 
 
 @dataclass(slots=True, kw_only=True)
 class DriverKiller:
-    """Kills and restarts the driver, for the first time at a quarter of the flights or a third."""
+    """Kills and restarts the driver, first at a quarter of the flights (with one kill: a third)."""
 
     driver: SparkChild
     producer_id: str
@@ -44,24 +49,24 @@ class DriverKiller:
     log: Log
     ledger: str
     partitions: int
-    """Of the ledger."""
+    """Partitions of the ledger."""
     flights: int
-    """To be booked."""
+    """Flights to be booked."""
     kills: int
-    """That are to count."""
+    """Kills that must count."""
     deeds: list[WorkerKill] = field(default_factory=list)
     _passed_over: Key | None = None
     _spare: float = inf
-    """How far the ledger's end is beyond what the journal knows to be there, markers of all
-    partitions included, while nothing is open: records of aborted transactions."""
+    """Records in the ledger beyond those that the journal accounts for, markers of all partitions
+    included, while nothing is open: records of aborted transactions."""
 
     @property
     def counted(self) -> int:
-        """Kills that left a transaction to be aborted by others."""
+        """Kills that left a transaction for others to abort."""
         return sum(deed.counts(self.tail.view) for deed in self.deeds)
 
     def step(self) -> None:
-        """Kill and restart the driver, if it is time and the moment is right.
+        """Kills and restarts the driver, if it is time and the moment is right.
 
         Raises:
             BrokerError: journal or ledger can't be read.
@@ -93,11 +98,11 @@ class DriverKiller:
 
     def _victim(self) -> SeenTransaction | None:
         seen = self.tail.view.open_of(self.producer_id)
-        # What a killed driver had open stays so until it is aborted: it is hit once.
+        # A killed driver's transaction stays open until it is aborted: it is hit only once.
         return None if seen is None or any(d.key == key_of(seen) for d in self.deeds) else seen
 
     def _await_records(self) -> bool:
-        """Whether the ledger has records of what is open, or gets them soon."""
+        """Returns whether the ledger has records of the open transaction, or gets them in time."""
         deadline_s = time.monotonic() + _WRITE_S
         while self._surplus() <= self._spare:
             if time.monotonic() > deadline_s:
@@ -106,8 +111,8 @@ class DriverKiller:
         return True
 
     def _note_spare(self) -> None:
-        # What the view shows may be late, so that the end is beyond a transaction that it does not
-        # know yet: the smallest is right.
+        # The view may be behind: the ledger's end may include a transaction that the view does not
+        # know yet. So the smallest value is right.
         if not self.tail.view.unfinished:
             self._spare = min(self._spare, self._surplus())
 

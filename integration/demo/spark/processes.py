@@ -1,7 +1,7 @@
-"""A Spark application: its Python, the JVM that this starts, and the workers that the JVM starts.
+"""A Spark application: its Python process, the JVM that this starts, and the JVM's workers.
 
-A SIGKILL is for all of them, as when a cluster's container is killed: a JVM whose Python is gone
-takes its time to notice.
+SIGKILL goes to all of them, as when a cluster kills a container: a JVM whose Python process is gone
+takes a while to notice.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from typing import Final
 from ...local.processes import Child
 
 _GONE_S: Final = 15.0
-"""For the JVM, and what it started, to follow."""
+"""Bounds the wait for the end of the JVM and its children; then they get SIGKILL again."""
 _POLL_S: Final = 0.02
+"""How often the end is looked for; a larger value notices it later."""
 
 
 class SparkChild(Child):
-    """One Spark application and those that take its place after a kill."""
+    """One Spark application, and those that replace it after a kill."""
 
     def kill(self) -> None:
-        """SIGKILL to its Python and JVM, and wait for the end of both."""
+        """Kills its Python process and its JVM, and waits for the end of both."""
         if self._process is None:
             return
         group = self._process.pid
-        # A process that has not been waited for keeps its number, hence its group's.
+        # A process that has not been waited for keeps its id, and so its group's id is not reused.
         if self._process.poll() is None:
             os.killpg(group, signal.SIGKILL)
         super().kill()
@@ -35,7 +36,7 @@ class SparkChild(Child):
 
 
 def _await_end(group: int) -> None:
-    """Wait until a process group is empty; SIGKILL for what stays."""
+    """Waits until a process group is empty; kills what stays."""
     deadline_s = time.monotonic() + _GONE_S
     with suppress(ProcessLookupError):
         while time.monotonic() < deadline_s:

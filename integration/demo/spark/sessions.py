@@ -1,4 +1,4 @@
-"""What both Spark applications of the demo run on."""
+"""The Spark session of the demo's two Spark applications."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from typing import Any, Final
 from ...spark.session import close_keeper, start_session
 
 _MASTER: Final = "local[2]"
+"""Two cores: the demo shares the machine with Kafka and a coordinator."""
 _MEMORY: Final = "768m"
+"""Memory of the JVM's heap. Less may not be enough for the audit, more is taken from Kafka."""
 
 
 @contextmanager
 def session_at(directory: Path) -> Iterator[Any]:
-    """A session on this machine alone, with its files in a directory.
+    """Provides a session on this machine alone, with its files in `directory`.
 
     Raises:
         JavaMissingError: there is no Java that Spark starts on.
@@ -25,7 +27,7 @@ def session_at(directory: Path) -> Iterator[Any]:
     settings = {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # It lives for seconds: what the JVM's second compiler saves comes too late.
+        # The session lives for seconds, too short to gain from the JVM's second compiler.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.local.dir": str(directory / "local"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),

@@ -23,13 +23,16 @@ from .verdict import SparkOutcome, reasons_against
 
 TRANSACTION_GROUP: Final = "default"
 _BATCHES: Final = 6
-"""About as many micro-batches as there are flights for."""
+"""About this many micro-batches for all flights. With fewer, kills find fewer open transactions;
+more of them take longer."""
 _BATCH_FLIGHTS_MAX: Final = 20_000
+"""Most flights in one micro-batch, so that a large run has more than `_BATCHES` of them."""
 _END_TIMEOUT_S: Final = 60.0
+"""Bounds the wait for the driver's end, and then for the end of its transactions."""
 
 
 def run_spark_demo(options: DemoOptions) -> int:
-    """Run the Spark demo; the exit status: 0 for the verdict TRUE, 1 for FALSE.
+    """Runs the Spark demo. Returns the exit status: 0 for the verdict TRUE, 1 for FALSE.
 
     Raises:
         DemoError, LocalKafkaError, SparkError: it can't start; the message says why.
@@ -40,8 +43,8 @@ def run_spark_demo(options: DemoOptions) -> int:
 
 
 def check_spark() -> None:
-    """Raise SparkError where Spark can't run."""
-    spark.register  # noqa: B018 - says so where PySpark is missing
+    """Raises SparkError if Spark can't run."""
+    spark.register  # noqa: B018 - raises if PySpark is missing
     from ...spark.session import check_java
 
     check_java()
@@ -51,12 +54,12 @@ class SparkPart(Part):
     """One run of Spark's part."""
 
     stall_s: ClassVar[float] = 300.0
-    """From a driver's start to its first commit it is twenty seconds, on a busy machine many
+    """A driver needs twenty seconds from its start to its first commit, on a busy machine much
     more."""
     tick_s: ClassVar[float] = 0.02
 
     def __init__(self, stage: Stage) -> None:
-        """No process is started before `play`."""
+        """Prepares the part; `play` starts the processes."""
         names = stage.names
         self._producer_id = f"{names.producer_prefix}spark"
         super().__init__(stage, self._producer_id)
@@ -107,7 +110,7 @@ class SparkPart(Part):
 
     @property
     def coordinators(self) -> Sequence[CoordinatorChild]:
-        """The one."""
+        """The only coordinator."""
         return [self._coordinator]
 
     @property
@@ -125,11 +128,11 @@ class SparkPart(Part):
     # ---- from start to end ----------------------------------------------------------------------
 
     def _steps(self) -> Sequence[Callable[[LiveProgress], None]]:
-        # What is missing, the inspector tells.
+        # The inspector still runs if `_book` fails: it reports what is missing.
         return (self._book, self._end_driver, self._inspect)
 
     def _book(self, display: LiveProgress) -> None:
-        """Until every flight is booked and the driver was killed as often as planned."""
+        """Follows the run until every flight is booked; kills the driver as often as planned."""
         self._doing = "streaming"
         self._started_s = time.monotonic()
         self._publisher.allow(self._flights)
@@ -141,7 +144,7 @@ class SparkPart(Part):
             self._check(self._driver)
             return self._all_booked()
 
-        # Aborted transactions are no progress: a run that only aborts must end too.
+        # Aborted transactions are no progress: a run in which all transactions abort must end too.
         self._follow(
             display,
             done,
@@ -151,7 +154,7 @@ class SparkPart(Part):
     def _end_driver(self, display: LiveProgress) -> None:
         self._doing = "stopping the query"
         if not self._driver.is_running:
-            return  # which `_book` has told
+            return  # `_book` has reported it
         self._driver.ask_to_stop()
         deadline_s = time.monotonic() + _END_TIMEOUT_S
         self._follow(
@@ -175,7 +178,7 @@ class SparkPart(Part):
             return not self._inspector.is_running
 
         self._follow(display, done, lambda: self._inspection.get("stage"))
-        self._inspector.kill()  # and whatever it may have left behind
+        self._inspector.kill()  # and what it may have left behind
 
     def _check(self, *children: SparkChild) -> None:
         self._stage.cluster.check()

@@ -1,4 +1,4 @@
-"""What a run came to, and whether that is what was promised. Pure."""
+"""The figures of a run, and whether they are what was promised. Pure."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class SparkOutcome:
 
     flights: int
     flights_booked: int
-    """Those in committed transactions, as the journal counts records."""
+    """Flights in committed transactions, from the journal's record counts."""
     input_partitions: int
     committed: int
-    """Micro-batches, a transaction each, by the journal."""
+    """Committed micro-batches, one transaction each, from the journal."""
     aborted: int
     unfinished: int
     kills: Tally
     elapsed_s: float
-    """From the start of the first driver to the last flight booked."""
+    """Seconds from the start of the first driver to the last flight booked."""
     group: str
     """The consumer group that commits the input offsets."""
     inspection: Mapping[str, Any]
@@ -39,12 +39,12 @@ class SparkOutcome:
 
     @property
     def input_iovs(self) -> list[Mapping[str, Any]]:
-        """The group's committed offsets, a row for each partition of `flights`."""
+        """The group's committed offsets, one row per partition of `flights`."""
         return [row for row in self.inspection.get("iovs", []) if row["group"] == self.group]
 
     @property
     def consumed(self) -> int:
-        """Flights that the committed offsets say are consumed; `flights` has plain records only."""
+        """Flights consumed, from the committed offsets; `flights` has plain records only."""
         return sum(row["offset"] for row in self.input_iovs)
 
     @property
@@ -54,7 +54,7 @@ class SparkOutcome:
 
     @property
     def exported(self) -> LedgerFindings | None:
-        """How the exported ledger compares with the file's; None if it did not get so far."""
+        """How the exported ledger compares with the file's; None if that stage was not reached."""
         findings = self.inspection.get("findings")
         return None if findings is None else LedgerFindings(**findings)
 
@@ -66,7 +66,7 @@ class SparkOutcome:
 
 
 def reasons_against(outcome: SparkOutcome) -> list[str]:
-    """Why the verdict is FALSE, a sentence each; empty if it is TRUE."""
+    """Returns why the verdict is FALSE, one sentence each; empty if it is TRUE."""
     found = list(outcome.problems)
     if outcome.unfinished:
         found.append(f"{outcome.unfinished:,} transactions were never finished.")
