@@ -1,7 +1,7 @@
-"""`logtx chaos`: a cluster of three brokers under attack, and a history of what its clients saw.
+"""`logtx chaos`: attacks a cluster of three brokers, and keeps a history of what its clients saw.
 
-    run          from start to end: cluster, processes, faults, drain, last readers, verdict
-    plan         which faults, when and to whom: drawn from the seed, pure
+    run          a run from start to end: cluster, processes, faults, drain, last readers, verdict
+    plan         which faults, when and to which process: drawn from the seed, pure
     nemesis      carries the plan out
     proxy        every client's way to a broker or a coordinator; can be cut, stalled, delayed
     workload/    the processes: producers, workers, consumers, and the last readers
@@ -9,5 +9,5 @@
     checker/     judges the history and the logs; shares no code with what it judges
 
 `docs/chaos.md` says what is done and what is looked for. Imports the rooms that it attacks and
-`integration.local`; no room imports it. It is part of a checkout and never of the wheel.
+`integration.local`; no room imports it. It is part of a checkout, never of the wheel.
 """

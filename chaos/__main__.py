@@ -1,4 +1,4 @@
-"""`python -m logtx.chaos` is the command `logtx chaos`."""
+"""Makes `python -m logtx.chaos` the command `logtx chaos`."""
 
 import typer
 

@@ -14,23 +14,28 @@ from .proxy import Proxies
 from .settings import DATA_TOPIC, OUT_TOPIC, PARTITIONS
 
 HEAP_MAX_MIB: Final = 256
+"""Heap of each broker. A smaller one may fail under the load; three larger ones take the machine's
+memory."""
 START_TIMEOUT_S: Final = 240.0
-"""On a machine with much else to do; 10 s are usual."""
+"""10 s are usual, but a busy machine takes much longer."""
 _TOPIC_SETTINGS: Final = {
-    # Small, so that trimming deletes files.
+    # Small, so that trimming deletes whole files.
     "segment.bytes": str(1024 * 1024),
     "retention.ms": "-1",
 }
 
 
 def link_of(broker_id: int) -> str:
-    """Name of the link in front of a broker."""
+    """Returns the name of the link in front of a broker."""
     return f"broker-{broker_id}"
 
 
 @contextmanager
 def brokers(directory: Path, proxies: Proxies, count: int) -> Iterator[LocalCluster]:
-    """Start them, with the two topics; end them with the block. Raises a LocalKafkaError."""
+    """Starts the brokers and creates the two topics; ends the brokers with the block.
+
+    Raises a LocalKafkaError if a broker does not start.
+    """
     ids = range(1, count + 1)
     ports = {broker_id: proxies.add(link_of(broker_id)) for broker_id in ids}
     cluster = LocalCluster(
@@ -52,4 +57,4 @@ def brokers(directory: Path, proxies: Proxies, count: int) -> Iterator[LocalClus
             )
         yield cluster
     finally:
-        cluster.kill()  # what is needed of it was dumped, and an orderly stop takes seconds
+        cluster.kill()  # all that is needed was dumped, and an orderly stop takes seconds

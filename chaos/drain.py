@@ -1,7 +1,7 @@
-"""The end of the load: producers stop, everything is decided, workers work off what there is.
+"""The end of the load: producers stop, everything is decided, workers finish their input.
 
-A last record in each partition, written when nothing of the producers is unfinished any more, says
-when the workers are done: their committed offsets are behind it. Every wait is bounded.
+When nothing of the producers is unfinished any more, a last record is written to each partition.
+The workers are done when their committed offsets are behind it. Every wait is bounded.
 """
 
 from __future__ import annotations
@@ -21,17 +21,24 @@ from .workload.plain import PlainWriter
 from .workload.record import Value
 
 PRODUCERS_S: Final = 75.0
+"""Bounds the wait for the producers' ends. Like the bounds below: a smaller value fails slow
+machines, a larger one delays the report of a real failure."""
 DECIDED_S: Final = 60.0
+"""Bounds the wait until what the producers left unfinished is finished."""
 WORKED_OFF_S: Final = 120.0
+"""Bounds the wait until the workers have committed all input."""
 FINALS_S: Final = 200.0
+"""Bounds the wait for the last readers; longer than their own limit (`final.LIMIT_S`)."""
 CONSUMERS_S: Final = 20.0
+"""Bounds the wait for the ends of workers and consumers."""
 _POLL_S: Final = 0.25
+"""Pause between two looks at what is waited for."""
 
 Tick = Callable[[], None]
 
 
 def stop_members(members: Iterable[Member], limit_s: float, tick: Tick) -> list[str]:
-    """Ask all to end and wait; names of those that had to be killed, or ended with an error."""
+    """Asks all members to end, and waits. Returns the names of those that did not end well."""
     asked = list(members)
     for member in asked:
         member.ask_to_stop()
@@ -40,7 +47,7 @@ def stop_members(members: Iterable[Member], limit_s: float, tick: Tick) -> list[
 
 
 def await_until(done: Callable[[], bool], limit_s: float, tick: Tick) -> bool:
-    """Whether it was done in time; `tick` is called all along."""
+    """Waits until `done` returns True, and calls `tick` meanwhile. Returns False if not in time."""
     deadline_s = time.monotonic() + limit_s
     while not done():
         tick()
@@ -51,13 +58,16 @@ def await_until(done: Callable[[], bool], limit_s: float, tick: Tick) -> bool:
 
 
 def write_last(directory: Path, settings: Settings) -> dict[int, int]:
-    """A plain record at the end of each partition of the data topic; their offsets.
+    """Writes a plain record to the end of each partition of the data topic.
+
+    Returns:
+        Partition → offset of its record.
 
     Raises:
-        ChaosError: one was not acknowledged.
+        ChaosError: a record was not acknowledged.
     """
     offsets: dict[int, int] = {}
-    # A producer of its own in the history.
+    # In the history it is a producer of its own.
     process = f"producer-{settings.producers}.0"
     with Recorder(directory / HISTORY, process) as recorder:
         writer = PlainWriter(settings, recorder)
@@ -70,9 +80,9 @@ def write_last(directory: Path, settings: Settings) -> dict[int, int]:
 
 
 def await_decided(inspector: Inspector, tick: Tick) -> None:
-    """Wait until what is unfinished now is finished. Raises ChaosError.
+    """Waits until what is unfinished now is finished. Raises ChaosError.
 
-    Workers go on meanwhile: at no moment may all of theirs be finished, too.
+    Workers go on meanwhile, so there may be no moment at which nothing is unfinished.
     """
     waited_for: frozenset[str] | None = None
 
@@ -95,7 +105,7 @@ def _some(unfinished: frozenset[str]) -> str:
 
 
 def await_worked_off(inspector: Inspector, last: dict[int, int], tick: Tick) -> None:
-    """Wait until workers have committed everything up to these offsets. Raises ChaosError."""
+    """Waits until workers have committed everything up to these offsets. Raises ChaosError."""
 
     def behind() -> dict[int, int]:
         found = inspector.worked_off() or {}
@@ -109,7 +119,7 @@ def await_worked_off(inspector: Inspector, last: dict[int, int], tick: Tick) -> 
 
 
 def read_to_the_end(fleet: Fleet, count: int, tick: Tick) -> None:
-    """Run the last readers. Raises ChaosError if one does not reach the end."""
+    """Runs the last readers. Raises ChaosError if one does not reach the end."""
     fleet.add_finals(count)
     for member in fleet.finals:
         member.start()

@@ -1,4 +1,4 @@
-"""What can go wrong with a chaos run itself; what it finds is the checker's to say."""
+"""Errors of a chaos run itself. What the run finds is reported by the checker."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from ..journal.errors import LogtxError
 
 
 class ChaosError(LogtxError):
-    """The run can't be made or finished; the message says what to do."""
+    """The run can't be started, finished or judged; the message says why."""

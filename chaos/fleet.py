@@ -1,7 +1,7 @@
 """The processes of a run: coordinators, producers, workers, consumers, last readers.
 
-What a fault does to one and what the watch over all of them does to it must not cross: each
-`Member` has a lock, and says whether it is meant to be up.
+A fault and the watch over all processes must not act on the same process at once. So each `Member`
+has a lock, and knows whether its process is meant to be up.
 """
 
 from __future__ import annotations
@@ -21,16 +21,22 @@ from .plan import Role
 from .proxy import Proxies
 
 LOGS: Final = "processes"
-"""What they print."""
+"""Directory of what the processes print."""
 JOURNAL_PARTITIONS: Final = 8
+"""Partitions of the journal; enough that each of the coordinators owns some."""
 SNAPSHOT_INTERVAL_RECORDS: Final = 3_000
+"""Journal records between two snapshots of a partition. Far below the default, so that a run has
+many."""
 OUTCOME_RETENTION_MS: Final = 60_000
-"""So the journal is trimmed while the run goes on; longer than anybody sleeps."""
+"""Short, so that the journal is trimmed during the run; but longer than any process is paused."""
 _STOP_TIMEOUT_S: Final = 15.0
+"""Bounds an orderly stop; then the process gets SIGKILL."""
 _WORKLOAD: Final = "logtx.chaos.workload"
 _LOG_LINES: Final = 3
+"""Last lines of a process's output that are kept when it ends by itself."""
 RESTARTS_MAX: Final = 20
-"""Of processes that ended by themselves, all together: beyond it something is wrong."""
+"""Restarts of processes that ended by themselves, in all. Beyond it the run fails, because
+something is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +46,18 @@ class Death:
     process: str
     status: int
     said: str
-    """Its last lines."""
+    """The last lines of its output."""
 
     def __str__(self) -> str:
-        """A sentence."""
+        """Returns a sentence for people."""
         return f"{self.process} ended by itself (exit status {self.status}): {self.said}"
 
 
 class Member:
-    """One place in the fleet, and the processes that take it one after another."""
+    """One place in the fleet, and the processes that take it one after the other."""
 
     def __init__(self, role: Role | None, number: int, child: Child) -> None:
-        """Nothing is started."""
+        """Prepares the place; nothing is started."""
         self.role: Final = role
         self.number: Final = number
         self.child: Final = child
@@ -62,42 +68,42 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Such as ``producer-1``."""
+        """The name of the place, such as ``producer-1``."""
         return self.child.name
 
     @property
     def process_name(self) -> str:
-        """With its incarnation, as the history has it."""
+        """The name of the current process with its incarnation, as in the history."""
         return f"{self.name}.{max(self.child.starts - 1, 0)}"
 
     def start(self) -> None:
-        """Start it, if it is not running."""
+        """Starts the process, if it is not running."""
         with self._lock:
             self._wanted = True
             if not self.child.is_running:
                 self.child.start()
 
     def kill(self) -> None:
-        """SIGKILL; it stays down until `start`."""
+        """Kills the process; it stays down until `start`."""
         with self._lock:
             self._wanted = False
             self.child.kill()
 
     def stop(self, timeout_s: float = _STOP_TIMEOUT_S) -> bool:
-        """SIGTERM and wait, then SIGKILL; whether it ended well and in time."""
+        """Stops the process by SIGTERM, then SIGKILL. Returns whether it ended well and in time."""
         with self._lock:
             self._wanted = False
             self.child.ask_to_stop()
             return self.child.await_end(timeout_s)
 
     def ask_to_stop(self) -> None:
-        """SIGTERM; it is not started again when it ends."""
+        """Sends SIGTERM; the process is not started again when it ends."""
         with self._lock:
             self._wanted = False
             self.child.ask_to_stop()
 
     def replace(self) -> Child:
-        """Pause it, and start a successor beside it; the zombie."""
+        """Pauses the process and starts a successor beside it. Returns the paused one."""
         with self._lock:
             self.child.pause()
             zombie = self.child.leave_behind()
@@ -106,9 +112,13 @@ class Member:
             return zombie
 
     def revive(self) -> Death | None:
-        """Start it again if it ended by itself. Never waits."""
+        """Starts the process again if it ended by itself. Never waits.
+
+        Returns:
+            How it ended; None if it is up or meant to be down, or if a fault is at work on it.
+        """
         if not self._lock.acquire(blocking=False):
-            return None  # somebody is at it
+            return None  # another thread starts or stops it
         try:
             status = self.child.exit_status
             if not self._wanted or status is None:
@@ -123,7 +133,7 @@ class Member:
 
 
 class ChaosChild(Child):
-    """A process of the workload: each start is an incarnation with a history of its own."""
+    """A process of the workload. Each start is an incarnation with a history of its own."""
 
     def __init__(
         self, role: str, number: int, directory: Path, launcher: Sequence[str] = ()
@@ -140,7 +150,7 @@ class ChaosChild(Child):
 
 
 class ChaosCoordinator(CoordinatorChild):
-    """`logtx coordinator` behind a link: the address that it tells others is the proxy's."""
+    """`logtx coordinator` behind a link: it tells others the proxy's address."""
 
     def __init__(
         self,
@@ -164,14 +174,15 @@ class ChaosCoordinator(CoordinatorChild):
         self._proxies = proxies
 
     def _listen_at(self) -> str:
-        # The link leads to it before it listens, or its peers would be sent to its predecessor.
+        # The link must lead to the new process before it listens; or its peers would be sent to its
+        # predecessor.
         port = pick_ports(1)[0]
         self._proxies.lead(self.name, (HOST, port))
         return f"{HOST}:{port}"
 
 
 class Fleet:
-    """All members. Nothing is started here; everything is ended by `close`."""
+    """All members. The fleet starts none of them; `close` ends every process."""
 
     def __init__(
         self, options: ChaosOptions, directory: Path, bootstrap_servers: str, proxies: Proxies
@@ -193,7 +204,7 @@ class Fleet:
         self.consumers: Final = self._members(Role.CONSUMER, counts[Role.CONSUMER])
         self.finals: list[Member] = []
         self.deaths: list[Death] = []
-        """What ended by itself, and was started again."""
+        """Processes that ended by themselves and were started again."""
 
     def _members(self, role: Role, count: int) -> list[Member]:
         return [
@@ -202,7 +213,7 @@ class Fleet:
         ]
 
     def add_finals(self, count: int) -> None:
-        """Last readers, not started yet."""
+        """Adds last readers, not started yet."""
         self.finals = [
             Member(None, number, ChaosChild("final", number, self._directory, self._launcher))
             for number in range(count)
@@ -214,7 +225,7 @@ class Fleet:
         return [*self.producers, *self.workers, *self.consumers]
 
     def member(self, role: Role, number: int) -> Member:
-        """The one at a place."""
+        """Returns the member at a place."""
         found = {
             Role.COORDINATOR: self.coordinators,
             Role.PRODUCER: self.producers,
@@ -224,10 +235,10 @@ class Fleet:
         return found[role][number]
 
     def watch(self) -> None:
-        """Start again what ended by itself.
+        """Starts processes again that ended by themselves.
 
         Raises:
-            ChaosError: that happens all the time.
+            ChaosError: it happened more than `RESTARTS_MAX` times.
         """
         for member in (*self.coordinators, *self.clients):
             death = member.revive()
@@ -239,12 +250,12 @@ class Fleet:
             )
 
     def zombies(self) -> Iterator[Child]:
-        """Processes that were replaced."""
+        """Yields the paused processes that were replaced."""
         for member in self.clients:
             yield from member.zombies
 
     def close(self) -> None:
-        """End every process, at whatever point of the run."""
+        """Ends every process, at whatever point the run is."""
         for zombie in self.zombies():
             zombie.kill()
         for member in (*self.clients, *self.finals, *self.coordinators):
@@ -255,7 +266,7 @@ class Fleet:
 def fleet(
     options: ChaosOptions, directory: Path, bootstrap_servers: str, proxies: Proxies
 ) -> Iterator[Fleet]:
-    """A fleet that ends with the block."""
+    """Provides a fleet whose processes end with the block."""
     made = Fleet(options, directory, bootstrap_servers, proxies)
     try:
         yield made

@@ -1,4 +1,4 @@
-"""What the run asks the cluster itself, past the proxies: what is unfinished, who is how far."""
+"""Asks the cluster past the proxies what is unfinished, and how far the clients are."""
 
 from __future__ import annotations
 
@@ -18,34 +18,36 @@ from .settings import Settings
 from .workload.readers import consumer_readers
 
 _TIMEOUT_S: Final = 5.0
+"""Bounds each question. A smaller value gets no answer while a leader changes, a larger one delays
+the run's progress."""
 _OFFSET_SPEC: Final[Any] = kafka_admin.OffsetSpec  # type: ignore[attr-defined]
 
 
 class Inspector(Protocol):
-    """Asks; every answer is bounded, and None where there was none in time."""
+    """Asks the cluster. Every question is bounded; None means no answer in time."""
 
     def unfinished(self) -> frozenset[str] | None:
-        """Names of what is not finished: transactions; of Kafka's, the oldest of each partition."""
+        """Returns names of unfinished transactions; of Kafka's, the oldest of each partition."""
 
     def worked_off(self) -> dict[int, int] | None:
-        """Per partition of the data topic, the offset below which workers are done."""
+        """Returns partition of the data topic → offset below which the workers are done."""
 
     def needed_from(self, topic: str, partition: int) -> int | None:
-        """The first offset that somebody may still want to read."""
+        """Returns the first offset that a consumer or worker may still read."""
 
     def close(self) -> None:
-        """Close."""
+        """Closes the inspector."""
 
 
 class _Readers:
-    """How far the consumers are, which both systems keep in Kafka."""
+    """The consumers' positions, which both systems keep in Kafka."""
 
     def __init__(self, log: Log, settings: Settings) -> None:
         self._log = log
         self._groups = sorted({reader.group for reader in consumer_readers(settings)})
 
     def needed_from(self, topic: str, partition: int) -> int | None:
-        """The least of what the groups have committed; None if one has not."""
+        """Returns the lowest offset that the groups have committed; None if one has none."""
         try:
             found = [self._log.group_offset(group, topic, partition) for group in self._groups]
         except LogtxError:
@@ -55,14 +57,14 @@ class _Readers:
 
 
 class LogtxInspector:
-    """By logtx's coordinators, which are reached as clients reach them."""
+    """Asks logtx's coordinators, reached as clients reach them."""
 
     def __init__(self, log: Log, clients_log: Log, settings: Settings) -> None:
-        """Ask.
+        """Opens the queries to the coordinators.
 
         Args:
             log: past the proxies.
-            clients_log: through them.
+            clients_log: through the proxies.
             settings: of the run.
         """
         self._settings = settings
@@ -70,7 +72,7 @@ class LogtxInspector:
         self._queries = AdminQueries(clients_log, timeout_s=_TIMEOUT_S)
 
     def unfinished(self) -> frozenset[str] | None:
-        """Those that the coordinators list."""
+        """Returns the transactions that the coordinators list."""
         try:
             return frozenset(
                 str(transaction.txid)
@@ -81,16 +83,16 @@ class LogtxInspector:
             return None
 
     def worked_off(self) -> dict[int, int] | None:
-        """By the committed IOV."""
+        """Returns the workers' committed positions: o2 of each."""
         positions = self._positions(range(self._settings.partitions))
         return None if positions is None else {p: at.o2 for p, at in positions.items()}
 
     def needed_from(self, topic: str, partition: int) -> int | None:
-        """By consumers and, of their input, workers."""
+        """Returns the lowest position of the consumers and, for their input, of the workers."""
         least = self._readers.needed_from(topic, partition)
         if least is None or topic != self._settings.data_topic:
             return least
-        # Of this partition alone: an answer waits until no transaction holds its offset.
+        # Asks for this partition alone: an answer waits until no transaction holds its offset.
         position = (self._positions([partition]) or {}).get(partition)
         return None if position is None else min(least, position.o1)
 
@@ -103,15 +105,15 @@ class LogtxInspector:
         return {partition: position for (_, partition), position in found.items()}
 
     def close(self) -> None:
-        """Close."""
+        """Closes the queries."""
         self._queries.close()
 
 
 class KafkaInspector:
-    """By Kafka's own offsets."""
+    """Asks Kafka for its own offsets."""
 
     def __init__(self, log: Log, settings: Settings) -> None:
-        """Ask.
+        """Opens an admin client.
 
         Args:
             log: past the proxies.
@@ -125,7 +127,7 @@ class KafkaInspector:
         )
 
     def unfinished(self) -> frozenset[str] | None:
-        """Where the last stable offset is not the end."""
+        """Returns the last stable offsets that are below the partition's end."""
         try:
             stable = self._ends(IsolationLevel.READ_COMMITTED)
             ends = self._ends(IsolationLevel.READ_UNCOMMITTED)
@@ -150,7 +152,7 @@ class KafkaInspector:
         return {place: told[place].result(_TIMEOUT_S).offset for place in asked}
 
     def worked_off(self) -> dict[int, int] | None:
-        """By the committed offsets of the workers' group."""
+        """Returns the committed offsets of the workers' group."""
         found = {}
         try:
             for partition in range(self._settings.partitions):
@@ -164,7 +166,7 @@ class KafkaInspector:
         return found
 
     def needed_from(self, topic: str, partition: int) -> int | None:
-        """By consumers and, of their input, workers."""
+        """Returns the lowest position of the consumers and, for their input, of the workers."""
         least = self._readers.needed_from(topic, partition)
         if least is None or topic != self._settings.data_topic:
             return least
@@ -172,11 +174,11 @@ class KafkaInspector:
         return None if at is None else min(least, at)
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Does nothing."""
 
 
 def open_inspector(log: Log, clients_log: Log, settings: Settings) -> Inspector:
-    """Of the run's system."""
+    """Returns an inspector for the run's system."""
     if settings.system is System.LOGTX:
         return LogtxInspector(log, clients_log, settings)
     return KafkaInspector(log, settings)

@@ -1,8 +1,8 @@
 """Carries a plan out: hurts brokers, coordinators and clients, and heals them.
 
-Each lane of the plan has a thread. What is late, because something took longer to come back than
-planned, moves what follows in its lane; what would not be over at the end of the load is left out.
-Everything goes into the history before it is done.
+Each lane of the plan has a thread. If something takes longer to come back than planned, the later
+faults of its lane move back by as much. A fault that would then outlast the load is left out.
+Everything is written to the history before it is done.
 """
 
 from __future__ import annotations
@@ -28,12 +28,17 @@ from .recorder import Recorder
 from .trimmer import Trimmer
 
 _IN_SYNC_SLICE_S: Final = 5.0
+"""Bounds one question whether all replicas have caught up; repeated until half of `_JOIN_S`."""
 _ZOMBIE_S: Final = 5.0
-"""How long a woken zombie that nobody fences (it holds a key, and goes for another) lives on."""
+"""How long a woken zombie lives on if no process fences it. That happens to one that held a
+transaction key: it goes for another key."""
 _CONNECTED_S: Final = 10.0
-"""How long a process that is to be replaced has to end its first transaction; else it is spared."""
+"""How long a process to be replaced has to end its first transaction; after that it is spared."""
 _LOOK_S: Final = 0.2
+"""How often that is looked for; a larger value replaces the process later."""
 _JOIN_S: Final = 150.0
+"""Bounds the wait for the lanes' ends; beyond it the run fails. Half of it bounds the wait for
+replicas, which must be over before."""
 _LANES: Final = {Role.BROKER: "broker", Role.COORDINATOR: "coordinator", Role.TOPIC: "trim"}
 
 
@@ -52,9 +57,9 @@ class Nemesis:
         recorder: Recorder,
         progress: Progress,
     ) -> None:
-        """Nothing is done before `start`.
+        """Sorts the plan into lanes; `start` begins it.
 
-        `progress` is read on by whoever made it.
+        The caller goes on reading `progress`.
         """
         self._seconds = seconds
         self._cluster = cluster
@@ -72,12 +77,12 @@ class Nemesis:
         self._guard = threading.Lock()
         self._active: dict[str, str] = {}
         self.counts: Counter[What] = Counter()
-        """Faults that were done."""
+        """Faults done, by kind."""
         self.failure: LogtxError | LocalKafkaError | None = None
-        """Why a lane ended early: something could not be started again."""
+        """The error that ended a lane early: something could not be started again."""
 
     def start(self) -> None:
-        """Begin; the plan's time starts now."""
+        """Starts the lanes; the plan's time begins now."""
         self._started_s = time.monotonic()
         for name, faults in self._lanes.items():
             thread = threading.Thread(
@@ -87,7 +92,7 @@ class Nemesis:
             thread.start()
 
     def stop(self) -> None:
-        """Heal what is hurt, and end.
+        """Heals what is hurt, and ends the lanes.
 
         Raises:
             ChaosError: a lane does not end.
@@ -100,12 +105,12 @@ class Nemesis:
                 raise ChaosError(f"{thread.name} did not heal what it hurt in {_JOIN_S:.0f} s.")
 
     def healed(self) -> None:
-        """Enter into the history that nothing is hurt any more."""
+        """Writes to the history that nothing is hurt any more."""
         self._recorder.write("healed")
 
     @property
     def active(self) -> list[str]:
-        """What is going on, in words."""
+        """Faults under way, in words."""
         with self._guard:
             return sorted(self._active.values())
 
@@ -175,7 +180,7 @@ class Nemesis:
             broker.restart()
 
     def _await_in_sync(self) -> None:
-        # Also when it is to end: nothing is over before all replicas have everything.
+        # Done even if the run is stopping: a fault is over only when all replicas have caught up.
         deadline_s = time.monotonic() + _JOIN_S / 2
         while True:
             try:
@@ -216,7 +221,8 @@ class Nemesis:
         return True
 
     def _is_connected(self, target: str) -> bool:
-        # Who slept before would connect when it wakes, and rightly fence its successor.
+        # A process that was paused before its first transaction would connect when it wakes, and
+        # rightly fence its successor.
         until_s = time.monotonic() + _CONNECTED_S
         while target not in self._progress.connected:
             if time.monotonic() > until_s or self._stopping.wait(_LOOK_S):
@@ -277,7 +283,7 @@ class Nemesis:
         try:
             self._trimmer.trim(trim)
         except BrokerError as error:
-            # Its leader is being hurt just now; it may be done, or be done later.
+            # The partition's leader is hurt just now: the trim may be done, now or later.
             self._recorder.write("note", note=f"trim of {trim}: {error}")
         return True
 

@@ -1,4 +1,4 @@
-"""What `logtx chaos` was asked for."""
+"""The options of `logtx chaos`."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ from .errors import ChaosError
 from .plan import Role
 
 SECONDS_MIN: Final = 8
-"""Below it there is no time for a fault."""
+"""Shorter loads leave no time for a fault."""
 
 
 class System(StrEnum):
-    """Whose transactions are put to the test."""
+    """The system whose transactions are tested."""
 
     LOGTX = "logtx"
     KAFKA = "kafka"
-    """Kafka's own, through confluent-kafka."""
+    """Kafka's own transactions, through confluent-kafka."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChaosOptions:
-    """The command line of `logtx chaos`, and what only tests ask for."""
+    """The options of the command line, and those that only tests set."""
 
     seconds: float = 300
-    """Of load; starting, draining, reading and checking come on top."""
+    """Length of the load. Starting, draining, reading and checking come on top."""
     seed: int = 1
-    """What the faults are drawn from."""
+    """The plan of the faults is drawn from it."""
     system: System = System.LOGTX
     rate: float = 200
-    """Transactions per second that the producers are to begin, all together."""
+    """Transactions per second that all producers together aim at."""
     data_dir: Path | None = None
-    """Run directory; None for a temporary one, kept where anomalies are found."""
+    """Run directory; None for a temporary one, which is kept if anomalies are found."""
     mild: bool = False
     """Few and short faults, for runs of seconds."""
     launcher: tuple[str, ...] = ()
-    """Module and arguments that start each process of logtx in place of its own module, which
-    follows: how tests break it on purpose."""
+    """Module and arguments that start each process of logtx; the process's own module and arguments
+    follow them. Tests break logtx on purpose this way."""
     brokers: int = 3
     coordinators: int = 3
     producers: int = 4
-    """The last ones write with transaction keys."""
+    """The last of them write with transaction keys."""
     workers: int = 2
     consumers: int = 5
 
     def check(self) -> None:
-        """Raise ChaosError if it can't be done."""
+        """Raises ChaosError if such a run is not possible."""
         if self.seconds < SECONDS_MIN:
             raise ChaosError(f"--seconds must be at least {SECONDS_MIN}, to have room for a fault.")
         if self.rate <= 0:
             raise ChaosError("--rate must be more than 0.")
 
     def counts(self) -> dict[Role, int]:
-        """How many of each role run."""
+        """Returns how many of each role run."""
         logtx = self.system is System.LOGTX
         return {
             Role.BROKER: self.brokers,

@@ -1,13 +1,13 @@
-"""The nemesis' plan: which faults, when, to whom and for how long. Drawn from a seed; pure.
+"""The nemesis's plan: which faults, when, where and for how long. Drawn from a seed; pure.
 
-Faults of one *lane* follow each other with a pause between them; lanes go on side by side:
+Faults of one *lane* follow each other with a pause between them. Lanes run side by side:
 
 - ``broker``: at most one broker is hurt at a time, and it has `BROKER_REST_S` to catch up before
-  the next one is. So with three replicas and ``min.insync.replicas=2`` there is always a majority
-  that has every acknowledged record;
-- ``coordinator``: at most one is hurt at a time;
-- ``client``: producers, workers and consumers, at most one at a time;
-- ``trim``: old records go, instantly.
+  the next one is hurt. So with three replicas and ``min.insync.replicas=2`` there is always a
+  majority that has every acknowledged record.
+- ``coordinator``: at most one is hurt at a time.
+- ``client``: producers, workers and consumers, at most one at a time.
+- ``trim``: old records are deleted, instantly.
 
 Every fault is over by the end of the plan.
 """
@@ -21,37 +21,38 @@ from random import Random
 from typing import Final
 
 BROKER_REST_S: Final = 7.0
-"""From the end of a broker's fault to the next one: it starts, and follows again."""
+"""From the end of a broker's fault to the next one: the broker starts and catches up. With a
+smaller value the next fault comes late instead; a larger one means fewer faults."""
 CALM_START_S: Final = 3.0
-"""Nothing happens before; everybody connects."""
+"""No fault comes earlier than this after the start: all clients connect."""
 CALM_END_S: Final = 1.0
-"""Everything is over so long before the end."""
+"""All faults are over this long before the end."""
 
 
 class What(StrEnum):
-    """A fault, and the kind of what it is done to."""
+    """A kind of fault."""
 
     KILL = "kill"
-    """SIGKILL; started again at the fault's end."""
+    """SIGKILL; the process is started again at the fault's end."""
     PAUSE = "pause"
-    """SIGSTOP; SIGCONT at the end."""
+    """SIGSTOP; SIGCONT at the fault's end."""
     RESTART = "restart"
-    """An orderly stop, and a start at once."""
+    """An orderly stop, followed at once by a start."""
     REPLACE = "replace"
-    """SIGSTOP; a successor of the same name is started beside it; SIGCONT at the end, which wakes a
-    zombie."""
+    """SIGSTOP; a successor of the same name is started beside the process; SIGCONT at the fault's
+    end wakes a zombie."""
     CUT = "cut"
-    """Connections are closed and new ones refused, until the end."""
+    """Connections are closed and new ones refused, until the fault's end."""
     STALL = "stall"
-    """Connections stay and carry nothing, until the end."""
+    """Connections stay open and carry nothing, until the fault's end."""
     DELAY = "delay"
-    """What connections carry comes late, until the end."""
+    """What connections carry arrives late, until the fault's end."""
     TRIM = "trim"
     """Old records are deleted."""
 
 
 class Role(StrEnum):
-    """What can be hurt."""
+    """What faults are done to."""
 
     BROKER = "broker"
     COORDINATOR = "coordinator"
@@ -66,30 +67,30 @@ class Fault:
     """One fault of the plan."""
 
     at_s: float
-    """From the start of the load."""
+    """Seconds from the start of the load to its beginning."""
     what: What
     role: Role
     number: int
-    """Which one of its role, from 0."""
+    """Its target's number within the role, from 0."""
     for_s: float = 0.0
-    """Until it is over; 0 where it has no end of its own."""
+    """Its length; 0 for a fault without an end of its own."""
     delay_ms: int = 0
-    """Of DELAY."""
+    """Delay of what connections carry, for DELAY; else 0."""
 
     @property
     def until_s(self) -> float:
-        """When it is over."""
+        """Seconds from the start of the load to its end."""
         return self.at_s + self.for_s
 
     @property
     def target(self) -> str:
-        """Such as ``broker-1``."""
+        """Its target, such as ``broker-1``."""
         return f"{self.role}-{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """One kind of fault in a lane."""
+    """One kind of fault in a lane, with its weight in the draw and the range of its length."""
 
     what: What
     role: Role
@@ -99,7 +100,7 @@ class _Kind:
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
-    """Faults that follow each other."""
+    """Faults that follow each other, and the range of the pause between two."""
 
     kinds: Sequence[_Kind]
     pause_s: tuple[float, float]
@@ -144,6 +145,7 @@ _LANES: Final[Mapping[str, _Lane]] = {
     "client": _Lane(_CLIENT_KINDS, (1.5, 5.0)),
     "trim": _Lane((_Kind(What.TRIM, Role.TOPIC, 1),), (12.0, 25.0)),
 }
+"""The lanes by name. Longer faults and pauses mean fewer faults in a run."""
 _MILD: Final[Mapping[str, _Lane]] = {
     "broker": _Lane((_Kind(What.DELAY, Role.BROKER, 1, (0.5, 1.5)),), (3.0, 5.0)),
     "coordinator": _Lane(
@@ -164,22 +166,23 @@ _MILD: Final[Mapping[str, _Lane]] = {
     ),
     "trim": _Lane((_Kind(What.TRIM, Role.TOPIC, 1),), (6.0, 8.0)),
 }
+"""The same for runs of seconds, without a broker's death."""
 
 
 def plan_faults(
     seed: int, seconds: float, counts: Mapping[Role, int], *, mild: bool = False
 ) -> list[Fault]:
-    """The faults of a run, in the order of their beginnings.
+    """Returns the faults of a run, in the order of their beginnings.
 
     Args:
         seed: the same seed and arguments give the same plan.
-        seconds: of load.
-        counts: how many of each role there are; of a role that has none, nothing is hurt.
-        mild: few and short ones, and no broker dies: for runs of seconds.
+        seconds: length of the load.
+        counts: how many of each role there are; a role that has none is not hurt.
+        mild: few and short faults, and no broker dies: for runs of seconds.
     """
     faults: list[Fault] = []
     for name, lane in (_MILD if mild else _LANES).items():
-        # A lane of its own generator: what one lane draws does not move the others.
+        # Each lane has a generator of its own: what one lane draws does not change the others.
         faults += _draw(Random(f"{seed}/{name}"), lane, seconds, counts)
     return sorted(faults, key=lambda fault: (fault.at_s, fault.target))
 

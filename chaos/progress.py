@@ -1,4 +1,4 @@
-"""How far a run is, as its history says while it is written."""
+"""The progress of a run, read from its history while it is written."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ _OUTCOMES: Final = ("committed", "aborted", "unknown")
 _END: Final = b'"event":"end"'
 _MARKS: Final = {name: f'"outcome":"{name}"'.encode() for name in _OUTCOMES}
 _READ_MAX_BYTES: Final = 4 * 1024 * 1024
+"""Bytes read of one file at once, which bounds memory and the time of one `read`."""
 
 
 class Progress:
     """Counts the outcomes in the files of producers and workers as they grow."""
 
     def __init__(self, history: Path) -> None:
-        """Nothing is read yet."""
+        """Starts empty."""
         self._history = history
         self._places: dict[Path, int] = {}
         self.outcomes: Counter[str] = Counter()
         self.connected: set[str] = set()
-        """Process incarnations that were told the outcome of a transaction."""
+        """Process incarnations that know the outcome of at least one transaction."""
 
     def read(self) -> None:
-        """Read on."""
+        """Reads what was written since the last call, up to a limit for each file."""
         for role in ("producer", "worker"):
             for path in self._history.glob(f"{role}-*.jsonl"):
                 self._read(path)
@@ -43,5 +44,5 @@ class Progress:
 
     @property
     def transactions(self) -> int:
-        """That ended, as far as their writers were told."""
+        """Transactions that have ended, as far as their writers know."""
         return sum(self.outcomes.values())

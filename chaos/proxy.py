@@ -1,13 +1,13 @@
-"""TCP proxies on the loopback: the way of every client to a broker or a coordinator.
+"""TCP proxies on the loopback: every client reaches brokers and coordinators through them.
 
-A *link* is a port that clients connect to, and the address behind it. What is done to connections
-is a set of *rules*, each for one link or all, and for one client process or all:
+A *link* is a port that clients connect to, and the address behind it. A *rule* says what is done to
+connections: those of one link or of all, and of one client process or of all.
 
-    cut     they are closed, and new ones are closed as they come
-    stall   they stay and carry nothing: a network that swallows everything
-    delay   what they carry comes so much later, in order
+    cut     connections are closed, and new ones are closed as they come
+    stall   connections stay and carry nothing, like a network that drops everything
+    delay   what connections carry arrives later by a time, in order
 
-Runs on an event loop in a thread of its own; the public calls are for any other thread.
+The proxies run on an event loop in a thread of their own. The public methods are for other threads.
 """
 
 from __future__ import annotations
@@ -28,8 +28,10 @@ from .sockets import local_ports
 
 _LOG = logging.getLogger(__name__)
 _CALL_TIMEOUT_S: Final = 10.0
+"""Bounds each call into the event loop's thread, and the wait for its end."""
 _QUEUE_MAX_BYTES: Final = 1024 * 1024
-"""Of one direction of a connection: beyond it no more is read."""
+"""For one direction of a connection: beyond it nothing more is read. A larger value takes memory
+during stalls, a smaller one slows delayed connections down."""
 
 T = TypeVar("T")
 
@@ -42,14 +44,14 @@ class Rule:
     stall: bool = False
     delay_s: float = 0.0
     link: str | None = None
-    """Those of this link; None: of all."""
+    """Only connections of this link; None: of all links."""
     pid: int | None = None
-    """Those of this client process; None: of all."""
+    """Only connections of this client process; None: of all processes."""
 
 
 @dataclass(slots=True)
 class _Link:
-    """A listening port and where it leads."""
+    """A port that clients connect to, and the address behind it."""
 
     name: str
     port: int
@@ -58,10 +60,10 @@ class _Link:
 
 
 class Proxies:
-    """All links of one run. A context manager that ends its thread."""
+    """All links of one run: a context manager that ends its thread."""
 
     def __init__(self) -> None:
-        """Nothing listens before `add`."""
+        """Starts the event loop's thread; links listen from `add` on."""
         self._links: dict[str, _Link] = {}
         self._rules: dict[str, Rule] = {}
         self._connections: set[_Connection] = set()
@@ -72,43 +74,43 @@ class Proxies:
     # ---- for any thread -------------------------------------------------------------------------
 
     def add(self, name: str, upstream: tuple[str, int] | None = None, *, port: int = 0) -> int:
-        """Listen for a link.
+        """Starts to listen for a link.
 
         Args:
             name: of the link.
-            upstream: where it leads, host and port; None: nowhere yet.
+            upstream: host and port behind the link; None: unknown yet, connections are closed.
             port: to listen at; 0 takes a free one.
 
         Returns:
             The port.
 
         Raises:
-            PortInUseError, OSError: it can't be listened at.
+            PortInUseError, OSError: the port can't be listened at.
         """
         chosen = port or pick_ports(1)[0]
         return self._call(self._add(_Link(name, chosen, upstream)))
 
     def lead(self, name: str, upstream: tuple[str, int]) -> None:
-        """New connections of a link lead there from now on."""
+        """Sets the address behind a link, for new connections."""
         self._call(self._lead(name, upstream))
 
     def hurt(self, key: str, rule: Rule) -> None:
-        """Apply a rule until `heal(key)`."""
+        """Applies a rule until `heal(key)`."""
         self._call(self._set_rule(key, rule))
 
     def heal(self, key: str) -> None:
-        """End a rule; nothing to do if there is none of this key."""
+        """Ends the rule of this key, if there is one."""
         self._call(self._set_rule(key, None))
 
     def close(self) -> None:
-        """Close everything. May be repeated."""
+        """Closes everything. May be repeated."""
         if self._thread.is_alive():
             self._call(self._close())
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_CALL_TIMEOUT_S)
 
     def __enter__(self) -> Self:
-        """The proxies."""
+        """Returns the proxies."""
         return self
 
     def __exit__(
@@ -117,7 +119,7 @@ class Proxies:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close."""
+        """Closes everything."""
         self.close()
 
     def _call(self, call: Coroutine[Any, Any, T]) -> T:
@@ -154,7 +156,7 @@ class Proxies:
             self._apply(connection, ports)
 
     def _ports(self) -> dict[int, set[int]]:
-        """The ports that each client process with a rule of its own connects from."""
+        """Returns the local ports of each client process that has a rule of its own."""
         return {r.pid: local_ports(r.pid) for r in self._rules.values() if r.pid is not None}
 
     def _opened(self, connection: _Connection) -> None:
@@ -188,7 +190,7 @@ class Proxies:
 
 
 class _Connection:
-    """A client's socket, ours to what is behind the link, and what is on its way between them."""
+    """A connection: the client's socket, the one to the upstream, and the data between them."""
 
     def __init__(
         self,
@@ -210,15 +212,15 @@ class _Connection:
         self._connecting: asyncio.Task[None] | None = None
 
     def other(self, side: _Side) -> _Side:
-        """The other side."""
+        """Returns the other side."""
         return self.upstream if side is self.client else self.client
 
     def made(self, side: _Side) -> None:
-        """A side is connected."""
+        """Takes a connected side: connects the upstream, or sends on what has waited for it."""
         if side is self.client:
             transport = side.transport
             assert transport is not None
-            peer = transport.get_extra_info("peername")  # None: it has gone again already
+            peer = transport.get_extra_info("peername")  # None: it has closed already
             self.client_port = peer[1] if peer else 0
             self._connecting = self.loop.create_task(self._connect())
             self._opened(self)
@@ -239,13 +241,13 @@ class _Connection:
             self.abort()
 
     def set_flow(self, *, stalled: bool, delay_s: float) -> None:
-        """How it carries from now on."""
+        """Sets how data is carried from now on."""
         self.stalled, self.delay_s = stalled, delay_s
         for side in (self.client, self.upstream):
             side.flush()
 
     def lost(self, side: _Side) -> None:
-        """A side is closed: what it had said goes on, if it can, and then the other is closed."""
+        """Takes a closed side: sends on what it had sent if possible, and closes the other side."""
         if not self._over:
             side.hand_over()
             other = self.other(side)
@@ -254,7 +256,7 @@ class _Connection:
                 other.transport.close()
 
     def abort(self) -> None:
-        """Close both sides at once; what is on its way is lost."""
+        """Closes both sides at once; data on its way is lost."""
         self._end()
         for side in (self.client, self.upstream):
             side.drop()
@@ -269,36 +271,36 @@ class _Connection:
 
 
 class _Side(asyncio.Protocol):
-    """One socket of a connection, and what was read from it and is not written to the other."""
+    """One socket of a connection, and the data read from it that the other has not got yet."""
 
     def __init__(self, connection: _Connection) -> None:
         self._connection = connection
         self.transport: asyncio.Transport | None = None
         self._queue: deque[tuple[float, bytes]] = deque()
-        """(when it may go on, data)"""
+        """(loop time in seconds from which it may be written, data)"""
         self._queued_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._choked = False
-        """More was written here than the socket takes."""
+        """Whether more was written to this socket than it takes."""
         self._reads = True
 
     @property
     def open(self) -> asyncio.Transport | None:
-        """The transport, if it takes anything: connected, and not closing."""
+        """The transport, if it takes data: connected, and not closing."""
         found = self.transport
         return None if found is None or found.is_closing() else found
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio's."""
+        """Called by asyncio."""
         self.transport = cast(asyncio.Transport, transport)
         self._connection.made(self)
 
     def connection_lost(self, _: Exception | None) -> None:
-        """asyncio's."""
+        """Called by asyncio."""
         self._connection.lost(self)
 
     def data_received(self, data: bytes) -> None:
-        """asyncio's."""
+        """Called by asyncio."""
         connection = self._connection
         other = connection.other(self)
         if not (self._queue or connection.stalled or connection.delay_s) and other.open:
@@ -309,17 +311,17 @@ class _Side(asyncio.Protocol):
         self.flush()
 
     def pause_writing(self) -> None:
-        """asyncio's."""
+        """Called by asyncio."""
         self._choked = True
         self._connection.other(self).regulate()
 
     def resume_writing(self) -> None:
-        """asyncio's."""
+        """Called by asyncio."""
         self._choked = False
         self._connection.other(self).regulate()
 
     def flush(self) -> None:
-        """Write on what is due."""
+        """Writes what is due to the other side."""
         connection = self._connection
         other = connection.other(self).open
         if other is not None and not connection.stalled:
@@ -331,14 +333,14 @@ class _Side(asyncio.Protocol):
         self.regulate()
 
     def hand_over(self) -> None:
-        """It is closed: write on everything, unless it is stalled."""
+        """Writes everything to the other side, unless stalled, because this side is closed."""
         other = self._connection.other(self).open
         while self._queue and other is not None and not self._connection.stalled:
             self._write_next(other)
         self.drop()
 
     def drop(self) -> None:
-        """Forget what is on its way."""
+        """Drops the data on its way."""
         self._queue.clear()
         self._queued_bytes = 0
         if self._timer is not None:
@@ -346,7 +348,7 @@ class _Side(asyncio.Protocol):
             self._timer = None
 
     def regulate(self) -> None:
-        """Read, or leave it to TCP to tell the sender to wait."""
+        """Reads on, or stops reading, so that TCP tells the sender to wait."""
         if self.open is None:
             return
         reads = (

@@ -1,7 +1,7 @@
-"""The history: one JSON object a line, one file for each process incarnation.
+"""The history: one JSON object per line, one file per process incarnation.
 
-A line is in the kernel's hands when `write` returns, so SIGKILL loses none of them; it may tear
-the last one, which readers ignore. What a process is about to do is written before it is done.
+When `write` returns, the kernel has the line, so SIGKILL loses none. It may tear the last one,
+which readers ignore. A process writes what it is about to do before it does it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _ENCODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).enc
 
 
 def history_of(directory: Path, process: str) -> Path:
-    """The file of a process incarnation, `<role>-<number>.<incarnation>`, in a run's history."""
+    """Returns the path of a process incarnation's file in a run's history.
+
+    `process` is `<role>-<number>.<incarnation>`.
+    """
     return directory / f"{process}.jsonl"
 
 
@@ -26,7 +29,7 @@ class Recorder:
     """Appends events to `<directory>/<process>.jsonl`. Safe from any thread."""
 
     def __init__(self, directory: Path, process: str) -> None:
-        """Begin the file.
+        """Creates the file.
 
         Args:
             directory: of the history.
@@ -44,9 +47,9 @@ class Recorder:
         )
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append an event; its time is CLOCK_MONOTONIC in ns, which all processes share.
+        """Appends an event. Its time is CLOCK_MONOTONIC in ns, which all processes share.
 
-        Nothing is written once it is closed: callbacks may come late.
+        Writes nothing once the file is closed: callbacks may come late.
         """
         with self._lock:
             if self._file is None:
@@ -56,14 +59,14 @@ class Recorder:
                 line = line[os.write(self._file, line) :]
 
     def close(self) -> None:
-        """Close the file. May be repeated."""
+        """Closes the file. May be repeated."""
         with self._lock:
             if self._file is not None:
                 os.close(self._file)
                 self._file = None
 
     def __enter__(self) -> Self:
-        """The recorder."""
+        """Returns the recorder."""
         return self
 
     def __exit__(
@@ -72,5 +75,5 @@ class Recorder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close."""
+        """Closes the file."""
         self.close()

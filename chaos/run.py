@@ -1,12 +1,13 @@
 """A run from start to end, and the verdict.
 
-1. Three brokers behind proxies, two topics, coordinators, and the processes of the workload.
-2. The load, under the plan's faults.
-3. Everything is healed; producers end, transactions are decided, workers work off what there is.
+1. Three brokers behind proxies, two topics, coordinators, and the processes of the workload are
+   started.
+2. The load runs under the plan's faults.
+3. Everything is healed. Producers end, transactions are decided, workers finish their input.
 4. The last readers read everything from the beginning.
-5. The checker takes the history and the logs.
+5. The checker judges the history and the logs.
 
-Every wait is bounded; what is not done in time ends the run with an error that says what it was.
+Every wait is bounded. What is not done in time ends the run with an error that says what it was.
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ from .workload.readers import final_readers
 
 VERDICT: Final = "verdict.json"
 READY_S: Final = 60.0
+"""Bounds the wait for each coordinator to be ready, and for all clients to begin. A smaller value
+fails slow machines, a larger one delays the report of a real failure."""
 _TICK_S: Final = 0.2
+"""Pause between two looks at processes, history and faults; a smaller one takes processor time from
+the run."""
 _NOT_OF_KAFKA: Final = (
     "Not looked for: marker-mismatch, missing-marker, marker-order, watermark, zombie-write and the"
     " steps of input by the journal. Kafka has no such journal, and shows nobody its markers."
@@ -62,10 +67,10 @@ _NOT_OF_KAFKA: Final = (
 
 
 def run_chaos(options: ChaosOptions, console: Console | None = None) -> int:
-    """Run it; the exit status: 0 if no anomaly was found, and everything ended as it should.
+    """Runs it. Returns the exit status: 0 if there was no anomaly and everything ended well.
 
     Raises:
-        ChaosError, LocalKafkaError: it can't be run, or not be judged; the message says why.
+        ChaosError, LocalKafkaError: it can't be run or judged; the message says why.
         KeyboardInterrupt: Ctrl-C or SIGTERM; every process is stopped first.
     """
     console = console or Console()
@@ -97,7 +102,7 @@ def run_chaos(options: ChaosOptions, console: Console | None = None) -> int:
 
 
 def check_again(directory: Path, console: Console | None = None) -> int:
-    """Check a run that is over; the exit status as of `run_chaos`.
+    """Checks a run that is over. Returns the exit status, as `run_chaos`.
 
     Raises:
         ChaosError: it can't be judged; the message says why.
@@ -131,7 +136,7 @@ def _directory_of(options: ChaosOptions) -> Path:
 
 
 class _Run:
-    """One run. What goes wrong on the way is kept, and the rest is done all the same."""
+    """One run. If a step of its end fails, it keeps the error in `problems` and goes on."""
 
     def __init__(self, options: ChaosOptions, directory: Path, console: Console) -> None:
         self._options = options
@@ -149,7 +154,7 @@ class _Run:
         self._display: Display
 
     def run(self) -> None:
-        """From start to end."""
+        """Runs everything from start to end."""
         with ExitStack() as stack:
             with self._console.status("Starting Kafka and coordinators …"):
                 self._start(stack)
@@ -189,7 +194,7 @@ class _Run:
         )
 
     def _start_coordinators(self) -> None:
-        # One after the other: each makes topics if there are none.
+        # One after the other: each creates the internal topics if they do not exist.
         for member in self._fleet.coordinators:
             member.start()
             child = member.child
@@ -203,7 +208,7 @@ class _Run:
     def _load(self) -> None:
         for member in self._fleet.clients:
             member.start()
-        # On a busy machine Python alone takes seconds; nobody is hurt before it works.
+        # On a busy machine Python alone takes seconds to start: no fault before all clients work.
         if not await_until(self._all_began, READY_S, self._tick):
             raise ChaosError(f"Not all processes began to work within {READY_S:.0f} s.")
         self._started_s = time.monotonic()
@@ -260,7 +265,7 @@ class _Run:
         self.problems += [str(death) for death in self._fleet.deaths if not self._expected(death)]
 
     def _stop_producers(self) -> None:
-        # One that was started again a moment ago would die of SIGTERM while Python starts.
+        # A producer that was started again a moment ago would die of SIGTERM while Python starts.
         await_until(self._all_began, READY_S, self._tick)
         self._stop(self._fleet.producers, PRODUCERS_S)
 
@@ -288,8 +293,8 @@ class _Run:
             raise ChaosError(str(error)) from error
 
     def _expected(self, death: Death) -> bool:
-        # A producer of Kafka's whose transaction timed out is fenced by the broker, and can't go
-        # on. Of logtx nobody is fenced whose name nobody else has.
+        # The broker fences a producer of Kafka's whose transaction timed out, and it can't go on. A
+        # producer of logtx is fenced only by another one of its name.
         kafkas = self._options.system is System.KAFKA
         return kafkas and death.status == FENCED_STATUS
 

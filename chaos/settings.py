@@ -1,4 +1,4 @@
-"""What every process of a run is told: `chaos.json` in the run directory."""
+"""The settings of a run, for all its processes: `chaos.json` in the run directory."""
 
 from __future__ import annotations
 
@@ -14,42 +14,45 @@ HISTORY: Final = "history"
 DATA_TOPIC: Final = "chaos"
 OUT_TOPIC: Final = "chaos-out"
 PARTITIONS: Final = 4
-"""Of both topics."""
+"""Partitions of each of the two topics."""
 KEYS: Final = 12
-"""Of records, numbers from 0; each is in partition key % PARTITIONS."""
+"""Number of record keys. Keys are numbers from 0; key k is in partition k % PARTITIONS."""
 WORKERS_GROUP: Final = "chaos-workers"
-"""Consumer group of the workers, and their transaction group."""
+"""Consumer group of the workers, and also their transaction group."""
 READERS_GROUP: Final = "chaos-readers"
 KEYED_PRODUCERS: Final = 2
-"""Of the producers, the last, and half of them at most: with two, keys change hands."""
+"""Producers with transaction keys: the last of all, and half of them at most. With two of them,
+keys change hands."""
 TRANSACTION_KEYS: Final = ("chaos-key-0", "chaos-key-1")
-"""Change hands between processes all the time."""
+"""Transaction keys, which change hands between processes all the time."""
 REBALANCES: Final = ("eager", "cooperative", "consumer")
-"""Kafka's three ways to share partitions; the seed says which one a run has."""
+"""Kafka's three ways to share partitions; the seed chooses the one of a run."""
 SESSION_TIMEOUT_MS: Final = 6_000
-"""Of consumer groups; the least that Kafka takes by default."""
+"""Session timeout of consumer groups: the least that Kafka allows by default. A larger one delays
+rebalances after a death."""
 TRANSACTION_TIMEOUT_MS: Final = 20_000
-"""Longer than a broker's death stalls anybody."""
+"""Transaction timeout: longer than a broker's death stalls any client, so that such a stall aborts
+nothing. A larger one delays the end of what a dead producer left open."""
 FENCED_STATUS: Final = 3
-"""Exit status of a process whose name was taken over by another."""
+"""Exit status of a process whose name another process took over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Of one run."""
+    """The settings of one run."""
 
     system: System
     seed: int
     seconds: float
     rate: float
-    """Transactions per second that one producer is to begin."""
+    """Transactions per second that one producer aims at."""
     bootstrap_servers: str
-    """Through the proxies."""
+    """Addresses of the proxies in front of the brokers."""
     rebalance: str
     producers: int
-    """Those with a transactional.id of their own come first."""
+    """Number of all producers; those with a transactional.id of their own come first."""
     keyed_producers: int
-    """Those with transaction keys, the last of `producers`."""
+    """Number of producers with transaction keys: the last of `producers`."""
     data_topic: str = DATA_TOPIC
     out_topic: str = OUT_TOPIC
     partitions: int = PARTITIONS
@@ -58,24 +61,24 @@ class Settings:
     readers_group: str = READERS_GROUP
 
     def save(self, directory: Path) -> None:
-        """Write the file."""
-        # What the checker reads has names of its own: it imports nothing of this.
+        """Writes the file."""
+        # The checker reads names of its own, because it imports nothing from here.
         told = {"topics": [self.data_topic, self.out_topic], "input": self.data_topic}
         (directory / FILE).write_text(json.dumps({**asdict(self), **told}, indent=1) + "\n")
 
     @classmethod
     def load(cls, directory: Path) -> Self:
-        """Read the file. Raises OSError, ValueError, KeyError."""
+        """Reads the file. Raises OSError, ValueError, KeyError."""
         told: dict[str, Any] = json.loads((directory / FILE).read_text())
         own = {field.name: told[field.name] for field in fields(cls)}
         return cls(**{**own, "system": System(told["system"])})
 
     def partition_of(self, key: int) -> int:
-        """Where a key's records go."""
+        """Returns the partition of a key's records."""
         return key % self.partitions
 
     def group_settings(self) -> dict[str, Any]:
-        """librdkafka's, of a member of a consumer group."""
+        """Returns librdkafka's settings for a member of a consumer group."""
         if self.rebalance == "consumer":
             return {"group.protocol": "consumer"}
         strategy = "range" if self.rebalance == "eager" else "cooperative-sticky"

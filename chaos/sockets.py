@@ -1,4 +1,4 @@
-"""Which TCP ports a process of this machine connects from, as Linux tells it."""
+"""Finds the TCP ports that a process of this machine connects from, by Linux's /proc."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOCAL, _INODE = 1, 9
 
 
 def local_ports(pid: int) -> set[int]:
-    """Local ports of a process' TCP sockets; none if it is gone."""
+    """Returns the local ports of a process' TCP sockets; empty if the process is gone."""
     try:
         inodes = set(_socket_inodes(_PROC / str(pid) / "fd"))
         tables = [(_PROC / str(pid) / "net" / name).read_text() for name in ("tcp", "tcp6")]
@@ -32,7 +32,7 @@ def _socket_inodes(directory: Path) -> list[str]:
         try:
             target = os.readlink(directory / name)
         except FileNotFoundError:
-            continue  # closed since it was listed
+            continue  # closed after it was listed
         if target.startswith("socket:["):
             found.append(target[len("socket:[") : -1])
     return found

@@ -1,5 +1,8 @@
-"""Trims old records: what every consumer and every worker has behind it, and a half of that only,
-so that the last readers, who begin at what is left, still have most to judge."""
+"""Trims old records: half of those that every consumer and worker has passed.
+
+Only half, so that the last readers, which begin at the start of what is left, still have much to
+judge.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +15,27 @@ from .inspector import Inspector
 from .settings import Settings
 
 SHARE: Final = 0.5
-"""Of what nobody needs any more."""
+"""Share that is deleted of the records that no consumer or worker still needs. A larger one leaves
+less to judge, a smaller one trims too little to put the readers to the test."""
 LEAST_RECORDS: Final = 100
-"""Fewer are not worth it."""
+"""Fewer records than this are not trimmed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """What is to go."""
+    """Records to be deleted."""
 
     topic: str
     partition: int
     before: int
-    """Everything below this offset."""
+    """Offset below which everything is deleted."""
 
 
 class Trimmer:
-    """Of one partition of each topic, which the seed says: the others keep everything."""
+    """Trims one partition of each topic, chosen by the seed. The others keep everything."""
 
     def __init__(self, log: Log, inspector: Inspector, settings: Settings) -> None:
-        """Nothing is trimmed."""
+        """Chooses the partitions; nothing is trimmed yet."""
         self._log = log
         self._inspector = inspector
         self._places = [
@@ -40,8 +44,10 @@ class Trimmer:
         ]
 
     def choose(self, number: int) -> Trim | None:
-        """What may go of one of the partitions now; None if there is too little, or it is not
-        known."""
+        """Returns what may be trimmed now; None if that is too little or not known.
+
+        `number` chooses between the topics.
+        """
         topic, partition = self._places[number % len(self._places)]
         try:
             start = self._log.start_offset(topic, partition)
@@ -53,5 +59,5 @@ class Trimmer:
         return Trim(topic, partition, start + int((needed - start) * SHARE))
 
     def trim(self, trim: Trim) -> None:
-        """Delete. Raises BrokerError."""
+        """Deletes the records. Raises BrokerError."""
         self._log.delete_records(trim.topic, trim.partition, trim.before)

@@ -1,7 +1,7 @@
-"""The checker of `logtx chaos`: judges a run by its history and its logs alone.
+"""The checker of `logtx chaos`: judges a run only by its history and its logs.
 
-It shares no code with what it judges: headers and journal records are read by parsers of its own
-(`wire`, `avro`), from the documented formats, and an import rule keeps it so.
+It shares no code with what it judges: it reads headers and journal records with parsers of its own
+(`wire`, `avro`), written from the documented formats. An import rule keeps it so.
 
     dump     logs of the brokers → run directory
     load     run directory → `Facts`: the history indexed, the logs read as a consumer must
@@ -37,16 +37,17 @@ __all__ = [
 
 
 def check(run_dir: Path) -> Verdict:
-    """Judge a run.
+    """Judges a run.
 
     Args:
         run_dir: with ``chaos.json``, ``history/*.jsonl`` and ``logs`` as `dump` wrote them.
 
     Raises:
-        BrokenHistoryError: the history is none, or has a broken line that is not its file's last.
+        BrokenHistoryError: there is no history, or a broken line that is not its file's last.
         BrokenLogError: the logs were not dumped, or are cut short.
     """
-    # Millions of values and hardly a cycle: looking for some again and again takes half the time.
+    # There are millions of values and hardly a cycle: looking for cycles again and again takes half
+    # the time.
     collected = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""From the events and records of a run to facts. Pure; `load` reads them from files."""
+"""Turns the events and records of a run into facts. Pure; `load` reads them from files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Logs = Iterable[tuple[Head, Iterable[RawRecord]]]
 
 
 class RunSettings(NamedTuple):
-    """What the checker wants to know of a run."""
+    """What the checker needs to know of a run."""
 
     system: str
     topics: tuple[str, ...]
@@ -32,17 +32,17 @@ class RunSettings(NamedTuple):
 def assemble(
     settings: RunSettings, history: History, data: Logs, committed: Logs, journal: Logs
 ) -> Facts:
-    """Read the logs of a run, and join them with its history.
+    """Reads the logs of a run, and joins them with its history.
 
     Args:
         settings: of the run.
         history: of all processes.
         data: every record of the data partitions.
-        committed: Kafka's system: what a read_committed consumer was given of them.
+        committed: for Kafka's system, those of them that a read_committed consumer was given.
         journal: every record of the journal.
 
     Raises:
-        BrokenLogError: a log that was not dumped, or does not decode.
+        BrokenLogError: a log was not dumped, or does not decode.
     """
     journals = {j.number: j for j in _journals(journal)} if settings.system == LOGTX else {}
     if settings.system == LOGTX and not journals:

@@ -17,17 +17,20 @@ from .store import Head, RawRecord
 
 JOURNAL_TOPIC: Final = "__transaction_control"
 BATCH: Final = 10_000
+"""Messages of one `consume`."""
 SLICE_S: Final = 0.1
+"""Longest wait of one `consume`; bounds how late the deadline is noticed."""
 REQUEST_S: Final = 20.0
-"""Longest wait for an answer about a topic or its ends."""
+"""Bounds each question about a topic or its ends. A smaller value fails on a busy cluster, a larger
+one takes more of the deadline."""
 
 
 def dump(run_dir: Path, *, bootstrap_servers: str | None = None, timeout_s: float = 180.0) -> None:
-    """Write the logs of a run to its directory, in `logs`; an earlier dump is replaced.
+    """Writes the logs of a run to `logs` in its directory; replaces an earlier dump.
 
     Args:
         run_dir: of the run, with its ``chaos.json``.
-        bootstrap_servers: of the cluster, all healed; those of ``chaos.json`` if None.
+        bootstrap_servers: of the cluster, all healed; None for those in ``chaos.json``.
         timeout_s: for all of it.
 
     Raises:
@@ -38,8 +41,8 @@ def dump(run_dir: Path, *, bootstrap_servers: str | None = None, timeout_s: floa
     servers = bootstrap_servers or settings.bootstrap_servers
     dumper = _Dumper(servers, run_dir / LOGS, time.monotonic() + timeout_s)
     logtx = settings.system == LOGTX
-    # The journal's end first: what it calls finished below has its markers in what is read then.
-    # The journal itself last: it has the decision of each marker that was read.
+    # The journal's end comes first: what is finished below it has its markers in the data that is
+    # read next. The journal itself comes last: it has the decision of each marker that was read.
     ends = dumper.ends(JOURNAL_TOPIC) if logtx else {}
     for topic in settings.topics:
         dumper.dump(topic, store.DATA, "read_uncommitted")
@@ -68,7 +71,7 @@ class _Dumper:
                 "isolation.level": isolation,
                 "allow.auto.create.topics": False,
                 "fetch.queue.backoff.ms": 5,
-                # An end is told when the broker has waited so long; there are dozens of ends.
+                # The broker reports an end after this wait; there are dozens of ends.
                 "fetch.wait.max.ms": 10,
                 "queued.min.messages": 100_000,
             }
@@ -98,7 +101,10 @@ class _Dumper:
             self._check_time(topic, number)
 
     def _patience_s(self) -> float:
-        """How long to wait for one answer; a moment at the end too, for it to say what is wrong."""
+        """Returns how long to wait for one answer.
+
+        A moment is left after the deadline too, so that the broker can say what is wrong.
+        """
         return min(max(self._deadline_s - time.monotonic(), 0.1), REQUEST_S)
 
     def _check_time(self, topic: str, number: int) -> None:
@@ -106,7 +112,7 @@ class _Dumper:
             raise DumpError(f"{topic}[{number}] was not read to its end in time")
 
     def ends(self, topic: str) -> dict[int, int]:
-        """Where each partition of a topic ends now."""
+        """Returns the current end of each partition of a topic."""
         consumer = self._consumer("read_uncommitted")
         try:
             numbers = self._partitions(consumer, topic)
@@ -117,7 +123,7 @@ class _Dumper:
     def dump(
         self, topic: str, kind: str, isolation: str, ends: dict[int, int] | None = None
     ) -> None:
-        """Write all partitions of a topic."""
+        """Writes all partitions of a topic."""
         consumer = self._consumer(isolation)
         try:
             for number in self._partitions(consumer, topic):
@@ -132,7 +138,7 @@ class _Dumper:
     def _read(
         self, consumer: Consumer, topic: str, number: int, start: int
     ) -> tuple[list[RawRecord], int]:
-        """All records from the partition's start, and where it ends."""
+        """Returns all records from the partition's start, and its end."""
         consumer.assign([KafkaPartition(topic, number, start)])
         records: list[RawRecord] = []
         try:

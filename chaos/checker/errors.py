@@ -1,4 +1,4 @@
-"""Why a run can't be judged. What is wrong with the system under test is an anomaly instead."""
+"""Errors that keep a run from being judged. A fault of the tested system is an anomaly instead."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ class CheckError(Exception):
 
 
 class BrokenHistoryError(CheckError):
-    """A history file is not what a recorder writes: judging the rest would be guessing."""
+    """A history file is not as a recorder writes it. Judging the rest would be guessing."""
 
 
 class BrokenLogError(CheckError):
-    """A dumped log is cut short, or holds bytes that are no logtx record."""
+    """A dumped log is cut short, or holds bytes that are not a logtx record."""
 
 
 class DumpError(CheckError):
-    """The brokers did not give their logs in time; heal the cluster and dump again."""
+    """The brokers did not give their logs in time. Heal the cluster and dump again."""

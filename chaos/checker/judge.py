@@ -1,4 +1,4 @@
-"""All checks over one run's facts. Pure."""
+"""Runs all checks on the facts of one run. Pure."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ CHECKS: Final[tuple[Callable[[Facts, Findings], None], ...]] = (
 )
 
 NOT_PROMISED: Final = {KAFKA: frozenset({"g0", "g1c"})}
-"""Kafka isolates readers from what is not committed, and orders transactions nowhere."""
+"""Kafka isolates readers from what is not committed, but orders transactions nowhere."""
 
 
 def judge(facts: Facts) -> Verdict:
-    """Run all checks."""
+    """Runs all checks. Returns the verdict."""
     found = Findings()
     for check in CHECKS:
         check(facts, found)

@@ -19,11 +19,11 @@ LOGS: Final = "logs"
 
 
 def load(run_dir: Path) -> Facts:
-    """Read a run.
+    """Reads a run.
 
     Raises:
-        BrokenHistoryError: no history, or a broken line that is not its file's last.
-        BrokenLogError: logs that were not dumped, or are cut short.
+        BrokenHistoryError: there is no history, or a broken line that is not its file's last.
+        BrokenLogError: logs were not dumped, or are cut short.
     """
     settings = read_settings(run_dir)
     history = read_history(run_dir / HISTORY)
@@ -38,7 +38,7 @@ def load(run_dir: Path) -> Facts:
 
 
 def read_settings(run_dir: Path) -> RunSettings:
-    """Read ``chaos.json``.
+    """Reads ``chaos.json``.
 
     Raises:
         BrokenHistoryError: it does not say what was run.
@@ -63,7 +63,11 @@ def read_settings(run_dir: Path) -> RunSettings:
 
 
 def read_history(directory: Path) -> History:
-    """Index all history files of a directory."""
+    """Indexes all history files of a directory.
+
+    Raises:
+        BrokenHistoryError: there is none, or one has a broken line that is not its last.
+    """
     history = History()
     paths = sorted(directory.glob("*.jsonl"))
     if not paths:

@@ -1,11 +1,11 @@
-"""Dumped logs as files: gzip, a head and then one record a line, both JSON.
+"""Dumped logs as files: gzip of JSON lines, first a head and then one line per record.
 
     logs/data/<topic>-<partition>.jsonl.gz        every record, aborted ones and markers too
     logs/committed/<topic>-<partition>.jsonl.gz   Kafka's system: what read_committed gives
     logs/journal/<partition>.jsonl.gz             the journal
 
-Bytes are written as text of one character each (Latin-1): JSON keeps them, and people can read what
-is text. A record is [offset, value, [[header, value], …]].
+Each byte is written as one character of text (Latin-1): JSON keeps it, and people can read what is
+text. A record is [offset, value, [[header, value], …]].
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .errors import BrokenLogError
 
 DATA, COMMITTED, JOURNAL = "data", "committed", "journal"
 _LEVEL: Final = 1
-"""Of gzip: quick; the logs are small beside what they tell."""
+"""Compression level of gzip. A higher one takes longer; the logs are small for what they tell."""
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 Headers = list[tuple[str, bytes | None]]
 
 
 class RawRecord(NamedTuple):
-    """A record as it lies in a log."""
+    """A record as it is in a log."""
 
     offset: int
     value: bytes | None
@@ -37,19 +37,19 @@ class RawRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a dumped partition is."""
+    """The head of a dumped partition."""
 
     topic: str
     partition: int
     start: int
     end: int
-    """Behind its last record; of read_committed, its last stable offset."""
+    """Offset behind its last record; for read_committed, the last stable offset."""
     end_before_data: int = 0
-    """Of the journal: its end before the data partitions were read."""
+    """For the journal: its end before the data partitions were read."""
 
 
 def write_log(directory: Path, kind: str, head: Head, records: Iterable[RawRecord]) -> None:
-    """Write one dumped partition."""
+    """Writes one dumped partition."""
     name = f"{head.partition}" if kind == JOURNAL else f"{head.topic}-{head.partition}"
     path = directory / kind / f"{name}.jsonl.gz"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,10 +61,12 @@ def write_log(directory: Path, kind: str, head: Head, records: Iterable[RawRecor
 
 
 def read_logs(directory: Path, kind: str) -> Iterator[tuple[Head, Iterator[RawRecord]]]:
-    """Every dumped partition of a kind; the records of one before the next is asked for.
+    """Yields every dumped partition of a kind.
+
+    Read the records of one before you ask for the next.
 
     Raises:
-        BrokenLogError: a file that is cut short, or none of ours.
+        BrokenLogError: a file is cut short, or has no head.
     """
     for path in sorted((directory / kind).glob("*.jsonl.gz")):
         lines = _lines(path)

@@ -1,4 +1,4 @@
-"""What a check says, for people and for programs."""
+"""The result of a check, for people and for programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.table import Table
 from .core.findings import MEANINGS, Anomaly
 
 SHOWN = 3
-"""Of each anomaly so many are printed with their evidence."""
+"""Anomalies of each name that are printed with their evidence; the others are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,17 +22,17 @@ class Verdict:
 
     system: str
     anomalies: tuple[Anomaly, ...]
-    """Of each name at most 20, the shortest; `counts` has all."""
+    """At most 20 of each name, those with the least evidence; `counts` counts all."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """How often each anomaly was found."""
     observations: tuple[Anomaly, ...] = ()
-    """Anomalies that the system under test does not promise to exclude."""
+    """Anomalies that the tested system does not promise to exclude."""
     observed: Mapping[str, int] = field(default_factory=dict)
-    """How often each of these was found."""
+    """How often each observation was found."""
     stats: Mapping[str, int] = field(default_factory=dict)
-    """What was looked at."""
+    """What was looked at: a count by name."""
     unverifiable: Mapping[str, int] = field(default_factory=dict)
-    """What can't be judged, by reason: neither fine nor an anomaly."""
+    """Reason → number of things that can't be judged: neither fine nor an anomaly."""
 
     @property
     def ok(self) -> bool:
@@ -40,7 +40,7 @@ class Verdict:
         return not self.counts
 
     def print(self, console: Console) -> None:
-        """A table of what was found, the evidence, and what was looked at."""
+        """Prints a table of what was found, the evidence, and what was looked at."""
         looked_at = ", ".join(f"{count:,} {what}" for what, count in self.stats.items())
         console.print(f"Looked at: {looked_at}", highlight=False)
         for reason, count in self.unverifiable.items():
@@ -68,7 +68,7 @@ class Verdict:
         return table
 
     def as_json(self) -> dict[str, Any]:
-        """The same for programs: made of what JSON has."""
+        """Returns the same for programs, as values that JSON has."""
         return {
             "system": self.system,
             "ok": self.ok,

@@ -1,4 +1,4 @@
-"""Transactions as the workload's producers use them: of logtx or of Kafka."""
+"""Transactions as the workload's producers use them, of logtx or of Kafka."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ class Ended:
 
     outcome: OutcomeName
     txid: str | None = None
-    """16 bytes in hex."""
+    """Its 16 bytes in hex."""
     commit_sequence: int | None = None
     error: str | None = None
 
 
 class FencedError(Exception):
-    """Another client has this one's name; nothing more can be done with it."""
+    """Another client has taken this one's name; this one can do nothing more."""
 
 
 class FailedError(Exception):
-    """The transaction can't be used any more; abort it."""
+    """The transaction can do nothing more except abort."""
 
     abortable = False
-    """Of a commit: it was refused, and an abort will be taken."""
+    """For a commit: it was refused, and an abort will be accepted."""
 
 
 class BrokenError(Exception):
-    """The client can't be used any more, though nobody has taken its name: open another."""
+    """The client can do nothing more, though no other has taken its name: open another one."""
 
 
 class WriterTransaction(Protocol):
@@ -44,13 +44,13 @@ class WriterTransaction(Protocol):
     def produce(
         self, topic: str, partition: int, key: bytes, value: bytes, told: DeliveryCallback
     ) -> None:
-        """Append a record."""
+        """Appends a record."""
 
     def commit(self, ended: Callable[[Ended], None]) -> None:
-        """Ask for it; `ended` is called once, on any thread, maybe before this returns."""
+        """Requests the commit. `ended` is called once, on any thread, maybe before this returns."""
 
     def abort(self, ended: Callable[[Ended], None]) -> None:
-        """Ask for it; as `commit`."""
+        """Requests the abort; `ended` is called as by `commit`."""
 
 
 class WriterClient(Protocol):
@@ -61,7 +61,7 @@ class WriterClient(Protocol):
         """How many transactions it can have under way."""
 
     def begin(self) -> WriterTransaction:
-        """Open a transaction. Raises FencedError, BrokenError, or FailedError: there is none."""
+        """Opens a transaction. Raises FencedError, BrokenError; FailedError if none opens now."""
 
     def close(self) -> None:
-        """End what is under way, and close; bounded."""
+        """Ends what is under way, and closes; takes a bounded time."""

@@ -2,7 +2,7 @@
 
     python -m logtx.chaos.workload.consumer DIRECTORY NUMBER INCARNATION
 
-It commits its positions about each second, and a successor goes on from there.
+It commits its positions about every second; a successor continues there.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from .process import Process, run
 from .readers import TRANSIENT, Notes, all_partitions, consumer_readers, open_reader
 
 BATCH: Final = 200
+"""Messages of one `consume`, and of one line of the history."""
 _COMMIT_EVERY_S: Final = 1.0
+"""How often positions are committed. A larger value makes a successor read more again."""
 _POLL_S: Final = 0.2
+"""Longest wait of one `consume`; bounds how late SIGTERM is noticed."""
 _RETRY_S: Final = 0.2
+"""Pause after an error that may pass."""
 
 
 def consume(process: Process) -> None:
-    """Until SIGTERM."""
+    """Reads until SIGTERM."""
     reader = consumer_readers(process.settings)[process.number]
     notes = Notes(process.recorder, reader)
     consumer = open_reader(process.settings, reader)
@@ -54,7 +58,7 @@ def _transient(process: Process, error: Exception) -> None:
 
 
 def _assign(process: Process, consumer: Any, notes: Notes) -> None:
-    """Alone: from the beginning, then from where the predecessor was."""
+    """Assigns all partitions: from the beginning, or from where a predecessor was."""
     offset = OFFSET_BEGINNING if process.incarnation == 0 else OFFSET_STORED
     partitions = all_partitions(process.settings, offset)
     while not process.stopping.is_set():
@@ -85,8 +89,8 @@ def _commit(consumer: Any, notes: Notes) -> None:
     try:
         notes.committed(consumer.commit(asynchronous=False) or ())
     except KafkaException as error:
-        # Nothing new to commit, says Kafka's own; or a rebalance came, and others go on from
-        # an earlier place.
+        # Kafka's consumer says so when there is nothing new to commit. Or a rebalance came, and
+        # other members continue from an earlier offset.
         if error.args[0].fatal():
             raise
 

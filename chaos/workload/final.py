@@ -1,8 +1,8 @@
-"""A last reader: everything from the beginning, when nothing is written any more.
+"""A last reader: reads everything from the beginning, when nothing is written any more.
 
     python -m logtx.chaos.workload.final DIRECTORY NUMBER INCARNATION
 
-Ends by itself: well when it has read to the end, with an error when it can't within `LIMIT_S`.
+It ends by itself: well when it has read to the end, with an error when it can't within `LIMIT_S`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,23 @@ from .process import Process, run
 from .readers import TRANSIENT, Notes, all_partitions, final_readers, open_reader
 
 BATCH: Final = 500
+"""Messages of one `consume`, and of one line of the history."""
 LIMIT_S: Final = 150.0
+"""Bounds the reading. A smaller value fails slow machines; `drain.FINALS_S` must be longer."""
 IDLE_S: Final = 6.0
-"""Without a record: there are no more of them, where nothing else says so."""
+"""A reader of logtx ends after this time without a record (a read_committed one only at the ends of
+the logs). A smaller value may stop too early, a larger one delays the end."""
 FIRST_S: Final = 30.0
-"""The same before the first record: a serializable reader looks for its transaction in the whole
-journal, beside others who read everything."""
+"""The same before the first record. It is longer because a serializable reader looks for its
+transaction in the whole journal, beside others that read everything."""
 _POLL_S: Final = 0.3
+"""Longest wait of one `consume`."""
 _RETRY_S: Final = 0.2
+"""Pause after an error that may pass."""
 
 
 def read_all(process: Process) -> None:
-    """Until the end of both topics."""
+    """Reads both topics to their ends."""
     settings = process.settings
     reader = final_readers(settings)[process.number]
     notes = Notes(process.recorder, reader)
@@ -74,13 +79,13 @@ def read_all(process: Process) -> None:
 
 
 def _is_end(message: Message) -> bool:
-    """Whether it is librdkafka's word that a partition has no more for this reader."""
+    """Returns whether this is librdkafka's event that a partition has no more for this reader."""
     error = message.error()
     return error is not None and error.code() == KafkaError._PARTITION_EOF
 
 
 def _behind(consumer: Any, ends: dict[tuple[str, int], int]) -> list[tuple[str, int, int, int]]:
-    """Partitions that were not read to the end: topic, partition, where it is, the end."""
+    """Returns partitions that were not read to the end: topic, partition, position, end."""
     try:
         places = consumer.position([KafkaPartition(*key) for key in ends])
     except KafkaException:

@@ -1,4 +1,4 @@
-"""A worker by Kafka's own transactions: consume, transform, produce."""
+"""A worker with Kafka's own transactions: consume, transform, produce."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from .process import Process, TakenOverError
 from .readers import Notes, open_reader
 
 _COMMITTED_TIMEOUT_S: Final = 10.0
+"""Bounds the question for committed offsets."""
 _PAUSE_S: Final = 0.2
+"""Pause after an error."""
 _POLL_S: Final = 0.2
+"""Longest wait of one `consume`; bounds how late SIGTERM is noticed."""
 
 
 class _Group:
-    """The worker's consumer, and where the next transaction goes on from."""
+    """The worker's consumer, and where the next transaction continues."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -31,9 +34,9 @@ class _Group:
             [process.settings.data_topic], on_assign=self._assigned, on_revoke=self._revoked
         )
         self.places: dict[int, int] = {}
-        """Partition → the offset up to which its input is committed, as far as we know."""
+        """Partition → offset up to which its input is known to be committed."""
         self.goes_back = False
-        """To the committed offsets, before anything else is read."""
+        """Whether to go back to the committed offsets before anything else is read."""
 
     def _assigned(self, _: Any, partitions: list[KafkaPartition]) -> None:
         self.notes.assigned([KafkaPartition(p.topic, p.partition) for p in partitions])
@@ -44,7 +47,7 @@ class _Group:
             self.places.pop(partition.partition, None)
 
     def go_back(self) -> None:
-        """To the committed offsets, after an abort."""
+        """Goes back to the committed offsets, after an abort."""
         assignment = self.consumer.assignment()
         committed = self.consumer.committed(assignment, timeout=_COMMITTED_TIMEOUT_S)
         self.places.clear()
@@ -57,7 +60,7 @@ class _Group:
 
 
 def by_kafka(process: Process) -> None:
-    """Until SIGTERM. Raises TakenOverError."""
+    """Works until SIGTERM. Raises TakenOverError."""
     group = _Group(process)
     try:
         while not process.stopping.is_set():
@@ -65,7 +68,7 @@ def by_kafka(process: Process) -> None:
                 writer = KafkaWriter(process.settings, f"chaos-worker-{process.number}")
                 _work(group, writer)
             except (BrokenError, FailedError) as error:
-                # A new one finds the last transaction ended, or ends it.
+                # A new writer finds the last transaction ended, or ends it.
                 process.recorder.write("error", error=f"{type(error).__name__}: {error}")
                 group.goes_back = True
                 process.stopping.wait(_PAUSE_S)
@@ -75,7 +78,7 @@ def by_kafka(process: Process) -> None:
 
 
 def _work(group: _Group, writer: KafkaWriter) -> None:
-    """With one writer, until SIGTERM. Raises FencedError, BrokenError."""
+    """Works with one writer, until SIGTERM. Raises FencedError, BrokenError, FailedError."""
     process = group.process
     try:
         while not process.stopping.is_set():
@@ -96,11 +99,11 @@ def _work(group: _Group, writer: KafkaWriter) -> None:
 
 
 def _transact(group: _Group, writer: KafkaWriter, messages: Sequence[Message]) -> bool:
-    """One block; whether it is known to be committed.
+    """Processes one block. Returns whether it is known to be committed.
 
     Raises:
-        FencedError, BrokenError: nothing can be done with the writer any more.
-        FailedError: no transaction can be opened now.
+        FencedError, BrokenError: the writer can do nothing more.
+        FailedError: no transaction opens now.
     """
     process = group.process
     operation = process.operation()
@@ -138,7 +141,7 @@ def _transact(group: _Group, writer: KafkaWriter, messages: Sequence[Message]) -
 
 
 def _steps(group: _Group, messages: Sequence[Message]) -> list[list[Any]]:
-    """The offsets that this block consumes: group, topic, partition, from, to."""
+    """Returns the offsets that a block consumes: group, topic, partition, from, to."""
     settings = group.process.settings
     first: dict[int, int] = {}
     last: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""The workload's transactions, by Kafka's own: `confluent_kafka.Producer`, one at a time."""
+"""The workload's transactions with Kafka's own: `confluent_kafka.Producer`, one at a time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from ..settings import TRANSACTION_TIMEOUT_MS, Settings
 from .clients import BrokenError, DeliveryCallback, Ended, FailedError, FencedError
 
 _CALL_S: Final = 30.0
-"""Bound of a call, its retries included."""
+"""Bounds a call, its retries included."""
 _PAUSE_S: Final = 0.05
+"""Pause between two attempts of a call."""
 _FENCED: Final = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)
 
 T = TypeVar("T")
@@ -26,7 +27,7 @@ class KafkaWriter:
     in_flight = 1
 
     def __init__(self, settings: Settings, name: str) -> None:
-        """Connect, which fences whoever has the name. Raises FencedError, FailedError."""
+        """Connects, which fences the producer of that name. Raises FencedError, FailedError."""
         self.producer: Final = Producer(
             {
                 "bootstrap.servers": settings.bootstrap_servers,
@@ -39,22 +40,23 @@ class KafkaWriter:
             }
         )
         self.failure: FencedError | BrokenError | None = None
-        """Why nothing can be done with it any more."""
+        """Why it can do nothing more; None while it can."""
         retried(lambda: self.producer.init_transactions(_CALL_S))
 
     def begin(self) -> KafkaTransaction:
-        """Open a transaction."""
+        """Opens a transaction."""
         if self.failure is not None:
             raise self.failure
         retried(self.producer.begin_transaction)
         return KafkaTransaction(self)
 
     def close(self) -> None:
-        """Wait for reports."""
+        """Waits for the reports, for a second."""
         try:
             self.producer.flush(1.0)
         except KafkaException:
-            # It failed for good, and so does all that is on its way: each record is told so.
+            # It failed for good, and so did all that is on its way: each record's callback is told
+            # so.
             self.producer.purge()
             self.producer.poll(0)
 
@@ -68,27 +70,27 @@ class KafkaTransaction:
     def produce(
         self, topic: str, partition: int, key: bytes, value: bytes, told: DeliveryCallback
     ) -> None:
-        """Append a record."""
+        """Appends a record."""
         try:
             self._writer.producer.produce(topic, value, key, partition, on_delivery=told)
         except (KafkaException, BufferError) as error:
             raise FailedError(str(error)) from error
 
     def send_offsets(self, positions: list[KafkaPartition], metadata: Any) -> None:
-        """Make input offsets part of it. Raises FencedError, FailedError."""
+        """Makes input offsets part of the transaction. Raises FencedError, FailedError."""
         retried(
             lambda: self._writer.producer.send_offsets_to_transaction(positions, metadata, _CALL_S)
         )
 
     def commit(self, ended: Callable[[Ended], None]) -> None:
-        """Commit, and abort if that is refused."""
+        """Commits, and aborts if the commit is refused."""
         try:
             retried(lambda: self._writer.producer.commit_transaction(_CALL_S))
         except FailedError as error:
             if error.abortable:
                 self._abort(ended, str(error))
                 return
-            # Sent, and not answered: it may be committed.
+            # Sent but not answered: it may be committed.
             self._writer.failure = BrokenError(str(error))
             ended(Ended(outcome="unknown", error=str(error)))
         except FencedError as error:
@@ -98,17 +100,17 @@ class KafkaTransaction:
             ended(Ended(outcome="committed"))
 
     def abort(self, ended: Callable[[Ended], None]) -> None:
-        """Abort."""
+        """Aborts."""
         self._abort(ended, None)
 
     def _abort(self, ended: Callable[[Ended], None], refused: str | None) -> None:
-        """Abort; `refused` says why a commit was, if it was asked for."""
+        """Aborts; `refused` says why a commit was refused, if one was requested."""
         told = Ended(outcome="aborted", error=refused)
         try:
             retried(lambda: self._writer.producer.abort_transaction(_CALL_S))
         except (FencedError, FailedError) as error:
-            # Whoever takes the name next has it aborted, and so does its timeout. One that was to
-            # be committed, nobody has confirmed to be aborted.
+            # The next producer of the name aborts it, or its timeout does. But if a commit was
+            # requested, there is no confirmation that it is aborted.
             self._writer.failure = (
                 error if isinstance(error, FencedError) else BrokenError(str(error))
             )
@@ -120,7 +122,7 @@ class KafkaTransaction:
 
 
 def retried(call: Callable[[], T]) -> T:
-    """Call again while librdkafka says that it may be. Raises FencedError, FailedError."""
+    """Repeats a call while librdkafka says that it may be. Raises FencedError, FailedError."""
     until_s = time.monotonic() + _CALL_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Workers of logtx: by `logtx.process`, and by hand."""
+"""Workers of logtx: one uses `logtx.process`, the other a loop by hand."""
 
 from __future__ import annotations
 
@@ -24,23 +24,26 @@ from .process import Process, TakenOverError
 from .readers import Notes, reader_settings
 
 IN_FLIGHT: Final = 4
+"""Blocks under way at once, by `logtx.process`."""
 RETRIES: Final = 100
-"""Failures in a row: brokers and coordinators are gone for longer than ten of them take."""
+"""Failures in a row before a worker ends: brokers and coordinators are gone for longer than ten
+failures take."""
 _TAKEN_OVER: Final = (ProducerFencedError, DoubleStartError)
 _PAUSE_S: Final = 0.1
+"""Pause after an error, in the loop by hand."""
 
 
 class WatchedConsumer(Consumer):
-    """A consumer that enters into the history what it delivers and where it goes back."""
+    """A consumer that writes to the history what it delivers and where it goes back."""
 
     def __init__(self, config: dict[str, Any], notes: Notes) -> None:
         super().__init__(config)
         self._notes = notes
         self.steps: list[OffsetStep] = []
-        """The steps that were handed out last."""
+        """The steps that `offset_steps` returned last."""
 
     def watch(self, topic: str) -> None:
-        """Subscribe."""
+        """Subscribes to a topic."""
         self.subscribe(
             [topic],
             on_assign=lambda _, partitions: self._notes.assigned(_anywhere(partitions)),
@@ -48,16 +51,16 @@ class WatchedConsumer(Consumer):
         )
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """As `Consumer.consume`; without Kafka's events."""
+        """Consumes as `Consumer.consume` does, without Kafka's events."""
         return self._notes.delivered(super().consume(num_messages, timeout))
 
     def offset_steps(self) -> list[OffsetStep]:
-        """As `Consumer.offset_steps`."""
+        """Returns what `Consumer.offset_steps` does, and keeps it."""
         self.steps = super().offset_steps()
         return self.steps
 
     def rewind(self, *, wait: bool = True) -> None:
-        """As `Consumer.rewind`."""
+        """Rewinds as `Consumer.rewind` does."""
         super().rewind(wait=wait)
         self._notes.assigned(_anywhere(self.assignment()))
 
@@ -88,10 +91,10 @@ def _clients(worker: Process) -> tuple[WatchedConsumer, Producer]:
 
 
 def _steps(worker: Process, steps: Sequence[OffsetStep]) -> list[list[object]]:
-    """What a commit claims to consume, a row for each partition: group, topic, number, from, to.
+    """Returns what a commit claims to consume, in rows: group, topic, partition, from, to.
 
-    Places are (o2, o3): where a block ends within a transaction, o2 stands at its marker, and o3
-    records of it are consumed.
+    There is one row per partition. Places are (o2, o3): if a block ends within a transaction, o2
+    stands at its marker, and o3 of its records are consumed.
     """
     group = worker.settings.workers_group
     return [
@@ -113,7 +116,7 @@ def _enter_outcome(worker: Process, operation: str, future: Future[Outcome]) -> 
 
 
 def by_process(worker: Process) -> None:
-    """Until SIGTERM, by `logtx.process`.
+    """Works until SIGTERM, by `logtx.process`.
 
     Raises:
         TakenOverError: a successor has our transactional.id.
@@ -149,7 +152,7 @@ def _work_on(worker: Process, block: Block, steps: Sequence[OffsetStep]) -> None
         _then_enter(worker, operation, block.txn.abort_async())
     else:
         _enter_commit(worker, operation, steps)
-        # The loop would ask for it by itself, and tell nobody of the outcome.
+        # `process` would commit by itself, but would not tell the outcome.
         _then_enter(worker, operation, block.txn.commit_async())
 
 
@@ -158,7 +161,7 @@ def _then_enter(worker: Process, operation: str, future: Future[Outcome]) -> Non
 
 
 def by_hand(worker: Process) -> None:
-    """Until SIGTERM, by a loop of its own, one transaction at a time.
+    """Works until SIGTERM, by a loop of its own, one transaction at a time.
 
     Raises:
         TakenOverError: a successor has our transactional.id.

@@ -1,4 +1,4 @@
-"""The workload's transactions, by `logtx.Producer`."""
+"""The workload's transactions with `logtx.Producer`."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ from ..settings import TRANSACTION_TIMEOUT_MS, Settings
 from .clients import DeliveryCallback, Ended, FailedError, FencedError
 
 _CLOSE_S: Final = 20.0
+"""Bounds the closing of a producer."""
 _FENCED: Final = (ProducerFencedError, DoubleStartError)
 
 
 def producer_settings(settings: Settings) -> dict[str, Any]:
-    """What all of the workload's producers have."""
+    """Returns the settings that all producers of the workload share."""
     return {
         "bootstrap.servers": settings.bootstrap_servers,
         "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 500,
-        "log_level": 2,  # that brokers go and come is what this is about
+        "log_level": 2,  # errors only: brokers go and come all the time here
     }
 
 
 def ended_of(future: Future[Outcome]) -> Ended:
-    """What a commit or an abort tells."""
+    """Returns what the future of a commit or an abort tells."""
     error = future.exception()
     if error is None:
         outcome = future.result()
@@ -52,22 +53,22 @@ def ended_of(future: Future[Outcome]) -> Ended:
         return Ended(outcome="unknown", error=told)
     if isinstance(error, TransactionCommittedError):
         return Ended(outcome="committed", error=told)
-    # Everything else says that it is aborted, or that its commit was refused for good.
+    # Every other error says that it is aborted, or that its commit was refused for good.
     assert isinstance(error, LogtxError), error
     return Ended(outcome="aborted", error=told)
 
 
 class LogtxWriter:
-    """A `logtx.Producer`."""
+    """A producer of logtx."""
 
     def __init__(
         self, settings: Settings, *, name: str | None, key: str | None, in_flight: int
     ) -> None:
-        """Connect, which fences whoever has the name.
+        """Connects, and so fences the producer that has the name.
 
         Raises:
-            FencedError: a newer one has it.
-            FailedError: no coordinator in time.
+            FencedError: a newer producer has it.
+            FailedError: no coordinator answered in time.
         """
         self.in_flight: Final = in_flight
         identity: dict[str, Any] = {"transaction.key": key} if key else {"transactional.id": name}
@@ -80,11 +81,11 @@ class LogtxWriter:
             raise
 
     def begin(self) -> LogtxTransaction:
-        """Open a transaction."""
+        """Opens a transaction."""
         return LogtxTransaction(_translated(self._producer.begin_transaction))
 
     def close(self) -> None:
-        """Close."""
+        """Closes the producer."""
         self._producer.close(_CLOSE_S)
 
 
@@ -98,7 +99,7 @@ def _translated(call: Callable[[], Any]) -> Any:
 
 
 class LogtxTransaction:
-    """A `logtx.Transaction`."""
+    """A transaction of logtx."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
@@ -106,7 +107,7 @@ class LogtxTransaction:
     def produce(
         self, topic: str, partition: int, key: bytes, value: bytes, told: DeliveryCallback
     ) -> None:
-        """Append a record."""
+        """Appends a record."""
         _translated(
             lambda: self._transaction.produce(
                 topic, value, key, partition=partition, on_delivery=told
@@ -114,15 +115,15 @@ class LogtxTransaction:
         )
 
     def commit(self, ended: Callable[[Ended], None]) -> None:
-        """Ask for it."""
+        """Requests the commit."""
         self._transaction.commit_async().add_done_callback(lambda f: ended(ended_of(f)))
 
     def abort(self, ended: Callable[[Ended], None]) -> None:
-        """Ask for it."""
+        """Requests the abort."""
 
         def told(future: Future[Outcome]) -> None:
             found = ended_of(future)
-            # Unconfirmed: but it was never asked to commit, and nobody else may.
+            # Not confirmed, but no commit was requested, and no other process may commit it.
             if found.outcome == "unknown":
                 found = Ended(outcome="aborted", error=found.error)
             ended(found)

@@ -1,4 +1,4 @@
-"""What workers write: a record for each of the input."""
+"""What workers write: one record for each input record."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .readers import Reader
 from .record import Value
 
 BLOCK: Final = 25
-"""Messages of one transaction at most."""
+"""Most messages in one transaction. A larger value makes fewer and longer transactions."""
 ABORT_SHARE: Final = 0.02
-"""Of blocks that are aborted on purpose, and come again."""
+"""Share of blocks that are aborted on purpose, and read again. A larger share means less output."""
 
 
 def workers_reader(process: Process) -> Reader:
-    """How workers read."""
+    """Returns how workers read."""
     return Reader(group=process.settings.workers_group, isolation="read_committed", member=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A record to be written."""
+    """A record that a worker is to write."""
 
     partition: int
     key: bytes
@@ -36,7 +36,7 @@ class Output:
 
 
 def outputs(process: Process, operation: str, messages: Iterable[Message]) -> Iterator[Output]:
-    """One for each input; entered into the history as they are taken."""
+    """Yields one output for each input message; writes each to the history when it is taken."""
     settings = process.settings
     for message in messages:
         raw, partition, offset = message.value(), message.partition(), message.offset()
@@ -63,7 +63,7 @@ def outputs(process: Process, operation: str, messages: Iterable[Message]) -> It
 
 
 def enter_end(process: Process, operation: str, ended: Ended) -> None:
-    """What became of a block, into the history."""
+    """Writes to the history what became of a block."""
     fields = {"txid": ended.txid, "commit_sequence": ended.commit_sequence, "error": ended.error}
     known = {name: value for name, value in fields.items() if value is not None}
     process.recorder.write("end", op=operation, outcome=ended.outcome, **known)

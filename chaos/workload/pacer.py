@@ -1,22 +1,23 @@
-"""When the next transaction is due. Pure."""
+"""Decides when the next transaction is due. Pure."""
 
 from __future__ import annotations
 
 from typing import Final
 
 CATCH_UP: Final = 3.0
-"""After a stall, so many times the rate until what was missed is made up for."""
+"""After a stall, the rate is multiplied by this until what was missed is made up for. A larger
+value gives bursts, a smaller one takes longer to make up."""
 
 
 class Pacer:
-    """So many a second on the average, from the start on."""
+    """Keeps to a rate per second on average, from the start on."""
 
     def __init__(self, rate: float, now_s: float) -> None:
-        """Begin.
+        """Begins at `now_s`.
 
         Args:
-            rate: a second.
-            now_s: of any clock that `wait_s` is given too.
+            rate: per second.
+            now_s: seconds of any clock; `wait_s` takes the same one.
         """
         self._gap_s = 1 / rate
         self._due_s = now_s
@@ -24,7 +25,7 @@ class Pacer:
         self._not_before_s = now_s
 
     def wait_s(self, now_s: float) -> float:
-        """Seconds until the next may begin; 0 takes it."""
+        """Returns the seconds until the next transaction may begin; with 0 it counts as begun."""
         at_s = max(self._due_s, self._not_before_s)
         if now_s < at_s:
             return at_s - now_s

@@ -1,4 +1,4 @@
-"""Plain records, by a plain Kafka producer: they stand between those of transactions."""
+"""Writes plain records by a plain Kafka producer: they stand between those of transactions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from .clients import DeliveryCallback
 from .record import Value
 
 _FLUSH_S: Final = 15.0
+"""Bounds the wait for the last reports."""
 _QUEUE_MAX: Final = 100
-"""Records on their way: a broker that stalls must not fill memory."""
+"""Most records on their way: without a limit a broker that stalls would fill the memory."""
 
 
 def reporter(
     recorder: Recorder, value: str, also: Callable[[int], None] | None = None
 ) -> DeliveryCallback:
-    """Enters into the history what became of a record; `also` is told its offset."""
+    """Returns a callback that writes to the history what became of a record.
+
+    `also` gets the record's offset.
+    """
 
     def told(error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -41,7 +45,7 @@ def reporter(
 
 
 class PlainWriter:
-    """Appends records outside of any transaction."""
+    """Appends records outside of transactions."""
 
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
         self._settings = settings
@@ -58,9 +62,9 @@ class PlainWriter:
         )
 
     def append(self, topic: str, value: Value, also: Callable[[int], None] | None = None) -> bool:
-        """Append one; False, and nothing done, while too many are on their way.
+        """Appends a record. Returns False, and does nothing, while too many are on their way.
 
-        `also` is told its offset, from within `append` or `close`.
+        `also` gets its offset, from within `append` or `close`.
         """
         self._producer.poll(0)
         if len(self._producer) >= _QUEUE_MAX:
@@ -79,5 +83,5 @@ class PlainWriter:
         return True
 
     def close(self, timeout_s: float = _FLUSH_S) -> bool:
-        """Wait for the reports; whether all came."""
+        """Waits for the reports. Returns whether all came."""
         return self._producer.flush(timeout_s) == 0

@@ -1,4 +1,4 @@
-"""What the workload's processes have in common: their command line, SIGTERM, the end."""
+"""What the workload's processes share: their command line, SIGTERM, the end."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ _LOG = logging.getLogger(__name__)
 
 
 class TakenOverError(Exception):
-    """Another process has this one's name now."""
+    """Another process has taken this one's name."""
 
 
 class Process:
     """One incarnation of a process of the workload."""
 
     def __init__(self, role: str, directory: Path, number: int, incarnation: int) -> None:
-        """Read the settings, begin the history, listen for SIGTERM."""
+        """Reads the settings, and creates the file of the history."""
         self.settings: Final = Settings.load(directory)
         self.number: Final = number
         self.incarnation: Final = incarnation
         self.name: Final = f"{role}-{number}.{incarnation}"
         self.recorder: Final = Recorder(directory / HISTORY, self.name)
         self.stopping: Final = threading.Event()
-        # What it does is drawn too, though a machine's timing lets no run repeat exactly.
+        # What it does is drawn from the seed too, though timing lets no run repeat exactly.
         self.random: Final = random.Random(f"{self.settings.seed}/{self.name}")
         self._operations = 0
         self._values = 0
 
     def operation(self) -> str:
-        """A name for the next transaction."""
+        """Returns a name for the next transaction."""
         self._operations += 1
         return f"{self.name}/{self._operations}"
 
     def value(self) -> str:
-        """The next value to append."""
+        """Returns the next value to append."""
         self._values += 1
         return f"{self.name}:{self._values}"
 
 
 def run(role: str, body: Callable[[Process], None]) -> None:
-    """Run a process until its body ends; SIGTERM sets `stopping`."""
+    """Runs a process until its body ends; SIGTERM sets `stopping`."""
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s %(message)s", level=logging.WARNING
     )
@@ -69,6 +69,6 @@ def run(role: str, body: Callable[[Process], None]) -> None:
             process.recorder.write("error", error=f"TakenOverError: {error}")
             sys.exit(FENCED_STATUS)
         except BaseException as error:
-            # So that the history alone says why it ends here.
+            # So the history alone says why it ends here.
             process.recorder.write("error", error=repr(error), fatal=True)
             raise

@@ -1,10 +1,10 @@
-"""A producer: appends values to keys in transactions, some of which it aborts, and plainly.
+"""A producer: appends values to keys, plainly and in transactions, some of which it aborts.
 
     python -m logtx.chaos.workload.producer DIRECTORY NUMBER INCARNATION
 
-The first ones have a `transactional.id` each, which a successor takes over, and up to `IN_FLIGHT`
-transactions under way. The last ones hold a transaction key for a while, one transaction at a time,
-and then go for another one: whoever held that is thrown out.
+The first producers have a `transactional.id` each, which a successor takes over, and up to
+`IN_FLIGHT` transactions under way. The last ones hold a transaction key for a while, one
+transaction at a time, and then go for another key: the producer that held it is thrown out.
 """
 
 from __future__ import annotations
@@ -35,20 +35,28 @@ from .writers import open_writer
 
 _LOG = logging.getLogger(__name__)
 IN_FLIGHT: Final = 256
+"""Most transactions under way. A smaller value stops the load during stalls, a larger one piles up
+more work for their end."""
 KEYS_MAX: Final = 4
-"""Of one transaction."""
+"""Most keys in one transaction."""
 PLAIN_SHARE: Final = 0.08
+"""Share of appends that are plain records instead of a transaction."""
 ABORT_SHARE: Final = 0.06
+"""Share of transactions that are aborted on purpose."""
 SLOW_SHARE: Final = 0.01
-"""Of transactions that are left open for a while, as others pass them by."""
+"""Share of transactions that are left open for a while, so that others pass them by."""
 SLOW_S: Final = (0.5, 5.0)
+"""Seconds that these stay open, at least and at most."""
 SLOW_MAX: Final = 3
+"""Most of these at once: what is pending behind them costs the readers memory."""
 HOLD_TRANSACTIONS: Final = (10, 60)
-"""After so many a key is let go."""
+"""Transactions, at least and at most, after which a key is let go."""
 _SLICE_S: Final = 0.05
+"""Longest wait at once for the pacer or for an end; bounds how late slow transactions end."""
 _END_S: Final = 45.0
-"""How long the end of what is under way is waited for when it stops."""
+"""Bounds the wait for the ends of what is under way when a client is let go."""
 _RETRY_S: Final = 0.2
+"""Pause after a client could not be opened."""
 
 
 @dataclass(slots=True)
@@ -64,7 +72,7 @@ class Producer:
     """The producer of one process."""
 
     def __init__(self, process: Process) -> None:
-        """Nothing happens before `run`."""
+        """Prepares the producer; `run` starts the load."""
         self._process = process
         self._settings = process.settings
         self._recorder = process.recorder
@@ -75,12 +83,12 @@ class Producer:
         self._slow: deque[_Slow] = deque()
         self._under_way = 0
         self._ended: deque[str] = deque()
-        """Operations that ended, told by other threads."""
+        """Operations that ended, added by any thread."""
         self._something_ended = Event()
         self._pacer = Pacer(self._settings.rate, time.monotonic())
 
     def run(self) -> None:
-        """Until SIGTERM.
+        """Appends until SIGTERM.
 
         Raises:
             TakenOverError: a successor has our transactional.id.
@@ -118,7 +126,7 @@ class Producer:
         self._recorder.write("error", error=f"fenced: {error}")
 
     def _hold(self, client: WriterClient, key: str | None, hold: int | None) -> None:
-        """Transactions with one client, at most so many."""
+        """Runs transactions with one client, at most `hold` of them."""
         in_flight = 1 if self._keyed else min(IN_FLIGHT, client.in_flight)
         begun = 0
         while not self._process.stopping.is_set() and (hold is None or begun < hold):
@@ -157,7 +165,7 @@ class Producer:
         try:
             self._append_some(transaction, operation)
         except FencedError as error:
-            # What became of it is for the abort to say; it was not asked to commit.
+            # Its abort tells what became of it; no commit was requested.
             self._end(operation, transaction.abort)
             raise error from None
         except FailedError:
@@ -193,7 +201,7 @@ class Producer:
         end(partial(self._on_ended, operation))
 
     def _on_ended(self, operation: str, ended: Ended) -> None:
-        """On any thread."""
+        """Notes the end of a transaction; called on any thread."""
         fields = {
             "txid": ended.txid,
             "commit_sequence": ended.commit_sequence,
@@ -217,7 +225,7 @@ class Producer:
             self._commit_or_abort(slow.operation, slow.transaction)
 
     def _let_go(self, client: WriterClient) -> None:
-        """End what is under way; what is not by then, nobody was told of."""
+        """Ends what is under way; what does not end in time keeps no outcome in the history."""
         self._end_slow(all_of_them=True)
         until_s = time.monotonic() + _END_S
         self._reap()

@@ -1,5 +1,7 @@
-"""Consumers of the workload, of logtx or of Kafka, which have the same calls; and what they
-deliver, entered into the history."""
+"""Consumers of the workload, of logtx or of Kafka, and the history of what they deliver.
+
+Both kinds have the same calls.
+"""
 
 from __future__ import annotations
 
@@ -19,27 +21,28 @@ from ..settings import Settings
 from .record import polled
 
 FETCH_WAIT_MS: Final = 100
+"""Longest wait of a broker for `FETCH_MIN_BYTES`: a larger value delays delivery."""
 FETCH_MIN_BYTES: Final = 16_384
-"""More than logtx's defaults: each reader asks each broker ten times a second, and not for every
-transaction, for each request goes through a proxy. Two cores have better things to do."""
+"""Both are more than logtx's defaults: a reader asks each broker ten times a second, not for every
+transaction. Each request goes through a proxy, and two cores have better things to do."""
 TRANSIENT: Final = (RetriableError, BrokerError)
-"""Of logtx: try again."""
+"""Errors of logtx's consumer after which it is tried again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """One way to read along."""
+    """How one consumer reads."""
 
     group: str
     isolation: str
     member: bool = False
-    """Whether the group shares the partitions out; else it reads all of them."""
+    """Whether it is a member of a group that shares the partitions; else it reads all of them."""
     transaction_group: str = "default"
-    """Of a serializable reader."""
+    """Transaction group of a serializable reader."""
 
 
 def consumer_readers(settings: Settings) -> list[Reader]:
-    """How each of the consumer processes reads."""
+    """Returns how each consumer process reads."""
     member = Reader(group=settings.readers_group, isolation="read_committed", member=True)
     alone = [
         Reader(group="chaos-alone", isolation="read_committed"),
@@ -51,7 +54,7 @@ def consumer_readers(settings: Settings) -> list[Reader]:
 
 
 def final_readers(settings: Settings) -> list[Reader]:
-    """How the last ones read, each from the beginning."""
+    """Returns how each last reader reads, from the beginning."""
     readers = [Reader(group="chaos-final", isolation="read_committed")]
     if settings.system is System.LOGTX:
         readers += [
@@ -66,7 +69,7 @@ def final_readers(settings: Settings) -> list[Reader]:
 
 
 def reader_settings(settings: Settings, reader: Reader) -> dict[str, Any]:
-    """What its consumer is made with; positions are committed by hand."""
+    """Returns the settings of its consumer; positions are committed by hand."""
     found = {
         "bootstrap.servers": settings.bootstrap_servers,
         "group.id": reader.group,
@@ -81,14 +84,14 @@ def reader_settings(settings: Settings, reader: Reader) -> dict[str, Any]:
         **(settings.group_settings() if reader.member else {}),
     }
     if settings.system is System.LOGTX:
-        # A producer that died leaves records behind whose fate only the journal tells.
+        # A producer that died leaves records whose fate only the journal tells.
         own = {"transaction.group": reader.transaction_group, "pending.lookup.age.ms": 10_000}
         return {**found, **own}
     return {**found, "fetch.queue.backoff.ms": 10}
 
 
 def open_reader(settings: Settings, reader: Reader, **more: Any) -> Any:
-    """A `logtx.Consumer` or a `confluent_kafka.Consumer`."""
+    """Opens a `logtx.Consumer` or a `confluent_kafka.Consumer`."""
     found = {**reader_settings(settings, reader), **more}
     if settings.system is System.LOGTX:
         return Consumer(found)
@@ -96,7 +99,7 @@ def open_reader(settings: Settings, reader: Reader, **more: Any) -> Any:
 
 
 class Notes:
-    """What a consumer is given and delivers, entered into the history."""
+    """Writes to the history what a consumer is assigned and delivers."""
 
     def __init__(self, recorder: Recorder, reader: Reader) -> None:
         self._recorder = recorder
@@ -104,7 +107,7 @@ class Notes:
         self._group = {"group": reader.group} if reader.member else {}
 
     def assigned(self, partitions: Sequence[KafkaPartition]) -> None:
-        """These come, or go on from another place."""
+        """Notes partitions that were assigned, or that continue at another offset."""
         if not partitions:
             return
         self._recorder.write(
@@ -118,13 +121,13 @@ class Notes:
         )
 
     def revoked(self, partitions: Sequence[KafkaPartition]) -> None:
-        """These went."""
+        """Notes partitions that were revoked."""
         self._recorder.write(
             "revoked", partitions=[[p.topic, p.partition, None] for p in partitions]
         )
 
     def delivered(self, messages: Sequence[Message], **more: Any) -> list[Message]:
-        """Enter a batch; the records of it, without events.
+        """Notes a batch. Returns its records, without events.
 
         Raises:
             KafkaException: a fatal event.
@@ -148,14 +151,14 @@ class Notes:
         return records
 
     def committed(self, partitions: Sequence[KafkaPartition]) -> None:
-        """The group's position is there."""
+        """Notes the positions that were committed."""
         moved = [[p.topic, p.partition, p.offset] for p in partitions if p.offset >= 0]
         if moved:
             self._recorder.write("committed_position", partitions=moved)
 
 
 def all_partitions(settings: Settings, offset: int) -> list[KafkaPartition]:
-    """Of both topics, from there."""
+    """Returns all partitions of both topics, to be read from `offset`."""
     return [
         KafkaPartition(topic, number, offset)
         for topic in (settings.data_topic, settings.out_topic)

@@ -1,4 +1,4 @@
-"""The records of the workload: what is written to the topics, and into the history of it."""
+"""The records of the workload, as they are in the topics and in the history."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class Value:
 
     key: int
     value: str
-    """`<process>:<n>`: unique, and its writer's n-th."""
+    """`<process>:<n>`: unique; n counts the values of its writer."""
     operation: str | None
-    """The transaction, by its writer's name for it; None: a plain record."""
+    """Its writer's name for the transaction; None for a plain record."""
     source: tuple[int, int] | None = None
-    """Partition and offset of the input that it was made of."""
+    """Partition and offset of the input record that it was made of."""
 
     def encode(self) -> bytes:
-        """JSON."""
+        """Returns the value as JSON."""
         fields = {"k": self.key, "v": self.value, "t": self.operation}
         if self.source is not None:
             fields["i"] = self.source
@@ -33,16 +33,16 @@ class Value:
 
     @classmethod
     def decode(cls, raw: bytes) -> Self:
-        """From JSON. Raises ValueError, KeyError."""
+        """Decodes JSON. Raises ValueError, KeyError."""
         fields = json.loads(raw)
         source = fields.get("i")
         return cls(fields["k"], fields["v"], fields["t"], tuple(source) if source else None)
 
 
 def polled(message: Message) -> list[object]:
-    """A delivered record, as the history has it: topic, partition, offset, k, v, op, TxId.
+    """Returns a delivered record as the history has it: topic, partition, offset, k, v, op, TxId.
 
-    The commit sequence, at the end, is not told to consumers of records.
+    The last item is the commit sequence, None here: consumers of records are not told it.
     """
     raw = message.value()
     assert isinstance(raw, bytes), (message.topic(), message.partition(), message.offset())

@@ -2,9 +2,9 @@
 
     python -m logtx.chaos.workload.worker DIRECTORY NUMBER INCARNATION
 
-Those of even numbers use `logtx.process`, those of odd numbers a loop by hand as `docs/process.md`
-shows it; with Kafka's transactions all use its own pattern. SIGTERM ends one after the block at
-hand.
+Workers with even numbers use `logtx.process`. Those with odd numbers use a loop by hand, as
+`docs/process.md` shows it. With Kafka's transactions all use Kafka's own pattern. SIGTERM ends a
+worker after the current block.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .process import Process, run
 
 
 def work(process: Process) -> None:
-    """Until SIGTERM."""
+    """Works until SIGTERM."""
     if process.settings.system is System.LOGTX:
         from .logtx_worker import by_hand, by_process
 

@@ -1,4 +1,4 @@
-"""Which writer a run's producers use: logtx's, or Kafka's own as a comparison."""
+"""Chooses the writer of a run's producers: logtx's, or Kafka's own as a comparison."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from .logtx_writer import LogtxWriter
 def open_writer(
     settings: Settings, *, name: str | None = None, key: str | None = None, in_flight: int = 1
 ) -> WriterClient:
-    """A producer of this name, or the holder of a transaction key.
+    """Opens a producer of this name, or one that holds a transaction key.
 
-    Kafka has no keys: there who writes with one takes it for a name, and throws out whoever has it.
+    Kafka has no transaction keys. There the key serves as the name, and the new producer fences the
+    one that has it.
 
     Raises:
-        FencedError: a newer one has the name.
-        FailedError: there is none now.
+        FencedError: a newer producer has the name.
+        FailedError: a producer can't be opened now.
     """
     if settings.system is System.LOGTX:
         return LogtxWriter(settings, name=name, key=key, in_flight=in_flight)

@@ -1,8 +1,8 @@
-"""Journal records, read from their bytes by the checker itself.
+"""Reads journal records from their bytes, with code of the checker's own.
 
-A value is a version byte, a type byte and an Avro body; every body begins with the writer's epoch,
-the incarnation and the offset that the record was decided for. Of the records that say nothing
-about a transaction's fate only that head is read.
+A value is a version byte, a type byte and an Avro body. Every body begins with the writer's epoch,
+the incarnation and the predicted offset. If a record says nothing about a transaction's fate, only
+that head is read.
 
 Source: the journal's schema, version 2.
 """
@@ -23,7 +23,7 @@ Read = Callable[[bytes, int], tuple[Any, int]]
 
 
 class Kind(IntEnum):
-    """Type byte."""
+    """The type byte."""
 
     OWNER = 1
     PRODUCER = 2
@@ -40,14 +40,14 @@ class Kind(IntEnum):
 
 
 class Entry(NamedTuple):
-    """A journal record as it lies in the journal."""
+    """A journal record as it is in the journal."""
 
     kind: Kind
     epoch: int
     incarnation: int
     predicted: int
     body: dict[str, Any]
-    """Fields by the schema's names; empty where only the head is read."""
+    """Fields by the schema's names; empty if only the head is read."""
 
 
 def _long(raw: bytes, at: int) -> tuple[int, int]:
@@ -77,7 +77,7 @@ def _array(read: Read) -> Read:
         count, at = _long(raw, at)
         while count:
             if count < 0:
-                _, at = _long(raw, at)  # the block's size in bytes
+                _, at = _long(raw, at)  # size of the block in bytes
             for _ in range(abs(count)):
                 item, at = read(raw, at)
                 items.append(item)
@@ -158,10 +158,10 @@ _BODIES: Final[dict[Kind, Read]] = {
 
 
 def read_entry(raw: bytes) -> Entry:
-    """Read a journal record.
+    """Reads a journal record.
 
     Raises:
-        BrokenLogError: of another version or an unknown type, or not decodable.
+        BrokenLogError: another version, an unknown type, or bytes that do not decode.
     """
     if len(raw) < 2 or raw[0] != VERSION or raw[1] not in Kind.__members__.values():
         raise BrokenLogError(f"a journal record of an unknown version or type: {raw[:8].hex()}")

@@ -1,10 +1,10 @@
 """Cycles among committed transactions: write-write (g0), and with reads (g1c).
 
-Edges. *ww*: T1 → T2 where T2's writes come next behind T1's. For logtx, per data partition in the
-order of delivery, among the transactions of one journal partition: their order is promised to be
-the same everywhere; of transactions of different journals nothing is. For Kafka, per key in the
-order of the log: there a partition's order interleaves transactions. *wr*: T1 → T2 where T2 made an
-output of a record of T1.
+The graph has two kinds of edges. *ww*: T1 → T2 if T2's writes come directly behind T1's. For logtx
+this is per data partition, in the order of delivery, among the transactions of one journal
+partition: their order is promised to be the same everywhere. Between different journal partitions
+no order is promised. For Kafka this is per key, in the order of the log, because a partition's
+order interleaves transactions. *wr*: T1 → T2 if T2 made an output of a record of T1.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from .history import Op
 from .journal import Partition
 
 Node = str
-"""An operation's name."""
+"""Name of an operation."""
 
 
 class Edge(NamedTuple):
-    """One transaction precedes another, because of two places in the logs."""
+    """One transaction precedes another, shown by two places in the logs."""
 
     kind: str
     at: tuple[Partition, int]
-    """Of the one that precedes."""
+    """Place of the one that precedes."""
     then: tuple[Partition, int]
 
 
@@ -35,7 +35,7 @@ Graph = dict[Node, dict[Node, Edge]]
 
 
 class _Span(NamedTuple):
-    """Where a transaction's writes begin and end in one register."""
+    """Where a transaction's writes to one register begin and end."""
 
     first: int
     last: int
@@ -45,13 +45,15 @@ class _Span(NamedTuple):
 
 Spans = dict[Hashable, dict[Node, _Span]]
 LOOKED_AT: Final = 200
-"""Of a component so many transactions are compared with each other for the shortest cycle."""
+"""Transactions of a component that are compared in pairs for the shortest cycle. The time grows
+with its square; with a smaller value a longer cycle may be shown."""
 STARTS: Final = 20
-"""And from so many it is searched along the edges."""
+"""Transactions of a component from which the shortest cycle is searched along the edges. More of
+them take longer, fewer may show a longer cycle."""
 
 
 def check_cycles(facts: Facts, found: Findings) -> None:
-    """Find g0, and g1c where reads are part of it."""
+    """Finds g0, and g1c if reads are part of the cycle."""
     writes, spans = _write_graph(facts)
     for component in _cyclic(writes):
         wide = _precedences(spans, component[:LOOKED_AT])
@@ -93,7 +95,7 @@ def _write_graph(facts: Facts) -> tuple[Graph, Spans]:
 
 
 def _precedences(spans: Spans, nodes: list[Node]) -> Graph:
-    """Who comes before whom, with any others in between."""
+    """Returns which transactions precede which, even with others in between."""
     graph: Graph = {}
     for known in spans.values():
         here = [(node, known[node]) for node in nodes if node in known]
@@ -176,7 +178,7 @@ def _cycle_through(graph: Graph, start: Node, inside: set[Node]) -> list[Node]:
 
 
 def _components(graph: Graph) -> Iterator[list[Node]]:
-    """Strongly connected components (Tarjan), without recursion."""
+    """Yields strongly connected components (Tarjan), without recursion."""
     index: dict[Node, int] = {}
     low: dict[Node, int] = {}
     stack: list[Node] = []

@@ -1,4 +1,4 @@
-"""History and logs joined: where each value lies, and what became of each operation. Pure."""
+"""Joins history and logs: where each value is, and what became of each operation. Pure."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _HEX_FORM: Final = re.compile(r"[0-9a-f]{32}")
 
 
 class Truth(Enum):
-    """What became of an operation, by the logs alone."""
+    """What became of an operation, from the logs alone."""
 
     COMMITTED = auto()
     ABORTED = auto()
     UNDECIDED = auto()
     UNKNOWN = auto()
-    """The logs don't tell: what it wrote was trimmed, or never arrived."""
+    """The logs don't tell: its records were trimmed, or never arrived."""
 
 
 @lru_cache(maxsize=2**16)
 def parse_txid(text: str) -> TxId:
-    """A TxId in hexadecimal, or as logtx prints it.
+    """Parses a TxId, in hexadecimal or as logtx prints it.
 
     Raises:
-        BrokenHistoryError: neither.
+        BrokenHistoryError: the text is neither.
     """
     if _HEX_FORM.fullmatch(text):
         return read_txid(bytes.fromhex(text))
@@ -48,7 +48,7 @@ def parse_txid(text: str) -> TxId:
 
 
 class Facts:
-    """All that the checks look at."""
+    """Everything that the checks look at."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class Facts:
         journals: Mapping[int, Journal],
         input_topic: str,
     ) -> None:
-        """Join them.
+        """Joins them.
 
         Args:
             system: `LOGTX` or `KAFKA`.
             history: of all processes.
-            views: dumped data partitions.
-            journals: dumped journal partitions; empty for Kafka.
-            input_topic: what workers process.
+            views: the dumped data partitions.
+            journals: the dumped journal partitions; empty for Kafka.
+            input_topic: the topic that workers process.
         """
         self.system = system
         self.history = history
@@ -73,13 +73,13 @@ class Facts:
         self.journals = journals
         self.input_topic = input_topic
         self.unverifiable: Counter[str] = Counter()
-        """What can't be judged, because it was trimmed, by reason."""
+        """Reason → number of things that can't be judged, because something was trimmed."""
         self.where: dict[int, tuple[Partition, int]] = {}
-        """Value → where it lies; of several places the one that is delivered."""
+        """Value → its partition and offset; if there are several, the one that is delivered."""
         for view in views.values():
             self._locate(view)
         self.txids: dict[str, list[TxId]] = {}
-        """Operation → its TxId; more than one is an anomaly."""
+        """Operation → its TxIds; more than one is an anomaly."""
         if system == LOGTX:
             self._find_txids()
         kafka = self._kafka_truths() if system == KAFKA else {}
@@ -99,7 +99,7 @@ class Facts:
     # ---- operations -----------------------------------------------------------------------------
 
     def op_of(self, value: int) -> Op | None:
-        """The operation that appended a value; None for plain ones, and those nobody appended."""
+        """Returns the operation that appended a value; None for plain and unknown values."""
         append = self.history.appends.get(value)
         return None if append is None else append.op
 
@@ -123,12 +123,12 @@ class Facts:
             known.append(txid)
 
     def txid(self, op: Op) -> TxId | None:
-        """The TxId of an operation, where it is known."""
+        """Returns an operation's TxId, if it is known."""
         known = self.txids.get(op.name)
         return known[0] if known else None
 
     def fate(self, txid: TxId) -> Fate | None:
-        """What the journal says of a transaction."""
+        """Returns what the journal says of a transaction; None if it says nothing."""
         journal = self.journals.get(txid.partition)
         return None if journal is None else journal.fate(txid)
 
@@ -146,7 +146,7 @@ class Facts:
         return self._by_markers(txid) if txid.begin < journal.start else Truth.UNDECIDED
 
     def _by_markers(self, txid: TxId) -> Truth:
-        """Of a transaction whose decision was trimmed from the journal."""
+        """Returns the truth of a transaction whose decision was trimmed from the journal."""
         for view in self.views.values():
             marker = view.first_markers.get(txid)
             if marker is not None:
@@ -168,19 +168,19 @@ class Facts:
         return truths
 
     def truth(self, op: Op) -> Truth:
-        """What became of it, by the logs."""
+        """Returns what became of an operation, from the logs."""
         return self.truths[op.name]
 
     def committed(self, op: Op) -> bool:
-        """By the logs, or, where they don't tell, by what its process was told."""
+        """Returns whether an operation is committed: by the logs, else by what its process knew."""
         truth = self.truths[op.name]
         return truth is Truth.COMMITTED or (truth is Truth.UNKNOWN and op.acknowledged)
 
     # ---- what was trimmed -----------------------------------------------------------------------
 
     def _find_solid(self, view: View) -> int | None:
-        # The earliest moment at which something that is still there was known to be there. What
-        # was appended later lies behind it.
+        # The earliest moment at which a record that is still in the log was known to be there. What
+        # was appended later has a higher offset.
         if view.start == 0:
             return None
         times = []
@@ -195,7 +195,7 @@ class Facts:
         return min(times, default=2**63)
 
     def must_be_there(self, append: Append) -> bool:
-        """Whether a value that was written can't have been trimmed."""
+        """Returns whether a written value can't have been trimmed."""
         view = self.views[append.partition]
         solid_at = self._solid_at[append.partition]
         if solid_at is None:
@@ -205,17 +205,17 @@ class Facts:
         return append.line.at > solid_at
 
     def journal_of(self, reader: Reader) -> int:
-        """The journal partition whose transactions a serializable reader is given."""
+        """Returns the journal partition whose transactions a serializable reader is given."""
         return zlib.crc32(reader.transaction_group.encode()) % max(len(self.journals), 1)
 
     def order(self, reader: Reader, partition: Partition) -> Order:
-        """What a reader is to be given of a partition."""
+        """Returns what a reader must be given of a partition."""
         return self.views[partition].order(reader.isolation, self.journal_of(reader))
 
     def delivered_order(
         self, isolation: str = "read_committed", journal: int = 0
     ) -> Iterable[tuple[View, int, int]]:
-        """(view, offset, value) of all that readers of an isolation level are to be given."""
+        """Yields (view, offset, value) of all that readers of an isolation level must be given."""
         for view in self.views.values():
             for offset in view.order(isolation, journal).offsets:
                 yield view, offset, view.records[offset].value

@@ -1,4 +1,4 @@
-"""Whether anything was committed for somebody whom the journal had fenced before."""
+"""Checks whether a commit counted although the journal had fenced its writer before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .journal import Fate, Journal, Partition
 
 
 def check_fencing(facts: Facts, found: Findings) -> None:
-    """Find zombie-write in the journal: commits of replaced producers, and of lost input."""
+    """Finds zombie-write in the journal: commits of replaced producers, and of lost input."""
     for journal in facts.journals.values():
         claims = _Claims(journal)
         for fate in journal.decisions:
@@ -39,7 +39,7 @@ def _check_generation(journal: Journal, fate: Fate, found: Findings) -> None:
 
 
 class _Claims:
-    """The claims of each partition, to look for one between a step and its decision."""
+    """The claims of each partition; finds those between a step and its decision."""
 
     def __init__(self, journal: Journal) -> None:
         self._number = journal.number

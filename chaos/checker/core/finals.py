@@ -1,4 +1,4 @@
-"""What the last readers saw: they read everything from the beginning, when all was healed."""
+"""What the last readers saw: they read everything from the beginning, after all was healed."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ class _Seen:
     readers: list[Reader]
     by_reader: list[set[int]] = field(default_factory=list)
     furthest: list[dict[Partition, int]] = field(default_factory=list)
-    """By reader: the highest rank that it was given of each partition."""
+    """By reader: partition → highest rank that it was given."""
 
     def behind_all(self, facts: Facts, value: int, reader: int) -> bool:
-        """Whether a value stands behind everything that a reader was given of its partition."""
+        """Returns whether a value is behind all that a reader was given of its partition."""
         place = facts.where.get(value)
         if place is None:
             return False
         view = facts.views[place[0]]
         if view.standing.get(place[1]) is Standing.UNDECIDED:
-            return True  # its marker is still to come
+            return True  # its marker has not come yet
         rank = view.order(self.isolation, self.journal).rank.get(place[1])
         return rank is not None and rank > self.furthest[reader].get(place[0], -1)
 
 
 def check_finals(facts: Facts, found: Findings) -> None:
-    """Find lost-write, unseen and torn-transaction by what the last readers were not given."""
+    """Finds lost-write, unseen and torn-transaction by what the last readers were not given."""
     levels: dict[tuple[str, int], list[Reader]] = {}
     for reader in facts.history.readers:
         if reader.final and reader.isolation != "read_uncommitted":
@@ -69,7 +69,7 @@ def _see(facts: Facts, isolation: str, journal: int, readers: list[Reader]) -> _
 
 
 def _expected(facts: Facts, isolation: str, journal: int) -> Iterator[tuple[Op | None, list[int]]]:
-    """What a last reader must be given: by operation, and each plain value by itself."""
+    """Yields what a last reader must be given: values by operation, plain values one by one."""
     by_op: dict[str, list[int]] = {}
     for _, _, value in facts.delivered_order(isolation, journal):
         op = facts.op_of(value)
@@ -95,7 +95,7 @@ def _in_scope(facts: Facts, op: Op, isolation: str, journal: int) -> bool:
 
 
 def _missing(facts: Facts, appends: Iterable[Append], known: Iterable[int]) -> Iterator[int]:
-    """Committed values that are not where readers could be given them, though they should be."""
+    """Yields committed values that should be where readers are given them, but are not."""
     known = set(known)
     for append in appends:
         if append.value in known:

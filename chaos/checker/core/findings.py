@@ -13,7 +13,8 @@ from .journal import Fate, Partition
 from .logs import NO_VALUE
 
 KEPT: Final = 20
-"""Of each anomaly so many are kept, the shortest, and the others counted."""
+"""Anomalies of each name that are kept, those with the least evidence; the others are only counted.
+A larger value makes the report longer."""
 
 MEANINGS: Final[Mapping[str, str]] = {
     "g1a": "a reader of committed records was given one of an aborted transaction",
@@ -40,7 +41,7 @@ MEANINGS: Final[Mapping[str, str]] = {
     "marker-order": "the first markers of a partition don't stand in commit-sequence order",
     "watermark": "a marker's high watermark passes over a transaction that ends behind it",
 }
-"""All anomalies by name, and what each is. docs/chaos-checker.md says how each is found."""
+"""Anomaly → what it is. docs/chaos-checker.md says how each is found."""
 
 
 class Evidence(NamedTuple):
@@ -52,7 +53,7 @@ class Evidence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Anomaly:
-    """Something that must not happen, and did."""
+    """Something that must not happen, but did."""
 
     name: str
     sentence: str
@@ -63,12 +64,12 @@ class Findings:
     """Collects anomalies."""
 
     def __init__(self) -> None:
-        """None yet."""
+        """Starts empty."""
         self.counts: Counter[str] = Counter()
         self._kept: dict[str, list[Anomaly]] = {}
 
     def add(self, name: str, sentence: str, *evidence: Evidence) -> None:
-        """Note one."""
+        """Notes an anomaly."""
         assert name in MEANINGS, name
         self.counts[name] += 1
         kept = self._kept.setdefault(name, [])
@@ -80,7 +81,7 @@ class Findings:
             kept[longest] = Anomaly(name, sentence, evidence)
 
     def anomalies(self) -> tuple[Anomaly, ...]:
-        """Those that were kept, by name, those with the shortest evidence first."""
+        """Returns the anomalies that were kept, by name, those with the shortest evidence first."""
         return tuple(
             anomaly
             for name in MEANINGS
@@ -89,7 +90,7 @@ class Findings:
 
 
 def at(partition: Partition, offset: int) -> str:
-    """Such as ``chaos[3]@118``."""
+    """Returns a place as text, such as ``chaos[3]@118``."""
     return f"{partition[0]}[{partition[1]}]@{offset}"
 
 
@@ -98,12 +99,12 @@ def _in_history(line: Line, what: str) -> Evidence:
 
 
 def name_of(facts: Facts, value: int) -> str:
-    """A value as it was written."""
+    """Returns a value as it was written."""
     return repr(facts.history.names[value]) if value != NO_VALUE else "no value"
 
 
 def appended(facts: Facts, append: Append) -> Evidence:
-    """Where a value is about to be produced."""
+    """Returns the line before a value was produced."""
     topic, number = append.partition
     by = "plain" if append.op is None else f"in {append.op.name}"
     source = "" if append.source is None else f", made of input {append.source}"
@@ -112,21 +113,21 @@ def appended(facts: Facts, append: Append) -> Evidence:
 
 
 def acknowledged(facts: Facts, append: Append) -> Evidence:
-    """Where the broker's word for a value is."""
+    """Returns the line with the broker's acknowledgement of a value."""
     assert append.acked is not None
     where = at(append.partition, append.offset) if append.offset >= 0 else "its partition"
     return _in_history(append.acked, f"acked {name_of(facts, append.value)} at {where}")
 
 
 def asked(op: Op) -> Evidence:
-    """Where the commit of an operation is asked for, or that it never is."""
+    """Returns the line where an operation's commit was requested, or says that it never was."""
     if op.asked is None:
         return _in_history(op.begun, f"begin {op.name}; its commit is never asked for")
     return _in_history(op.asked, f"commit of {op.name} is asked for")
 
 
 def ended(op: Op) -> Evidence:
-    """What a process was told of an operation's end, or that it never was."""
+    """Returns the line where a process was told an operation's end, or says that it never was."""
     if op.ended is None:
         return _in_history(op.begun, f"begin {op.name}; its end is never told")
     sequence = "" if op.commit_sequence is None else f", commit sequence {op.commit_sequence}"
@@ -134,7 +135,7 @@ def ended(op: Op) -> Evidence:
 
 
 def delivered(facts: Facts, segment: Segment, index: int) -> Evidence:
-    """Where a reader is given a record."""
+    """Returns the line where a reader was given a record."""
     value, offset = segment.values[index], segment.offsets[index]
     op = facts.op_of(value)
     by = "plain" if op is None else f"of {op.name}"
@@ -144,7 +145,7 @@ def delivered(facts: Facts, segment: Segment, index: int) -> Evidence:
 
 
 def seen_at(facts: Facts, partition: Partition, offset: int, sighting: Sighting) -> Evidence:
-    """What a process was told of an offset."""
+    """Returns the line where a process was told of an offset."""
     of = "" if sighting.txid is None else f" of transaction {parse_txid(sighting.txid)}"
     sequence = sighting.commit_sequence
     with_it = "" if sequence is None else f", commit sequence {sequence}"
@@ -153,7 +154,7 @@ def seen_at(facts: Facts, partition: Partition, offset: int, sighting: Sighting)
 
 
 def lies(facts: Facts, partition: Partition, offset: int) -> Evidence:
-    """What the log has at an offset."""
+    """Returns what the log has at an offset."""
     view = facts.views[partition]
     record = view.records.get(offset)
     if record is None:
@@ -171,7 +172,7 @@ def lies(facts: Facts, partition: Partition, offset: int) -> Evidence:
 
 
 def decided(fate: Fate) -> Evidence:
-    """What the journal says of a transaction."""
+    """Returns what the journal says of a transaction."""
     number = fate.txid.partition
     if fate.decided is None:
         return Evidence(f"journal[{number}]@{fate.txid.begin}", f"BEGIN {fate.txid}; undecided")
@@ -180,5 +181,5 @@ def decided(fate: Fate) -> Evidence:
 
 
 def in_journal(number: int, offset: int, what: str) -> Evidence:
-    """Another record of the journal."""
+    """Returns any other record of the journal."""
     return Evidence(f"journal[{number}]@{offset}", what)

@@ -1,7 +1,8 @@
 """The history of a run, indexed: operations, appends, what readers were given. Pure.
 
-Events of one process are in order; times are of one clock (CLOCK_MONOTONIC), so events of different
-processes may be compared: what is recorded before it is done, and what is seen is recorded after.
+Events of one process are in order. All times are of one clock (CLOCK_MONOTONIC), so events of
+different processes may be compared: a process records what it does before it does it, and what it
+sees after it has seen it.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from .journal import Partition, Place
 Event = Mapping[str, Any]
 DEFAULT_GROUP: Final = "default"
 RESET: Final = -1
-"""In `Reader.stream`: partitions came, went, or were sought."""
+"""Stands in `Reader.stream` where partitions came, went, or were sought."""
 ISOLATIONS: Final = ("read_committed", "serializable", "read_uncommitted")
 ROLES: Final = ("producer", "worker", "consumer", "final", "nemesis")
 OUTCOMES: Final = ("committed", "aborted", "unknown")
 
 
 class Line(NamedTuple):
-    """Where something is written, and when it was."""
+    """Where and when something was written in the history."""
 
     process: str
     number: int
@@ -39,19 +40,19 @@ class Append:
 
     value: int
     op: Op | None
-    """None: a plain record."""
+    """None for a plain record."""
     partition: Partition
     key: int
     source: tuple[int, int] | None
-    """(partition, offset) of the input that it is the output of."""
+    """(partition, offset) of the input that it was made of."""
     line: Line
     acked: Line | None = None
     offset: int = -1
-    """As acknowledged; -1: not told."""
+    """The acknowledged offset; -1 if it was not told."""
 
 
 class Claimed(NamedTuple):
-    """Input that an operation's commit was to consume: from `start` to before `end`."""
+    """Input that an operation's commit claims to consume: from `start` to before `end`."""
 
     group: str
     partition: Partition
@@ -67,7 +68,7 @@ class Op:
     begun: Line
     appends: list[Append] = field(default_factory=list)
     asked: Line | None = None
-    """Where its commit was asked for."""
+    """Where its commit was requested."""
     claims: tuple[Claimed, ...] = ()
     ended: Line | None = None
     outcome: str = "unknown"
@@ -93,34 +94,34 @@ class Segment:
     ats: array[int] = field(default_factory=lambda: array("q"))
 
     def line(self, index: int) -> Line:
-        """Where a delivery is written."""
+        """Returns where a delivery is written."""
         return Line(self.reader.process, self.lines[index], self.ats[index])
 
 
 @dataclass(slots=True)
 class Reader:
-    """A process incarnation that reads."""
+    """A process incarnation that reads at one isolation level."""
 
     process: str
     role: str
     isolation: str
     group: str | None = None
     transaction_group: str = DEFAULT_GROUP
-    """Whose transactions a serializable reader is given."""
+    """The transaction group whose transactions a serializable reader is given."""
     segments: list[Segment] = field(default_factory=list)
     open: dict[Partition, Segment] = field(default_factory=dict)
     stream: array[int] = field(default_factory=lambda: array("i"))
-    """A serializable reader's values over all partitions, in order."""
+    """A serializable reader's values from all partitions, in order."""
     stream_lines: array[int] = field(default_factory=lambda: array("i"))
 
     @property
     def final(self) -> bool:
-        """Whether it read everything from the beginning, at the end."""
+        """Whether it is a last reader."""
         return self.role == "final"
 
 
 class Sighting(NamedTuple):
-    """What a reader was told of an offset."""
+    """What a process was told of an offset."""
 
     value: int
     txid: str | None
@@ -129,7 +130,7 @@ class Sighting(NamedTuple):
 
 
 class Contradiction(NamedTuple):
-    """Two readers, or a reader and a writer, were told different things of one offset."""
+    """Two processes were told different things of one offset."""
 
     partition: Partition
     offset: int
@@ -141,36 +142,36 @@ class History:
     """Everything that the processes of a run wrote down."""
 
     def __init__(self) -> None:
-        """Nothing happened."""
+        """Starts empty."""
         self.names: list[str] = []
-        """Values by number."""
+        """Values; a value's number is its index."""
         self._numbers: dict[str, int] = {}
         self.ops: dict[str, Op] = {}
         self.appends: dict[int, Append] = {}
-        """By value."""
+        """Number of the value → its append."""
         self.readers: list[Reader] = []
         self.sightings: dict[Partition, dict[int, Sighting]] = {}
-        """The first of each offset."""
+        """What was told first of each offset, with what later ones add."""
         self.contradictions: list[Contradiction] = []
         self.counts: Counter[str] = Counter()
-        """Events by name, and what is worth telling."""
+        """Number of events by name, and of other things worth reporting."""
 
     def number(self, value: str) -> int:
-        """The number that stands for a value."""
+        """Returns the number that stands for a value."""
         number = self._numbers.setdefault(value, len(self.names))
         if number == len(self.names):
             self.names.append(value)
         return number
 
     def add_process(self, process: str, events: Iterable[tuple[int, Event]]) -> None:
-        """Index the events of one process incarnation.
+        """Indexes the events of one process incarnation.
 
         Args:
             process: ``<role>-<number>.<incarnation>``.
             events: (line number, event), in order.
 
         Raises:
-            BrokenHistoryError: an event that no recorder writes; with its place.
+            BrokenHistoryError: an event is not as recorders write it; the message has its place.
         """
         role = process.partition("-")[0]
         if role not in ROLES:
@@ -187,7 +188,7 @@ class History:
 
 
 class _Indexer:
-    """One process' way through its events."""
+    """Indexes the events of one process."""
 
     def __init__(self, history: History, process: str, role: str) -> None:
         self._history = history
@@ -223,7 +224,7 @@ class _Indexer:
         handler(event, line)
 
     def _nothing(self, event: Event, line: Line) -> None:
-        pass  # counted, and of no use to any check
+        pass  # counted only; no check needs it
 
     # ---- writers --------------------------------------------------------------------------------
 
@@ -285,7 +286,7 @@ class _Indexer:
         op.txid = event.get("txid")
         op.commit_sequence = event.get("commit_sequence")
         if outcome != "committed":
-            # Whoever processes input goes back to what is committed, by itself.
+            # A worker goes back to the committed offsets by itself.
             for reader in self._readers.values():
                 reader.open.clear()
                 _reset(reader)
@@ -354,8 +355,8 @@ class _Indexer:
         first = seen.setdefault(offset, sighting)
         if first is sighting:
             return
-        # Each may know less than the other: writers of the offset alone, read_uncommitted readers
-        # of the transaction.
+        # Each may know less than the other: writers know only the offset, read_uncommitted readers
+        # do not know the transaction.
         if first.value != sighting.value or any(
             a is not None and b is not None and a != b
             for a, b in zip(first[1:3], sighting[1:3], strict=True)

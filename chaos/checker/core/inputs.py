@@ -1,7 +1,7 @@
-"""Read, process, write: whether each committed input was processed by one committed transaction.
+"""Read, process, write: checks that one committed transaction processed each committed input.
 
-Three witnesses, each by itself: the outputs, which name their input; the input that commits claimed
-to consume; and the journal, whose steps must go on from each other.
+There are three witnesses, each judged by itself: the outputs, which name their input; the input
+that commits claimed to consume; and the journal, where each step must continue the one before.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .journal import Journal, Partition, Place
 from .logs import Standing, View
 
 Outputs = dict[tuple[int, int], list[Append]]
-"""Committed outputs by the (partition, offset) of their input."""
+"""(partition, offset) of an input → the committed outputs made of it."""
 
 
 def check_inputs(facts: Facts, found: Findings) -> None:
-    """Find iov-gap, iov-overlap, g1a by processing, and input that was left unseen at the end."""
+    """Finds iov-gap, iov-overlap, g1a by processing, and input that was left unseen at the end."""
     _check_outputs(facts, found)
     _check_claims(facts, found)
     for journal in facts.journals.values():
@@ -102,7 +102,7 @@ def _check_gaps(
     number = view.partition[1]
     missing: list[tuple[int, int | None]] = []
     after: int | None = None
-    """The next input that was processed."""
+    """The next higher offset of an input that was processed."""
     for offset in reversed(view.committed.offsets):
         if offset in made:
             after = offset
@@ -171,7 +171,7 @@ def _check_stretches(
 
 
 def _first_between(view: View, start: Place, end: Place) -> int | None:
-    """The first record that is due at or behind `start` and before `end`."""
+    """Returns the first record that is due at or behind `start` and before `end`."""
     places = view.places
     index = bisect_left(places, start)
     return view.committed.offsets[index] if index < len(places) and places[index] < end else None
@@ -213,7 +213,7 @@ def _check_steps(journal: Journal, found: Findings) -> None:
     committed: dict[tuple[str, Partition], tuple[Place, Evidence]] = {}
     for fate in journal.decisions:
         if fate.committed and fate.txid.begin < journal.start:
-            committed.clear()  # of its steps some may have been trimmed
+            committed.clear()  # some of its steps may have been trimmed
         if not fate.committed or fate.txid.begin < journal.start:
             continue
         for key, step in fate.steps.items():

@@ -1,8 +1,8 @@
 """What the journal decided: the fate of each transaction, from the records that count.
 
-An OWNER record counts if it replaces the current epoch. Behind it the records of that epoch count,
-up to the first that is a stranger's or does not lie where it was decided for; what follows is void
-until the next OWNER that counts. (docs/decisions/0005.)
+An OWNER record counts if it replaces the current epoch. After it, records of that epoch count, up
+to the first surprise: a record of another writer, or one that is not at its predicted offset. What
+follows is void until the next OWNER that counts (docs/decisions/0005).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from .wire import Range, TxId
 
 Partition = tuple[str, int]
 Place = tuple[int, int]
-"""(o2, o3): what two claims on a consumer group's input are compared by."""
+"""(o2, o3): claims on a consumer group's input are compared by this."""
 
 
 class Step(NamedTuple):
-    """Where a transaction takes a consumer group's offset."""
+    """Where a transaction moves a consumer group's offset."""
 
     start: Place | None
-    """None where nothing was committed before."""
+    """None if nothing was committed before."""
     end: Place
     offset: int
-    """Of the journal record, the first one where it was sent in several."""
+    """Offset of its journal record; of the first, if it was sent in several."""
 
 
 @dataclass(slots=True)
@@ -35,15 +35,15 @@ class Fate:
 
     txid: TxId
     producer_id: str = ""
-    """Empty where the BEGIN was trimmed."""
+    """Empty if the BEGIN was trimmed."""
     generation: int = 0
     partitions: set[Partition] = field(default_factory=set)
-    """Registered, or named by the commit: all get a marker."""
+    """Partitions registered, or named by the commit: all get a marker."""
     gone: set[Partition] = field(default_factory=set)
     writes: dict[Partition, tuple[Range, ...]] = field(default_factory=dict)
-    """What the commit accepted."""
+    """Records that the commit accepted, by partition."""
     steps: dict[tuple[str, Partition], Step] = field(default_factory=dict)
-    """By consumer group and input partition."""
+    """Steps by consumer group and input partition."""
     decided: int | None = None
     """Offset of the decision: the commit sequence."""
     committed: bool = False
@@ -62,7 +62,7 @@ class Generation(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    """A consumer was given input partitions of its group."""
+    """A consumer claimed input partitions of its group."""
 
     offset: int
     group: str
@@ -75,20 +75,21 @@ class Journal:
 
     number: int
     start: int = 0
-    """What lies below was trimmed."""
+    """Everything below this offset was trimmed."""
     end: int = 0
     end_before_data: int = 0
-    """Its end before the data partitions were dumped: markers that it calls written are there."""
+    """Its end before the data partitions were dumped: markers that it reports as written below this
+    are in the dump."""
     incarnation: int | None = None
     fates: dict[int, Fate] = field(default_factory=dict)
-    """By offset of BEGIN."""
+    """Offset of BEGIN → fate."""
     decisions: list[Fate] = field(default_factory=list)
-    """In commit-sequence order."""
+    """Decided transactions, in commit-sequence order."""
     generations: dict[str, list[Generation]] = field(default_factory=dict)
     claims: list[Claimed] = field(default_factory=list)
 
     def fate(self, txid: TxId) -> Fate | None:
-        """Of a transaction of this journal partition; None where it never began."""
+        """Returns the fate of a transaction of this journal partition; None if it never began."""
         found = self.fates.get(txid.begin)
         return found if found is not None and found.txid == txid else None
 
@@ -96,7 +97,7 @@ class Journal:
 def read_journal(
     number: int, start: int, end: int, entries: Iterable[tuple[int, Entry]]
 ) -> Journal:
-    """Replay a journal partition.
+    """Replays a journal partition.
 
     Args:
         number: of the partition.
@@ -106,13 +107,13 @@ def read_journal(
     """
     journal = Journal(number, start, end, end)
     current = -1
-    if start > 0:  # only then is everything held at once
+    if start > 0:  # only here all entries are held in memory at once
         entries = list(entries)
         current, journal.incarnation = _owner_at(start, entries)
     surprised = False
     for offset, entry in entries:
         owner = entry.kind is Kind.OWNER and entry.body["replaces"] == current
-        # The incarnation is not known yet where a trimmed journal begins with an OWNER.
+        # If a trimmed journal begins with an OWNER, the incarnation is not known yet.
         if owner and (current < 0 or journal.incarnation in (None, entry.incarnation)):
             journal.incarnation = entry.incarnation
             current, surprised = offset, False
@@ -129,10 +130,10 @@ def read_journal(
 
 
 def _owner_at(start: int, entries: Iterable[tuple[int, Entry]]) -> tuple[int, int | None]:
-    """Epoch and incarnation at the start of a journal that was trimmed.
+    """Returns epoch and incarnation at the start of a trimmed journal.
 
-    Its owner there either wrote on, or was replaced by somebody who named it. Older epochs may be
-    named too, by zombies, but none that is younger.
+    The owner at that point either wrote more records, or was replaced by an OWNER record that names
+    it. Zombies may name older epochs too, but no record names a younger one.
     """
     epoch = -1
     incarnation: int | None = None
@@ -178,7 +179,7 @@ def _apply_to(
             fate.finished = offset
             fate.gone.update(_partitions(body["gone"]))
         case _ if fate.decided is not None:
-            return  # what comes behind the decision changes nothing
+            return  # records after the decision change nothing
         case Kind.ADD_PARTITIONS:
             fate.partitions.update(_partitions(body["partitions"]))
         case Kind.ADD_OFFSETS:
@@ -205,7 +206,7 @@ def _add_step(fate: Fate, offset: int, group: str, row: Mapping[str, Any]) -> No
     before = fate.steps.get(key)
     if before is None:
         fate.steps[key] = Step(start, end, offset)
-    elif start == before.end:  # else it was sent before, and repeats
+    elif start == before.end:  # otherwise it repeats one that was sent before
         fate.steps[key] = before._replace(end=end)
 
 

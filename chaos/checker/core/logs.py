@@ -1,8 +1,9 @@
-"""Dumped data partitions, and what each isolation level has to deliver from them, in which order.
+"""Dumped data partitions, and what each isolation level must deliver from them, in which order.
 
-For logtx this is the rule of docs/architecture.md alone: a plain record comes at its own place, a
-transaction at its first marker in the partition, if that says COMMITTED; what is delivered of it is
-what the marker states. For Kafka it is what a read_committed consumer of Kafka's own was given.
+For logtx this is only the rule of docs/architecture.md. A plain record is due at its own place. A
+transaction is due at its first marker in the partition, if that says COMMITTED; of its records,
+those that the marker states are delivered. For Kafka it is what Kafka's own read_committed consumer
+was given.
 """
 
 from __future__ import annotations
@@ -23,35 +24,35 @@ class Record(NamedTuple):
 
     offset: int
     value: int
-    """Number of its value in the history, `NO_VALUE` for a marker."""
+    """Number of its value in the history; `NO_VALUE` for a marker."""
     op: str | None = None
-    """The operation that wrote it, by its value; None for a plain one."""
+    """The operation that wrote it, from its value; None for a plain record."""
     txid: TxId | None = None
     control: Control | None = None
 
 
 class Standing(Enum):
-    """Why a record of the log is not to be delivered to a read_committed reader."""
+    """Why a record must not be delivered to a read_committed reader."""
 
     ABORTED = auto()
     UNDECIDED = auto()
-    """Of a transaction without a marker."""
+    """Its transaction has no marker."""
     LATE = auto()
-    """Behind its transaction's marker, or outside what it accepts."""
+    """It is behind its transaction's marker, or outside of what that accepts."""
     TORN = auto()
-    """Its transaction's beginning was trimmed: a reader may have had it, or not."""
+    """Its transaction's beginning was trimmed: a reader may or may not have had it."""
     MARKER = auto()
 
 
 class Marker(NamedTuple):
-    """A transaction's end in a partition."""
+    """The end of a transaction in a partition."""
 
     offset: int
     control: Control
 
 
 class Broken(NamedTuple):
-    """A committed transaction of which the log does not hold what its marker states."""
+    """A committed transaction for which the log does not hold what its marker states."""
 
     txid: TxId
     marker: Marker
@@ -61,19 +62,19 @@ class Broken(NamedTuple):
 
 @dataclass(slots=True)
 class Order:
-    """What a reader is to be given of a partition, in this order."""
+    """What a reader must be given of a partition, in this order."""
 
     offsets: list[int] = field(default_factory=list)
     rank: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, offsets: Iterable[int]) -> Order:
-        """This one."""
+        """Makes an order of these offsets."""
         listed = list(offsets)
         return cls(listed, {offset: rank for rank, offset in enumerate(listed)})
 
     def add(self, offset: int) -> None:
-        """The next one."""
+        """Appends the next offset."""
         self.rank[offset] = len(self.offsets)
         self.offsets.append(offset)
 
@@ -84,24 +85,24 @@ class View:
 
     partition: Partition
     start: int
-    """What lies below was trimmed."""
+    """Everything below this offset was trimmed."""
     end: int
     records: dict[int, Record] = field(default_factory=dict)
     committed: Order = field(default_factory=Order)
-    """For read_committed."""
+    """What a read_committed reader must be given."""
     places: list[Place] = field(default_factory=list)
-    """Beside each of these, where a consumer's position stands before it: (o2, o3)."""
+    """For each offset of `committed`, a consumer's position before it: (o2, o3)."""
     others: dict[tuple[str, int], Order] = field(default_factory=dict)
-    """For other isolation levels, made when they are asked for."""
+    """What readers of other isolation levels must be given; made when asked for."""
     standing: dict[int, Standing] = field(default_factory=dict)
-    """Of the records that read_committed is not given."""
+    """Offset → standing, of records that read_committed is not given."""
     first_markers: dict[TxId, Marker] = field(default_factory=dict)
-    """In the order of their offsets."""
+    """First marker of each transaction, in the order of their offsets."""
     later_markers: list[tuple[TxId, Marker]] = field(default_factory=list)
     broken: list[Broken] = field(default_factory=list)
 
     def order(self, isolation: str, journal: int = 0) -> Order:
-        """That of an isolation level; if serializable, with the transactions of that journal."""
+        """Returns the order for an isolation level; `journal` matters for serializable only."""
         if isolation == "read_committed":
             return self.committed
         key = isolation, (journal if isolation == "serializable" else 0)
@@ -111,11 +112,11 @@ class View:
         return self.others[key]
 
     def is_first(self, marker: Marker) -> bool:
-        """Whether one of `first_markers` surely is: no earlier one can have been trimmed."""
+        """Returns whether a marker of `first_markers` is the first: none can have been trimmed."""
         return self.start == 0 or any(r.last >= self.start for r in marker.control.ranges)
 
     def deliver(self, offset: int, place: Place) -> None:
-        """The next one for read_committed."""
+        """Appends the next record for read_committed."""
         self.committed.add(offset)
         self.places.append(place)
 
@@ -130,7 +131,7 @@ class View:
 
 
 def view_logtx(partition: Partition, start: int, end: int, records: Iterable[Record]) -> View:
-    """Read a partition as a consumer of logtx must.
+    """Reads a partition as a consumer of logtx must.
 
     Args:
         partition: topic and number.
@@ -206,7 +207,7 @@ def view_kafka(
     visible: Mapping[int, int],
     stable: int,
 ) -> View:
-    """Read a partition by what Kafka's own consumers were given.
+    """Reads a partition by what Kafka's own consumers were given.
 
     Args:
         partition: topic and number.
@@ -214,7 +215,7 @@ def view_kafka(
         end: the offset behind its last record.
         records: what a read_uncommitted consumer was given.
         visible: offset → value of what a read_committed one was given.
-        stable: where that one's log ended: behind it nothing is decided.
+        stable: where the log ended for that one; behind it nothing is decided.
     """
     view = View(partition, start, end)
     for record in records:

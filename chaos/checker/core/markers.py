@@ -1,4 +1,4 @@
-"""Whether the markers in the data partitions are what the journal decided, and in its order."""
+"""Checks that markers in the data partitions are what the journal decided, and in its order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .wire import Control, TxId
 
 
 def check_markers(facts: Facts, found: Findings) -> None:
-    """Find marker-mismatch, missing-marker, marker-order and watermark."""
+    """Finds marker-mismatch, missing-marker, marker-order and watermark."""
     for view in facts.views.values():
         for txid, marker in (*view.first_markers.items(), *view.later_markers):
             _check_marker(facts, view, txid, marker, found)
@@ -113,7 +113,7 @@ def _check_missing(facts: Facts, journal: Journal, found: Findings) -> None:
 
 
 def _may_be_trimmed(fate: Fate, view: View) -> bool:
-    # A marker stands behind what it states; where it states nothing its place is not known.
+    # A marker comes after the records that it states. If it states none, its place is not known.
     ranges = fate.writes.get(view.partition, ())
     return view.start > 0 and all(stated.last < view.start for stated in ranges)
 

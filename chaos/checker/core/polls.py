@@ -1,4 +1,4 @@
-"""What each reader was given of each partition, compared with the order of the log."""
+"""Compares what each reader was given of each partition with the order of the log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .logs import Order, Standing, View
 
 
 def check_polls(facts: Facts, found: Findings) -> None:
-    """Find duplicate, nonmonotonic-poll, skipped-poll, torn-transaction and order-differs."""
+    """Finds duplicate, nonmonotonic-poll, skipped-poll, torn-transaction and order-differs."""
     skipped: set[tuple[Partition, int]] = set()
     reversed_pairs: list[tuple[Segment, int, int]] = []
     for reader in facts.history.readers:
@@ -22,7 +22,7 @@ def check_polls(facts: Facts, found: Findings) -> None:
             pair = _check_order(facts, segment, found)
             if pair is not None:
                 reversed_pairs.append((segment, *pair))
-            elif not reader.final:  # what these miss is told by operation
+            elif not reader.final:  # what last readers miss is reported by operation
                 skipped |= _check_skips(facts, segment, found)
     _check_groups(facts, skipped, {id(segment) for segment, _, _ in reversed_pairs}, found)
     for segment, one, other in reversed_pairs[:KEPT]:
@@ -51,7 +51,7 @@ def _order(facts: Facts, segment: Segment) -> Order:
 
 
 def _check_order(facts: Facts, segment: Segment, found: Findings) -> tuple[int, int] | None:
-    """Compare with the log; returns the first pair that is the other way round."""
+    """Compares with the log's order. Returns the first pair in reverse order, or None."""
     rank = _order(facts, segment).rank
     highest, highest_index, first = -1, -1, None
     seen: set[int] = set()
@@ -76,7 +76,7 @@ def _check_order(facts: Facts, segment: Segment, found: Findings) -> tuple[int, 
 
 
 def _ends(facts: Facts, partition: Partition, *offsets: int) -> Iterator[Evidence]:
-    """The markers at which records are due, or the records where these have none."""
+    """Yields the markers at which records are due; without a marker the record itself."""
     view = facts.views[partition]
     for offset in offsets:
         txid = view.records[offset].txid
@@ -126,7 +126,7 @@ def _gaps(first: int, last: int, given: set[int]) -> Iterator[range]:
 def _part_given(
     facts: Facts, segment: Segment, ends: tuple[int, int], around: tuple[int, int]
 ) -> bool:
-    """Whether what is missing begins or ends in the midst of a transaction."""
+    """Returns whether the gap begins or ends inside a transaction."""
     if segment.reader.isolation == "read_uncommitted":
         return False
     records = facts.views[segment.partition].records
@@ -138,10 +138,10 @@ def _part_given(
 def _check_groups(
     facts: Facts, skipped: set[tuple[Partition, int]], unordered: set[int], found: Findings
 ) -> None:
-    """Those who went on from each other's positions, together: these lost nothing.
+    """Checks consumers that continue from each other's positions: together they must miss nothing.
 
-    They are the members of a group, and the incarnations of a process without one. Where one was
-    given records out of order, nobody knows what it would have been given next.
+    They are the members of a group, or the incarnations of a process without one. If one was given
+    records out of order, it is not known what it would have been given next.
     """
     groups: dict[tuple[str, str, Partition], list[Segment]] = {}
     for reader in facts.history.readers:
@@ -176,7 +176,7 @@ def _check_groups(
 
 
 def _check_others(facts: Facts, segment: Segment, one: int, other: int, found: Findings) -> None:
-    """Somebody who was given the same two the other way round."""
+    """Finds another reader that was given the same two records the other way round."""
     early, late = segment.offsets[one], segment.offsets[other]
     for reader in facts.history.readers:
         if reader.isolation != segment.reader.isolation:
@@ -216,7 +216,7 @@ def _report_order(
 
 
 def _check_trimmed(facts: Facts, found: Findings) -> None:
-    """Of what is no longer in the log, readers are compared with the one who was given most."""
+    """Compares readers on what was trimmed with the reader that was given most of it."""
     trimmed: dict[tuple[Partition, bool], list[tuple[Segment, list[int]]]] = {}
     for reader in facts.history.readers:
         for segment in reader.segments:

@@ -25,7 +25,7 @@ _NEVER = 2**63
 
 
 def check_reads(facts: Facts, found: Findings) -> None:
-    """Find g1a, dirty-read, intermediate-read and zombie-write."""
+    """Finds g1a, dirty-read, intermediate-read and zombie-write."""
     due = _due(facts)
     for reader in facts.history.readers:
         if reader.isolation == "read_uncommitted":
@@ -35,14 +35,14 @@ def check_reads(facts: Facts, found: Findings) -> None:
 
 
 def _due(facts: Facts) -> list[int]:
-    """By value, the moment before which no reader of committed records may be given it."""
+    """Returns, by value, the time before which no reader of committed records may get it."""
     due = [_NEVER] * len(facts.history.names)
     for value, append in facts.history.appends.items():
         op = append.op
         if op is None:
             due[value] = append.line.at
         elif _may_be_committed(facts, op):
-            # One that nobody asked to commit is aborted-but-committed, once and not per delivery.
+            # If no commit was requested, it is aborted-but-committed: once, and not per delivery.
             due[value] = append.line.at if op.asked is None else op.asked.at
     return due
 
@@ -113,7 +113,7 @@ def _decision(facts: Facts, op: Op) -> tuple[Evidence, ...]:
 
 
 def check_offsets(facts: Facts, found: Findings) -> None:
-    """Find inconsistent-offsets: what two were told of one offset, or one and the log."""
+    """Finds inconsistent-offsets: two processes, or one and the log, disagree on an offset."""
     for partition, offset, one, other in facts.history.contradictions:
         found.add(
             "inconsistent-offsets",
@@ -154,7 +154,7 @@ def _differs(facts: Facts, view: View, offset: int) -> str | None:
 
 
 def check_acknowledged(facts: Facts, found: Findings) -> None:
-    """Find lost-write where a log ends below an offset that was acknowledged, or delivered."""
+    """Finds lost-write: a log ends below an offset that was acknowledged or delivered."""
     lost: dict[Partition, int] = {}
     for partition, seen in facts.history.sightings.items():
         end = facts.views[partition].end

@@ -1,8 +1,8 @@
-"""Serializable readers: whole transactions, in the order of their decisions, over all partitions.
+"""Checks serializable readers: whole transactions, in decision order, over all partitions.
 
-A reader that is given another partition finishes the transaction that it is at, and then begins
-anew with the earliest that is due; so each stretch between two assignments is looked at by itself,
-from behind the transaction that it began with.
+A reader that is given another partition finishes its current transaction, and then begins again
+with the earliest that is due. So each stretch between two assignments is checked by itself, from
+behind the transaction that it began with.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from .wire import TxId
 
 
 class _Run(NamedTuple):
-    """A transaction's records in a row."""
+    """Consecutive records of one transaction."""
 
     txid: TxId
     value: int
-    """The first one's."""
+    """Number of the first record's value."""
     line: int
-    """Of the reader's history."""
+    """Line of the first record in the reader's history."""
 
 
 def check_serializable(facts: Facts, found: Findings) -> None:
-    """Find transactions torn by others in between, and order-differs from the journal's order."""
+    """Finds transactions torn by others in between, and order-differs from the journal's order."""
     for reader in facts.history.readers:
         if reader.isolation != "serializable":
             continue

@@ -1,4 +1,4 @@
-"""The headers TxId and TxCtl, read from their bytes by the checker itself.
+"""Reads the headers TxId and TxCtl from their bytes, with code of the checker's own.
 
 Source: docs/protocol.md, "Headers in data partitions", and `control.proto` for the field numbers.
 """
@@ -18,10 +18,10 @@ DATA, COMMITTED, ABORTED = 0, 1, 2
 
 
 class TxId(NamedTuple):
-    """Which transaction a record belongs to."""
+    """The transaction that a record belongs to."""
 
     partition: int
-    """Of the journal."""
+    """Partition of the journal."""
     incarnation: int
     begin: int
     """Journal offset of its BEGIN."""
@@ -32,7 +32,7 @@ class TxId(NamedTuple):
         return self.partition, self.incarnation
 
     def __str__(self) -> str:
-        """As logtx prints it."""
+        """Returns the text that logtx prints."""
         return f"{self.partition}-{self.incarnation:012x}-{self.begin}"
 
 
@@ -46,7 +46,7 @@ class Range(NamedTuple):
 
 
 class Control(NamedTuple):
-    """A TxCtl: of a marker, or of a data record of a branch."""
+    """A TxCtl header: of a marker, or of a data record of a branch."""
 
     kind: int
     branch: int = 0
@@ -70,10 +70,10 @@ class Control(NamedTuple):
 
 
 def read_txid(raw: bytes) -> TxId:
-    """Read the header's 16 bytes: partition 2, incarnation 6, offset 8.
+    """Reads the header's 16 bytes: partition 2, incarnation 6, offset 8.
 
     Raises:
-        BrokenLogError: it has not 16 bytes.
+        BrokenLogError: there are not 16 bytes.
     """
     if len(raw) != 16:
         raise BrokenLogError(f"a TxId header of {len(raw)} bytes: {raw.hex()}")
@@ -82,10 +82,10 @@ def read_txid(raw: bytes) -> TxId:
 
 
 def read_control(raw: bytes) -> Control:
-    """Read a version byte and the protobuf message behind it.
+    """Reads a version byte and the protobuf message behind it.
 
     Raises:
-        BrokenLogError: of another version, or not decodable.
+        BrokenLogError: another version, or bytes that do not decode.
     """
     if not raw or raw[0] != VERSION:
         raise BrokenLogError(f"a TxCtl header of an unknown version: {raw.hex()}")
@@ -166,10 +166,10 @@ def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:
 
 
 def varint(raw: bytes, at: int) -> tuple[int, int]:
-    """Read a number of seven bits a byte, the lowest first, as protobuf and Avro have it.
+    """Reads a varint as protobuf and Avro write it: seven bits a byte, the lowest first.
 
     Returns:
-        The number, and where what follows it begins.
+        The number, and the index behind it.
 
     Raises:
         IndexError: it is cut short.

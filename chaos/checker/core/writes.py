@@ -1,4 +1,4 @@
-"""What became of writes: acknowledged otherwise than the log says, twice there, or gone."""
+"""What became of writes: acknowledged otherwise than the log says, there twice, or gone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .logs import NO_VALUE, Standing
 
 
 def check_outcomes(facts: Facts, found: Findings) -> None:
-    """Find committed-but-aborted and aborted-but-committed."""
+    """Finds committed-but-aborted and aborted-but-committed."""
     for op in facts.history.ops.values():
         truth = facts.truth(op)
         if op.acknowledged and truth in (Truth.ABORTED, Truth.UNDECIDED):
@@ -77,7 +77,7 @@ def _by_the_log(facts: Facts, op: Op) -> Iterator[Evidence]:
 
 
 def check_duplicates(facts: Facts, found: Findings) -> None:
-    """Find duplicate: one value at two offsets, both to be delivered."""
+    """Finds duplicate: one value at two offsets, both to be delivered."""
     places: dict[int, tuple[tuple[str, int], int]] = {}
     for view, offset, value in facts.delivered_order():
         if value == NO_VALUE:
@@ -94,7 +94,7 @@ def check_duplicates(facts: Facts, found: Findings) -> None:
 
 
 def check_whole(facts: Facts, found: Findings) -> None:
-    """Find torn-transaction in the logs themselves."""
+    """Finds torn-transaction in the logs themselves."""
     for op_name, txids in facts.txids.items():
         op = facts.history.ops.get(op_name)
         if op is not None and len(txids) > 1:
