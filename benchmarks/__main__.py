@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure, show, and write the document."""
+"""`python -m benchmarks`: measures, shows the results, and writes the document."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from .scenarios import QUICK, SCENARIOS
 from .worker import SideFailedError
 
 ROUNDS: Final = 5
+"""Rounds of each side. More make the medians steadier; the document takes no fewer."""
 QUICK_SCALE: Final = 0.5
+"""Length of a round of the quick run, as a share of the full run's."""
 WIDTH: Final = 150
-"""Columns of the tables, where there is no terminal to ask."""
+"""Characters in a line of the tables where the output is no terminal."""
 
 
 def _measure(

@@ -1,4 +1,4 @@
-"""Clients of both sides, with the same settings."""
+"""Makes clients of both sides, with the same settings."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from logtx.integration.local.topics import create_topic
 PRODUCER: Final[Mapping[str, Any]] = {
     "acks": "all",
     "enable.idempotence": True,
-    # librdkafka's default. Of 0 and 5 it is Kafka's best: its small transactions were as quick, for
-    # both sides flush to commit, and its bulk of 100 B twice as fast.
+    # librdkafka's default, and better for Kafka's side than 0: small transactions were as quick,
+    # for both sides flush to commit, and bulk of 100 B was twice as fast.
     "linger.ms": 5,
 }
 CONSUMER: Final[Mapping[str, Any]] = {
@@ -34,20 +34,22 @@ BULK_TOPIC: Final = {
     "segment.bytes": str(64 * 1024 * 1024),
     "file.delete.delay.ms": "1000",
 }
-"""Old records go while the benchmark runs, on both sides: a disk is not what is measured."""
+"""Old records are deleted while the benchmark runs, on both sides: it does not measure a disk."""
 TRANSACTION_TIMEOUT_MS: Final = 60_000
+"""Longer than any transaction of a round, so that no time-out aborts one on a slow machine."""
 CONNECT_TIMEOUT_S: Final = 30.0
+"""Bounds each wait for the broker or the coordinator, commits too; beyond it the run fails."""
 
 
 def shown(settings: Mapping[str, Any]) -> str:
-    """Settings as text."""
+    """Formats settings as text."""
     return ", ".join(f"{k}={str(v).lower()}" for k, v in settings.items())
 
 
 def kafka_producer(
     servers: str, transactional_id: str | None, settings: Mapping[str, Any] | None = None
 ) -> confluent_kafka.Producer:
-    """confluent-kafka's, with further settings; with an id, ready to begin transactions."""
+    """Returns confluent-kafka's producer; with a transactional id, ready to begin transactions."""
     config: dict[str, Any] = {**PRODUCER, "bootstrap.servers": servers, **(settings or {})}
     if transactional_id is None:
         return confluent_kafka.Producer(config)
@@ -61,7 +63,7 @@ def kafka_producer(
 def logtx_producer(
     servers: str, transactional_id: str, settings: Mapping[str, Any] | None = None
 ) -> logtx.Producer:
-    """logtx's, with further settings, connected to its coordinator."""
+    """Returns logtx's producer, connected to its coordinator."""
     producer = logtx.Producer(
         {
             **PRODUCER,
@@ -76,12 +78,12 @@ def logtx_producer(
 
 
 def consumer_config(servers: str, group: str) -> dict[str, Any]:
-    """Of a consumer of either kind."""
+    """Returns the settings of a consumer of either kind."""
     return {**CONSUMER, "bootstrap.servers": servers, "group.id": group}
 
 
 def from_start(topic: str, partitions: int) -> list[confluent_kafka.TopicPartition]:
-    """All of a topic, from its first record."""
+    """Returns all partitions of a topic, each from its first record."""
     beginning = confluent_kafka.OFFSET_BEGINNING
     return [confluent_kafka.TopicPartition(topic, p, beginning) for p in range(partitions)]
 
@@ -89,7 +91,7 @@ def from_start(topic: str, partitions: int) -> list[confluent_kafka.TopicPartiti
 def make_topic(
     servers: str, name: str, partitions: int, config: Mapping[str, str] | None = None
 ) -> None:
-    """Create a topic, without records of an earlier run."""
+    """Creates a topic. Deletes that of an earlier run; raises TimeoutError if it does not go."""
     delete_topics(servers, [name])
     deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
     while not create_topic(servers, name, partitions=partitions, config=config):
@@ -100,7 +102,7 @@ def make_topic(
 
 
 def delete_topics(servers: str, names: list[str]) -> None:
-    """Delete topics, where they exist."""
+    """Deletes those of the topics that exist."""
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
     existing = set(admin.list_topics(timeout=CONNECT_TIMEOUT_S).topics)
     found = [name for name in names if name in existing]

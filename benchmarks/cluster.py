@@ -1,4 +1,4 @@
-"""The broker and the coordinator of one run, each a process of its own."""
+"""The broker and the coordinator of one run, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from logtx.integration.local.processes import CoordinatorChild
 from .profiling import ThreadProfile
 
 HEAP_MIB: Final = 1024
+"""Largest heap of the broker. The clients' memory and the page cache share the rest."""
 BROKER_SETTINGS: Final = {
-    # Bulk topics keep little; see `clients.BULK_TOPIC`.
+    # `clients.BULK_TOPIC` keeps little: Kafka must look often for what it may delete.
     "log.retention.check.interval.ms": "5000",
     "log.initial.task.delay.ms": "1000",
 }
 _PROFILE_TIMEOUT_S: Final = 10.0
+"""How long the coordinator may take to write its profile."""
 _POLL_S: Final = 0.05
+"""Time between two looks for it."""
 
 
 class CoordinatorFailedError(Exception):
@@ -32,10 +35,10 @@ class CoordinatorFailedError(Exception):
 
 
 class ProfiledCoordinator(CoordinatorChild):
-    """`logtx coordinator`, as a user would start it, that can be sampled."""
+    """`logtx coordinator`, started as a user would start it, that can be sampled."""
 
     def __init__(self, directory: Path, servers: str) -> None:
-        """Nothing is started yet; logs and profiles go into `directory`."""
+        """Puts logs and profiles into `directory`; `start` starts the process."""
         self._profile = directory / "coordinator-profile.json"
         super().__init__(
             "coordinator",
@@ -45,12 +48,12 @@ class ProfiledCoordinator(CoordinatorChild):
         )
 
     def start_profile(self) -> None:
-        """Begin to sample."""
+        """Begins to sample."""
         self._profile.unlink(missing_ok=True)
         self.signal(signal.SIGUSR1)
 
     def stop_profile(self) -> list[ThreadProfile]:
-        """What was sampled. Raises CoordinatorFailedError."""
+        """Returns a profile of each thread since `start_profile`. Raises CoordinatorFailedError."""
         self.signal(signal.SIGUSR2)
         deadline_s = time.monotonic() + _PROFILE_TIMEOUT_S
         while not self._profile.exists():
@@ -60,24 +63,24 @@ class ProfiledCoordinator(CoordinatorChild):
         return [ThreadProfile(**thread) for thread in json.loads(self._profile.read_text())]
 
     def stop(self) -> None:
-        """SIGTERM, a bounded wait, then SIGKILL."""
+        """Sends SIGTERM, waits for a bounded time, then sends SIGKILL."""
         self.ask_to_stop()
         self.await_end()
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What runs."""
+    """What runs, and where."""
 
     bootstrap_servers: str
     coordinator: ProfiledCoordinator
     pids: dict[str, int]
-    """Processes by name; without the broker if it was there before."""
+    """Process ids by name; without the broker's if it ran before."""
 
 
 @contextmanager
 def cluster(existing: str | None = None) -> Iterator[tuple[str, ProfiledCoordinator]]:
-    """The broker's address and a coordinator on it; both are stopped at the end.
+    """Yields the broker's address and a coordinator on it; stops in the end what it started.
 
     Args:
         existing: a broker to use instead of starting one.
@@ -88,7 +91,7 @@ def cluster(existing: str | None = None) -> Iterator[tuple[str, ProfiledCoordina
 
 @contextmanager
 def started(existing: str | None = None) -> Iterator[Cluster]:
-    """A broker and a coordinator on it; what was started is stopped at the end.
+    """Yields a broker and a coordinator on it; stops in the end what it started.
 
     Args:
         existing: a broker to use instead of starting one.

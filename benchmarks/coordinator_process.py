@@ -1,6 +1,6 @@
-"""`logtx coordinator`, with a sampler that SIGUSR1 starts, and SIGUSR2 stops and writes down.
+"""`logtx coordinator` with a sampler: SIGUSR1 starts it, SIGUSR2 stops it and writes the profile.
 
-Without those signals it is the command and nothing else.
+Without those signals it behaves like the command.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _install(path: Path) -> None:
             sampler = running.pop()
             sampler.__exit__(None, None, None)
             text = json.dumps([asdict(thread) for thread in sampler.threads])
-            # Renamed into place: whoever sees the file sees all of it.
+            # Renamed into place, so that a reader never sees half of the file.
             part = path.with_suffix(".part")
             part.write_text(text)
             part.rename(path)

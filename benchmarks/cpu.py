@@ -1,4 +1,4 @@
-"""CPU time of a side's process with its children, and of the cluster's processes."""
+"""CPU time of a side's process and its children, and of the cluster's processes."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import psutil
 
 
 class CpuTimes:
-    """Counts from process starts; the difference of two looks is what a round took."""
+    """Reads CPU times since the processes' starts; the difference of two is what a round took."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:
-        """Look at nothing yet.
+        """Finds the processes; `now` reads their times.
 
         Args:
-            pids: processes beside this one, by name.
+            pids: ids of the processes beside this one, by name.
         """
         self._own = psutil.Process()
         self._others = {name: psutil.Process(pid) for name, pid in pids.items()}
 
     def now(self) -> dict[str, float]:
-        """Seconds so far: of the client, which is this process with its children, and the rest."""
+        """Returns CPU seconds so far by name; "client" is this process with its children."""
         children = self._own.children(recursive=True)
-        # The system counts in ticks of 10 ms, Python finer.
+        # The system counts children in ticks of 10 ms; Python counts its own process finer.
         client_s = time.process_time() + sum(map(_seconds, children))
         return {"client": client_s, **{name: _seconds(p) for name, p in self._others.items()}}
 
     def since(self, before: Mapping[str, float], transactions: float | None) -> dict[str, float]:
-        """Notes on what was used since `before`; per 1,000 transactions if there were any."""
+        """Returns notes on the CPU seconds since `before`; also per 1,000 transactions, if any."""
         used_s = {name: after_s - before[name] for name, after_s in self.now().items()}
         notes = {f"{name} CPU s": seconds for name, seconds in used_s.items()}
         if transactions:

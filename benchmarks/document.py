@@ -1,9 +1,9 @@
-"""`docs/benchmarks.md`, made of the JSON beside it.
+"""Generates `docs/benchmarks.md` from the JSON beside it.
 
-`make bench` and `make bench-full` measure what stands beside Kafka's own transactions; each
-scenario is kept as it was measured last, with its date. Other benchmarks measure what Kafka has no
-equal of; each writes a chapter of its own, whose goals join the table, and leaves the rest as it
-is.
+`make bench` and `make bench-full` measure logtx beside Kafka's own transactions; the document keeps
+the last measurement of each scenario, with its date. Other benchmarks measure what Kafka has
+nothing like. Each of them writes a chapter of its own, whose goals join the table, and leaves the
+rest as it is.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ _RATIO: Final = "ratio"
 
 
 def write(scenarios: Sequence[Json], order: Sequence[str]) -> None:
-    """Write results, pictures and the document; what was not measured now stays.
+    """Writes results, pictures and the document; keeps the scenarios that were not measured now.
 
     Args:
-        scenarios: as `report.to_json` has them.
-        order: the names of all scenarios that there are; what is none of them any more goes.
+        scenarios: as `report.to_json` returns them.
+        order: names of all scenarios that exist, in the document's order; others are dropped.
     """
-    from .plot import draw, draw_picture  # whoever writes a chapter needs no picture
+    from .plot import draw, draw_picture  # here: a chapter is written without matplotlib
 
     results = _read()
     known = {s["name"]: s for s in [*results["scenarios"], *scenarios]}
@@ -74,14 +74,14 @@ def write(scenarios: Sequence[Json], order: Sequence[str]) -> None:
 
 
 def write_chapter(name: str, chapter: Json) -> None:
-    """Write one benchmark's chapter, new or again.
+    """Writes one benchmark's chapter, or replaces it.
 
     Args:
-        name: of the benchmark; the order of the names is that of the document.
-        chapter: `title`, `measured` (a date), `machine` and `versions` (as `report` has them),
+        name: the benchmark's; the document has the chapters in the order of their names.
+        chapter: `title`, `measured` (a date), `machine` and `versions` (as in `circumstances`),
             `method` (paragraphs), and `tables`: each `columns`, of which all but the first are
-            numbers, and `rows` of texts. Where a column's heading begins with "goal", its texts
-            are "< 300, met" or the like, the column before has the figure, and the row joins the
+            numbers, and `rows` of texts. If a column's heading begins with "goal", its texts have
+            the form "< 300, met", the column before it has the figure, and the row joins the
             table at the head of the document.
     """
     results = _read()
@@ -90,7 +90,7 @@ def write_chapter(name: str, chapter: Json) -> None:
 
 
 def render_again() -> None:
-    """Make the document of the JSON again."""
+    """Generates the document from the JSON, without measuring."""
     _write(_read())
 
 
@@ -112,7 +112,7 @@ def _picture_path(scenario: Json) -> Path:
 
 
 def render(results: Json) -> str:
-    """The document."""
+    """Returns the document's text."""
     chapters = results.get("chapters", {}).values()
     newest = max([*results["scenarios"], *chapters], key=lambda found: found["measured"])
     parts = [_HEAD.format(**newest["machine"], versions=_versions(newest))]
@@ -131,7 +131,7 @@ def _versions(found: Json) -> str:
 
 
 def headlines(chapter: Json) -> Iterator[tuple[str, ...]]:
-    """What a chapter's tables were to reach: title, unit, figure, ratio, goal, whether met."""
+    """Yields a row for each goal of a chapter: title, unit, figure, ratio, goal, met or missed."""
     for table in chapter["tables"]:
         columns = table["columns"]
         for place, heading in enumerate(columns):

@@ -1,4 +1,4 @@
-"""What a benchmark is: sides that are measured in turn, and what is compared of them."""
+"""The parts of a benchmark: sides that run in turn, and comparisons of their rounds."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What every side of a run is told."""
+    """What every side needs to know of its run."""
 
     bootstrap_servers: str
     scale: float = 1.0
     """Size of a round; 1 is the full run's."""
     pids: Mapping[str, int] = field(default_factory=dict)
-    """Processes whose CPU time is noted with every round, by name: broker, coordinator."""
+    """Process ids by name (broker, coordinator): every round notes their CPU time."""
 
     def sized(self, full: float, least: float) -> float:
-        """A duration or amount in this run's size, but no less than `least`."""
+        """Returns the duration or amount `full`, scaled to this run, but at least `least`."""
         return max(full * self.scale, least)
 
 
@@ -28,59 +28,59 @@ class Sample:
     """One round of one side."""
 
     value: float
-    """In the scenario's unit."""
+    """Its result, in the scenario's unit."""
     notes: Mapping[str, float] = field(default_factory=dict)
-    """Beside it, by name: further percentiles, amounts."""
+    """Further figures by name: percentiles, amounts, CPU time."""
 
 
 class Side(Protocol):
-    """One way to do the scenario's work; lives in a process of its own, through all rounds."""
+    """One way to do the scenario's work. It lives through all rounds, in a process of its own."""
 
     def open(self) -> None:
-        """Connect; not measured."""
+        """Connects; not measured."""
         ...
 
     def measure(self) -> Sample:
-        """Run one round."""
+        """Runs one round."""
         ...
 
     def close(self) -> None:
-        """Disconnect; not measured."""
+        """Disconnects; not measured."""
         ...
 
 
 class Better(StrEnum):
-    """Which way a unit is to be read."""
+    """Whether higher or lower figures are better."""
 
     HIGHER = "higher"
     LOWER = "lower"
 
 
 Sides = str | tuple[str, ...]
-"""A side, or several of which the best counts, by the median of its rounds."""
+"""A side, or several of which the one with the best median counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One line of the result: two sides beside each other, and a figure that was asked for."""
+    """One line of the result: two sides beside each other, and the target, if there is one."""
 
     title: str
     logtx: Sides
     """Side shown as logtx's."""
     kafka: Sides | None = None
-    """Side shown as Kafka's; None where Kafka has no equal of it."""
+    """Side shown as Kafka's; None where Kafka has nothing like it."""
     baseline: str | None = None
-    """What logtx's is divided by, where that is not Kafka's; without both there is no ratio."""
+    """Side that logtx's figure is divided by, if not Kafka's. Without either there is no ratio."""
     target: float | None = None
-    """The ratio asked for: at least it where higher is better, at most it where lower is."""
+    """The ratio to reach: at least this where higher is better, at most this where lower is."""
     floor: float | None = None
-    """The same for logtx's figure itself, in the line's unit."""
+    """The same for logtx's own figure, in the line's unit."""
     note: str | None = None
-    """Which of the samples' notes is compared, instead of their values."""
+    """Name of the note that is compared, instead of the samples' values."""
     unit: str | None = None
-    """Of that note."""
+    """Unit of that note."""
     better: Better | None = None
-    """Which way that note is to be read, if not as the scenario's values."""
+    """Whether higher or lower notes are better, if not as for the scenario's values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Point:
     x: int | str
     side: str
     note: str | None = None
-    """Which of the samples' notes; None: their values."""
+    """Name of the note that is drawn; None: the samples' values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What is drawn of a scenario: its curves over an axis."""
+    """A scenario's curves over one axis."""
 
     x: str
     y: str
@@ -115,22 +115,24 @@ class Scenario:
     """A benchmark."""
 
     name: str
-    """As `--scenario` takes it."""
+    """The name that `--scenario` takes."""
     title: str
     unit: str
     better: Better
     method: str
-    """What is done and measured, over what interval; a paragraph of the document."""
+    """A paragraph of the document: what is done, what is measured, over which interval."""
     settings: Sequence[str]
-    """Settings of the clients, the same on both sides where nothing else is said."""
+    """Settings of the clients, the same on both sides unless they say otherwise."""
     sides: Mapping[str, Callable[[Context], Side]]
-    """Measured in this order, in every round. Module-level classes: they are pickled."""
+    """Factories by the side's name, in the order of every other round; the rounds between run
+    backwards. Module-level classes, or partials of them, for they are pickled."""
     comparisons: Sequence[Comparison]
     prepare: Callable[[Context], None]
-    """Create topics and fill them; called once, in the parent."""
+    """Creates topics and fills them; called once, in the parent process."""
     finish: Callable[[Context], None]
-    """Delete them."""
+    """Deletes the topics."""
     warm_up_rounds: int = 1
+    """Rounds before those that count."""
     quick: bool = False
     """Whether it is part of the quick run."""
     picture: Picture | None = None

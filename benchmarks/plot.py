@@ -1,4 +1,4 @@
-"""The table's ratios as a picture, and each scenario's curves."""
+"""Draws the table's ratios, and each scenario's curves."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from .model import Better, Json
 
 _MET, _MISSED, _TARGET = "#2e7d4f", "#b3261e", "#222222"
 _ROW_INCHES: Final = 0.27
+"""Height of a bar with its gap."""
 _PANELS: Final = (
     (Better.HIGHER, "rates: how many times Kafka's (or what the line says); more is better"),
     (Better.LOWER, "costs: how many times Kafka's (or what the line says); less is better"),
@@ -20,11 +21,11 @@ _PANELS: Final = (
 
 
 def draw(scenarios: list[Json], path: Path) -> None:
-    """Write a PNG: a bar per line of the table that has a target, and its rounds' spread.
+    """Writes a PNG: a bar for each line of the table that has a target, with its rounds' spread.
 
     Args:
-        scenarios: as `report.to_json` has them.
-        path: where to.
+        scenarios: as `report.to_json` returns them.
+        path: of the PNG.
     """
     panels = []
     for better, title in _PANELS:
@@ -45,17 +46,17 @@ def draw(scenarios: list[Json], path: Path) -> None:
 
 
 def draw_picture(picture: Json, path: Path) -> None:
-    """Write a PNG of a scenario's curves: medians, and between what the rounds lay.
+    """Writes a PNG of a scenario's curves: medians, with the rounds' least and most.
 
     Args:
-        picture: as `report.to_json` has it.
-        path: where to.
+        picture: as `report.to_json` returns it.
+        path: of the PNG.
     """
     figure = Figure(figsize=(7, 4), dpi=110, layout="constrained")
     axes = figure.subplots()
     ticks = list(dict.fromkeys(x for curve in picture["curves"] for x in curve["x"]))
     for curve in picture["curves"]:
-        # By place, not by value: amounts grow by factors, and percentiles are no numbers.
+        # Evenly spaced: amounts grow by factors, and percentiles are texts.
         at = [ticks.index(x) for x in curve["x"]]
         medians = [found["median"] for found in curve["values"]]
         below = [found["median"] - found["least"] for found in curve["values"]]

@@ -1,10 +1,10 @@
-"""Where a process's CPU goes, per thread.
+"""Measures where a process's CPU time goes, per thread.
 
-Every few milliseconds somebody looks at what each thread is doing, and books the CPU time that it
-has used since on the line where it is. So waiting costs nothing, and a thread of librdkafka or
-gRPC, which has no Python stack, is still seen by its CPU time. Lines that call into C carry the
-time spent there. The main thread looks at itself, by a timer of CPU time. The others are looked
-at by a thread, which sees them rather where they give up the GIL.
+Every few milliseconds a sampler looks at each thread, and books the CPU time that the thread has
+used since the last look on the line where it is now. So waiting costs nothing, and a thread of
+librdkafka or gRPC, which has no Python stack, is still seen by its CPU time. Lines that call into C
+carry the time spent there. The main thread samples itself, by a timer of CPU time. A thread samples
+the others; it sees them most often where they give up the GIL.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ from types import CodeType, FrameType, TracebackType
 from typing import Final, Self
 
 INTERVAL_S: Final = 0.002
+"""Time between samples. Shorter sees more, and slows down what is measured."""
 SWITCH_S: Final = 0.0005
-"""Python's default of 5 ms would let the sampler look only when a thread gives up the GIL."""
+"""Switch interval of the GIL while sampling. With Python's default of 5 ms the sampler would look
+only when a thread gives up the GIL."""
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _TASKS: Final = Path("/proc/self/task")
 _TICKS_PER_S: Final = 100
+"""Unit of the CPU times in /proc (Linux's USER_HZ)."""
 _BELOW: Final = ("<string>", "<frozen", "multiprocessing/", "python3.", "typer/", "benchmarks/w")
-"""Files whose functions have everything above them on the stack; they say nothing."""
+"""Files whose functions call everything else, so that their time says nothing."""
 _OWN_NAME: Final = "profile-sampler"
 
 
@@ -38,21 +41,22 @@ class ThreadProfile:
     name: str
     native: bool
     cpu_s: float
-    """Used while it was sampled."""
+    """CPU seconds used while it was sampled."""
     wall_s: float
+    """How long it was sampled."""
     lines: dict[str, float] = field(default_factory=dict)
     """CPU seconds by the line that was running: "file:line function"."""
     functions: dict[str, float] = field(default_factory=dict)
-    """CPU seconds by function, with all that it called."""
+    """CPU seconds by function, with everything that it called."""
 
     @property
     def share(self) -> float:
-        """Of one core."""
+        """Share of one core that it used."""
         return self.cpu_s / self.wall_s if self.wall_s else 0.0
 
 
 class Sampler:
-    """A context manager; afterwards `threads` has the profile, busiest first."""
+    """Samples this process. A context manager; then `threads` is the profile, busiest first."""
 
     def __init__(self) -> None:
         self.threads: list[ThreadProfile] = []
@@ -65,7 +69,7 @@ class Sampler:
         self._names: dict[int, str] = {}
 
     def __enter__(self) -> Self:
-        """Begin to sample; on the main thread alone."""
+        """Begins to sample; may be called on the main thread only."""
         self._switch_s = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_S)
         self._native = _native_cpu_s()
@@ -85,7 +89,7 @@ class Sampler:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop, and make the profile."""
+        """Stops, and makes the profile."""
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, self._former)
         self._stop.set()
@@ -174,7 +178,7 @@ def _function(code: CodeType) -> str | None:
 
 
 def _native_cpu_s() -> dict[int, tuple[str, float]]:
-    """Thread id → (name, CPU seconds so far), of threads that are not Python's."""
+    """Returns thread id → (name, CPU seconds so far) for the threads that are not Python's."""
     known = {t.native_id for t in threading.enumerate()}
     found = {}
     if not _TASKS.is_dir():

@@ -1,4 +1,4 @@
-"""The results: as JSON, and as a table made of that JSON."""
+"""The results: as JSON, and as tables made from that JSON."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from .stats import Spread
 
 _PACKAGES: Final = ("confluent-kafka", "grpcio", "protobuf", "uvloop", "fastavro")
 _LINES: Final = 8
+"""Lines, and functions, that a thread's profile keeps: the busiest."""
 MET: Final[Mapping[bool | None, str]] = {True: "met", False: "missed", None: ""}
 
 
 def to_json(results: Sequence[Result], *, rounds: int, scale: float, kafka: str) -> list[Json]:
-    """A run's results as plain data, a scenario each.
+    """Returns a run's results as plain data, one dict for each scenario.
 
     Args:
-        results: of the scenarios that ran.
-        rounds: of each side.
-        scale: size of a round; 1 = the full run's.
+        results: one for each scenario that ran.
+        rounds: rounds of each side that count.
+        scale: size of a round; 1 is the full run's.
         kafka: the broker's version.
     """
     run = {**circumstances(kafka), "rounds": rounds, "scale": scale}
@@ -38,7 +39,7 @@ def to_json(results: Sequence[Result], *, rounds: int, scale: float, kafka: str)
 
 
 def circumstances(kafka: str) -> Json:
-    """When, where and with what it is measured; `kafka` is the broker's version."""
+    """Returns date, machine and versions of a measurement; `kafka` is the broker's version."""
     return {
         "measured": datetime.now(UTC).date().isoformat(),
         "machine": {
@@ -138,7 +139,7 @@ def _top(thread: ThreadProfile, seconds: Mapping[str, float]) -> list[list[Any]]
 
 
 def number(value: float) -> str:
-    """Three digits that count, with thousands set apart."""
+    """Formats a number for a table: large ones in thousands (k) or millions (M)."""
     if value >= 1_000_000:
         return f"{value / 1e6:.2f}M"
     if value >= 10_000:
@@ -149,7 +150,7 @@ def number(value: float) -> str:
 
 
 def spread(values: Mapping[str, float] | None) -> str:
-    """Median, and between what the rounds lay; nothing of nothing."""
+    """Formats a median with the rounds' least and most; "" for None."""
     if values is None:
         return ""
     shown = Spread(**values)
@@ -157,7 +158,7 @@ def spread(values: Mapping[str, float] | None) -> str:
 
 
 def ratio_text(values: Mapping[str, float] | None) -> str:
-    """A ratio with the rounds' least and most; nothing of nothing."""
+    """Formats a ratio with the rounds' least and most; "" for None."""
     if values is None:
         return ""
     shown = Spread(**values)
@@ -165,14 +166,14 @@ def ratio_text(values: Mapping[str, float] | None) -> str:
 
 
 def target_text(target: float | None, better: str) -> str:
-    """What was asked for."""
+    """Formats a target as "≥ 5" or "≤ 1.2"; "" for None."""
     if target is None:
         return ""
     return f"{'≥' if better == Better.HIGHER else '≤'} {target:,g}"
 
 
 def cells(line: Json) -> tuple[str, ...]:
-    """A line of the table, but for whether its target was met."""
+    """Returns the cells of a comparison's line, without the last: whether its target was met."""
     asked = target_text(line["target"], line["better"])
     if line["floor"] is not None:
         asked = f"{target_text(line['floor'], line['better'])} {line['unit']}"
@@ -191,7 +192,7 @@ def _of(text: str, side: str | None) -> str:
 
 
 def print_comparisons(console: Console, scenarios: Sequence[Json]) -> None:
-    """One line per comparison."""
+    """Prints a table with one line for each comparison."""
     rounds = scenarios[0]["rounds"]
     table = Table(title=f"Medians of {rounds} interleaved rounds (least to most)")
     for heading in ("scenario", "unit"):
@@ -212,7 +213,7 @@ def print_table(
     rows: Iterable[Sequence[str]],
     title: str | None = None,
 ) -> None:
-    """Print a table of a document's chapter, without the chapter's bold."""
+    """Prints a table of a chapter, without the asterisks of its bold text."""
     table = Table(*columns, title=title)
     for row in rows:
         table.add_row(*(text.replace("**", "") for text in row))
@@ -220,7 +221,7 @@ def print_table(
 
 
 def print_profiles(console: Console, scenarios: Sequence[Json]) -> None:
-    """Per profiled side and process: threads, and the lines and functions that use their CPU."""
+    """Prints the threads of each profiled process, and which lines and functions use their CPU."""
     for scenario in scenarios:
         for profile in scenario["profiles"]:
             for process, threads in profile["processes"].items():

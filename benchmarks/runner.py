@@ -1,4 +1,4 @@
-"""Runs scenarios: every side once a round, in turn, after rounds that do not count."""
+"""Runs scenarios: every side once a round, in turn, after warm-up rounds that do not count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .stats import Spread, ratio
 from .worker import Worker
 
 Step = Callable[[str], None]
-"""Called before every round of every side, with what is measured."""
+"""Called before every round of every side, with a text that says what runs next."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +26,12 @@ class Line:
     kafka: Spread | None
     logtx: Spread
     ratio: Spread | None
-    """None where nothing stands beside it."""
+    """None where there is nothing to compare with."""
     met: bool | None
-    """None where nothing was asked for."""
+    """None where there is no target."""
     kafka_side: str | None
     logtx_side: str
-    """Which of several sides it is, if there are several."""
+    """Side that the figures are of: the best, if the comparison names several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +54,11 @@ class Result:
     profiles: list[Profile]
 
     def lines(self) -> list[Line]:
-        """The comparisons."""
+        """Returns the outcomes of the scenario's comparisons."""
         return [self._line(c) for c in self.scenario.comparisons]
 
     def values(self, side: str, note: str | None = None) -> list[float]:
-        """A side's rounds: their values, or a note of theirs."""
+        """Returns a figure of a side for each round: the value, or the note of that name."""
         samples = self.samples[side]
         return [s.value if note is None else s.notes[note] for s in samples]
 
@@ -96,14 +96,14 @@ class Result:
 
 
 def is_met(found: float, target: float | None, better: Better) -> bool | None:
-    """Whether a ratio is what was asked for; None where nothing was."""
+    """Returns whether a figure meets its target; None without a target."""
     if target is None:
         return None
     return found >= target if better is Better.HIGHER else found <= target
 
 
 def steps(scenario: Scenario, rounds: int) -> int:
-    """How often `run` calls `step`, profiles left out."""
+    """Returns how often `run` calls `step`."""
     return (rounds + scenario.warm_up_rounds) * len(scenario.sides) + 1
 
 
@@ -116,15 +116,15 @@ def run(
     profile: bool | None,
     step: Step,
 ) -> Result:
-    """Measure a scenario.
+    """Measures a scenario.
 
     Args:
         scenario: what to measure.
         context: where, and at which size.
-        coordinator: to be profiled.
-        rounds: that count, of each side.
-        profile: profile a further round of logtx's sides; None: of those that missed a target.
-        step: told what is going on.
+        coordinator: the one that is profiled with a side.
+        rounds: rounds of each side that count.
+        profile: profile one more round of logtx's sides; None: only of those that missed a target.
+        step: told what runs next.
 
     Raises:
         SideFailedError: a side failed.
@@ -142,7 +142,7 @@ def run(
             samples: dict[str, list[Sample]] = {name: [] for name in workers}
             for number in range(-scenario.warm_up_rounds, rounds):
                 shown = "warm-up" if number < 0 else f"round {number + 1}"
-                # There and back, so that what a side leaves behind meets not always the same one.
+                # There and back, so that a side's after-effects don't always hit the same one.
                 order = list(workers.items())[:: -1 if number % 2 else 1]
                 for name, worker in order:
                     step(f"{scenario.name}: {shown}, {name}")

@@ -1,4 +1,4 @@
-"""The few statistics that the results are made of."""
+"""The few statistics that the results need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Median of some rounds, and between what they lay."""
+    """Median of some rounds, and the least and the greatest of them."""
 
     median: float
     least: float
@@ -19,14 +19,14 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
-        """Raises ValueError if there are none."""
+        """Returns the spread of `values`. Raises ValueError if there are none."""
         if not values:
             raise ValueError("no values")
         return cls(median(values), min(values), max(values))
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that `percent` of all do not exceed (nearest rank).
+    """Returns the smallest value that at least `percent` of all do not exceed (nearest rank).
 
     Raises:
         ValueError: no values, or not 0 < percent <= 100.
@@ -40,7 +40,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def ratio(candidate: Sequence[float], baseline: Sequence[float]) -> Spread:
-    """Ratio of the medians; least and most are of the rounds that ran side by side.
+    """Returns the ratio of the medians; its least and most are ratios of rounds that ran in turn.
 
     Raises:
         ValueError: no rounds, or a different number of them.

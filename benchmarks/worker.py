@@ -1,4 +1,4 @@
-"""A side in a process of its own, so that no side's threads or GIL disturb another's."""
+"""Runs a side in a process of its own, so that no side's threads or GIL disturb another's."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ from .model import Context, Sample, Side
 from .profiling import Sampler, ThreadProfile
 
 _START_TIMEOUT_S: Final = 120.0
+"""Bounds a side's start: imports and `open`, on few cores, while other sides start too."""
 _ROUND_TIMEOUT_S: Final = 180.0
+"""Bounds one round. Longer than any: it only ends a run that hangs."""
 _JOIN_TIMEOUT_S: Final = 30.0
+"""How long a side may take to close before its process is killed."""
 
 
 class SideFailedError(Exception):
-    """A side raised an error; the message is its stack."""
+    """A side raised an error; the message is its traceback."""
 
 
 def _measure(side: Side, cpu: CpuTimes) -> Sample:
-    """Run one round; notes the CPU time of all processes with it."""
+    """Runs one round, and adds the CPU time of all processes to its notes."""
     before = cpu.now()
     sample = side.measure()
     notes = cpu.since(before, sample.notes.get("transactions"))
-    # What a side noted by itself, about a part of its round, stays.
+    # A side's own notes win: they may be about a part of the round.
     return Sample(sample.value, {**notes, **sample.notes})
 
 
@@ -47,7 +50,7 @@ def _serve(connection: Connection, make: Callable[[Context], Side], context: Con
                 connection.send(("profile", (sample, sampler.threads)))
     except EOFError:
         pass  # The parent is gone.
-    except Exception:  # noqa: BLE001 - whatever it is, the parent is told
+    except Exception:  # noqa: BLE001 - every error is reported to the parent
         connection.send(("failed", traceback.format_exc()))
     finally:
         if side is not None:
@@ -61,13 +64,13 @@ class Worker:
         self._name = name
         spawning = multiprocessing.get_context("spawn")
         self._connection, self._remote = spawning.Pipe()
-        # Not a daemon: it may have a child of its own. It ends when its pipe is closed.
+        # Not a daemon: a side may have child processes. It ends when its pipe is closed.
         self._process = spawning.Process(
             target=_serve, args=(self._remote, make, context), name=name
         )
 
     def __enter__(self) -> Self:
-        """Start the process; `await_open` before anything is asked of it."""
+        """Starts the process. Call `await_open` before anything else."""
         self._process.start()
         self._remote.close()
         return self
@@ -78,7 +81,7 @@ class Worker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the side, and end the process."""
+        """Closes the side, and ends the process."""
         self._connection.close()
         self._process.join(_JOIN_TIMEOUT_S)
         if self._process.is_alive():
@@ -86,17 +89,17 @@ class Worker:
             self._process.join()
 
     def await_open(self) -> None:
-        """Wait until the side is connected. Raises SideFailedError."""
+        """Waits until the side is connected. Raises SideFailedError."""
         self._receive(_START_TIMEOUT_S)
 
     def measure(self) -> Sample:
-        """Run one round. Raises SideFailedError."""
+        """Runs one round. Raises SideFailedError."""
         self._connection.send("measure")
         sample: Sample = self._receive(_ROUND_TIMEOUT_S)
         return sample
 
     def profile(self) -> tuple[Sample, list[ThreadProfile]]:
-        """Run one round under the sampler. Raises SideFailedError."""
+        """Runs one round under the sampler. Raises SideFailedError."""
         self._connection.send("profile")
         result: tuple[Sample, list[ThreadProfile]] = self._receive(_ROUND_TIMEOUT_S)
         return result

@@ -1,1 +1,1 @@
-"""How long committing clients stall when coordinators come and go: `make bench-failover`."""
+"""Measures how long committing clients stall when coordinators come and go."""

@@ -24,11 +24,13 @@ from ..report import circumstances, number, print_table
 from .cases import Bench, Outcome
 from .fleet import CoordinatorFailedError
 
+# How often each case happens, per variant. More find rarer stalls, and take seconds each.
 KILLS: Final = 20
 MOVES: Final = 10
 PAUSES: Final = 3
 ALONE: Final = 5
 IN_FLIGHT: Final = 64
+"""Transactions in flight in the second variant; the first has 1."""
 CASES: Final = ("kill", "move", "pause", "alone")
 _COLUMNS: Final = ("what happens", "times", "median ms", "worst ms", "goal ms", "commits told")
 _METHOD: Final = """\

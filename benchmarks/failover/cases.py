@@ -1,4 +1,4 @@
-"""What is done to the coordinators, and how long a committing client stalls each time."""
+"""The cases: what is done to the coordinators, and how long a committing client stalls."""
 
 from __future__ import annotations
 
@@ -24,19 +24,23 @@ from .truth import Truth, find_truth
 
 GROUP: Final = "default"
 WATCH_S: Final = 1.5
-"""What a stall begins in this time after an event counts as the event's."""
+"""A stall that begins within this time after an event counts as the event's."""
 STALL_MAX_S: Final = 30.0
+"""How long to wait for commits after an event; the next event then comes without them."""
 SETTLE_S: Final = 1.0
+"""Owners have settled when none has changed for this long."""
 SETTLE_TIMEOUT_S: Final = 60.0
+"""How long owners may take to settle before the benchmark fails."""
 PAUSE_S: Final = 10.0
+"""How long an owner is stopped."""
 
 Step = Callable[[str], None]
-"""Told what is going on."""
+"""Called with a text that says what is going on."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """One case: the stalls, and whether all that was told is true."""
+    """One case: its stalls, and whether everything the clients were told is true."""
 
     title: str
     goal_ms: float | None
@@ -47,12 +51,12 @@ class Outcome:
 
     @property
     def met(self) -> bool | None:
-        """Whether the worst stall is below the goal; None where there is none."""
+        """Whether the worst stall is below the goal; None without a goal."""
         return None if self.goal_ms is None else max(self.stalls_ms) < self.goal_ms
 
 
 class Bench:
-    """One Kafka, and the coordinators of a case on it."""
+    """Runs cases, each with coordinators of its own, on one Kafka."""
 
     def __init__(
         self, log: Log, directory: Path, step: Step, *, journal_partitions: int = 8
@@ -63,7 +67,7 @@ class Bench:
         self._step = step
 
     def killed(self, times: int, in_flight: int) -> Outcome:
-        """(a) SIGKILL of the owner; it is started again, as a standby, before the next."""
+        """(a) Kills the owner with SIGKILL; starts it again, as a standby, before the next."""
         outcome = Outcome(f"kill -9 of the owner{_shown(in_flight)}", 1_000, in_flight)
         with self._running(3, outcome) as (fleet, committer):
             for _ in range(times):
@@ -76,7 +80,7 @@ class Bench:
         return outcome
 
     def left(self, times: int, in_flight: int) -> Outcome:
-        """(b) SIGTERM of the owner."""
+        """(b) Stops the owner with SIGTERM; starts it again, as a standby, before the next."""
         outcome = Outcome(f"SIGTERM of the owner{_shown(in_flight)}", 200, in_flight)
         with self._running(3, outcome) as (fleet, committer):
             for _ in range(times):
@@ -89,10 +93,10 @@ class Bench:
         return outcome
 
     def joined(self, times: int, in_flight: int) -> Outcome:
-        """(b) A second coordinator joins the first, and gets one of the two journal partitions.
+        """(b) Starts a second coordinator, which gets one of the two journal partitions.
 
-        A client commits in each, so that one of them stalls; the journal has two partitions, and
-        the clients have `in_flight` transactions in all.
+        A client commits in each partition, so that one of them stalls. Together they have
+        `in_flight` transactions in flight.
         """
         outcome = Outcome(f"a coordinator joins{_shown(in_flight)}", 200, in_flight)
         groups = tuple(_name_in(partition, 2) for partition in range(2))
@@ -105,7 +109,7 @@ class Bench:
                 before = fleet.await_settled(2, SETTLE_S, SETTLE_TIMEOUT_S)
                 joiner.start()
                 joiner.await_ready()
-                # Not before: Python's start takes a core from a machine that has few.
+                # The clock starts here: Python's start takes one of the machine's few cores.
                 began_s = time.monotonic()
                 (moved,) = self._moved(fleet, before)
                 gap_s = committers[moved].longest_gap_s(began_s, time.monotonic())
@@ -114,7 +118,7 @@ class Bench:
         return outcome
 
     def paused(self, times: int, in_flight: int) -> Outcome:
-        """(c) SIGSTOP of the owner for 10 s, and SIGCONT."""
+        """(c) Stops the owner with SIGSTOP for 10 s, then wakes it with SIGCONT."""
         title = f"SIGSTOP of the owner for {PAUSE_S:g} s, and SIGCONT{_shown(in_flight)}"
         outcome = Outcome(title, None, in_flight)
         with self._running(3, outcome) as (fleet, committer):
@@ -132,7 +136,7 @@ class Bench:
         return outcome
 
     def alone(self, times: int, in_flight: int) -> Outcome:
-        """(d) SIGKILL of the only coordinator, and its start at once."""
+        """(d) Kills the only coordinator with SIGKILL, and starts it again at once."""
         title = f"for comparison: one alone, killed and started again{_shown(in_flight)}"
         outcome = Outcome(title, None, in_flight)
         with self._running(1, outcome) as (fleet, committer):
@@ -149,7 +153,7 @@ class Bench:
 
     @contextmanager
     def _running(self, coordinators: int, outcome: Outcome) -> Iterator[tuple[Fleet, Committer]]:
-        """A fleet and one client that commits."""
+        """Runs a fleet and one client that commits."""
         with self._fleet_of(coordinators, outcome, (GROUP,)) as (fleet, (committer,)):
             yield fleet, committer
 
@@ -157,7 +161,7 @@ class Bench:
     def _fleet_of(
         self, coordinators: int, outcome: Outcome, groups: Sequence[str]
     ) -> Iterator[tuple[Fleet, Sequence[Committer]]]:
-        """A fleet, and a client per transaction group; at the end the truth of what it was told."""
+        """Runs a fleet and a client per transaction group; then checks what they were told."""
         self._step(f"{outcome.title}: {coordinators} coordinators start")
         options = ("--journal-partitions", str(self._journal_partitions))
         with Fleet(self._log, self._directory, coordinators, *options) as fleet:
@@ -185,7 +189,7 @@ class Bench:
 
     @staticmethod
     def _moved(fleet: Fleet, before: Mapping[int, str]) -> list[int]:
-        """Journal partitions that have another owner than before, once there are some."""
+        """Waits until partitions have another owner than before; returns these partitions."""
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
         while time.monotonic() < deadline_s:
             after = fleet.await_settled(len(before), SETTLE_S, SETTLE_TIMEOUT_S)
@@ -194,14 +198,14 @@ class Bench:
         raise CoordinatorFailedError(f"no partition moved within {SETTLE_TIMEOUT_S:g} s")
 
     def _settled(self, fleet: Fleet) -> CoordinatorChild:
-        """Who owns the client's journal partition, once nothing moves any more."""
+        """Waits until the owners have settled; returns that of the client's journal partition."""
         partitions = self._log.topic_info(JOURNAL_TOPIC).partition_count
         owners = fleet.await_settled(partitions, SETTLE_S, SETTLE_TIMEOUT_S)
         address = owners[journal_partition_of(GROUP, partitions)]
         return next(m for m in fleet.members if m.address == address)
 
     def _stall_ms(self, committer: Committer, event: Callable[[], object]) -> float:
-        """Longest gap between acknowledged commits around an event."""
+        """Causes an event; returns the longest gap between acknowledged commits around it."""
         began_s = time.monotonic()
         event()
         time.sleep(WATCH_S)
@@ -212,7 +216,7 @@ class Bench:
 
 
 def _name_in(partition: int, partitions: int) -> str:
-    """A transaction group of a journal partition."""
+    """Returns the name of a transaction group whose home is `partition`."""
     names = (f"group-{number}" for number in count())
     return next(name for name in names if journal_partition_of(name, partitions) == partition)
 

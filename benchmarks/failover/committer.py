@@ -1,4 +1,4 @@
-"""A client that commits all the while, and when each commit was acknowledged."""
+"""A client that commits all the time, and notes when each commit was acknowledged."""
 
 from __future__ import annotations
 
@@ -16,29 +16,31 @@ from logtx.journal.errors import LogtxError
 from logtx.journal.txid import TxId
 
 PARTITIONS: Final = 2
+"""Partitions of its topic; each transaction has a record in each."""
 COMMIT_TIMEOUT_S: Final = 60.0
+"""Bounds the wait for a commit; longer than any stall that is measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One commit that was acknowledged."""
+    """One acknowledged commit."""
 
     at_s: float
-    """Monotonic."""
+    """When it was acknowledged, on the monotonic clock."""
     number: int
     txid: TxId
     commit_sequence: int
 
 
 def longest_gap_s(times_s: Sequence[float], since_s: float, until_s: float) -> float:
-    """Longest time between two of `times_s`, ordered, that ended or goes on in [since, until]."""
+    """Returns the longest gap in `times_s` (ordered), of those that reach into [since, until]."""
     before = [t for t in times_s if t < since_s][-1:] or [since_s]
     within = [t for t in times_s if since_s <= t <= until_s]
     return max(b - a for a, b in pairwise([*before, *within, until_s]))
 
 
 class Committer:
-    """Transactions of 2 records in 2 partitions, on a thread of its own; a context manager.
+    """Commits transactions of 2 records in 2 partitions, on its own thread. A context manager.
 
     Every record's value is the transaction's number.
     """
@@ -50,10 +52,10 @@ class Committer:
         self.group = group
         """Its transaction group."""
         self._told: list[tuple[float, int, bytes, int]] = []
-        # Numbers and bytes only: the garbage collector leaves such tuples alone. Of hundreds of
-        # thousands of objects it would make pauses of its own, the longer the case runs.
+        # Tuples of numbers and bytes only: the garbage collector leaves them alone. With hundreds
+        # of thousands of other objects it would cause pauses, which grow while the case runs.
         self.failed: list[tuple[int, LogtxError]] = []
-        """Transactions whose commit raised."""
+        """Number and error of each transaction whose begin or commit raised."""
         self.begun = 0
         self.in_flight = in_flight
         self._stop = threading.Event()
@@ -63,38 +65,38 @@ class Committer:
                 "bootstrap.servers": servers,
                 "transactional.id": topic,
                 "transaction.group": group,
-                # Tests count the BEGINs: none twice, and each of a transaction of ours.
+                # Tests count the BEGINs: one for each transaction of this client, and no more.
                 "transaction.begin.ahead": False,
             }
         )
         self._thread = threading.Thread(target=self._run, name=f"committer-{topic}")
 
     def __enter__(self) -> Committer:
-        """Connect, and begin to commit."""
+        """Connects, and begins to commit."""
         self._producer.init_transactions()
         self._thread.start()
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        """Commit what is under way, and stop."""
+        """Commits what is under way, and stops."""
         self._stop.set()
         self._thread.join(COMMIT_TIMEOUT_S)
         self._producer.close()
 
     @property
     def told(self) -> list[Told]:
-        """Commits in the order acknowledged."""
+        """Commits in the order of their acknowledgements."""
         with self._lock:
             return [Told(at, n, TxId.from_bytes(t), sequence) for at, n, t, sequence in self._told]
 
     def longest_gap_s(self, since_s: float, until_s: float) -> float:
-        """Longest time without an acknowledged commit that ended, or goes on, between the two."""
+        """Returns the longest gap between acknowledged commits, of those in [since_s, until_s]."""
         with self._lock:
             times = [told[0] for told in self._told]
         return longest_gap_s(times, since_s, until_s)
 
     def await_told(self, more: int, timeout_s: float) -> bool:
-        """Wait for so many commits from now on."""
+        """Waits for `more` further commits; returns False if they did not come in time."""
         deadline_s, wanted = time.monotonic() + timeout_s, len(self._told) + more
         while len(self._told) < wanted:
             if time.monotonic() > deadline_s:
@@ -141,5 +143,5 @@ class Committer:
 
     @staticmethod
     def _land(flying: deque[Future[Any]]) -> None:
-        # What it raises is in `failed`.
+        # Its error is in `failed`.
         flying.popleft().exception(COMMIT_TIMEOUT_S)

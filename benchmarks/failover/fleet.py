@@ -14,6 +14,7 @@ from logtx.journal.logs.interface import Log
 from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC
 
 _POLL_S: Final = 0.02
+"""Time between two looks at who owns what."""
 
 
 class CoordinatorFailedError(Exception):
@@ -21,7 +22,7 @@ class CoordinatorFailedError(Exception):
 
 
 def coordinator_child(servers: str, directory: Path, *options: str) -> CoordinatorChild:
-    """One coordinator at an address of its own, that may be started again and again."""
+    """Returns a coordinator, not started, with a fixed address: it can be started repeatedly."""
     port = pick_ports(1)[0]
     name = f"coordinator-{port}"
     log = directory / f"{name}.log"
@@ -29,17 +30,17 @@ def coordinator_child(servers: str, directory: Path, *options: str) -> Coordinat
 
 
 class Fleet:
-    """Coordinators of one cluster, and who of them owns what; a context manager."""
+    """Coordinators of one cluster, and which of them owns what. A context manager."""
 
     def __init__(self, log: Log, directory: Path, count: int, *options: str) -> None:
         servers = log.bootstrap_servers
         self._log = log
         self._epochs: dict[int, int] = {}
-        """The newest that each journal partition was seen with."""
+        """Newest epoch seen of each journal partition."""
         self.members = [coordinator_child(servers, directory, *options) for _ in range(count)]
 
     def __enter__(self) -> Fleet:
-        """Start all of them; the first creates the topics."""
+        """Starts them one after another; the first creates the topics."""
         try:
             for member in self.members:
                 member.start()
@@ -50,12 +51,16 @@ class Fleet:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        """Kill what is left."""
+        """Kills all that run."""
         for member in self.members:
             member.kill()
 
     def owner(self, partition: int) -> CoordinatorChild:
-        """Who published that it owns a journal partition, among those that run."""
+        """Returns the member that published last that it owns a journal partition.
+
+        Raises:
+            CoordinatorFailedError: it is none of the members.
+        """
         checkpoint = self.published(partition)
         address = checkpoint.address if checkpoint else ""
         for member in self.members:
@@ -64,18 +69,18 @@ class Fleet:
         raise CoordinatorFailedError(f"journal partition {partition} is owned by {address!r}")
 
     def published(self, partition: int) -> Checkpoint | None:
-        """The hint that clients go by."""
+        """Returns the hint that clients follow; None if there is none."""
         committed = self._log.group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, partition)
         return Checkpoint.from_group_offset(committed)
 
     def await_settled(self, partitions: int, quiet_s: float, timeout_s: float) -> dict[int, str]:
-        """Wait until no partition has changed its owner for a while, all alive, evenly spread.
+        """Waits until all owners run, have an even share, and none changed for `quiet_s`.
 
         Returns:
-            Journal partition → address.
+            Journal partition → address of its owner.
 
         Raises:
-            CoordinatorFailedError: not within `timeout_s`.
+            CoordinatorFailedError: the owners did not settle within `timeout_s`.
         """
         deadline_s = time.monotonic() + timeout_s
         owners: dict[int, tuple[str, int]] = {}
@@ -88,7 +93,7 @@ class Fleet:
             found = {
                 p: (c.address, c.epoch)
                 for p, c in published.items()
-                # A stopped owner that wakes up publishes late, until the owner does so again.
+                # A stopped owner that wakes up publishes late over the new owner's hint.
                 if c is not None and c.epoch >= self._epochs.get(p, -1)
             }
             self._epochs.update({p: epoch for p, (_, epoch) in found.items()})

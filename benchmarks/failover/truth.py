@@ -1,4 +1,4 @@
-"""Whether what a client was told is what the journal says and what a consumer delivers."""
+"""Compares what a client was told with the journal and with what a consumer delivers."""
 
 from __future__ import annotations
 
@@ -18,28 +18,30 @@ from logtx.journal.reader import find_fates
 from .committer import PARTITIONS, Committer, Told
 
 _FATES_TIMEOUT_S: Final = 60.0
+"""Bounds the search of the journal."""
 _READ_TIMEOUT_S: Final = 60.0
+"""Bounds the reading; what was not delivered by then counts as lost."""
 _QUIET_S: Final = 1.0
-"""No delivery for so long, once everything told was delivered, is the end."""
+"""The reading ends this long after the last delivery, if everything told was delivered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """What was found; all but `told` and `raised` must be 0."""
+    """Result of the comparison; all but `told` and `raised` must be 0."""
 
     told: int
-    """Commits acknowledged."""
+    """Acknowledged commits."""
     raised: int
-    """Commits that raised; whether they were committed is judged by the records."""
+    """Commits that raised an error; their records may be delivered or not."""
     lost: int
-    """Acknowledged, and not committed by the journal, or not delivered in every partition."""
+    """Acknowledged commits that the journal denies, or that a partition did not deliver."""
     doubled: int
-    """Records delivered more than once, and commit sequences told twice."""
+    """Records delivered, and transactions and commit sequences told, more than once."""
     strange: int
-    """Delivered and neither acknowledged nor of an unknown outcome."""
+    """Delivered records of transactions that were neither acknowledged nor raised an error."""
 
     def __add__(self, other: Truth) -> Truth:
-        """Of two clients together."""
+        """Returns the result for two clients together."""
         return Truth(
             told=self.told + other.told,
             raised=self.raised + other.raised,
@@ -50,12 +52,12 @@ class Truth:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing was lost or doubled or made up."""
+        """Whether nothing was lost, doubled or made up."""
         return not (self.lost or self.doubled or self.strange)
 
 
 def find_truth(log: Log, committer: Committer) -> Truth:
-    """Compare; the committer has stopped, a coordinator runs."""
+    """Compares. The committer must have stopped, and a coordinator must run."""
     all_told = committer.told
     told = {t.number: t for t in all_told}
     delivered = _delivered(log.bootstrap_servers, committer.topic, set(told))
@@ -75,7 +77,7 @@ def find_truth(log: Log, committer: Committer) -> Truth:
 
 
 def _undecided(log: Log, told: Iterable[Told]) -> set[int]:
-    """Numbers of those that the journal does not know as committed at the sequence told."""
+    """Returns the numbers of commits that the journal denies, or has at another sequence."""
     by_txid = {t.txid: t for t in told}
     fates = find_fates(log, by_txid, timeout_s=_FATES_TIMEOUT_S)
     return {
@@ -86,7 +88,7 @@ def _undecided(log: Log, told: Iterable[Told]) -> set[int]:
 
 
 def _delivered(servers: str, topic: str, wanted: set[int]) -> Counter[tuple[int, int]]:
-    """How often each (number, partition) is delivered, by a consumer that reads everything."""
+    """Returns how often a consumer that reads everything gets each (number, partition)."""
     found: Counter[tuple[int, int]] = Counter()
     left = {(n, p) for n in wanted for p in range(PARTITIONS)}
     config = {

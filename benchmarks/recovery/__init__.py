@@ -1,1 +1,1 @@
-"""How long a coordinator takes to know a long journal again."""
+"""Measures how long a coordinator takes to load a long journal."""

@@ -24,9 +24,11 @@ from .history import OPEN, PRODUCERS, RECORDS, History
 from .measure import Bench, Loads, Stall
 
 ROUNDS: Final = 5
+"""Repetitions of each load and of the snapshot."""
 GOALS_S: Final = (8.0, 1.0)
-"""Of the load from the start, and of the one behind a snapshot."""
+"""Longest load from the journal's start, and from a snapshot on."""
 STALL_GOAL_MS: Final = 100.0
+"""Longest time for which a chunk of a snapshot may hold the event loop."""
 _LOAD_COLUMNS: Final = (
     "load",
     "records",

@@ -1,4 +1,4 @@
-"""A journal to recover from: what many producers' transactions leave behind. No I/O."""
+"""Makes a journal to recover from: the records of many producers' transactions. No I/O."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ from logtx.journal.records.types import Entry, OffsetStep, Owner
 from logtx.journal.txid import TxId
 
 PRODUCERS: Final = 100_000
+"""Producer ids. Each is a row of the snapshot."""
 RECORDS: Final = 1_000_000
+"""Records of the journal; a load from its start takes time in proportion."""
 OPEN: Final = 1_000
+"""Transactions that are open at the journal's end."""
 TOPIC: Final = "delays"
 TOPIC_PARTITIONS: Final = 32
 CONSUMER_GROUPS: Final = 16
@@ -34,18 +37,18 @@ NOW: Final = Instant(0, 1_700_000_000_000)
 
 
 def _nonce(number: int) -> int:
-    # As large as random ones are: numbers take as many bytes as they need.
+    # As large as random ones: a small number would take fewer bytes.
     return number * 0x9E3779B97F4A7C15 % 2**63
 
 
 class Journalist:
-    """A `Shell` whose journal takes every record at once, and whose markers are written at once."""
+    """A `Shell` whose journal acknowledges every record and whose markers are written at once."""
 
     tenure: Tenure
 
     def __init__(self) -> None:
         self.values: list[bytes] = []
-        """Records that were appended and not taken."""
+        """Encoded records that were appended and not yet taken."""
         self.replies: dict[Ref, commands.Reply] = {}
         self._unacknowledged: list[int] = []
         self._unwritten: list[int] = []
@@ -74,7 +77,7 @@ class Journalist:
         raise AssertionError(why)
 
     def settle(self) -> None:
-        """Acknowledge what was appended, and write what that lets be written, to the end."""
+        """Acknowledges appends and reports markers as written, until neither causes any more."""
         while self._unacknowledged or self._unwritten:
             offsets, self._unacknowledged = self._unacknowledged, []
             for offset in offsets:
@@ -85,14 +88,14 @@ class Journalist:
 
 
 class History:
-    """What a coordinator appends for many producers; `values` makes it."""
+    """The records that a coordinator appends for many producers; `values` makes them."""
 
     def __init__(self, records: int = RECORDS, producers: int = PRODUCERS) -> None:
-        """Nothing is appended yet.
+        """Begins a tenure on an empty journal.
 
         Args:
-            records: of the journal in the end, about.
-            producers: that connect before they begin anything.
+            records: approximate length of the journal in the end.
+            producers: number of producers; all connect before any transaction begins.
         """
         self._records, self._producers = records, producers
         self._steps: dict[tuple[str, int], int] = {}
@@ -111,7 +114,7 @@ class History:
         self.tenure.begin(NOW)
 
     def values(self) -> Iterator[list[bytes]]:
-        """The journal's records, some at a time, up to its last."""
+        """Yields the journal's encoded records in order, some at a time."""
         for number in range(self._producers):
             self._ask(commands.Connect(producer_id=f"worker-{number}", nonce=_nonce(number)))
             yield self._take()
@@ -135,7 +138,7 @@ class History:
         return self._shell.replies.pop(None)
 
     def _transaction(self, number: int, *, commit: bool) -> None:
-        """BEGIN, one more partition, for each second one input offsets, and the decision."""
+        """Runs a transaction: BEGIN, another partition, in every second offsets, a decision."""
         producer = number % self._producers
         session = commands.SessionId(f"worker-{producer}", 0, _nonce(producer))
         request = number // self._producers + 1

@@ -1,4 +1,4 @@
-"""Loads of one long journal on a broker: cold, behind a snapshot, and by a real coordinator."""
+"""Measures loads of one long journal: from its start, from a snapshot, by a real coordinator."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ from ..failover.fleet import CoordinatorFailedError, coordinator_child
 from .history import TOPIC, TOPIC_PARTITIONS
 
 TIMEOUT_S: Final = 300.0
+"""Bounds a load, and the wait for a coordinator's snapshot."""
 _LOADED: Final = re.compile(r"partition_loaded partition=0 next_offset=\d+ loaded_ms=(\d+)")
 _POLL_S: Final = 0.05
+"""Time between two looks for the snapshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,39 +43,38 @@ class Loads:
     title: str
     records: int
     read_s: list[float]
-    """The records alone."""
+    """Reading alone."""
     decoded_s: list[float]
-    """Read and decoded."""
+    """Reading and decoding."""
     loaded_s: list[float]
-    """By `coordinator.loading.load`: read, decoded and replayed."""
+    """Reading, decoding and replaying, by `load`."""
     cpu_s: list[float]
-    """CPU time of `loaded_s`, of all threads: on a machine that does something else, it alone
-    says something."""
+    """CPU time of all threads during `loaded_s`. On a busy machine only this says something."""
     process_s: float
-    """By `logtx coordinator`, as its log says."""
+    """The same by `logtx coordinator`, as its log says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stall:
-    """Milliseconds that taking a snapshot holds the event loop for, at a stretch."""
+    """How long each chunk of a snapshot holds the event loop, in milliseconds."""
 
     chunks: int
     rows_ms: list[float]
-    """The first chunk, with the rows of all."""
+    """The first chunk, with the copy of all rows."""
     chunk_ms: list[float]
     """Each further chunk."""
 
 
 class Bench:
-    """One broker with one journal partition."""
+    """Measures on one broker with one journal partition."""
 
     def __init__(self, log: Log, directory: Path, tell: Callable[[str], None]) -> None:
-        """Create the journal, empty.
+        """Creates an empty journal.
 
         Args:
-            log: of the broker.
-            directory: for the output of coordinators.
-            tell: is told what is going on.
+            log: the broker's log.
+            directory: where coordinators write their logs.
+            tell: called with a text that says what is going on.
         """
         self._log, self._directory, self._tell = log, directory, tell
         log.create_topic(JOURNAL_TOPIC, partitions=1, settings=JOURNAL_SETTINGS)
@@ -81,11 +82,11 @@ class Bench:
 
     @property
     def records(self) -> int:
-        """Of the journal."""
+        """Number of records in the journal."""
         return self._log.end_offset(JOURNAL_TOPIC, 0)
 
     def append(self, batches: Iterable[list[bytes]]) -> None:
-        """Append to the journal what a `History` made."""
+        """Appends to the journal what a `History` made."""
         self._tell("writing the journal")
         producer = self._log.producer({**APPENDER_CONFIG, "linger.ms": 50})
 
@@ -103,11 +104,11 @@ class Bench:
         producer.close()
 
     def cold(self, rounds: int) -> Loads:
-        """Loads from the journal's start; in the end a coordinator has taken a snapshot."""
+        """Loads from the journal's start. Then a coordinator loads it too, and takes a snapshot."""
         return self._loads("from the journal's start", 0, rounds)
 
     def behind_snapshot(self, rounds: int) -> Loads:
-        """Loads from the snapshot on."""
+        """Loads from the snapshot on, which `cold` has left."""
         return self._loads("behind a snapshot", self._checkpoint(), rounds)
 
     def _loads(self, title: str, start: int, rounds: int) -> Loads:
@@ -134,11 +135,11 @@ class Bench:
             pass
 
     def load(self) -> Replica:
-        """What a coordinator does."""
+        """Loads the journal as a coordinator does."""
         return load(self._log, 0, ShardConfig(), timeout_s=TIMEOUT_S)
 
     def _process_s(self) -> float:
-        """Seconds that a coordinator's log states, which is killed when it has a snapshot."""
+        """Runs a coordinator until it has a snapshot; returns the load's seconds from its log."""
         coordinator = coordinator_child(self._log.bootstrap_servers, self._directory)
         before = coordinator.log.stat().st_size if coordinator.log.exists() else 0
         coordinator.start()
@@ -161,7 +162,7 @@ class Bench:
         return committed.offset if committed is not None else 0
 
     def stall(self, rounds: int) -> Stall:
-        """Take snapshots of the loaded shard, as `Tenure.snapshot` does, and append none."""
+        """Takes snapshots of the loaded shard, as `Tenure.snapshot` does, but appends nothing."""
         self._tell("taking snapshots")
         shard = self.load().shard
         rows_ms, chunk_ms, count = [], [], 0
@@ -180,7 +181,7 @@ class Bench:
 
 
 def _timed(work: Callable[..., object], *args: int) -> tuple[float, float]:
-    """Seconds, and seconds of CPU time, that some work takes."""
+    """Returns the seconds, and the seconds of CPU time, that `work` takes."""
     started_s, cpu_s = time.perf_counter(), time.process_time()
     work(*args)
     return time.perf_counter() - started_s, time.process_time() - cpu_s

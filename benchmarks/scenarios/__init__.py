@@ -24,4 +24,4 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     )
 }
 QUICK: Final = tuple(name for name, s in SCENARIOS.items() if s.quick)
-"""Those of the quick run."""
+"""Names of those in the quick run."""

@@ -23,16 +23,19 @@ from ..clients import (
 from ..model import Better, Comparison, Context, Curve, Picture, Point, Sample, Scenario
 
 RECORDS: Final = 10_000
-"""In a transaction, where nothing else is said."""
+"""Records in a transaction of the main scenarios."""
 SIZES: Final[dict[int, str]] = {100: "100 B", 1_000: "1 KB", 10_000: "10 KB"}
 COUNTS: Final = (10, 100, 1_000)
-"""Records in a transaction, beside `RECORDS`."""
+"""Records in a transaction of the other scenarios."""
 PARTITIONS: Final = 4
 SECONDS: Final = 1.0
+"""Length of a round."""
 POLL_EVERY: Final = 1_000
+"""Records between two polls of confluent-kafka's producer; more polls only cost time."""
 WARM_UP_ROUNDS: Final = 1
 KINDS: Final = ("kafka", "logtx", "idempotent")
 _ROOM_S: Final = 0.01
+"""Longest wait for room in a full queue before the next try."""
 
 
 def _topic(kind: str, size: int) -> str:
@@ -40,17 +43,17 @@ def _topic(kind: str, size: int) -> str:
 
 
 class _Bulk:
-    """Transactions of so many records of one size, one after another, for a fixed time."""
+    """Runs transactions of a fixed size, one after another, for a fixed time."""
 
     kind = ""
 
     def __init__(self, context: Context, size: int, records: int) -> None:
-        """Nothing is connected yet.
+        """Keeps the parameters; `open` connects.
 
         Args:
             context: of the run.
-            size: of a record, bytes.
-            records: in a transaction.
+            size: bytes of a record's value.
+            records: records in a transaction.
         """
         self.context = context
         self.size, self.records = size, records
@@ -59,7 +62,7 @@ class _Bulk:
         self.name = f"bench-bulk-{self.kind}-{size}x{records}"
 
     def measure(self) -> Sample:
-        """Run one round."""
+        """Runs one round."""
         clock = time.perf_counter
         transactions = 0
         started = clock()
@@ -76,26 +79,26 @@ class _Bulk:
 
 
 class Plain(_Bulk):
-    """confluent-kafka's idempotent producer: as many records and a flush."""
+    """confluent-kafka's idempotent producer: the same number of records, and a flush."""
 
     kind = "idempotent"
     producer: confluent_kafka.Producer
 
     def open(self) -> None:
-        """Connect."""
+        """Connects."""
         self.producer = kafka_producer(self.context.bootstrap_servers, None)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing."""
 
     def transaction(self) -> None:
-        """Write as many records as a transaction has, and wait for them."""
+        """Writes the records of one transaction, and waits until they are acknowledged."""
         self.send()
         if self.producer.flush(CONNECT_TIMEOUT_S):
             raise TimeoutError("records were not acknowledged")
 
     def send(self) -> None:
-        """Write them."""
+        """Writes the records; waits for room where the queue is full."""
         produce, poll = self.producer.produce, self.producer.poll
         topic, value = self.topic, self.value
         for number in range(self.records):
@@ -115,11 +118,11 @@ class Kafka(Plain):
     kind = "kafka"
 
     def open(self) -> None:
-        """Connect."""
+        """Connects."""
         self.producer = kafka_producer(self.context.bootstrap_servers, self.name)
 
     def transaction(self) -> None:
-        """begin, the records, commit."""
+        """Begins, writes the records, commits."""
         self.producer.begin_transaction()
         self.send()
         self.producer.commit_transaction(CONNECT_TIMEOUT_S)
@@ -132,15 +135,15 @@ class Logtx(_Bulk):
     producer: logtx.Producer
 
     def open(self) -> None:
-        """Connect."""
+        """Connects."""
         self.producer = logtx_producer(self.context.bootstrap_servers, self.name)
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnects."""
         self.producer.close()
 
     def transaction(self) -> None:
-        """begin, the records, commit. The producer makes room and polls by itself."""
+        """Begins, writes the records, commits. The producer makes room and polls by itself."""
         transaction = self.producer.begin_transaction()
         produce, topic, value = transaction.produce, self.topic, self.value
         for _ in range(self.records):

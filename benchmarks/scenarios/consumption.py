@@ -1,4 +1,4 @@
-"""Reading committed records from a backlog."""
+"""Reads committed records from a backlog."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ from ..model import Better, Comparison, Context, Sample, Scenario
 
 PARTITIONS: Final = 4
 RECORDS: Final = {100: 600_000, 1_000: 200_000}
-"""In the backlog, by their size."""
+"""Number of records in the backlog, by their size in bytes. More make a round longer."""
 PER_TRANSACTION: Final = 1_000
+"""Records in a transaction."""
 HEADERS: Final = [("TxId", b"0123456789abcdef")]
-"""What Kafka's records carry, so that both logs have the same payload."""
+"""Headers of Kafka's records, so that both logs have the same payload."""
 BATCH: Final = 1_000
+"""Most records taken at once; with smaller batches each record costs more Python."""
 GARBAGE: Final = (
     "the garbage collector is at its defaults: with batches of 1,000 it is a good part of what a "
     "record costs Kafka's reading thread, and with batches of 100 hardly wakes; logtx's pauses it "
@@ -39,10 +41,10 @@ GARBAGE: Final = (
 
 
 def read_all(consumer: Any, total: int, *, reads_all: bool) -> Sample:
-    """Read a backlog's records, by poll() and consume().
+    """Reads a backlog by poll() and consume(). Returns the rate, from the first record on.
 
     Args:
-        consumer: of either kind, that was assigned the backlog.
+        consumer: of either kind, with the backlog assigned.
         total: how many records there are.
         reads_all: whether the application reads every value and header.
     """
@@ -52,7 +54,7 @@ def read_all(consumer: Any, total: int, *, reads_all: bool) -> Sample:
         raise TimeoutError("no record came")
     started, got = clock(), 0
     while got < total - 1:
-        # consume(n, t) would wait all of t for a full batch.
+        # consume(n, t) would wait the whole of t for a full batch.
         message = consumer.poll(CONNECT_TIMEOUT_S)
         if message is None:
             raise TimeoutError(f"{got + 1} of {total} records came")
@@ -68,7 +70,7 @@ def read_all(consumer: Any, total: int, *, reads_all: bool) -> Sample:
 
 
 class _Reading:
-    """Reads the topic from its start to its last record with a new consumer, once a round."""
+    """Reads the topic from its start to its last record, with a new consumer in each round."""
 
     kind = ""
     reads_all = True
@@ -78,16 +80,16 @@ class _Reading:
         self.size = size
 
     def open(self) -> None:
-        """Every round has a consumer of its own."""
+        """Does nothing: every round has a consumer of its own."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing."""
 
     def connect(self, settings: dict[str, Any]) -> Any:
         raise NotImplementedError
 
     def measure(self) -> Sample:
-        """Run one round."""
+        """Runs one round."""
         name = f"bench-{type(self).__name__}"
         consumer = self.connect(consumer_config(self.context.bootstrap_servers, name))
         try:
@@ -99,33 +101,33 @@ class _Reading:
 
 
 class KafkaAll(_Reading):
-    """confluent-kafka, every value and header read."""
+    """confluent-kafka; the application reads every value and header."""
 
     kind = "kafka"
 
     def connect(self, settings: dict[str, Any]) -> Any:
-        """A new consumer."""
+        """Returns a new consumer."""
         return confluent_kafka.Consumer(settings)
 
 
 class KafkaNeither(KafkaAll):
-    """confluent-kafka, neither read."""
+    """confluent-kafka; the application reads neither values nor headers."""
 
     reads_all = False
 
 
 class LogtxAll(_Reading):
-    """logtx, every value and header read."""
+    """logtx; the application reads every value and header."""
 
     kind = "logtx"
 
     def connect(self, settings: dict[str, Any]) -> Any:
-        """A new consumer."""
+        """Returns a new consumer."""
         return logtx.Consumer(settings)
 
 
 class LogtxNeither(LogtxAll):
-    """logtx, neither read by the application."""
+    """logtx; the application reads neither values nor headers."""
 
     reads_all = False
 
@@ -158,7 +160,7 @@ def _prepare(context: Context, size: int) -> None:
                 transaction.produce(topic, value, partition=number % PARTITIONS)
             transaction.commit(CONNECT_TIMEOUT_S)
     del kafka, producer, transaction
-    # A closed producer is part of a cycle: its connections would outlive the broker.
+    # A closed producer is part of a reference cycle: its connections would outlive the broker.
     gc.collect()
 
 

@@ -1,7 +1,7 @@
-"""Small transactions by several producers at once, in threads and in processes.
+"""Commits small transactions by several producers at once, in threads and in processes.
 
-A crew is the producers of one process: one thread each, which commits one transaction after
-another, or keeps several in flight. A fleet is a side of one crew or more. A crew of one producer
+A crew is the producers of one process. Each has a thread, which commits one transaction after
+another or keeps several in flight. A fleet is a side of one or more crews. A crew of one producer
 runs on its process's main thread, as an application's loop would.
 """
 
@@ -32,9 +32,11 @@ PARTITIONS: Final = 2
 VALUE: Final = b"x" * 100
 PERCENTILES: Final = (50, 90, 99, 99.9)
 WARM_UP: Final = 2
-"""Transactions of each producer before its clock starts: connections are made for the first."""
+"""Transactions of each producer before its clock starts: the first one makes connections."""
 CONNECTING_AT_ONCE: Final = 16
+"""Producers of a crew that connect, or disconnect, at the same time."""
 _ROUND_SLACK_S: Final = 90.0
+"""How long another process may take for a round, warm-up included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,24 +46,24 @@ class Crew:
     kind: str
     """"kafka" or "logtx"."""
     name: str
-    """What their transactional ids begin with."""
+    """Prefix of their transactional ids."""
     producers: int = 1
     in_flight: int = 1
-    """Transactions that each has open at once; of Kafka's one."""
+    """Transactions that each producer has in flight; always 1 for Kafka's."""
 
 
 @dataclass(slots=True)
 class Counted:
-    """What a crew did in a round."""
+    """Result of a crew's round."""
 
     latencies_s: list[float]
-    """Of each transaction, from its begin to its acknowledged commit."""
+    """Time of each transaction from its begin to its acknowledged commit."""
     started_ns: int
-    """By the machine's monotonic clock, which all processes share."""
+    """Nanoseconds of the machine's monotonic clock, which all processes share."""
     ended_ns: int
 
     def joined(self, other: Counted) -> Counted:
-        """Of two crews side by side."""
+        """Returns the result of two crews that ran side by side."""
         return Counted(
             self.latencies_s + other.latencies_s,
             min(self.started_ns, other.started_ns),
@@ -69,7 +71,7 @@ class Counted:
         )
 
     def sample(self, *, in_ms: bool = False) -> Sample:
-        """As a rate of transactions, or p50 in ms; both are in the notes, with percentiles."""
+        """Returns the rate of transactions, or p50 in ms; the notes have both, and percentiles."""
         rate = len(self.latencies_s) / ((self.ended_ns - self.started_ns) / 1e9)
         found = {f"p{p:g} ms": percentile(self.latencies_s, p) * 1e3 for p in PERCENTILES}
         notes = {
@@ -81,7 +83,7 @@ class Counted:
 
 
 def transact(producer: Any, topic: str, partitions: int) -> None:
-    """begin, a record to each partition, commit: the same calls on both sides."""
+    """Begins, writes a record to each partition, commits: by the same calls on both sides."""
     producer.begin_transaction()
     for partition in range(partitions):
         producer.produce(topic, VALUE, partition=partition)
@@ -91,7 +93,7 @@ def transact(producer: Any, topic: str, partitions: int) -> None:
 def one_after_another(
     producer: Any, topic: str, seconds: float, partitions: int = PARTITIONS
 ) -> list[float]:
-    """Transactions one after another; the latency of each."""
+    """Commits transactions one after another; returns the latency of each in seconds."""
     clock = time.perf_counter
     latencies_s: list[float] = []
     until = clock() + seconds
@@ -104,7 +106,10 @@ def one_after_another(
 def pipelined(
     producer: Any, topic: str, seconds: float, in_flight: int, partitions: int = PARTITIONS
 ) -> list[float]:
-    """Several in flight: the next begins when the oldest is decided; the latency of each."""
+    """Keeps several transactions in flight; returns the latency of each in seconds.
+
+    The next one begins when the oldest is decided.
+    """
     clock = time.perf_counter
     flying: deque[tuple[float, Future[Any]]] = deque()
     latencies_s: list[float] = []
@@ -128,10 +133,10 @@ def pipelined(
 
 
 class ConnectedCrew:
-    """A crew that is connected, in this process."""
+    """A connected crew in this process."""
 
     def __init__(self, crew: Crew, servers: str) -> None:
-        """Connect all; some at a time."""
+        """Connects all producers, some at a time."""
         self._crew = crew
         self._make: Callable[[str], Any]
         if crew.kind == "kafka":
@@ -148,13 +153,13 @@ class ConnectedCrew:
             return list(pool.map(call, arguments))
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnects."""
         producers, self._producers = self._producers, []
         if self._crew.kind == "logtx":
             self._each(lambda producer: producer.close(), producers)
 
     def run(self, seconds: float) -> Counted:
-        """One round: all begin together when the last is warm."""
+        """Runs one round: all producers begin together when the last one is warm."""
         topic = TOPICS[self._crew.kind]
         if len(self._producers) == 1:
             self._warm_up(self._producers[0], topic)
@@ -170,7 +175,7 @@ class ConnectedCrew:
             try:
                 self._warm_up(producer, topic)
             except BaseException:
-                together.abort()  # else the others would wait in vain
+                together.abort()  # or the others would wait in vain
                 raise
             together.wait()
             return self._work(producer, topic, seconds)
@@ -192,7 +197,7 @@ class ConnectedCrew:
 
 
 class _Hand(Protocol):
-    """A crew, here or in another process."""
+    """A crew in this process or in another."""
 
     def start(self, seconds: float) -> None: ...
     def counted(self) -> Counted: ...
@@ -272,16 +277,16 @@ class Fleet:
         anew: bool = False,
         in_ms: bool = False,
     ) -> None:
-        """Nothing is connected before `open`.
+        """Keeps the parameters; `open` connects.
 
         Args:
             context: of the run.
             kind: "kafka" or "logtx".
-            seconds: of a round, in a full run.
-            producers: in all.
-            in_flight: transactions that each has open at once.
-            processes: that they are spread over; one is the side's own.
-            anew: connect for each round and disconnect after it, where idle ones would disturb
+            seconds: length of a round in a full run.
+            producers: their number in all processes.
+            in_flight: transactions that each producer has in flight.
+            processes: number of processes that the producers are spread over.
+            anew: connect for each round and disconnect after it: idle connections would disturb
                 the other sides.
             in_ms: the round's value is p50 of the latency, not the rate.
         """
@@ -303,18 +308,18 @@ class Fleet:
         ]
 
     def open(self) -> None:
-        """Connect, unless that is done anew for each round."""
+        """Connects, unless each round does so."""
         if not self._anew:
             self._connect()
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnects."""
         hands, self._hands = self._hands, []
         for hand in hands:
             hand.close()
 
     def measure(self) -> Sample:
-        """Run one round."""
+        """Runs one round."""
         if self._anew:
             self._connect()
         for hand in self._hands:
@@ -339,11 +344,11 @@ class Fleet:
 
 
 def prepare(context: Context) -> None:
-    """Create a topic of two partitions for each kind."""
+    """Creates a topic of two partitions for each kind."""
     for topic in TOPICS.values():
         make_topic(context.bootstrap_servers, topic, PARTITIONS)
 
 
 def finish(context: Context) -> None:
-    """Delete them."""
+    """Deletes the topics."""
     delete_topics(context.bootstrap_servers, list(TOPICS.values()))

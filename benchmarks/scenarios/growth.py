@@ -1,4 +1,4 @@
-"""What more open transactions, and more partitions in one, cost."""
+"""The cost of more open transactions, and of more partitions in a transaction."""
 
 from __future__ import annotations
 
@@ -28,26 +28,35 @@ from .consumption import read_all
 from .fleet import VALUE, Counted, one_after_another, pipelined, transact
 
 SECONDS: Final = 1.0
+"""Length of a round."""
 OPEN: Final = (10, 100, 1_000, 10_000)
 """Transactions that stay open meanwhile; a producer may have 10,000."""
 OPEN_TIMEOUT_S: Final = 300.0
+"""Their time-out. It must outlast a round, or the filling of a backlog."""
 IN_FLIGHT: Final = 64
+"""Transactions that the measured producer has in flight."""
 WARM_UP_S: Final = 0.3
+"""How long transactions run before the clock starts."""
 CALM_S: Final = 0.2
+"""Time between two looks at the coordinator's CPU."""
 CALM_CPU_S: Final = 0.04
 """A coordinator that uses less in `CALM_S` is at rest."""
 SETTLE_MAX_S: Final = 20.0
+"""How long to wait for that; then the round begins all the same."""
 OPEN_TOPIC: Final = "bench-open"
 WIDTHS: Final = (1, 4, 16, 64)
 """Partitions of a transaction, with a record in each."""
 SPREAD_TOPICS: Final = {"kafka": "bench-spread-kafka", "logtx": "bench-spread-logtx"}
 BACKLOG: Final = 200_000
+"""Records to read, in all partitions."""
 PER_TRANSACTION: Final = 100
+"""Records in a transaction of the backlog."""
 READ_PARTITIONS: Final = 2
+"""Partitions of the topics with open transactions."""
 
 
 def hold_open(producer: logtx.Producer, topic: str, count: int) -> list[Any]:
-    """Begin transactions with a record each, and leave them open."""
+    """Begins `count` transactions with one record each; returns them open."""
     opened = []
     for number in range(count):
         place = number % READ_PARTITIONS
@@ -62,7 +71,7 @@ def hold_open(producer: logtx.Producer, topic: str, count: int) -> list[Any]:
 
 
 def abort_all(opened: list[Any]) -> None:
-    """Abort what `hold_open` began."""
+    """Aborts what `hold_open` began."""
     futures = [transaction.abort_async() for transaction in opened]
     for future in futures:
         future.result(CONNECT_TIMEOUT_S)
@@ -73,32 +82,32 @@ def _room_for(count: int) -> dict[str, Any]:
 
 
 class BesideOpen:
-    """Small transactions while another producer's stay open."""
+    """Commits small transactions while another producer's stay open."""
 
     def __init__(self, context: Context, count: int) -> None:
-        """Nothing is connected yet.
+        """Keeps the parameters; `open` connects.
 
         Args:
             context: of the run.
-            count: how many stay open.
+            count: transactions that stay open.
         """
         self._context = context
         self._count = count
 
     def open(self) -> None:
-        """Connect both producers."""
+        """Connects both producers."""
         servers, name = self._context.bootstrap_servers, f"bench-open-{self._count}"
         self._producer = logtx_producer(servers, name)
         self._other = logtx_producer(servers, f"{name}-other", _room_for(self._count))
         self._cpu = CpuTimes(self._context.pids)
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnects."""
         self._producer.close()
         self._other.close()
 
     def measure(self) -> Sample:
-        """Run one round, between two that leave the coordinator much to do."""
+        """Runs one round. Waits for rest before: other rounds leave the coordinator much to do."""
         self._settle()
         opened = hold_open(self._other, OPEN_TOPIC, self._count)
         try:
@@ -109,7 +118,7 @@ class BesideOpen:
             abort_all(opened)
 
     def _settle(self) -> None:
-        """Wait until the coordinator is at rest, or for so long that it never is."""
+        """Waits until the coordinator is at rest, but for `SETTLE_MAX_S` at most."""
         until_s = time.monotonic() + SETTLE_MAX_S
         while time.monotonic() < until_s:
             before = self._cpu.now()
@@ -126,26 +135,26 @@ class BesideOpen:
 
 
 class ReadBesideOpen:
-    """Reads a backlog in front of which transactions were begun that are open all along it."""
+    """Reads a backlog. Other transactions begin before its first record and end behind its last."""
 
     def __init__(self, context: Context, count: int) -> None:
-        """Nothing is connected.
+        """Keeps the parameters.
 
         Args:
             context: of the run.
-            count: how many are open.
+            count: transactions that are open all along the backlog.
         """
         self._context = context
         self._count = count
 
     def open(self) -> None:
-        """Every round has a consumer of its own."""
+        """Does nothing: every round has a consumer of its own."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing."""
 
     def measure(self) -> Sample:
-        """Run one round."""
+        """Runs one round."""
         name = _backlog(self._count)
         with logtx.Consumer(consumer_config(self._context.bootstrap_servers, name)) as consumer:
             consumer.assign(from_start(name, READ_PARTITIONS))
@@ -155,15 +164,15 @@ class ReadBesideOpen:
 
 
 class Spread:
-    """Transactions of one record in each of some partitions, one after another."""
+    """Commits transactions of one record in each of some partitions, one after another."""
 
     def __init__(self, context: Context, kind: str, width: int) -> None:
-        """Nothing is connected yet.
+        """Keeps the parameters; `open` connects.
 
         Args:
             context: of the run.
             kind: "kafka" or "logtx".
-            width: how many partitions.
+            width: number of partitions.
         """
         self._context = context
         self._kind = kind
@@ -171,18 +180,18 @@ class Spread:
         self._producer: Any = None
 
     def open(self) -> None:
-        """Connect."""
+        """Connects."""
         make = kafka_producer if self._kind == "kafka" else logtx_producer
         name = f"bench-spread-{self._kind}-{self._width}"
         self._producer = make(self._context.bootstrap_servers, name)
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnects."""
         if self._kind == "logtx":
             self._producer.close()
 
     def measure(self) -> Sample:
-        """Run one round."""
+        """Runs one round."""
         topic, seconds = SPREAD_TOPICS[self._kind], self._context.sized(SECONDS, 0.2)
         transact(self._producer, topic, self._width)
         started_ns = time.monotonic_ns()
@@ -207,7 +216,7 @@ def _finish_open(context: Context) -> None:
 
 
 def _prepare_backlogs(context: Context) -> None:
-    """Open transactions, then a backlog of committed ones, then the end of the open ones."""
+    """Begins transactions, commits a backlog behind them, and then aborts them."""
     servers = context.bootstrap_servers
     for count in OPEN:
         topic = _backlog(count)

@@ -1,4 +1,4 @@
-"""How long a small transaction takes to its delivery, alone and while another stays open."""
+"""How soon a small transaction is delivered, alone and while another one stays open."""
 
 from __future__ import annotations
 
@@ -27,14 +27,21 @@ from ..model import Better, Comparison, Context, Sample, Scenario
 from ..stats import percentile
 
 PARTITIONS: Final = 2
+"""Partitions of a transaction, with a record in each."""
 OPEN_S: Final = 1.5
+"""Length of a round beside an open transaction; Kafka's p50 is about half of it."""
 ALONE_S: Final = 1.0
+"""Length of a round without one."""
 EVERY_S: Final = 0.025
+"""Time from one begin to the next. Less would measure a queue."""
 _NUMBER: Final = struct.Struct("<Q")
 _PADDING: Final = b"x" * (100 - _NUMBER.size)
 _HANGING: Final = 2**64 - 1
+"""Number of the transaction that stays open; its delivery is not waited for."""
 _POLL_S: Final = 0.05
+"""Longest poll of the consumer; a request waits this long at most."""
 _PROBE_S: Final = 0.5
+"""How long to wait for the delivery of a transaction before sending another."""
 
 
 def _value(number: int) -> bytes:
@@ -42,10 +49,10 @@ def _value(number: int) -> bytes:
 
 
 def _consume(connection: Connection, kind: str, servers: str, group: str, topic: str) -> None:
-    """The consumer's process: notes when each transaction was delivered completely.
+    """Runs in the consumer's process: notes when each transaction was delivered completely.
 
-    Asked by "start", "stop", and "times", which gives {transaction: monotonic ns}. The clock is
-    the machine's, the same in all processes.
+    Takes the requests "start", "stop" and "times", and answers each with {transaction: monotonic
+    ns}. The clock is the machine's, the same in all processes.
     """
     make: Any = confluent_kafka.Consumer if kind == "kafka" else logtx.Consumer
     consumer = make(consumer_config(servers, group))
@@ -77,7 +84,10 @@ def _consume(connection: Connection, kind: str, servers: str, group: str, topic:
 
 
 class _Latency:
-    """A producer here, a consumer in a process of its own, and a producer that keeps one open."""
+    """A producer here and a consumer in a process of its own.
+
+    If `held_open` is set, another producer keeps a transaction open meanwhile.
+    """
 
     kind = ""
     held_open = False
@@ -91,7 +101,7 @@ class _Latency:
         self.other: Any = None
 
     def open(self) -> None:
-        """Connect all three."""
+        """Connects all of them."""
         self.producer = self.make_producer(self.name)
         if self.held_open:
             self.other = self.make_producer(f"{self.name}-other")
@@ -106,7 +116,7 @@ class _Latency:
         self.connection.recv()
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnects."""
         self.connection.close()
         self.process.join(CONNECT_TIMEOUT_S)
         for producer in (self.producer, self.other):
@@ -117,10 +127,10 @@ class _Latency:
         raise NotImplementedError
 
     def close_producer(self, producer: Any) -> None:
-        """Nothing is open."""
+        """Closes a producer, if its kind has to be closed."""
 
     def measure(self) -> Sample:
-        """Run one round."""
+        """Runs one round."""
         self._ask("start")
         self._await_delivery()
         full = OPEN_S if self.held_open else ALONE_S
@@ -146,7 +156,7 @@ class _Latency:
         return Sample(percentile(latencies_ms, 50), notes)
 
     def _transaction(self, number: int) -> int:
-        """A record in each partition; when commit was called, monotonic ns."""
+        """Commits a record in each partition; returns when commit was called, in monotonic ns."""
         producer = self.producer
         producer.begin_transaction()
         for partition in range(PARTITIONS):
@@ -163,7 +173,7 @@ class _Latency:
             raise TimeoutError("the open transaction's records were not acknowledged")
 
     def _await_delivery(self) -> None:
-        """Transactions until one is delivered: from then on the consumer is reading."""
+        """Commits transactions until one is delivered: from then on the consumer reads."""
         deadline_s = time.monotonic() + CONNECT_TIMEOUT_S
         while time.monotonic() < deadline_s:
             self.number += 1
@@ -189,37 +199,37 @@ class _Latency:
 
 
 class KafkaAlone(_Latency):
-    """Kafka's."""
+    """Kafka's side, alone."""
 
     kind = "kafka"
 
     def make_producer(self, name: str) -> Any:
-        """A transactional producer."""
+        """Returns a transactional producer."""
         return kafka_producer(self.context.bootstrap_servers, name)
 
 
 class KafkaBesideOpen(KafkaAlone):
-    """Kafka's, beside an open one."""
+    """Kafka's side, beside an open transaction."""
 
     held_open = True
 
 
 class LogtxAlone(_Latency):
-    """logtx's."""
+    """logtx's side, alone."""
 
     kind = "logtx"
 
     def make_producer(self, name: str) -> Any:
-        """A producer."""
+        """Returns a producer."""
         return logtx_producer(self.context.bootstrap_servers, name)
 
     def close_producer(self, producer: Any) -> None:
-        """Close it."""
+        """Closes it."""
         producer.close()
 
 
 class LogtxBesideOpen(LogtxAlone):
-    """logtx's, beside an open one."""
+    """logtx's side, beside an open transaction."""
 
     held_open = True
 
@@ -228,13 +238,13 @@ _TOPICS: Final = ("bench-latency-kafka", "bench-latency-logtx")
 
 
 def prepare(context: Context) -> None:
-    """Create a topic for each side."""
+    """Creates a topic for each kind."""
     for topic in _TOPICS:
         make_topic(context.bootstrap_servers, topic, PARTITIONS)
 
 
 def finish(context: Context) -> None:
-    """Delete them."""
+    """Deletes the topics."""
     delete_topics(context.bootstrap_servers, list(_TOPICS))
 
 

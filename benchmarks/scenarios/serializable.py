@@ -1,4 +1,4 @@
-"""Reading committed records in serial order, beside reading them partition by partition."""
+"""Reads committed records in serial order, beside reading them partition by partition."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from .consumption import read_all
 
 PARTITIONS: Final = 3
 TRANSACTIONS: Final = {99: 2_000, 9: 8_000}
-"""In the backlog, by how many records each has."""
+"""Number of transactions in the backlog, by how many records each has."""
 VALUE: Final = b"x" * 100
 IN_FLIGHT: Final = 64
+"""Transactions in flight while the backlog is written, which is not measured."""
 
 
 class _Reading:
-    """Reads the topic from its start to its last record with a new consumer, once a round."""
+    """Reads the topic from its start to its last record, with a new consumer in each round."""
 
     isolation = ""
 
@@ -39,13 +40,13 @@ class _Reading:
         self.records = records
 
     def open(self) -> None:
-        """Every round has a consumer of its own."""
+        """Does nothing: every round has a consumer of its own."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing."""
 
     def measure(self) -> Sample:
-        """Run one round."""
+        """Runs one round."""
         name = _name(self.records)
         settings = {
             **consumer_config(self.context.bootstrap_servers, f"{name}-{self.isolation}"),
@@ -58,19 +59,19 @@ class _Reading:
 
 
 class ReadCommitted(_Reading):
-    """Partition by partition."""
+    """Reads partition by partition."""
 
     isolation = "read_committed"
 
 
 class Serializable(_Reading):
-    """In the order of the decisions."""
+    """Reads in the order of the decisions."""
 
     isolation = "serializable"
 
 
 def _name(records: int) -> str:
-    """Of the topic, and of the transaction group that writes it."""
+    """Returns the name of the topic, and of the transaction group that writes it."""
     return f"bench-serial-{records}"
 
 
@@ -83,7 +84,7 @@ def _total(context: Context, records: int) -> int:
 
 
 def _prepare(context: Context, records: int) -> None:
-    """Write transactions, their records in turn to all partitions."""
+    """Writes the transactions; their records go to the partitions in turn."""
     servers, name = context.bootstrap_servers, _name(records)
     make_topic(servers, name, PARTITIONS)
     flying: deque[Future[Any]] = deque()

@@ -10,15 +10,17 @@ from ..model import Better, Comparison, Curve, Picture, Point, Scenario
 from .fleet import PERCENTILES, VALUE, Fleet, finish, prepare
 
 SECONDS: Final = 1.0
+"""Length of a round."""
 WARM_UP_ROUNDS: Final = 2
 """A new broker is three times as fast after some seconds of small transactions."""
 IN_FLIGHT: Final = (1, 8, 64, 256, 1_000)
-"""Transactions of one producer."""
+"""Transactions that one producer has in flight."""
 PRODUCERS: Final = (1, 8, 64, 128)
-"""As the target names them: Kafka's best is looked for among these."""
+"""Numbers of producers, as the target names them; Kafka's best is the best of these."""
 PROCESSES: Final = (1, 2)
-"""That they are spread over."""
+"""Numbers of processes that the producers are spread over."""
 BEST_IN_FLIGHT: Final = (64, 256, 1_000)
+"""Transactions in flight among which logtx's best is looked for."""
 
 _SETTINGS: Final = (shown(PRODUCER), f"values of {len(VALUE)} bytes, no keys, one broker")
 _fleet = partial(Fleet, seconds=SECONDS)

@@ -1,4 +1,4 @@
-"""Consume, transform, produce: input offsets and output in one transaction, exactly once."""
+"""Consumes, transforms and produces: input offsets and output in one transaction, exactly once."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ from ..model import Better, Comparison, Context, Sample, Scenario
 
 PARTITIONS: Final = 4
 RECORDS: Final = 100
-"""Input records in a transaction, and as many output records."""
+"""Input records in a transaction; each makes one output record."""
 TRANSACTIONS: Final = 2_000
-"""In the backlog: more than a round gets through."""
+"""Transactions in the backlog: more than a round gets through."""
 SECONDS: Final = 1.0
+"""Length of a round."""
 WARM_UP_ROUNDS: Final = 1
 IN_FLIGHT: Final = 8
+"""Transactions in flight of the pipelined side."""
 VALUE: Final = b"x" * 100
 KAFKA_TUNED: Final = {"retry.backoff.ms": 1, "retry.backoff.max.ms": 10}
 KINDS: Final = ("kafka", "logtx")
@@ -48,7 +50,7 @@ def _output(kind: str) -> str:
 
 
 class _Transform:
-    """A round reads the input's backlog from its start, as a new consumer group."""
+    """A side whose rounds each read the input's backlog from its start, as a new consumer group."""
 
     kind = ""
 
@@ -59,7 +61,7 @@ class _Transform:
         self.name = f"bench-{type(self).__name__}"
 
     def measure(self) -> Sample:
-        """Run one round."""
+        """Runs one round."""
         group = f"{self.name}-{next(self.groups)}"
         consumer = self.connect(consumer_config(self.context.bootstrap_servers, group))
         try:
@@ -77,7 +79,7 @@ class _Transform:
         for records in self.transactions(consumer, stop):
             done += 1
             if not done:
-                # The group's first commit is not measured: connections are made for it.
+                # The group's first commit is not measured: it makes connections.
                 started = clock()
                 until = started + seconds
             elif records != RECORDS:
@@ -91,30 +93,30 @@ class _Transform:
         raise NotImplementedError
 
     def transactions(self, consumer: Any, stop: threading.Event) -> Iterator[int]:
-        """Transactions until `stop`, of how many records; at the end all are decided."""
+        """Yields the number of records of each transaction until `stop`; then all are decided."""
         raise NotImplementedError
 
 
 class Kafka(_Transform):
-    """Kafka's: its consumer's offsets sent to its producer's transaction."""
+    """Kafka's side: the producer's transaction takes the consumer's offsets."""
 
     kind = "kafka"
     settings: Mapping[str, Any] = {}
 
     def open(self) -> None:
-        """Connect the producer; every round has a consumer of its own."""
+        """Connects the producer; every round has a consumer of its own."""
         servers = self.context.bootstrap_servers
         self.producer = kafka_producer(servers, self.name, self.settings)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing."""
 
     def connect(self, settings: dict[str, Any]) -> Any:
-        """A new consumer."""
+        """Returns a new consumer."""
         return confluent_kafka.Consumer(settings)
 
     def transactions(self, consumer: Any, stop: threading.Event) -> Iterator[int]:
-        """begin, produce, send offsets, commit."""
+        """Begins, produces, sends offsets, commits."""
         producer = self.producer
         while not stop.is_set():
             batch = self._batch(consumer)
@@ -133,7 +135,7 @@ class Kafka(_Transform):
     def _batch(self, consumer: Any) -> list[Any]:
         batch: list[Any] = []
         while len(batch) < RECORDS:
-            # consume(n, t) would wait all of t for a full batch.
+            # consume(n, t) would wait the whole of t for a full batch.
             message = consumer.poll(CONNECT_TIMEOUT_S)
             if message is None:
                 break
@@ -144,31 +146,31 @@ class Kafka(_Transform):
 
 
 class KafkaTuned(Kafka):
-    """Kafka's, whose producer repeats a refused request at once."""
+    """Kafka's side with a producer that repeats a refused request after 1 ms."""
 
     settings = KAFKA_TUNED
 
 
 class Logtx(_Transform):
-    """logtx's, one transaction after another."""
+    """logtx's side, one transaction after another."""
 
     kind = "logtx"
     in_flight = 1
 
     def open(self) -> None:
-        """Connect the producer; every round has a consumer of its own."""
+        """Connects the producer; every round has a consumer of its own."""
         self.producer = logtx_producer(self.context.bootstrap_servers, self.name)
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnects."""
         self.producer.close()
 
     def connect(self, settings: dict[str, Any]) -> Any:
-        """A new consumer, whose positions transactions commit."""
+        """Returns a new consumer whose positions are committed by transactions."""
         return logtx.Consumer({**settings, "offsets.storage": "transactions"})
 
     def transactions(self, consumer: Any, stop: threading.Event) -> Iterator[int]:
-        """By logtx.process."""
+        """Runs logtx.process."""
         records = 0
         for block in logtx.process(
             consumer,
@@ -179,7 +181,7 @@ class Logtx(_Transform):
             stop=stop,
         ):
             if records:
-                yield records  # of the one before: the loop came back, so it is committed
+                yield records  # of the block before: the loop came back, so that one is committed
             for message in block:
                 block.produce(self.output, message.value(), message.key())
             records = len(block)
@@ -187,7 +189,7 @@ class Logtx(_Transform):
 
 
 class LogtxPipelined(Logtx):
-    """logtx's, several undecided at a time."""
+    """logtx's side, with several undecided transactions at a time."""
 
     in_flight = IN_FLIGHT
 
@@ -197,7 +199,7 @@ def _transactions(context: Context) -> int:
 
 
 def prepare(context: Context) -> None:
-    """Create topics, and fill the inputs; both sides read plain records."""
+    """Creates topics, and fills the inputs with plain records on both sides."""
     servers = context.bootstrap_servers
     producer = kafka_producer(servers, None)
     for kind in KINDS:
@@ -212,7 +214,7 @@ def prepare(context: Context) -> None:
 
 
 def finish(context: Context) -> None:
-    """Delete the topics."""
+    """Deletes the topics."""
     topics = [name(kind) for kind in KINDS for name in (_input, _output)]
     delete_topics(context.bootstrap_servers, topics)
 

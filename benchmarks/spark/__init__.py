@@ -1,1 +1,1 @@
-"""The Spark benchmark: exactly-once beside Spark's own Kafka connector, and the audit."""
+"""The Spark benchmark: exactly-once beside Spark's own Kafka connector, and the audit's speed."""

@@ -36,11 +36,17 @@ from .measure import (
 from .session import MASTER, MEMORY, session_at
 
 RECORDS: Final = 1_000_000
+"""Records of each sink and source round. Fewer show the start of the tasks instead."""
 AUDIT_RECORDS: Final = 10_000_000
+"""Records that the audit reads. More show better whether its memory is bounded."""
 ROUNDS: Final = 3
+"""Rounds of each side that count."""
 OVERHEAD_GOAL_MS: Final = 150.0
+"""Most that a micro-batch into logtx may take longer than into the bare sink."""
 AUDIT_GOAL: Final = 150_000.0
+"""Least records per second of the audit."""
 AUDIT_GOAL_GB: Final = 4.0
+"""Most memory of the audit, in all processes together."""
 _RATIO_COLUMNS: Final = ("what", "unit", "beside", "logtx", "ratio", "goal")
 _BATCH_COLUMNS: Final = ("micro-batch into", "median ms", "more than the bare sink ms", "goal ms")
 _AUDIT_COLUMNS: Final = (
@@ -66,7 +72,7 @@ the JVM and all workers at once, without the broker."""
 
 
 class Part(StrEnum):
-    """What can be measured alone."""
+    """A part that can be measured alone."""
 
     SINK = "sink"
     SOURCES = "sources"
@@ -79,7 +85,7 @@ def _met(is_met: bool) -> str:
 
 
 def ratio_row(compared: Compared) -> list[str]:
-    """Of two sides."""
+    """Returns the table row of two compared sides."""
     of = compared.ratio
     return [
         compared.title,
@@ -92,7 +98,7 @@ def ratio_row(compared: Compared) -> list[str]:
 
 
 def batch_rows(overhead: Overhead) -> list[list[str]]:
-    """Of each sink."""
+    """Returns a table row for each sink of the micro-batches."""
     bare_ms = median(overhead.bare_ms)
     rows = [["a bare Python sink", number(bare_ms), "", ""]]
     for title, times_ms in (
@@ -106,7 +112,7 @@ def batch_rows(overhead: Overhead) -> list[list[str]]:
 
 
 def audit_row(audited: Audited) -> list[str]:
-    """Of an audit."""
+    """Returns the table row of an audit."""
     gigabytes = audited.peak_bytes / 1e9
     return [
         f"{audited.records:,}",

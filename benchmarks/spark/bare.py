@@ -1,4 +1,4 @@
-"""A Python source and a Python sink of Kafka's records without transactions, to compare with."""
+"""A Python source and a Python sink for Kafka without transactions, to compare logtx with."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from pyspark.sql.datasource import (
 from ..clients import CONSUMER, PRODUCER
 
 _BATCH: Final = 10_000
+"""Most records of an Arrow batch."""
 _TIMEOUT_S: Final = 60.0
+"""Bounds the wait for records, and for their acknowledgement."""
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
 class BareFailedError(Exception):
-    """A record was not delivered, or none came."""
+    """Records were not acknowledged, or none came."""
 
 
 class Bare(DataSource):
@@ -32,28 +34,28 @@ class Bare(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Of the format."""
+        """Returns the format's name."""
         return "bare"
 
     def schema(self) -> str:
-        """Kafka's columns."""
+        """Returns the columns of Spark's own Kafka source, without headers."""
         return (
             "key binary, value binary, topic string, partition int, offset bigint, "
             "timestamp timestamp, timestampType int"
         )
 
     def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002
-        """Of a batch."""
+        """Returns the reader of a batch."""
         return BareReader(self.options["servers"], self.options["topic"])
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: ARG002, N802 - Spark's name
-        """Of a stream."""
+        """Returns the writer of a stream."""
         return BareWriter(self.options["servers"], self.options["topic"])
 
 
 @dataclass(frozen=True)
 class Whole(InputPartition):
-    """All of a partition."""
+    """A whole partition, from its first offset to its end."""
 
     partition: int
     start: int
@@ -61,7 +63,7 @@ class Whole(InputPartition):
 
 
 class BareReader(DataSourceReader):
-    """Reads every record there is, markers too."""
+    """Reads every record that there is, markers too."""
 
     def __init__(self, servers: str, topic: str) -> None:
         self._servers = servers
@@ -78,7 +80,7 @@ class BareReader(DataSourceReader):
         )
 
     def partitions(self) -> list[InputPartition]:
-        """One task for each partition."""
+        """Returns one task for each partition."""
         consumer = self._consumer()
         try:
             count = len(
@@ -93,7 +95,7 @@ class BareReader(DataSourceReader):
             consumer.close()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """A task's records as Arrow batches."""
+        """Yields a task's records as Arrow batches."""
         assert isinstance(partition, Whole)
         if partition.start == partition.end:
             return
@@ -102,7 +104,7 @@ class BareReader(DataSourceReader):
         following = partition.start
         try:
             while following < partition.end:
-                # Not more than there are: it would wait for them.
+                # Not more than there are: `consume` would wait for them.
                 count = min(_BATCH, partition.end - following)
                 records = consumer.consume(count, _TIMEOUT_S)
                 if not records:
@@ -129,14 +131,14 @@ def _batch(records: list[Message]) -> Any:
 
 
 class BareWriter(DataSourceArrowWriter):
-    """Writes values at least once: flushed by each task, with nothing for `commit` to do."""
+    """Writes values at least once: each task flushes, and `commit` has nothing to do."""
 
     def __init__(self, servers: str, topic: str) -> None:
         self._servers = servers
         self._topic = topic
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """A task's records."""
+        """Writes a task's records."""
         producer = Producer({**PRODUCER, "bootstrap.servers": self._servers})
         failures: list[KafkaError] = []
 
@@ -153,7 +155,7 @@ class BareWriter(DataSourceArrowWriter):
         return WriterCommitMessage()
 
     def commit(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803
-        """Nothing is left to do."""
+        """Does nothing."""
 
     def abort(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803
-        """What is written stays."""
+        """Does nothing: what is written stays."""

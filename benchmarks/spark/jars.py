@@ -1,9 +1,9 @@
-"""The jars of Spark's own Kafka connector, which logtx is measured beside: locked and checked.
+"""The jars of Spark's own Kafka connector, which logtx is compared with: locked and checked.
 
-Only what PySpark does not bring along. `connector_jars` gives them, to be named when the session
-is made.
+Only the jars that PySpark lacks. `connector_jars` returns their paths, for a new session's
+settings.
 
-    python -m logtx.benchmarks.spark.jars --lock   resolve anew and rewrite the lock
+    python -m logtx.benchmarks.spark.jars --lock   resolve again and rewrite the lock
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from logtx.integration.local.jars import Wanted, ensure_jars, write_lock
 from logtx.integration.spark.errors import PySparkMissingError
 
 SPARK_VERSION: Final = "4.0.0"
-"""The newest of which Maven Central has the connector and its token provider both."""
+"""The newest version of which Maven Central has both the connector and its token provider."""
 LOCK_PATH: Final = Path(__file__).with_name("jars.lock")
 
 
 def connector_jars() -> list[str]:
-    """Paths of the connector's jars, downloaded at the first call and verified at each.
+    """Returns the paths of the connector's jars; downloads them once, verifies them each time.
 
     Raises:
-        LocalKafkaError: they can't be had, in one sentence.
+        LocalKafkaError: the jars can't be had; the message is one sentence.
     """
     return [str(path) for path in ensure_jars(lock=LOCK_PATH)]
 
@@ -42,7 +42,7 @@ def _pyspark_jars() -> set[str]:
 
 
 def main() -> int:
-    """Command line: download and verify, or `--lock`; 1 and a sentence on stderr on failure."""
+    """Downloads and verifies, or resolves with `--lock`. On failure prints why and returns 1."""
     parser = argparse.ArgumentParser(prog="python -m logtx.benchmarks.spark.jars")
     parser.add_argument("--lock", action="store_true", help="resolve anew and rewrite jars.lock")
     try:

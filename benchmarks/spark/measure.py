@@ -1,4 +1,4 @@
-"""What is measured: each side once a round, in turn, after a smaller round that does not count."""
+"""Measures sinks, sources, micro-batches and the audit; where sides compete, in turn each round."""
 
 from __future__ import annotations
 
@@ -20,22 +20,26 @@ from .session import PeakMemory
 VALUE_BYTES: Final = 100
 PARTITIONS: Final = 4
 TRANSACTION_RECORDS: Final = 1_000
-"""Of the transactions in the log that sources and audit read."""
+"""Records in a transaction of the log that the sources and the audit read."""
 BATCHES: Final = 15
-"""Micro-batches of a round."""
+"""Micro-batches of a round; the first third doesn't count."""
 BATCH_RECORDS: Final = 100
+"""Records in a micro-batch: few, so that its fixed costs are measured."""
 _WARM_SHARE: Final = 10
+"""A sink's warm-up round is smaller by this factor."""
 _QUERY_TIMEOUT_S: Final = 300.0
+"""How long the micro-batches of a round may take."""
 _FINISH_TIMEOUT_S: Final = 300.0
+"""How long to wait for the markers of a new log."""
 
 
 class NotMeasuredError(Exception):
-    """A round came to something else than it had to."""
+    """A round failed, or its result is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Two sides' figures, a pair a round; more is better."""
+    """Two sides' figures, one pair for each round; more is better."""
 
     title: str
     unit: str
@@ -45,13 +49,13 @@ class Compared:
 
     @property
     def ratio(self) -> Spread:
-        """Of the medians; least and most are of the rounds."""
+        """Ratio of the medians, with the rounds' least and most."""
         return ratio(self.candidate, self.baseline)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """Milliseconds that a micro-batch takes, by its sink, a median a round."""
+    """Milliseconds that a micro-batch takes, by its sink: one median for each round."""
 
     bare_ms: list[float]
     kafka_ms: list[float]
@@ -60,7 +64,7 @@ class Overhead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audited:
-    """One audit."""
+    """Result of one audit."""
 
     records: int
     seconds: float
@@ -68,12 +72,12 @@ class Audited:
 
     @property
     def records_per_s(self) -> float:
-        """Records of transactions."""
+        """Records of transactions that it checks in a second."""
         return self.records / self.seconds
 
 
 class Bench:
-    """One session on one broker with a coordinator."""
+    """Measures with one session, on one broker with a coordinator."""
 
     def __init__(
         self, spark: Any, servers: str, directory: Path, tell: Callable[[str], None]
@@ -87,7 +91,7 @@ class Bench:
         self._numbers = itertools.count()
 
     def close(self) -> None:
-        """Close the log."""
+        """Closes the log."""
         self._log.close()
 
     def _topic(self) -> str:
@@ -98,7 +102,7 @@ class Bench:
     # ---- sinks ----------------------------------------------------------------------------------
 
     def sink(self, records: int, rounds: int) -> Compared:
-        """A batch into a new topic, by Spark's own sink and by ours."""
+        """Writes a batch into a new topic, by Spark's own sink and by logtx's."""
         sides: dict[str, list[float]] = {"kafka": [], "logtx": []}
         for number in range(-1, rounds):
             for side, rates in sides.items():
@@ -131,7 +135,7 @@ class Bench:
         return records / seconds
 
     def overhead(self, rounds: int) -> Overhead:
-        """Micro-batches of one stream into each sink."""
+        """Runs micro-batches of one stream into each sink."""
         sides: dict[str, list[float]] = {"bare": [], "kafka": [], "logtx": []}
         for _ in range(rounds):
             for side, times_ms in sides.items():
@@ -165,13 +169,13 @@ class Bench:
         finally:
             query.stop()
         self._log.delete_topic(topic)
-        # The first ones start Python's processes.
+        # The first ones wait for the start of Python's processes.
         return float(median(found[BATCHES // 3 : BATCHES]))
 
     # ---- sources --------------------------------------------------------------------------------
 
     def committed_log(self, records: int) -> str:
-        """A new topic of so many records in committed transactions."""
+        """Returns a new topic with `records` records in committed transactions."""
         self._tell(f"writing {records:,} records")
         topic = self._topic()
         value = b"x" * VALUE_BYTES
@@ -196,7 +200,7 @@ class Bench:
             time.sleep(0.1)
 
     def sources(self, records: int, rounds: int) -> list[Compared]:
-        """Both sources beside what they build on, from one log."""
+        """Reads one log by logtx's source, by Spark's own, and by the bare Python source."""
         topic = self.committed_log(records)
         plain = {**self._kafka, "subscribe": topic}
         readers: dict[str, Callable[[], Any]] = {
@@ -208,7 +212,7 @@ class Bench:
                 self._spark, subscribe=topic, bootstrap_servers=self._servers
             ),
         }
-        self._tell("source, logtx, counted")  # and with that it is warm
+        self._tell("source, logtx, counted")  # this warms it up too
         count = readers["logtx"]().count()
         if count != records:
             raise NotMeasuredError(f"logtx read {count:,} of {records:,} records")
@@ -236,7 +240,7 @@ class Bench:
         ]
 
     def audit(self, records: int) -> Audited:
-        """The audit of one topic."""
+        """Audits one topic."""
         topic = self.committed_log(records)
         self._tell("audit")
         with PeakMemory() as memory:

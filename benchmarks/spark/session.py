@@ -1,4 +1,4 @@
-"""The session that is measured, and how much memory all of its processes take."""
+"""The Spark session that is measured, and the memory of all its processes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 MASTER: Final = "local[2]"
 MEMORY: Final = "2g"
 _EVERY_S: Final = 0.5
+"""Time between two looks at the memory. Shorter sees shorter peaks, and takes CPU."""
 
 
 @contextmanager
 def session_at(directory: Path) -> Iterator[Any]:
-    """A session on this machine alone, with the formats "logtx" and "bare"."""
+    """Yields a session on this machine alone, with the formats "logtx" and "bare"."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     # Spark's workers import the bare source and sink.
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
@@ -40,7 +41,7 @@ def session_at(directory: Path) -> Iterator[Any]:
     }
     session = start_session(MASTER, MEMORY, settings)
     session.dataSource.register(Bare)
-    session.sparkContext.setLogLevel("OFF")  # a query that is stopped has tasks that say so
+    session.sparkContext.setLogLevel("OFF")  # tasks of a stopped query log errors
     try:
         yield session
     finally:
@@ -49,9 +50,9 @@ def session_at(directory: Path) -> Iterator[Any]:
 
 
 class PeakMemory:
-    """The most that this process and all below it have held at once. A context manager.
+    """Measures the peak memory of this process and all below it together. A context manager.
 
-    Of pages that forked workers share each has its part (Linux's proportional set size).
+    Pages that forked workers share are divided among them (Linux's proportional set size).
     """
 
     def __init__(self) -> None:
@@ -71,7 +72,7 @@ class PeakMemory:
             self.peak_bytes = max(self.peak_bytes, total)
 
     def __enter__(self) -> Self:
-        """Begin to watch."""
+        """Begins to watch."""
         self._thread.start()
         return self
 
@@ -81,6 +82,6 @@ class PeakMemory:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop."""
+        """Stops."""
         self._ended.set()
         self._thread.join()

@@ -1,1 +1,1 @@
-"""Transactions larger than memory: what they cost in memory, disk and time."""
+"""Measures what transactions larger than memory cost: memory, disk and time."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.spill`: transactions larger than memory."""
+"""`python -m benchmarks.spill`: measures transactions larger than memory."""
 
 from __future__ import annotations
 
@@ -36,10 +36,15 @@ from .plot import MB, draw
 from .process import ReaderFailedError
 
 RECORD_BYTES: Final = 1_000
+"""Size of a value of the large transaction."""
 RATIO_RECORD_BYTES: Final = (100, 1_000)
+"""Sizes of the values read in memory and spilled in turn."""
 RSS_GOAL_BYTES: Final = 300 * MB
+"""Most resident memory of the large transaction's consumer."""
 RATIO_GOAL: Final = 0.5
+"""Least rate when spilled, as a share of the rate in memory."""
 ROUNDS: Final = 3
+"""Rounds in memory and spilled."""
 PLOT: Final = document.DOCS / "spill-memory.png"
 _LARGE_COLUMNS: Final = ("one transaction", "measured", "goal")
 _RATIO_COLUMNS: Final = ("records/s, median (least to most)", "memory", "spilled", "ratio", "goal")
@@ -103,22 +108,22 @@ def _ratio_row(pair: Pair) -> list[str]:
 
 @dataclass(slots=True)
 class Pair:
-    """Rounds of one transaction, in memory and spilled in turn."""
+    """Rounds of one transaction, read in memory and spilled in turn."""
 
     title: str
     payload: Payload
     measure: Callable[[int], float]
-    """Seconds, with so much memory."""
+    """Returns how many seconds it takes with a memory limit in bytes."""
     memory_s: list[float] = field(default_factory=list)
     spilled_s: list[float] = field(default_factory=list)
 
     def round(self) -> None:
-        """One of each."""
+        """Runs once in memory and once spilled."""
         self.memory_s.append(self.measure(UNLIMITED_BYTES))
         self.spilled_s.append(self.measure(MEMORY_MAX_BYTES))
 
     def rates(self) -> tuple[list[float], list[float]]:
-        """Records per second, in memory and spilled."""
+        """Returns records per second by round: in memory, and spilled."""
         count = self.payload.count
         return [count / s for s in self.memory_s], [count / s for s in self.spilled_s]
 

@@ -1,7 +1,7 @@
-"""The buffer alone: `python -m benchmarks.spill.buffer` feeds one transaction and takes it out.
+"""Measures the buffer alone: feeds it one transaction and takes it out again.
 
-No broker and no librdkafka: what is left is the consumer's own work, with the memory or the disk.
-Making the records is not measured.
+Runs as `python -m benchmarks.spill.buffer`, without broker and librdkafka: what remains is the
+consumer's own work, in memory or on disk. Making the records is not measured.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from logtx.journal.txid import TxId
 from .payload import Payload
 
 BATCH: Final = 1_000
+"""Records fed or taken at once, as an application's `consume` would."""
 OWNER: Final = ("spill", 0)
 _TXID: Final = TxId(0, 1, 1).to_bytes()
 
@@ -62,7 +63,7 @@ def _marker(offset: int) -> Record:
 
 
 def seconds(payload: Payload, memory_max_bytes: int, directory: Path) -> float:
-    """Feed, spill and take one transaction of this payload."""
+    """Feeds, spills and takes one transaction of this payload. Returns how long that took."""
     store = RocksSpillStore(str(directory))
     pending_map = PendingTransactionMap(memory_max_bytes, store)
     buffer = PartitionBuffer(OWNER, Position.at(0), pending_map, malformed=malformed_event)

@@ -1,4 +1,4 @@
-"""One large transaction on a broker, and readers of it."""
+"""Writes large transactions to a broker, and measures readers of them."""
 
 from __future__ import annotations
 
@@ -22,17 +22,22 @@ from .reader import Reading
 
 GB: Final = 10**9
 MEMORY_MAX_BYTES: Final = 64 * 1024 * 1024
-"""``pending.memory.max.bytes`` where it spills: the default."""
+"""``pending.memory.max.bytes`` of readers that spill: the default."""
 UNLIMITED_BYTES: Final = 2**50
+"""``pending.memory.max.bytes`` of readers that don't."""
 TRANSACTION_TIMEOUT_MS: Final = 900_000
+"""Must be enough to write the large transaction and to read all of it."""
 COMMIT_TIMEOUT_S: Final = 120.0
+"""Bounds the flush and the commit of a transaction."""
 QUIET_TIMEOUT_S: Final = 120.0
+"""Bounds the wait for a reader's next report, and a run of the buffer alone."""
 _TELL_EVERY: Final = 20_000
+"""Records between two steps of the progress bar."""
 _FREE_BYTES: Final = GB
-"""To be left on the disk."""
+"""Room to be left on the disk."""
 
 Progress = Callable[[float], None]
-"""Is told which share is done."""
+"""Called with the share that is done, 0 to 1."""
 
 
 class NotEnoughDiskError(Exception):
@@ -40,13 +45,13 @@ class NotEnoughDiskError(Exception):
 
 
 def check_room(directory: Path, gigabytes: float) -> None:
-    """Whether the log and what is spilled of it have room.
+    """Checks that the disk has room for the log and for what readers spill.
 
     Raises:
-        NotEnoughDiskError: they don't.
+        NotEnoughDiskError: it doesn't.
     """
     free = shutil.disk_usage(directory).free
-    # Records have headers and the log its batches; both are less than a tenth of 1 KB.
+    # Headers of records and batches add less than a tenth to records of 1 KB.
     needed = int(2.2 * gigabytes * GB) + _FREE_BYTES
     if free < needed:
         raise NotEnoughDiskError(
@@ -58,7 +63,7 @@ def check_room(directory: Path, gigabytes: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Large:
-    """How a transaction was read that is far larger than memory."""
+    """How a transaction far larger than memory was read."""
 
     payload_bytes: int
     records: int
@@ -68,21 +73,21 @@ class Large:
     first_s: float
     """When the first record was delivered, on that clock."""
     seconds: float
-    """From the assignment to the last record, with the wait for the commit."""
+    """From the assignment to the last record, including the wait for the commit."""
     peak_rss_bytes: int
     spilled_bytes: int
     most_disk_bytes: int
     left_disk_bytes: int
-    """When the reader had ended."""
+    """What is left after the reader has ended."""
     whole: bool
-    """All values came in order, by a digest of their bytes."""
+    """Whether all values came in order, by a digest of their bytes."""
 
 
 class Bench:
-    """A broker with a coordinator, and a directory for readers."""
+    """Measures on a broker with a coordinator; readers spill into a directory of its own."""
 
     def __init__(self, servers: str, directory: Path) -> None:
-        """Nothing is written yet."""
+        """Keeps the parameters; `written` and `write` write."""
         self._servers, self._directory = servers, directory
         self._spill = directory / "spill"
 
@@ -90,7 +95,7 @@ class Bench:
     def written(
         self, topic: str, payload: Payload, progress: Progress
     ) -> Iterator[Callable[[], None]]:
-        """An open transaction with all of a payload in one partition; yields its commit."""
+        """Writes a payload to one partition in an open transaction; yields its `commit`."""
         make_topic(self._servers, topic, 1)
         producer = logtx.Producer(
             {
@@ -117,10 +122,10 @@ class Bench:
         return ReaderProcess(reading, self._spill, self._directory / "reader.log")
 
     def large(self, payload: Payload, progress: Progress) -> Large:
-        """Write a transaction, read all of it while it is open, commit it, and deliver it.
+        """Writes a transaction; a reader reads it while it is open, and delivers it when committed.
 
         Raises:
-            ReaderFailedError: the reader did.
+            ReaderFailedError: the reader failed.
         """
         with self.written("spill-large", payload, lambda share: progress(share / 3)) as commit:
             with self._reader("spill-large", payload, check=True) as reader:
@@ -161,15 +166,15 @@ class Bench:
         return told
 
     def write(self, topic: str, payload: Payload) -> None:
-        """A committed transaction, alone in its topic."""
+        """Writes a committed transaction, alone in its topic."""
         with self.written(topic, payload, lambda _: None) as commit:
             commit()
 
     def seconds(self, topic: str, payload: Payload, memory_max_bytes: int) -> float:
-        """How long a new process reads a committed transaction for.
+        """Returns how long a new process takes to read a committed transaction.
 
         Raises:
-            ReaderFailedError: the reader did.
+            ReaderFailedError: the reader failed.
         """
         settings = {"pending.memory.max.bytes": memory_max_bytes}
         with self._reader(topic, payload, settings=settings) as reader:
@@ -182,10 +187,10 @@ class Bench:
         return seconds
 
     def buffer_seconds(self, payload: Payload, memory_max_bytes: int) -> float:
-        """How long the buffer alone takes for it, in a new process.
+        """Returns how long the buffer alone takes for a payload, in a new process.
 
         Raises:
-            ReaderFailedError: the process did.
+            ReaderFailedError: the process failed.
         """
         arguments = [payload.size, payload.count, memory_max_bytes, str(self._spill)]
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Values of which each is known from its number, and none is like another."""
+"""Values that follow from their numbers, and are all different."""
 
 from __future__ import annotations
 
@@ -7,32 +7,35 @@ from hashlib import blake2b
 from typing import Final
 
 NUMBER_BYTES: Final = 8
+"""Bytes of a value's number, with which it begins."""
 _BLOCK: Final = random.Random(5).randbytes(1 << 16)
+"""Where values take their other bytes from: random, so that nothing compresses them."""
 _STEP: Final = 31
+"""Bytes between the places in `_BLOCK` where two successive values begin."""
 
 
 class Payload:
     """The values of one transaction."""
 
     def __init__(self, size: int, count: int) -> None:
-        """Nothing is made yet.
+        """Keeps the sizes; `value` makes the values.
 
         Args:
             size: bytes of each value.
-            count: of values.
+            count: number of values.
         """
         if not NUMBER_BYTES <= size < len(_BLOCK):
             raise ValueError(f"values of {size} bytes")
         self.size, self.count = size, count
 
     def value(self, number: int) -> bytes:
-        """The value of this number."""
+        """Returns the value of this number."""
         length = self.size - NUMBER_BYTES
         start = number * _STEP % (len(_BLOCK) - length)
         return number.to_bytes(NUMBER_BYTES, "big") + _BLOCK[start : start + length]
 
     def digest(self) -> str:
-        """Of all values, in order."""
+        """Returns the digest of all values, in order."""
         found = blake2b()
         for number in range(self.count):
             found.update(self.value(number))

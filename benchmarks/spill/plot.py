@@ -1,4 +1,4 @@
-"""Memory and disk of the reader over time, as a picture."""
+"""Draws the reader's memory and disk over time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _RSS, _DISK, _LIMIT, _EVENT = "#1f5fa8", "#c7803a", "#b3261e", "#555555"
 
 
 def draw(large: Large, rss_goal_bytes: int, path: Path) -> None:
-    """Write a PNG.
+    """Writes a PNG.
 
     Args:
         large: what was measured.
         rss_goal_bytes: drawn as a line.
-        path: where to.
+        path: of the PNG.
     """
     samples = large.samples
     figure = Figure(figsize=(8, 4), dpi=110, layout="constrained")

@@ -1,4 +1,4 @@
-"""One reader's process, watched from outside: its memory, and the directory it spills to."""
+"""Runs a reader in a process, and watches its memory and its spill directory from outside."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ import psutil
 from .reader import Reading
 
 SAMPLE_S: Final = 0.1
+"""Time between samples. Longer misses short peaks of the disk."""
 _STOP_TIMEOUT_S: Final = 10.0
+"""How long the reader may take to end."""
 
 
 class ReaderFailedError(Exception):
-    """The reader's process ended by itself, or said nothing for too long."""
+    """The reader's process ended early, or reported nothing for too long."""
 
 
 @dataclass(slots=True)
 class Samples:
-    """What was seen, a value of each for each time."""
+    """What was seen: three lists with a value for each time."""
 
     at_s: list[float] = field(default_factory=list)
-    """Since the process began."""
+    """Seconds since the process began."""
     rss_bytes: list[int] = field(default_factory=list)
     disk_bytes: list[int] = field(default_factory=list)
-    """Blocks of all files in the spill directory."""
+    """Size on disk of all files in the spill directory."""
 
 
 def disk_bytes(directory: Path) -> int:
-    """What all files of a directory occupy; those that go meanwhile do not count."""
+    """Returns what the files of a directory occupy; those deleted meanwhile do not count."""
     total = 0
     for parent, _, names in os.walk(directory):
         for name in names:
@@ -50,7 +52,7 @@ def disk_bytes(directory: Path) -> int:
 
 
 class ReaderProcess:
-    """Starts a reader; a context manager."""
+    """Starts a reader and samples it. A context manager."""
 
     def __init__(self, reading: Reading, spill_directory: Path, errors: Path) -> None:
         self.samples = Samples()
@@ -61,7 +63,7 @@ class ReaderProcess:
         self._ended = threading.Event()
 
     def __enter__(self) -> Self:
-        """Start it, and begin to sample."""
+        """Starts the process, and begins to sample."""
         self._directory.mkdir(exist_ok=True)
         settings = {"pending.dir": str(self._directory), **self._reading.settings}
         command = [sys.executable, "-m", f"{__package__}.reader"]
@@ -84,7 +86,7 @@ class ReaderProcess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End it, if it has not."""
+        """Kills the process if it still runs."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait(_STOP_TIMEOUT_S)
@@ -94,11 +96,11 @@ class ReaderProcess:
 
     @property
     def age_s(self) -> float:
-        """Since it was started."""
+        """Seconds since the process was started."""
         return time.monotonic() - self._began_s
 
     def next(self, timeout_s: float) -> dict[str, Any]:
-        """What it tells next. Raises ReaderFailedError."""
+        """Waits for the reader's next report and returns it. Raises ReaderFailedError."""
         try:
             told = self._told.get(timeout=timeout_s)
         except queue.Empty:
@@ -108,25 +110,25 @@ class ReaderProcess:
         return told
 
     def until(self, name: str, timeout_s: float) -> dict[str, Any]:
-        """What it tells with this in it, passing over the rest.
+        """Returns the next report that has the key `name`; skips the others.
 
         Raises:
-            ReaderFailedError: it told nothing at all for so long.
+            ReaderFailedError: the reader ended, or reported nothing for `timeout_s`.
         """
         while name not in (told := self.next(timeout_s)):
             pass
         return told
 
     def peak_rss_bytes(self, done: dict[str, Any]) -> int:
-        """The most that it had resident.
+        """Returns the most memory that the reader had resident.
 
-        By the kernel's count and by the samples, for the one is kept per thread and late, and the
-        others miss what is short.
+        That is the greatest of the kernel's count and the samples: the kernel counts per thread and
+        adds up late, and samples miss short peaks.
         """
         return max(done["peak_rss_bytes"] or 0, *self.samples.rss_bytes)
 
     def wait(self) -> None:
-        """Until it has ended by itself, and deleted what it spilled."""
+        """Waits until the process has ended by itself, and has deleted what it spilled."""
         self._process.wait(_STOP_TIMEOUT_S)
 
     def _listen(self) -> None:

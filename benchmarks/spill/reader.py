@@ -1,8 +1,8 @@
 """The consumer's process: `python -m benchmarks.spill.reader` and a `Reading` as JSON.
 
-It imports no more than an application would, for its memory is measured. What it has to tell goes
-to its output, a JSON object a line: how much is `pending`, the `first` record, how much of all is
-`delivered`, and in the end a `done` with what was read and how long it took.
+It imports no more than an application would, for its memory is measured. It prints its reports as
+JSON objects, one a line: how many records are `pending`, when the `first` one came, which share is
+`delivered`, and in the end `done`, with what was read and how long that took.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 import logtx
 
 BATCH: Final = 1_000
+"""Most records of one `consume`."""
 IDLE_S: Final = 0.25
-"""How often it says what is pending while nothing is delivered."""
+"""Time between reports of what is pending, while nothing is delivered."""
 BUSY_S: Final = 1.0
-"""How often it says how much is delivered."""
+"""Time between reports of how much is delivered."""
 
 
 class WrongRecordError(Exception):
@@ -40,23 +41,23 @@ class Reading:
     count: int
     """Records to be delivered."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Of the consumer, beyond its defaults."""
+    """Settings of the consumer, beyond its defaults."""
     check: bool = False
-    """Take a digest of all values, in order; it costs time."""
+    """Whether to compute a digest of all values, in order, which costs time."""
     timeout_s: float = 600.0
 
     def to_json(self) -> str:
-        """One line."""
+        """Returns the reading as one line."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The inverse of `to_json`."""
+        """Returns the reading that `to_json` wrote."""
         return cls(**json.loads(text))
 
 
 def peak_rss_bytes() -> int | None:
-    """The most that this process ever had resident, by the kernel; None where it doesn't tell."""
+    """Returns the most memory this process ever had resident; None if the kernel doesn't say."""
     status = Path("/proc/self/status")
     if not status.exists():
         return None
@@ -65,11 +66,11 @@ def peak_rss_bytes() -> int | None:
 
 
 def read(reading: Reading, tell: Callable[..., None]) -> None:
-    """Read until everything is delivered, each value and its headers.
+    """Reads until everything is delivered; reads each value and its headers.
 
     Raises:
-        TimeoutError: it takes longer than it may.
-        WrongRecordError: an event instead of a record.
+        TimeoutError: it takes longer than `reading.timeout_s`.
+        WrongRecordError: an event came instead of a record, or the last record is another.
     """
     config = {"bootstrap.servers": reading.servers, "group.id": f"read-{reading.topic}"}
     config |= {"enable.auto.commit": False, **reading.settings}
