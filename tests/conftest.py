@@ -1,7 +1,7 @@
-"""The transports that logtx runs on, for tests that hold on all of them.
+"""The transports that logtx runs on, for tests that must pass on all of them.
 
-`memory` is a log in this process, `mock` librdkafka's mock cluster, `kafka` a real broker (from
-the pytest plugin, one for the session).
+`memory` is a log in this process, `mock` is librdkafka's mock cluster, and `kafka` is a real broker
+(from the pytest plugin, one for the session).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ LONGEST: Final = (
     "integration/local/test_cluster.py",
     "integration/cli/test_up.py",
 )
-"""Files that take longest: begun last, one of them alone would keep everybody waiting."""
+"""Files that take longest. If one of them began last, all other processes would wait for it."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, the others in their order."""
+    """Puts the longest files first, and keeps the order of the others."""
     here = Path(__file__).parent
     places = {here / name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def mock_cluster() -> Iterator[str]:
-    """Address of librdkafka's mock cluster, which lives as long as the producer that holds it."""
+    """Yields the address of librdkafka's mock cluster, which lives as long as its producer."""
     holder = Producer({"bootstrap.servers": "", "test.mock.num.brokers": 1, "log_level": 0})
     broker = next(iter(holder.list_topics(timeout=10).brokers.values()))
     yield f"{broker.host}:{broker.port}"
@@ -63,10 +63,11 @@ def mock_cluster() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def _logtx_session_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The plugin's, apart from the rest of the session.
+    """The plugin's cluster, separate from the rest of the session.
 
-    Its coordinator is a process, which nothing that a test breaks on purpose in this one reaches,
-    and has a Kafka where no other test's coordinators take their share of the journal.
+    Its coordinator is a process of its own, so that what a test breaks on purpose in this process
+    does not reach it. It has its own Kafka, where other tests' coordinators can't take a share of
+    the journal.
     """
     with LocalKafka(tmp_path_factory.mktemp("kafka"), java_options=QUICK_TO_START) as kafka:
         directory = tmp_path_factory.mktemp("coordinators")
@@ -85,7 +86,7 @@ def transport(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def memory_log() -> Iterator[MemoryLog]:
-    """An empty log in memory, with its faults at hand."""
+    """An empty log in memory, whose faults a test can use."""
     name = uuid.uuid4().hex
     yield MemoryLog.named(name)
     MemoryLog.drop(name)
@@ -93,7 +94,7 @@ def memory_log() -> Iterator[MemoryLog]:
 
 @pytest.fixture
 def log(transport: str, request: pytest.FixtureRequest) -> Iterator[Log]:
-    """A log on each transport; real ones are shared, so use topics of `make_topic`."""
+    """A log on each transport; real ones are shared, so use `make_topic` for topics."""
     if transport == "memory":
         yield request.getfixturevalue("memory_log")
         return
@@ -110,7 +111,7 @@ def log(transport: str, request: pytest.FixtureRequest) -> Iterator[Log]:
 def own_log(
     transport: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Log]:
-    """As `log`, on Kafka of a broker of its own: no other test's journal or coordinators."""
+    """As `log`, but on Kafka with a broker of its own, without other tests' coordinators."""
     if transport != "kafka":
         yield request.getfixturevalue("log")
         return
@@ -122,7 +123,7 @@ def own_log(
 
 @pytest.fixture
 def unique() -> Callable[[str], str]:
-    """Names that no other test uses."""
+    """`unique(prefix)` returns a name that no other test uses."""
     run, serial = uuid.uuid4().hex[:8], itertools.count()
     return lambda stem: f"{stem}-{run}-{next(serial)}"
 
@@ -141,7 +142,7 @@ def make_topic(log: Log, unique: Callable[[str], str]) -> MakeTopic:
 
 @pytest.fixture
 def append(log: Log) -> Append:
-    """`append(topic, partition, values, key=None, headers=None)` → the records' offsets."""
+    """`append(topic, partition, values, key=None, headers=None)` returns the records' offsets."""
     producer = log.producer({"linger.ms": 0, "enable.idempotence": True})
 
     def send(

@@ -1,6 +1,8 @@
-"""A member of a consumer group as a process of its own: reads, and writes what it read, each block
-in a transaction with its input offsets: by `logtx.process` where told how many in flight, else by
-a loop of its own. What happens to it is told on standard output.
+"""A member of a consumer group, as a process of its own.
+
+It reads, and writes what it read, each block in a transaction with its input offsets: by
+`logtx.process` if the options say how many may be in flight, else by a loop of its own. It prints
+what happens to it.
 
     python -m logtx.tests.group_worker '{"consumer": {…}, "producer": {…}, "source": …, …}'
 """
@@ -20,12 +22,12 @@ BLOCK = 10
 
 
 def say(*words: object) -> None:
-    """A line for the test."""
+    """Prints a line for the test."""
     print(*words, flush=True)
 
 
 class Worker:
-    """Reads, writes, commits; between delivery and commit it may be stopped or killed."""
+    """Reads, writes, commits; may stop or kill itself between delivery and commit."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.sink = options["sink"]
@@ -49,7 +51,7 @@ class Worker:
         self.leaving.set()
 
     def run(self) -> None:
-        """Until SIGTERM."""
+        """Works until SIGTERM."""
         if self.in_flight is not None:
             self.process()
         while not self.leaving.is_set():
@@ -63,7 +65,7 @@ class Worker:
         say("left")
 
     def process(self) -> None:
-        """As applications do it."""
+        """Works by `logtx.process`, as applications do."""
         for block in logtx.process(
             self.consumer,
             self.producer,
@@ -80,7 +82,7 @@ class Worker:
             say("worked", len(block))
 
     def step(self) -> None:
-        """One block, in one transaction."""
+        """Processes one block in one transaction."""
         if self.rewinds:
             self.consumer.rewind()
             self.rewinds = False
@@ -88,7 +90,7 @@ class Worker:
         if not block:
             return
         self.count += 1
-        # Commits at the end; aborts what fails, and raises.
+        # The block commits at its end; on an error it aborts, and raises.
         with self.producer.begin_transaction() as transaction:
             for message in block:
                 assert message.error() is None, message.error()
@@ -98,7 +100,7 @@ class Worker:
         say("committed", len(block))
 
     def raise_signal(self, transaction: logtx.Transaction) -> None:
-        """The signal that is due in this transaction, if any."""
+        """Sends itself the signal that is due in this transaction, if any."""
         if self.count in self.signals:
             self.producer.flush(10)
             say("stands", transaction.txid)

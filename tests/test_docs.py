@@ -1,4 +1,4 @@
-"""Docs say what is so: every setting is described. (`make/references.py` checks references.)"""
+"""The docs are complete: they describe every setting. (`make/references.py` checks references.)"""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def cluster(log: Log) -> Iterator[EmbeddedCoordinator]:
 
 @pytest.fixture
 def servers(log: Log, cluster: EmbeddedCoordinator) -> dict[str, Any]:
-    """What every client is made with."""
+    """Settings of every client."""
     assert cluster.address
     return {"bootstrap.servers": log.bootstrap_servers}
 
@@ -46,7 +46,7 @@ def producer(servers: dict[str, Any], unique: Callable[[str], str]) -> Iterator[
 def consumer(
     servers: dict[str, Any], unique: Callable[[str], str]
 ) -> Iterator[Callable[..., logtx.Consumer]]:
-    """`consumer(topic, **settings)`: assigned to partition 0, from the start."""
+    """`consumer(topic, **settings)` makes one that reads partition 0 from the start."""
     made: list[logtx.Consumer] = []
 
     def make(topic: str, *partitions: int, **settings: Any) -> logtx.Consumer:
@@ -63,7 +63,7 @@ def consumer(
 
 
 def values(consumer: logtx.Consumer, count: int, quiet_s: float = 0.3) -> list[bytes]:
-    """Values of the next records: `count` of them, and whatever comes for a moment after."""
+    """Returns the values of the next `count` records, and of any that come shortly after."""
     found: list[bytes] = []
     deadline = time.monotonic() + TIMEOUT_S
     while True:
@@ -199,7 +199,7 @@ def test_read_process_write_resumes_from_the_committed_offsets(
 
 
 def is_held(consumer: logtx.Consumer, topic: str) -> bool:
-    """Whether a pending transaction holds the group's offset, or does so in a moment."""
+    """Waits for a bounded time; returns whether a pending transaction holds the offset back."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         try:
@@ -307,7 +307,7 @@ def test_serializable_stops_and_moves_within_transactions(
     unique: Callable[[str], str],
     transport: str,
 ) -> None:
-    """Traps 18, 23, 24: killed within a transaction, then a second member comes."""
+    """Traps 18, 23, 24: a reader is killed within a transaction, then a second member joins."""
     topic, group, wanted = make_topic(partitions=3), unique("group"), []
     for number in range(6):
         with producer.begin_transaction() as transaction:
@@ -335,7 +335,7 @@ def test_serializable_stops_and_moves_within_transactions(
                 found.append(value)
         return found
 
-    # All of a transaction in a row, partition by partition, whatever order it was written in.
+    # A transaction's records come in a row, partition by partition, in whatever order written.
     got: list[bytes] = []
     for count in (5, 8, 20):
         with logtx.Consumer(config) as consumer:

@@ -30,7 +30,7 @@ COORDINATORS: Final = 3
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaLog]:
-    """A broker of its own: coordinators of other tests would take their share of the journal."""
+    """The log of a separate broker: other tests' coordinators would take a share of the journal."""
     with LocalKafka(tmp_path_factory.mktemp("kafka"), java_options=QUICK_TO_START) as kafka:
         opened = KafkaLog({"bootstrap.servers": kafka.bootstrap_servers})
         yield opened
@@ -39,7 +39,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaLog]:
 
 @pytest.fixture(scope="module")
 def fleet(log: KafkaLog, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Three coordinators, for all tests here: each test leaves as many running."""
+    """Three coordinators for all tests here; each test leaves three running."""
     with Fleet(log, tmp_path_factory.mktemp("coordinators"), COORDINATORS) as running:
         yield running
 
@@ -53,30 +53,30 @@ def topic(log: KafkaLog, unique: Callable[[str], str]) -> str:
 
 
 def settled(log: KafkaLog, fleet: Fleet) -> dict[int, str]:
-    """Who owns which journal partition, once nothing moves."""
+    """Waits until the owners have settled; returns journal partition → owner's address."""
     count = log.topic_info(JOURNAL_TOPIC).partition_count
     return fleet.await_settled(count, quiet_s=0.7, timeout_s=TIMEOUT_S)
 
 
 def owner(log: KafkaLog, fleet: Fleet) -> CoordinatorChild:
-    """Who owns the journal partition of the default transaction group."""
+    """Returns the owner of the default transaction group's home."""
     owners = settled(log, fleet)
     address = owners[journal_partition_of("default", len(owners))]
     return next(m for m in fleet.members if m.address == address)
 
 
 def require_true(log: KafkaLog, committer: Committer) -> None:
-    """Every commit told is in the log once, and nothing else is; none failed."""
+    """Requires that every commit told is in the log once, nothing else is, and none failed."""
     assert committer.failed == []
     truth = find_truth(log, committer)
     assert truth.holds, truth
     assert truth.told == committer.begun > 0
-    # A BEGIN whose answer was lost was sent again, and got the same TxId.
+    # A BEGIN whose answer was lost is sent again, and gets the same TxId.
     assert begins(log, committer.topic) == committer.begun
 
 
 def begins(log: KafkaLog, producer_id: str) -> int:
-    """Valid BEGINs of a producer in the journal."""
+    """Returns the number of valid BEGINs of a producer in the journal."""
     partition = journal_partition_of("default", log.topic_info(JOURNAL_TOPIC).partition_count)
     end = log.end_offset(JOURNAL_TOPIC, partition)
     valid = EpochFilter()
@@ -107,7 +107,7 @@ def test_kill_of_the_owner_while_clients_commit(
 def test_open_transactions_live_on_through_the_new_owner(
     log: KafkaLog, fleet: Fleet, topic: str, unique: Callable[[str], str]
 ) -> None:
-    # Only bootstrap.servers are known; the generation and the TxIds stay what they were.
+    # The client knows bootstrap.servers only; its generation and the TxIds stay the same.
     killed = owner(log, fleet)
     config = {"bootstrap.servers": log.bootstrap_servers, "transactional.id": unique("open")}
     with logtx.Producer(config) as producer:
@@ -165,7 +165,7 @@ def test_planned_moves_abort_nothing_and_keep_the_balance(
         assert committer.await_told(50, TIMEOUT_S)
         leaving.start()
         leaving.await_ready()
-        settled(log, fleet)  # which an uneven share never is
+        settled(log, fleet)  # fails if the shares are uneven
         assert committer.await_told(50, TIMEOUT_S)
         assert transaction.commit(TIMEOUT_S).state.commits, "it lived through both moves"
         held.close()

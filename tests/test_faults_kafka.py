@@ -1,4 +1,4 @@
-"""Faults of a real broker and of a real coordinator process, with transactions under way."""
+"""Faults of a real broker and of a real coordinator process while transactions are open."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def cluster(log: KafkaLog) -> Iterator[EmbeddedCoordinator]:
 
 
 def read(servers: str, topic: str, count: int) -> list[bytes]:
-    """Committed values in partition 0 from the start: `count`, and what comes right after."""
+    """Returns the first `count` committed values in partition 0, and any that come right after."""
     config = {"bootstrap.servers": servers, "group.id": "faults", "auto.offset.reset": "earliest"}
     found: list[bytes] = []
     deadline = time.monotonic() + TIMEOUT_S
@@ -128,7 +128,7 @@ def test_a_deleted_topic_ends_the_transactions_open_on_it(
 
 
 def start_coordinator(servers: str, log: Path) -> CoordinatorChild:
-    """A coordinator process that serves."""
+    """Starts a coordinator process; returns it when it serves."""
     child = CoordinatorChild("coordinator", log, servers)
     child.start()
     child.await_ready()

@@ -1,5 +1,6 @@
-"""Consumer groups on a real broker, with each way to rebalance: members join, leave, die, and stand
-still, in the middle of transactions. Traps 18, 24 and 29.
+"""Consumer groups on a real broker, with each way to rebalance. Traps 18, 24 and 29.
+
+Members join, leave, die and stand still in the middle of transactions.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 WAIT_S: Final = 90.0
 PARTITIONS: Final = 2
 TAKEN_OVER_S: Final = 30.0
-"""Twice what a group takes to notice (10 s) on a busy machine, half of a transaction's timeout."""
+"""Longest take-over: a group needs 10 s to notice, and twice that on a busy machine. Half of a
+transaction's timeout, so that an expiry can't be mistaken for it."""
 
 CLASSIC: Final = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
 PROTOCOLS: Final = {
@@ -43,7 +45,7 @@ each_protocol = pytest.mark.parametrize("protocol", list(PROTOCOLS))
 
 
 class Members:
-    """Processes of `group_worker`, in one consumer group, from one topic to another."""
+    """Processes of `group_worker` in one consumer group, which copy one topic to another."""
 
     def __init__(self, cluster: Cluster, directory: Path, group: str, protocol: str) -> None:
         self.cluster = cluster
@@ -59,8 +61,10 @@ class Members:
     def start(
         self, name: str, signals: dict[int, str] | None = None, in_flight: int | None = None
     ) -> None:
-        """A new member, that sends itself these signals before those commits; `logtx.process` with
-        so many in flight, or a loop of its own."""
+        """Starts a member that sends itself these signals before those commits.
+
+        It uses `logtx.process` if `in_flight` is given, else a loop of its own.
+        """
         servers = {"bootstrap.servers": self.cluster.bootstrap_servers}
         options = {
             "source": self.source,
@@ -81,22 +85,22 @@ class Members:
         self.running[name] = spawn(command, output=self.directory / name, env=environment)
 
     def lines(self, name: str) -> list[str]:
-        """What a member told."""
+        """Returns the lines that a member printed."""
         return (self.directory / name).read_text().splitlines()
 
     def told(self, name: str, word: str) -> int:
-        """How many lines begin with a word."""
+        """Returns how many of a member's lines begin with `word`."""
         return sum(line.startswith(word) for line in self.lines(name))
 
     def feed(self, count: int) -> None:
-        """More input: plain records, in both partitions."""
+        """Writes more input: plain records, in both partitions."""
         for partition in range(PARTITIONS):
             values = [b"%d-%d" % (partition, len(self.written) + n) for n in range(count)]
             self._writer.append(self.source, values, partition=partition)
             self.written += values
 
     def until(self, condition: Callable[[], Any], *, feeding: bool = False) -> None:
-        """Read the output until this holds; with more and more input, if wanted."""
+        """Reads the output until a condition holds; if `feeding`, writes more input meanwhile."""
         deadline_s = time.monotonic() + WAIT_S
         while not condition():
             tails = {name: self.lines(name)[-4:] for name in self.running}
@@ -106,28 +110,28 @@ class Members:
             self.found += [m.value() for m in self._reader.consume(1_000, 0.1)]
 
     def until_all_is_written(self) -> None:
-        """All input stands in the output."""
+        """Waits until all input is in the output."""
         self.until(lambda: set(self.found) >= set(self.written))
 
     def signal(self, name: str, signum: signal.Signals) -> None:
-        """Send a signal to a member."""
+        """Sends a signal to a member."""
         self.running[name].send_signal(signum)
 
     def await_stopped(self, name: str) -> None:
-        """A member that told so stands still."""
+        """Waits until a member that announced it stands still."""
         self.until(lambda: self.told(name, "stands"), feeding=True)
         process = psutil.Process(self.running[name].pid)
         self.until(lambda: process.status() == psutil.STATUS_STOPPED)
 
     def check(self) -> None:
-        """All input stands in the output, once."""
+        """Checks that all input is in the output, once."""
         self.until_all_is_written()
         self.until(lambda: not self._reader.lag()[0].lag)
         assert {v: n for v, n in Counter(self.found).items() if n > 1} == {}
         assert len(self.found) == len(self.written)
 
     def stop(self) -> None:
-        """SIGKILL for all."""
+        """Kills all members with SIGKILL."""
         for process in self.running.values():
             process.kill()
             process.wait()
@@ -169,12 +173,12 @@ def test_trap_24_members_join_leave_die_and_stand_still_and_nothing_is_doubled(
     members.until(lambda: members.told("leaver", "left"), feeding=True)
     members.until_all_is_written()
 
-    # Dies with a block delivered and not committed; its successor reads that again.
+    # It dies with a block delivered and not committed; its successor reads the block again.
     members.start("victim", {2: "SIGKILL"})
     members.until(lambda: members.running["victim"].poll() is not None, feeding=True)
     members.until_all_is_written()
 
-    # Stands still at the same place, while the others take its partition and go on.
+    # It stands still at the same place, while the others take its partition and go on.
     members.start("zombie", {2: "SIGSTOP"})
     members.await_stopped("zombie")
     members.until_all_is_written()
@@ -197,8 +201,8 @@ def test_trap_29_the_partitions_of_a_worker_that_stands_still_go_on_at_once_and_
     members.await_stopped("zombie")
     began_s = time.monotonic()
     members.until_all_is_written()
-    # As soon as the group notices: its claim aborts what the zombie holds, which would expire in
-    # a minute only.
+    # As soon as the group notices: the new holder's claim aborts what the zombie holds, which would
+    # expire only after a minute.
     assert time.monotonic() - began_s < TAKEN_OVER_S
     held = next(line for line in members.lines("zombie") if line.startswith("stands")).split()[1]
     asker = members.cluster.producer()
@@ -238,7 +242,7 @@ def test_serial_order_goes_on_where_a_cooperative_rebalance_takes_a_partition(
     with Consumer(settings) as first, Consumer(settings) as second:
         first.subscribe([topic])
         found = [(m.partition(), m.value()) for _ in range(10) for m in first.consume(1, 10)]
-        # One order over both partitions; the last is delivered by a part.
+        # One order over both partitions; the last transaction is delivered in part.
         numbers = [v[:2] for _, v in found]
         assert (len(found), numbers) == (10, sorted(numbers))
         second.subscribe([topic])
@@ -258,7 +262,7 @@ def test_serial_order_goes_on_where_a_cooperative_rebalance_takes_a_partition(
 
 
 def drain(consumers: list[Consumer], count: int) -> list[tuple[int, bytes]]:
-    """(partition, value) of the next so many messages, of several members in one thread."""
+    """Returns (partition, value) of the next `count` messages; one thread polls all members."""
     found: list[tuple[int, bytes]] = []
     deadline_s = time.monotonic() + WAIT_S
     while len(found) < count:
@@ -335,7 +339,7 @@ def test_a_position_as_long_as_kafka_takes(
     consumer = logtx_cluster.consumer(group_id=group, enable_auto_commit=False)
     consumer.assign([place])
     read(consumer, 2)
-    # 500 journals were met, and transactions() delivered from 60: more than fits.
+    # As if the reader had met 500 journals: more than fits.
     [now] = consumer.position([place])
     position = Position.from_metadata(now.offset, now.metadata)
     met = {(n, 2**48 - 1 - n): 2**62 + n for n in range(500)}
@@ -352,7 +356,7 @@ def test_a_position_as_long_as_kafka_takes(
     again.assign([place])
     assert read(again, 1) == values[2:]
 
-    # Kafka's own bound is below 4096 bytes: the rule has room to spare.
+    # Kafka's own bound is 4096 bytes: the rule stays below it.
     kafka = logtx_cluster.log.consumer({"group.id": unique("group")})
     fits = TopicPartition(topic, 0, 0, "x" * 4095)
     kafka.commit(offsets=[fits], asynchronous=False)

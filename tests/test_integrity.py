@@ -1,4 +1,4 @@
-"""Nothing doubled, nothing late, nothing for ever: against writers that are not ours, or not alive.
+"""No duplicates, no late records, no endless waits, even with writers that are foreign or dead.
 
 With a coordinator, in memory and on a real broker.
 """
@@ -27,7 +27,7 @@ NONCE = 0xB0B
 
 @pytest.fixture(params=["memory", pytest.param("kafka", marks=pytest.mark.kafka)])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """With a coordinator."""
+    """A log with a coordinator."""
     name = "logtx_cluster" if request.param == "kafka" else "logtx_memory_cluster"
     return request.getfixturevalue(name)
 
@@ -35,9 +35,9 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def branch_of_a_foreign_writer(
     cluster: Cluster, txid: logtx.TxId, topic: str, numbered: Sequence[tuple[int | None, bytes]]
 ) -> logtx.BranchSummary:
-    """Records of one branch, by a producer without idempotence: (sequence, value) each.
+    """Writes one branch by a producer without idempotence; each record is (sequence, value).
 
-    It knows how many records it has, and which offsets it got, not that it sent some twice.
+    The writer knows how many records it has and which offsets it got, not that it sent some twice.
     """
     writer = cluster.log.producer({"enable.idempotence": False, "linger.ms": 0})
     offsets: list[int] = []
@@ -73,7 +73,7 @@ def test_duplicates_of_a_producer_without_idempotence_go_by_their_sequence_numbe
     consumer = cluster.consumer(topic, enable_auto_commit=False)
     assert read(consumer, 3) == [b"own", b"a", b"b"]
     consumer.commit(asynchronous=False)
-    # In the middle: records are counted after the duplicates were removed.
+    # In the middle of the transaction: records are counted after duplicates are removed.
     again = cluster.consumer(group_id=consumer.group_id)
     again.assign([TopicPartition(topic, 0)])
     assert read(again, 2) == [b"c", b"d"]
@@ -95,7 +95,7 @@ def test_duplicates_without_sequence_numbers_are_an_error_and_never_delivered(
     with pytest.raises(logtx.IntegrityError, match="marker"):
         read(consumer, 1)
     [stands] = consumer.position([place])
-    # The application decides to go on without it.
+    # The application decides to go on without that transaction.
     consumer.seek(TopicPartition(topic, 0, stands.offset + 1))
     assert read(consumer, 1) == [b"next"]
 
@@ -118,7 +118,7 @@ def test_what_a_zombie_writes_after_the_end_is_dropped_and_counted(cluster: Clus
     assert read(early, 1) == [b"3"]
     assert early.counters.late_records == 3
     assert early.stats()["pending_transactions"] == 0
-    # A reader that starts anew sees the same.
+    # A new reader sees the same.
     fresh = cluster.consumer(topic)
     assert read(fresh, 3) == [b"1", b"2", b"3"]
     assert nothing_more(fresh)
@@ -129,7 +129,7 @@ def test_a_transaction_older_than_its_timeout_is_looked_up_and_holds_nothing_for
 ) -> None:
     topic, stray = cluster.topic(), cluster.topic()
     hanging = cluster.open_transaction(topic, [b"never"], timeout=1)
-    # trap 19: written, and never registered; no marker will come here.
+    # Trap 19: the record is written and its partition never registered; no marker will come.
     cluster.late_record(hanging.txid, stray)
     consumer = cluster.consumer(
         enable_auto_commit=False, pending_lookup_age_ms=300, auto_offset_reset="earliest"

@@ -1,8 +1,8 @@
-"""Layout rules that import-linter cannot hold: what is pure does no I/O and draws no chance.
+"""Layout rules that import-linter can't check: pure modules do no I/O and draw no random numbers.
 
-Pure are all modules in a folder named `core` or `records`, and whatever module says so in the first
-paragraphs of its docstring ("Pure"). There the state machines are; a clock or a random number in
-one of them would end the simulation's promise that a seed replays a run.
+Modules in a folder named `core` or `records` are pure, and so is a module that says so in the first
+paragraphs of its docstring ("Pure"). They hold the state machines. A clock or a random number in
+one of them would break the simulation's promise that a seed replays a run.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ IMPURE = {
 
 
 def modules() -> list[Path]:
-    """All hand-written modules of the rooms."""
+    """Returns all hand-written modules of the rooms."""
     return [
         p for room in ROOMS for p in sorted((ROOT / room).rglob("*.py")) if "_pb2" not in p.name
     ]
 
 
 def is_pure(module: Path) -> bool:
-    """Whether a module promises to be."""
+    """Returns whether a module promises to be pure."""
     if PURE_FOLDERS.intersection(module.relative_to(ROOT).parts):
         return True
     return bool(SAYS_PURE.search(ast.get_docstring(ast.parse(module.read_text("utf-8"))) or ""))
@@ -45,7 +45,7 @@ PURE_MODULES = [p.relative_to(ROOT).as_posix() for p in modules() if is_pure(p)]
 
 
 def imported_packages(source: str) -> Iterator[str]:
-    """Top-level names of all absolute imports, wherever in the source they stand."""
+    """Yields the top-level names of all absolute imports, anywhere in the source."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name.partition(".")[0] for alias in node.names)
@@ -54,7 +54,7 @@ def imported_packages(source: str) -> Iterator[str]:
 
 
 def imported_modules(module: Path) -> Iterator[Path]:
-    """Our own modules that a module imports."""
+    """Yields our own modules that a module imports."""
     for node in ast.walk(ast.parse(module.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = module.parents[node.level - 1].joinpath(*(node.module or "").split("."))
@@ -65,7 +65,7 @@ def imported_modules(module: Path) -> Iterator[Path]:
 
 @cache
 def reached(module: Path) -> frozenset[Path]:
-    """A module, and all of ours that it imports, directly or not."""
+    """Returns a module, and all of ours that it imports, directly or not."""
     found, todo = {module}, [module]
     while todo:
         new = set(imported_modules(todo.pop())) - found
@@ -103,7 +103,7 @@ def test_imports_are_found_in_functions_too() -> None:
 
 @pytest.mark.parametrize("package", [p for p in modules() if p.name == "__init__.py"], ids=str)
 def test_every_package_says_what_it_is(package: Path) -> None:
-    """What it owns, what it imports, what it never does."""
+    """The docstring says what the package owns, what it imports and what it never does."""
     assert ast.get_docstring(ast.parse(package.read_text("utf-8")))
 
 

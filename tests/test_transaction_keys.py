@@ -1,4 +1,4 @@
-"""Transaction keys, from `logtx.Producer` to the consumer (Transaction keys)."""
+"""Transaction keys, from `logtx.Producer` to the consumer."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def coordinator(memory_log: MemoryLog) -> Iterator[EmbeddedCoordinator]:
 
 @pytest.fixture
 def producers(memory_log: MemoryLog) -> Iterator[Producers]:
-    """`producers(key)`: a producer that is closed with the test."""
+    """`producers(key)` makes a producer that is closed with the test."""
     made: list[logtx.Producer] = []
 
     def make(key: str = "k", **settings: Any) -> logtx.Producer:
@@ -70,7 +70,7 @@ def producers(memory_log: MemoryLog) -> Iterator[Producers]:
 
 @pytest.fixture
 def admin(memory_log: MemoryLog) -> Iterator[AdminQueries]:
-    """What an operator asks."""
+    """The questions of an operator."""
     asking = AdminQueries(memory_log, timeout_s=TIMEOUT_S)
     yield asking
     asking.close()
@@ -88,7 +88,7 @@ def consumer(log: MemoryLog, topic: str, **settings: Any) -> logtx.Consumer:
 
 
 def read(log: MemoryLog, wanted: int) -> list[bytes | None]:
-    """Values that a `read_committed` consumer of `out` delivers, `wanted` of them and no more."""
+    """Reads `out` as `read_committed`; returns its values: `wanted` of them, and no more."""
     with consumer(log, "out") as reading:
         values: list[bytes | None] = []
         deadline_s = time.monotonic() + TIMEOUT_S
@@ -98,7 +98,7 @@ def read(log: MemoryLog, wanted: int) -> list[bytes | None]:
 
 
 def fenced(call: Callable[[], Any]) -> LogtxError:
-    """What a producer raises once it learnt that it was replaced."""
+    """Waits until a producer learns that it was replaced; returns the error of `call`."""
     deadline_s = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline_s:
         try:
@@ -126,7 +126,7 @@ def test_read_process_write_under_a_key(memory_log: MemoryLog, producers: Produc
                 txn.send_offsets(reading)
             assert txn.txid.partition == journal_partition_of(NAME, PARTITIONS)
     assert read(memory_log, 4) == [b"0", b"1", b"2", b"3"]
-    # The consumer group is bound to the key's own transaction group.
+    # The consumer group is bound to the transaction group of the key.
     with producers("other").begin_transaction() as txn:
         with pytest.raises(GroupBoundError, match="&default&k"):
             txn.send_offsets("workers", [])
@@ -165,7 +165,7 @@ def test_a_newer_connection_takes_over(
     with pytest.raises(ProducerFencedError):
         former.begin_transaction()
     assert admin.outcome(lost).state.aborts
-    # A record that was on its way when its producer was fenced lands behind the abort marker.
+    # A record that was on its way at the fencing lands behind the abort marker.
     raw = memory_log.producer({})
     raw.produce("out", b"late", None, 0, headers=[("TxId", lost.to_bytes())])
     raw.flush(5)

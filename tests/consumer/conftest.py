@@ -22,7 +22,10 @@ def transactions(log: Log) -> Transactions:
 
 @pytest.fixture
 def make_consumer(log: Log, unique: Callable[[str], str]) -> Iterator[MakeConsumer]:
-    """`make_consumer(**settings)` with `_` for `.`; group and earliest unless said otherwise."""
+    """Makes consumers: `make_consumer(**settings)`, with `_` for `.` in the names of settings.
+
+    By default each has a group of its own and begins at the earliest offset.
+    """
     made: list[Consumer] = []
 
     def make(**settings: Any) -> Consumer:

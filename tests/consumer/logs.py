@@ -1,4 +1,4 @@
-"""Transactions written to a log without a coordinator: data, markers, and where asked a journal."""
+"""Writes transactions to a log without a coordinator: data, markers and, if asked, a journal."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ INCARNATION = 0x5EED
 
 
 class Transactions:
-    """Writes to one log; TxIds are made up unless `with_journal` is called first."""
+    """Writes transactions to one log, with made-up TxIds unless `with_journal` is called first."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -60,7 +60,7 @@ class Transactions:
         partition: int = 0,
         key: bytes | None = None,
     ) -> list[int]:
-        """Append records; their offsets."""
+        """Appends records. Returns their offsets."""
         offsets: list[int] = []
 
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -85,14 +85,14 @@ class Transactions:
     # --- the journal
 
     def with_journal(self) -> None:
-        """From now on every step is in the journal too, by one owner."""
+        """Makes a journal. From now on every step is written there too, by one owner."""
         self.log.create_topic(JOURNAL_TOPIC, partitions=1)
         self.epoch = -1
         self.epoch = self.journal(Owner(replaces=-1, address="nowhere:1", process_nonce=1))
 
     def journal(self, record: JournalRecord) -> int:
         assert self.epoch is not None
-        # By the class: tests put their own end_offset in the log's place.
+        # Called on the class, because tests replace the log's end_offset.
         at = type(self.log).end_offset(self.log, JOURNAL_TOPIC, 0)
         value = encode_entry(Entry(self.epoch, INCARNATION, record, at))
         return self.append(JOURNAL_TOPIC, [value])[0]
@@ -114,7 +114,7 @@ class Transactions:
         return TxId(0, INCARNATION, number)
 
     def decide(self, txid: TxId, *, commit: bool = True) -> int:
-        """The decision; its commit sequence."""
+        """Decides a transaction. Returns the commit sequence."""
         if self.epoch is None:
             self.sequences[txid] = next(self._numbers)
             return self.sequences[txid]
@@ -132,7 +132,7 @@ class Transactions:
         return self.sequences[txid]
 
     def finish(self, txid: TxId, *, commit: bool = True) -> None:
-        """COMMITTED or ABORTED in the journal."""
+        """Writes COMMITTED or ABORTED to the journal."""
         self.journal(Committed(begin=txid.offset) if commit else Aborted(begin=txid.offset))
 
     # --- data partitions
@@ -147,7 +147,7 @@ class Transactions:
         first_sequence: int | None = None,
         accepted: bool = True,
     ) -> list[int]:
-        """Records of a transaction."""
+        """Writes records of a transaction. Returns their offsets."""
         headers: Headers = [(TXID_HEADER, txid.to_bytes())]
         if branch is None:
             offsets = self.append(topic, values, headers, partition)
@@ -181,7 +181,7 @@ class Transactions:
         hw: int = 0,
         ranges: tuple[BranchRange, ...] | None = None,
     ) -> int:
-        """A marker; decides first if that was not done."""
+        """Writes a marker, after deciding if the transaction is open. Returns its offset."""
         if txid not in self.sequences:
             self.decide(txid, commit=commit)
         branches = self.ranges(txid, topic, partition) if ranges is None else ranges
@@ -201,7 +201,7 @@ class Transactions:
     def transaction(
         self, topic: str, values: Sequence[bytes], partition: int = 0, *, commit: bool = True
     ) -> TxId:
-        """A whole one."""
+        """Writes a whole transaction."""
         txid = self.begin()
         self.write(txid, topic, values, partition)
         self.mark(txid, topic, partition, commit=commit)
@@ -209,7 +209,7 @@ class Transactions:
 
 
 def read(consumer: Consumer, count: int, timeout_s: float = 20) -> list[bytes | None]:
-    """Values of the next `count` messages, none of which may be an event."""
+    """Returns the values of the next `count` messages, none of which may be an event."""
     found: list[bytes | None] = []
     deadline = time.monotonic() + timeout_s
     while len(found) < count:
@@ -221,12 +221,12 @@ def read(consumer: Consumer, count: int, timeout_s: float = 20) -> list[bytes | 
 
 
 def nothing_more(consumer: Consumer, wait_s: float = 0.3) -> bool:
-    """Whether nothing comes for a while."""
+    """Returns whether nothing is delivered for `wait_s` seconds."""
     return consumer.consume(10, wait_s) == []
 
 
 def wait_for(condition: Callable[[], Any], consumer: Consumer, timeout_s: float = 20) -> None:
-    """Poll until the condition holds; nothing may be delivered meanwhile."""
+    """Polls until the condition holds; nothing may be delivered meanwhile."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""A record without a broker, and short ways to write the ones that tests need."""
+"""A record that needs no broker, and short functions that make the records of the tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DATA = ("delays", 0)
 
 @dataclass(frozen=True, eq=False)
 class FakeRecord:
-    """What the cores call of a `confluent_kafka.Message`."""
+    """The part of `confluent_kafka.Message` that the cores call."""
 
     at: int
     header_list: list[tuple[str, bytes | None]] | None = None
@@ -72,7 +72,7 @@ def marker(
     committed: bool = True,
     hw: int = 0,
 ) -> FakeRecord:
-    """A marker; each range is (branch, first, last, count)."""
+    """Returns a marker; each range is (branch, first, last, count)."""
     control = encode_marker(
         Marker(
             committed=committed,

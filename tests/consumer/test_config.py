@@ -1,4 +1,4 @@
-"""Settings of a consumer: checked, sorted, and those fixed inside."""
+"""Settings of a consumer: how they are checked, sorted and fixed."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_isolation_levels() -> None:
     for level in IsolationLevel:
         config = parse(**{"isolation.level": level.value})
         assert config.isolation_level is level
-        # Kafka's own would stand at its last stable offset.
+        # With read_committed Kafka would stop at the last stable offset.
         assert config.librdkafka["isolation.level"] == "read_uncommitted"
 
 

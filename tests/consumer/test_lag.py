@@ -42,7 +42,7 @@ def test_lag_counts_what_was_not_looked_at_and_not_what_is_pending(
     first, empty = sorted(consumer.lag(), key=lambda each: each.partition)
     assert (first.end_offset, first.offset, first.lag, first.held) == (6, 0, 6, 0)
     assert (empty.end_offset, empty.lag) == (0, 0)
-    # In the middle of the transaction o2 stays at its marker: three offsets are to come.
+    # In the middle of the transaction o2 stays at its marker: the marker and p1 are the lag.
     assert read(consumer, 1) == [b"a1"]
     first = next(each for each in consumer.lag() if each.partition == 0)
     assert (first.offset, first.first_pending_offset, first.lag, first.held) == (4, 0, 2, 4)
@@ -99,7 +99,7 @@ def test_held_back_tells_what_is_on_disk(
     with Consumer(config, log=memory_log) as consumer:
         consumer.assign([TopicPartition("t", 0)])
         read(consumer, 1)
-        nothing_more(consumer, 0.05)  # spilling precedes reading
+        nothing_more(consumer, 0.05)  # this spills, which each read does first
         held = only(consumer)
         assert held.records == 2_000
         assert held.spilled_bytes == 200_000
@@ -146,7 +146,7 @@ def test_held_back_by_a_delivery_and_by_an_error(
         consumer.assign([TopicPartition("t", 0, 4)])
         with pytest.raises(TornTransactionError):
             read(consumer, 1)
-        # Nothing of it is kept, so it holds o1 no further back than o2.
+        # The buffer keeps nothing of it, so it does not hold o1 below o2.
         assert consumer.held_back() == []
         assert consumer.lag()[0].lag == 1
 

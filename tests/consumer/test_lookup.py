@@ -102,7 +102,7 @@ def test_trap_17_the_fate_is_taken_before_the_end(
         asked.append(topic)
         found = real(topic, partition, timeout_s=timeout_s)
         if topic == "__transaction_control":
-            # Between the two questions marker and COMMITTED are written.
+            # The marker and COMMITTED are written between the two requests.
             written.mark(txid, "t")
             written.finish(txid)
         return found
@@ -181,7 +181,7 @@ def test_trap_14_after_a_restart_without_memory_side_reads_tell_duplicates(
     for txid in three:
         written.mark(txid, "t")
     end = written.append("t", [b"plain"])[0]
-    for txid in three:  # a recovery redoes them
+    for txid in three:  # a recovery writes the markers again
         written.mark(txid, "t")
     written.append("t", [b"last"])
     consumer = make_consumer()

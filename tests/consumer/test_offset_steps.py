@@ -32,7 +32,7 @@ PLACE = TopicPartition("t", 0)
 
 
 class FakeQueries:
-    """The coordinator's answers, and its compare-and-set."""
+    """Answers as the coordinator does, with its compare-and-set."""
 
     def __init__(self) -> None:
         self.committed: dict[Key, Position] = {}
@@ -337,13 +337,13 @@ def test_trap_29_a_zombie_listens_to_its_group_before_it_claims_again(
     assert read(consumer, 2) == [b"a1", b"a2"]
     claimed = len(queries.asked)
     queries.claims["t", 0] = (77, 7)
-    assert queries.commit([OffsetStep("t", 0, None, Position.at(3))])  # by another, meanwhile
+    assert queries.commit([OffsetStep("t", 0, None, Position.at(3))])  # another consumer's
     began_s = time.monotonic()
     consumer.rewind()
     assert consumer.poll(0.05) is None, "it may be another's"
     assert consumer.offset_steps() == []
     assert queries.claims["t", 0] == (77, 7)
-    # The group says nothing else: it is ours.
+    # The group takes nothing away, so the partition is still ours.
     assert read(consumer, 2) == [b"p1", b"p2"]
     assert time.monotonic() - began_s > 0.2
     assert [expected is None for _, expected in queries.asked[claimed:]] == [False, True]
@@ -384,7 +384,7 @@ def test_trap_24_what_was_made_of_input_that_the_group_took_away_is_not_committe
     assert queries.commit(consumer.offset_steps())
     assert read(consumer, 1) == [b"p1"]  # some output is made of it
     log.expel_member("g", str(consumer.memberid()))
-    # It is given the partition again, and delivers from what is committed.
+    # The group assigns the partition again, and delivery goes on from what is committed.
     assert read(consumer, 2) == [b"p2", b"p1"]
     with pytest.raises(ClaimFencedError, match="abort"):
         consumer.offset_steps()

@@ -1,4 +1,4 @@
-"""How a batch is sorted by partition, and that the garbage collector is left as it was."""
+"""A batch is sorted by partition, and the garbage collector is left as it was."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sort(
     runs: list[tuple[TopicPartition, int]],
     formerly: Sequence[TopicPartition] = (),
 ) -> tuple[list[Message], list[tuple[TopicPartition, list[Message]]]]:
-    """A batch of these runs, and what each partition was fed of it."""
+    """Returns a batch of these runs, and the runs of it that each partition was fed."""
     keys = [key for key, count in runs for _ in range(count)]
     batch = [
         Message(topic=topic, partition=partition, offset=n, value=b"")
@@ -55,7 +55,7 @@ def sort(
 @given(RUNS)
 def test_a_batch_is_sorted_by_partition(runs: list[tuple[TopicPartition, int]]) -> None:
     batch, fed = sort(ASSIGNED, runs)
-    # What is not assigned any more is left out; all else goes on in order.
+    # Records of partitions that are not assigned are left out; the others keep their order.
     expected = [m for m in batch if (m.topic(), m.partition()) in ASSIGNED]
     assert [m for _, records in fed for m in records] == expected
     for key, records in fed:

@@ -1,4 +1,4 @@
-"""`transactions()`: whole, in commit-sequence order, across partitions."""
+"""`transactions()` delivers whole transactions in commit-sequence order, across partitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .logs import Transactions
 
 @pytest.fixture
 def log(memory_log: MemoryLog) -> MemoryLog:
-    """In memory: a journal of its own for each test."""
+    """A log in memory, so that each test has a journal of its own."""
     memory_log.create_topic("t", partitions=3)
     return memory_log
 
@@ -126,7 +126,7 @@ def test_latest_begins_with_what_is_decided_from_now_on(
     assert everything(consumer, 0.1) == []
     written.mark(across, "t", 0)
     written.mark(after, "t", 0)
-    # Its data lies before the start: a side read gets it.
+    # The data of b"2" lies before the start: a side read gets it.
     assert everything(consumer) == [[b"2"]]
 
 

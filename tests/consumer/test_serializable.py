@@ -1,4 +1,4 @@
-"""``isolation.level=serializable``: poll and consume in the order in which was decided."""
+"""``isolation.level=serializable``: poll and consume deliver in the order of the decisions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PLACES = [TopicPartition("t", number) for number in range(3)]
 
 @pytest.fixture
 def log(memory_log: MemoryLog) -> MemoryLog:
-    """In memory: a journal of its own for each test."""
+    """A log in memory, so that each test has a journal of its own."""
     memory_log.create_topic("t", partitions=3)
     return memory_log
 
@@ -43,7 +43,7 @@ def written(log: MemoryLog) -> Transactions:
 
 @pytest.fixture
 def serial(make_consumer: MakeConsumer) -> MakeConsumer:
-    """A consumer of all three partitions, or those that are named."""
+    """Makes consumers of all three partitions, or of the named ones."""
 
     def make(*partitions: int, **settings: object) -> Consumer:
         consumer = make_consumer(isolation_level="serializable", **settings)
@@ -54,7 +54,7 @@ def serial(make_consumer: MakeConsumer) -> MakeConsumer:
 
 
 def across(written: Transactions, name: bytes, *counts: int) -> TxId:
-    """A decided transaction: so many records in partition 0, 1 and 2; not marked."""
+    """Writes `counts` records to partitions 0, 1 and 2, and decides. Writes no marker."""
     txid = written.begin()
     for partition, count in enumerate(counts):
         if count:
@@ -171,12 +171,12 @@ def test_what_waits_for_its_turn_is_spilled_and_streams(
 ) -> None:
     first = across(written, b"a", 1)
     names = [b"b%02d" % n for n in range(30)]
-    for name in names:  # each is read in one piece, and is never pending between two
+    for name in names:  # one batch holds all of each, so none is ever pending between batches
         mark(written, across(written, name, 0, 30), 1)
     limit = 200_000
     consumer = serial(pending_memory_max_bytes=limit, pending_dir=str(tmp_path))
     assert nothing_more(consumer)
-    # Their markers were read, and together they are more than memory may hold.
+    # Their markers were read. Together they are more than memory may hold.
     small = consumer.counters.spilled_bytes
     assert small > 0
     large = across(written, b"c", 0, 3_000)
@@ -203,11 +203,11 @@ def test_what_is_being_delivered_is_not_spilled_away(
     mark(written, across(written, b"a", 100), 0)
     consumer = serial(pending_memory_max_bytes=100_000, pending_dir=str(tmp_path))
     got = read(consumer, 50)
-    for _ in range(10):  # each smaller, and the largest is spilled first
+    for _ in range(10):  # each is smaller than the first; the largest is spilled first
         written.write(written.begin(), "t", [b"h"] * 50, 1)
     while not consumer.counters.spilled_bytes:
         time.sleep(0.01)
-        got += read(consumer, 1)  # and what comes meanwhile is read
+        got += read(consumer, 1)  # this reads the new records as well
     got += read(consumer, 100 - len(got))
     assert got == [b"a-0%d" % n for n in range(100)]
 
@@ -238,7 +238,7 @@ def test_a_failure_is_raised_once_and_at_every_time_out_and_stops_the_order(
     with pytest.raises(TornTransactionError):
         consumer.consume(1, 0.05)
     skipping = serial(torn_reset="skip")
-    # What is there of it elsewhere is delivered: whole or not at all holds per partition.
+    # Its part in the other partition is delivered: "whole or not at all" holds per partition.
     assert read(skipping, 2) == [b"a-10", b"b-10"]
 
 
@@ -273,7 +273,7 @@ def test_latest_begins_with_what_is_decided_from_now_on(
 
 
 def snapshot(written: Transactions, *committing: TxId, last: bool = True) -> int:
-    """A snapshot that names these unfinished; its offset."""
+    """Writes a snapshot that names these transactions as unfinished. Returns its offset."""
     first = written.log.end_offset(JOURNAL_TOPIC, 0)
     rows = tuple(
         Row(
@@ -378,7 +378,7 @@ def test_a_consumer_that_stood_still_while_the_journal_was_trimmed_loses_nothing
 def test_a_void_snapshot_misleads_nobody(
     written: Transactions, serial: MakeConsumer, log: MemoryLog
 ) -> None:
-    """A replaced owner's, landed where it was predicted, before a snapshot that counts."""
+    """A replaced owner's snapshot lands where it was predicted, before one that counts."""
     old = written.epoch
     txid = across(written, b"a", 1)
     mark(written, txid, 0)
@@ -432,7 +432,8 @@ def test_trap_24_partitions_that_move_in_the_middle_of_a_transaction(
             got += [m.value() for m in consumer.consume(2, 0.02)]
         if len(got) == 12:
             break
-    # Each partition goes on exactly where it was; each member keeps the order of its own.
+    # Each partition goes on exactly where it was, and each member keeps the order of its own
+    # partitions.
     assert sorted(map(bytes, filter(None, got))) == sorted(
         b"%s-%d%d" % (n, p, i) for n in (b"a", b"b") for p in range(3) for i in range(2)
     )
@@ -451,7 +452,8 @@ def test_a_partition_that_comes_brings_its_earlier_decisions(
     consumer = serial(0)
     assert read(consumer, 2) == [b"a-00", b"b-00"]
     consumer.incremental_assign([TopicPartition("t", 1)])
-    # What was begun is finished first, then the order begins anew with the earliest that is due.
+    # The transaction that was begun is finished first. Then the order begins again with the
+    # earliest one that is due.
     assert read(consumer, 3) == [b"b-01", b"a-10", b"b-10"]
 
 

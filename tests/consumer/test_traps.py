@@ -147,7 +147,8 @@ def test_trap_20_memory_of_ended_transactions_is_bounded(monkeypatch: pytest.Mon
         at += 2
     assert len(offsets(live)) == 100
     assert len(live._ended) == 10
-    # Late data of a forgotten one is pending until looked up; its marker stays a duplicate.
+    # Late data of a forgotten transaction is pending until it is looked up. Its marker is still a
+    # duplicate.
     live.feed([data(at, T1), marker(at + 1, T1, 1001, (0, 1, 1, 1))])
     assert offsets(live) == []
     live.feed([data(at + 2, T2)])
@@ -165,7 +166,7 @@ def test_trap_20_hours_behind_an_open_transaction_take_no_more_memory(
 
     def pass_by(first: int, count: int) -> int:
         for number in range(first, first + count):
-            # HW stands at the open transaction of that journal.
+            # The HW stays at the open transaction of that journal.
             at, owner = 10 + 3 * number, txid(1 + number, partition=number % 3)
             live.feed([data(at, owner), marker(at + 1, owner, 1000 + number, (0, at, at, 1))])
             live.feed([data(at + 2, owner)])  # late

@@ -1,4 +1,4 @@
-"""Several coordinators in this process over one log, each on an event loop of its own thread."""
+"""Several coordinators in this process over one log, each with a thread and an event loop."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Node:
         return Coordinator(self.config, _Unclosed(self._log))
 
     def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run something on the coordinator's loop."""
+        """Runs a coroutine on the coordinator's loop; returns its result."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(TIMEOUT_S + 20)
 
     @property
@@ -56,7 +56,7 @@ class Node:
 
     @property
     def runtimes(self) -> dict[int, PartitionRuntime]:
-        """Its part in each journal partition."""
+        """Its runtime of each journal partition."""
         return self.coordinator._runtimes
 
     @property
@@ -65,11 +65,11 @@ class Node:
         return {p for p, r in self.runtimes.items() if r.role is Role.SERVING}
 
     def leave(self) -> None:
-        """As on SIGTERM."""
+        """Leaves as on SIGTERM."""
         self._end(give=True)
 
     def kill(self) -> None:
-        """It is gone, and has told nobody."""
+        """Ends it without telling any other."""
         self._end(give=False)
 
     def _end(self, *, give: bool) -> None:
@@ -81,7 +81,7 @@ class Node:
         self._thread.join(TIMEOUT_S)
 
     def hold(self, seconds: float) -> threading.Thread:
-        """Let its event loop stand still, while its connections and its producer live on."""
+        """Stops its event loop for a while; its connections and its producer live on."""
         self.loop.call_soon_threadsafe(time.sleep, seconds)
         waiting = threading.Thread(target=time.sleep, args=(seconds,))
         waiting.start()
@@ -89,7 +89,7 @@ class Node:
 
 
 class _Unclosed:
-    """A log that all nodes share: none of them may close it."""
+    """A log that all nodes share: `close` does nothing."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -98,7 +98,7 @@ class _Unclosed:
         return getattr(self._log, name)
 
     def close(self) -> None:
-        """The test does."""
+        """Does nothing: the test closes the log."""
 
 
 @dataclass
@@ -109,18 +109,18 @@ class Cluster:
     nodes: list[Node] = field(default_factory=list)
 
     def join(self, **settings: Any) -> Node:
-        """Another coordinator."""
+        """Starts another coordinator."""
         self.nodes.append(Node(self.log, **settings))
         return self.nodes[-1]
 
     def joined(self, count: int) -> list[Node]:
-        """So many coordinators, among which the partitions are spread."""
+        """Starts `count` coordinators, and waits until the partitions are spread among them."""
         nodes = [self.join() for _ in range(count)]
         self.settled()
         return nodes
 
     def settled(self) -> None:
-        """Wait until every partition is served by one of the living, and evenly."""
+        """Waits until living coordinators serve all partitions, and have an even share each."""
         until(lambda: self.is_served() and self.spread() <= 1)
 
     def is_served(self) -> bool:
@@ -129,12 +129,12 @@ class Cluster:
         return sorted(owned) == list(range(PARTITIONS))
 
     def spread(self) -> int:
-        """Most minus least partitions of a living coordinator."""
+        """Difference between the most and the least partitions of a living coordinator."""
         loads = [len(n.serving) for n in self.nodes if n.alive]
         return max(loads) - min(loads)
 
     def owner(self, partition: int) -> Node:
-        """Who serves it."""
+        """Returns the coordinator that serves a partition."""
         found: list[Node] = []
 
         def is_one() -> bool:
@@ -147,7 +147,7 @@ class Cluster:
 
 @contextmanager
 def cluster_of(log: Log) -> Iterator[Cluster]:
-    """A cluster that is stopped in the end."""
+    """Yields a cluster without coordinators; stops it in the end."""
     cluster = Cluster(log)
     try:
         yield cluster
@@ -157,7 +157,7 @@ def cluster_of(log: Log) -> Iterator[Cluster]:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds, for a bounded time."""
+    """Waits until something holds, for a bounded time."""
     deadline = time.monotonic() + TIMEOUT_S
     while not holds():
         assert time.monotonic() < deadline, "it never came to hold"
@@ -165,14 +165,14 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def ask(method: Callable[..., None], *args: Any, **kwargs: Any) -> Any:
-    """Call a method of a client and wait for its reply."""
+    """Calls a method of a client and waits for its reply."""
     replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
     method(*args, on_reply=replies.put, **kwargs)
     return replies.get(timeout=TIMEOUT_S + 5)
 
 
 class Committer:
-    """A producer that begins and commits all the time, and keeps what it was told."""
+    """A producer that begins and commits all the time, and keeps the answers."""
 
     def __init__(self, log: Log, topic: str, *, group: str = "default", name: str = "p") -> None:
         self._client = CoordinatorClient(
@@ -205,12 +205,12 @@ class Committer:
             self.worst_s = max(self.worst_s, time.monotonic() - started_s)
 
     def progress(self, count: int = 5) -> None:
-        """Wait until so many more transactions are committed."""
+        """Waits until `count` more transactions are committed."""
         goal = len(self.committed) + count
         until(lambda: len(self.committed) >= goal)
 
     def stop(self) -> None:
-        """End; what was told is kept."""
+        """Stops; keeps the answers."""
         self._stop.set()
         self._thread.join(TIMEOUT_S)
         self._client.close()

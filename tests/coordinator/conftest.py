@@ -18,12 +18,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def rewrite(request: pytest.FixtureRequest) -> bool:
-    """Whether generated files are to be written instead of compared."""
+    """Whether to write generated files instead of comparing them."""
     return bool(request.config.getoption("--rewrite-transcripts", default=False))
 
 
 @pytest.fixture(autouse=True)
 def quickly_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That a journal lost its tail is certain at once: there is no leader that could have slept."""
+    """Confirms a lost tail almost at once: these logs have no leader that could have slept."""
     monkeypatch.setattr("logtx.coordinator.runtime.loading.CONFIRM_S", 0.05)
     monkeypatch.setattr("logtx.coordinator.runtime.loading.CONFIRM_PAUSE_S", 0.01)

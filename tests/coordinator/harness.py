@@ -1,11 +1,11 @@
 """Tenures of a shard without I/O: a journal in memory whose appends land when told.
 
-A `Coordinator` is the shell of one `Tenure` after the other. The caller decides when an append
-lands (`ack`), which are lost (`lose`), what arrives late (`land_late`) and what somebody else
-writes (`Journal.append`). Several coordinators may share one journal; those that were replaced
-don't know it until an append or the journal's end tells them.
+A `Coordinator` is the shell of one `Tenure` after the other. The caller decides which appends land
+(`ack`), which are lost (`lose`), which arrive late (`land_late`) and what another writer appends
+(`Journal.append`). Several coordinators may share one journal; those that were replaced don't know
+it until an append or the journal's end tells them.
 
-What they tell is checked by `test_shard_checkers.py`.
+`test_shard_checkers.py` checks what they tell.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ Ref = Any
 
 
 def txid(begin: int, incarnation: int = INCARNATION) -> TxId:
-    """The TxId of a BEGIN at this journal offset."""
+    """Returns the TxId of a BEGIN at this journal offset."""
     return TxId(PARTITION, incarnation, begin)
 
 
 def step(
     partition: TopicPartition, start: int | None, to: int, claim: int | None = None
 ) -> OffsetStep:
-    """An input offset that goes from `start` (None: nothing was committed) to `to`."""
+    """Returns a step from `start` (None: nothing was committed) to `to`."""
     place = None if start is None else Place(start)
     return OffsetStep(*partition, place, Position.at(to), claim)
 
@@ -88,7 +88,7 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Replied:
-    """A client was told."""
+    """A client got a reply."""
 
     ref: Ref
     reply: commands.Reply
@@ -96,7 +96,7 @@ class Replied:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A client was told nothing but to try again."""
+    """A client was told to try again, and nothing else."""
 
     ref: Ref
 
@@ -144,32 +144,32 @@ Event = Appended | Parked | Replied | Failed | Waits | Closed | Emitted | Surpri
 
 
 class Journal:
-    """What has landed in a journal partition, as it reads back."""
+    """The landed records of a journal partition, as they read back."""
 
     def __init__(self) -> None:
-        """Start empty."""
+        """Begins empty."""
         self.entries: list[Entry] = []
         self.meant: list[Begin | None] = []
-        """For each record, the BEGIN of the transaction that its writer had in mind."""
+        """BEGIN of the transaction that each record's writer had in mind."""
 
     @property
     def end(self) -> int:
-        """The offset that the next record gets."""
+        """Offset that the next record gets."""
         return len(self.entries)
 
     def append(self, entry: Entry, meant: Begin | None = None) -> int:
-        """A record lands; returns its offset."""
+        """Lets a record land; returns its offset."""
         self.entries.append(decode_entry(encode_entry(entry)))
         self.meant.append(meant)
         return len(self.entries) - 1
 
     def load(self, config: ShardConfig | None = None) -> Shard:
-        """A shard that has replayed all of it."""
+        """Returns a shard that has replayed all of it."""
         return load(self.entries, config)
 
 
 def load(entries: Iterable[Entry], config: ShardConfig | None = None) -> Shard:
-    """A shard that has replayed these records from offset 0."""
+    """Returns a shard that has replayed these records from offset 0."""
     shard = Shard(PARTITION, config)
     for offset, entry in enumerate(entries):
         shard.replay(offset, entry)
@@ -186,7 +186,7 @@ class Flying:
 
 
 class _Tenure(Tenure):
-    """A tenure that says what it parks, and that `handle` changes nothing."""
+    """A tenure that reports what it parks, and checks that `handle` changes nothing."""
 
     def __init__(self, shard: Shard, coordinator: Coordinator) -> None:
         super().__init__(shard, coordinator)
@@ -227,7 +227,7 @@ class Coordinator:
         config: ShardConfig | None = None,
         listen: Callable[[Coordinator, Event], None] = lambda _coordinator, _event: None,
     ) -> None:
-        """Nothing is owned before `take_over`.
+        """Begins without owning anything; see `take_over`.
 
         Args:
             journal: shared by all coordinators.
@@ -240,23 +240,23 @@ class Coordinator:
         self.config = config or ShardConfig()
         self.now = Instant(0, WALL_MS)
         self.topics = dict(TOPICS)
-        """What is known of data topics."""
+        """What the coordinator knows of data topics."""
         self.shard = Shard(PARTITION, self.config)
         self.in_flight: deque[Flying] = deque()
-        """Appended and neither acknowledged nor lost."""
+        """Appends that are neither acknowledged nor lost."""
         self.late: deque[Flying] = deque()
-        """Given up by `lose`, and yet to land."""
+        """Appends that `lose` gave up, and that may still land."""
         self.commands: dict[Ref, commands.Command] = {}
         self.replies: dict[Ref, commands.Reply] = {}
         self.markers: dict[int, WriteMarkers] = {}
-        """Effects to be carried out, by BEGIN: `finish` says that one was."""
+        """Effects to be carried out, by BEGIN; `finish` reports one as done."""
         self._tenure: Tenure | None = None
         self._asked = False
         self._listen = listen
 
     @property
     def tenure(self) -> Tenure:
-        """The one that serves, or served last."""
+        """The tenure that serves, or served last."""
         assert self._tenure is not None, "nothing was owned yet"
         return self._tenure
 
@@ -267,17 +267,17 @@ class Coordinator:
 
     @property
     def acknowledged_end(self) -> int:
-        """Everything below is durable."""
+        """Everything below this offset is durable."""
         return 0 if self._tenure is None else self._tenure.acknowledged_end
 
     def listen(self, event: Event) -> None:
-        """Something happened."""
+        """Passes an event on."""
         self._listen(self, event)
 
     # What the world does.
 
     def take_over(self) -> None:
-        """Load the journal, win the next epoch and serve."""
+        """Loads the journal, wins the next epoch and serves."""
         shard = self.journal.load(self.config)
         incarnation = INCARNATION if shard.epoch == NO_EPOCH else shard.incarnation
         owner = Owner(replaces=shard.epoch, address=self.name, process_nonce=1)
@@ -290,7 +290,7 @@ class Coordinator:
         self._tell_end()
 
     def submit(self, command: commands.Command, ref: Ref) -> None:
-        """A client asks; the reply comes by `replies` when it may be told."""
+        """Submits a client's command; the reply is in `replies` once the client may have it."""
         if not self.serving:
             self.listen(Failed(ref))
             return
@@ -299,7 +299,7 @@ class Coordinator:
         self._tell_end()
 
     def ack(self, count: int | None = None) -> None:
-        """The next appends in flight land; each is acknowledged if it lies where predicted."""
+        """Lets the next appends in flight land; acknowledges each that lands where predicted."""
         for _ in range(len(self.in_flight) if count is None else count):
             if not self.in_flight:
                 return
@@ -310,12 +310,12 @@ class Coordinator:
                 self._tell_end()
 
     def lose(self, landed: int | Sequence[int] = 0, *, late: bool = False) -> None:
-        """An append times out, and the journal is loaded again under a new epoch.
+        """Lets an append time out, and loads the journal again under a new epoch.
 
         Args:
-            landed: how many of those in flight lie in the journal all the same, unacknowledged;
-                or which ones, for an append may be lost and those behind it land.
-            late: the others land later, by `land_late`; else they are lost.
+            landed: number of appends in flight that landed all the same, unacknowledged; or which
+                ones, for an append may be lost and those behind it land.
+            late: whether the others may land later, by `land_late`; if not, they are lost.
         """
         keep = set(range(landed)) if isinstance(landed, int) else set(landed)
         if self.serving and self.in_flight:
@@ -331,39 +331,39 @@ class Coordinator:
         self.take_over()
 
     def land_late(self, count: int | None = None) -> None:
-        """Appends that were given up land after all."""
+        """Lets appends land that were given up."""
         for _ in range(len(self.late) if count is None else count):
             if self.late:
                 flying = self.late.popleft()
                 self.journal.append(flying.entry, flying.meant)
 
     def finish(self, begin: int, gone: tuple[TopicPartition, ...] = ()) -> None:
-        """All markers of a decided transaction are written, or their partitions gone."""
+        """Reports the markers of a decided transaction as written, or their partitions as gone."""
         del self.markers[begin]
         self.tenure.written(begin, gone)
 
     def apply(self, decision: Decision) -> None:
-        """Append what no client asked for."""
+        """Appends what no client asked for."""
         self.tenure._apply(decision)
 
     def pass_time(self, milliseconds: int) -> None:
-        """Time goes by, and what becomes due is done."""
+        """Lets time pass, and does what becomes due."""
         now = self.now
         self.now = Instant(now.monotonic_ms + milliseconds, now.wall_ms + milliseconds)
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Do what is due without any command."""
+        """Does what is due without any command."""
         if self.serving:
             self.tenure.tick(self.now, self.topics)
             self._tell_end()
 
     def attach(self, producer_id: str) -> None:
-        """A producer's stream is connected."""
+        """Connects a producer's stream."""
         self.shard.attach(producer_id)
 
     def detach(self, producer_id: str, nonce: int) -> None:
-        """A producer's stream broke."""
+        """Breaks a producer's stream."""
         self.shard.detach(producer_id, nonce, self.now)
 
     def _tell_end(self) -> None:
@@ -374,7 +374,7 @@ class Coordinator:
     # What a tenure needs of its shell.
 
     def append(self, predicted: int, value: bytes) -> None:
-        """Put a record on its way."""
+        """Puts a record on its way."""
         entry = decode_entry(value)
         self.in_flight.append(Flying(predicted, entry, self._meant(entry.record)))
         self.listen(Appended(predicted, entry.record))
@@ -389,11 +389,11 @@ class Coordinator:
         return found.record
 
     def ask_end(self) -> None:
-        """Told as soon as the tenure's own call is over."""
+        """Asks for the journal's end; the answer comes as soon as the tenure's own call is over."""
         self._asked = True
 
     def answer(self, ref: Ref, reply: commands.Reply) -> None:
-        """Give a client its reply."""
+        """Gives a client its reply."""
         if not self.serving and isinstance(reply, CoordinatorLoadingError):
             self.listen(Failed(ref))
             return
@@ -402,13 +402,13 @@ class Coordinator:
         self.listen(Replied(ref, reply))
 
     def look_up(self, ref: Ref, command: commands.Command, txid: TxId) -> None:
-        """Answer from a transaction's fate in the journal."""
+        """Answers from a transaction's fate in the journal."""
         fate = fates(self.journal.entries, [txid])[txid]
         outcome = commands.Outcome(txid, fate.state, fate.commit_sequence)
         self.answer(ref, answer_fate(command, outcome))
 
     def execute(self, effect: Effect) -> None:
-        """Markers wait for `finish`; offsets are written at once."""
+        """Keeps markers until `finish`; writes offsets at once."""
         if isinstance(effect, WriteMarkers):
             self.markers[effect.transaction.begin] = effect
         self.listen(Emitted(effect, self.shard.hw))
@@ -416,11 +416,11 @@ class Coordinator:
             self.tenure.written(effect.begin)
 
     def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
-        """End a producer's session for good."""
+        """Ends a producer's session for good."""
         self.listen(Closed(producer_id, nonce, error))
 
     def surprised(self, why: str) -> None:
-        """The tenure is over."""
+        """Ends the tenure."""
         self.listen(Surprised())
         self.markers.clear()
         self._asked = False
@@ -428,7 +428,7 @@ class Coordinator:
 
 
 def fates(entries: Sequence[Entry], txids: Iterable[TxId]) -> Any:
-    """What a reader without a coordinator learns of transactions."""
+    """Returns what a reader without a coordinator learns of transactions."""
     scan = FateScan(txids)
     for offset in range(scan.start, len(entries)):
         scan.feed(offset, entries[offset])
@@ -436,7 +436,7 @@ def fates(entries: Sequence[Entry], txids: Iterable[TxId]) -> Any:
 
 
 def dump(shard: Shard) -> dict[str, Any]:
-    """All that the journal made of a shard, and nothing volatile, to be compared."""
+    """Returns what the journal made of a shard, without volatile parts, for comparison."""
     store, groups = shard.transactions, shard.offsets._groups
     return {
         "owner": (shard.epoch, shard.incarnation, shard.owner, tuple(shard.past_epochs)),

@@ -1,4 +1,4 @@
-"""Runtimes of a journal partition over a log in memory, with the log's faults at hand."""
+"""Runtimes of a journal partition over a log in memory, whose faults a test can use."""
 
 from __future__ import annotations
 
@@ -41,36 +41,36 @@ class Driver:
     requests: int = 0
 
     def send(self, command: commands.Command) -> asyncio.Future[commands.Reply]:
-        """Submit a command; the reply comes by the future."""
+        """Submits a command; returns a future of the reply."""
         future: asyncio.Future[commands.Reply] = asyncio.get_running_loop().create_future()
         self.runtime.submit(command, future.set_result)
         return future
 
     async def ask(self, command: commands.Command) -> commands.Reply:
-        """Submit a command and wait for its reply."""
+        """Submits a command and waits for its reply."""
         return await asyncio.wait_for(self.send(command), TIMEOUT_S)
 
     async def connect(self, producer_id: str = "p", nonce: int = 1) -> commands.SessionId:
-        """Connect a producer without a generation of its own."""
+        """Connects a producer that brings no generation."""
         reply = await self.ask(commands.Connect(producer_id=producer_id, nonce=nonce))
         assert isinstance(reply, commands.Connected), reply
         return commands.SessionId(producer_id, reply.generation, nonce)
 
     def begin(self, session: commands.SessionId, timeout_ms: int = 60_000) -> commands.Begin:
-        """A BEGIN of a new request id."""
+        """Returns a BEGIN with a new request id."""
         self.requests += 1
         return commands.Begin(
             session=session, request_id=self.requests, answered_below=0, timeout_ms=timeout_ms
         )
 
     async def begun(self, session: commands.SessionId, timeout_ms: int = 60_000) -> TxId:
-        """An open transaction."""
+        """Begins; returns the open transaction."""
         reply = await self.ask(self.begin(session, timeout_ms))
         assert isinstance(reply, commands.Began), reply
         return reply.txid
 
     async def until(self, what: Callable[[], bool] | Callable[[], Awaitable[bool]]) -> None:
-        """Wait until something holds, for a bounded time."""
+        """Waits until something holds, for a bounded time."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             held = what()
@@ -80,7 +80,7 @@ class Driver:
             await asyncio.sleep(0.005)
 
     async def serving(self) -> None:
-        """Wait until the partition is served."""
+        """Waits until the partition is served."""
         await self.until(lambda: self.runtime.role is Role.SERVING)
 
 
@@ -91,19 +91,19 @@ def commit(
     first: int = 0,
     last: int = 0,
 ) -> commands.End:
-    """A commit that claims one range of own records per partition."""
+    """Returns a commit that states one range of the owner's records per partition."""
     writes = {p: (BranchRange(0, first, last, 1),) for p in partitions}
     return commands.End(session=session, txid=txid, action=commands.Action.COMMIT, writes=writes)
 
 
 def abort(session: commands.SessionId, txid: TxId, *partitions: TopicPartition) -> commands.End:
-    """An abort that names partitions."""
+    """Returns an abort that names partitions."""
     writes: dict[TopicPartition, tuple[BranchRange, ...]] = dict.fromkeys(partitions, ())
     return commands.End(session=session, txid=txid, action=commands.Action.ABORT, writes=writes)
 
 
 def prepare(log: MemoryLog, data_partitions: int = 2) -> None:
-    """Create the topics that a runtime needs."""
+    """Creates the topics that a runtime needs."""
     log.create_topic(JOURNAL_TOPIC, partitions=1)
     log.create_topic(OFFSETS_TOPIC, partitions=1)
     log.create_topic(DATA, partitions=data_partitions)
@@ -118,7 +118,7 @@ async def running(
     address: str = "127.0.0.1:1",
     housekeeping: HousekeepingConfig | None = None,
 ) -> AsyncIterator[Driver]:
-    """A runtime that owns journal partition 0, until the end of the block."""
+    """Yields a runtime that owns journal partition 0; stops it at the end of the block."""
     closed: list[tuple[str, LogtxError]] = []
     nonce = random.getrandbits(63)
     info = log.topic_info(DATA)

@@ -1,4 +1,4 @@
-"""Coordinators that do as a test says, behind real gRPC, and addresses where none is."""
+"""Coordinators that follow a test's script, behind real gRPC, and addresses without any."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from logtx.journal.logs.interface import Log
 from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC
 
 Script = Callable[[pb.Request], list[pb.Reply] | None]
-"""From a request to what is sent for it; None cuts the stream."""
+"""Returns the replies to a request; None cuts the stream."""
 
 
 class ScriptedCoordinator(pb_grpc.CoordinatorServicer):
-    """Answers every request by a script, which may be changed at any time."""
+    """Answers every request by a script, which the test may change at any time."""
 
     def __init__(self, epoch: int = 0) -> None:
         self.epoch = epoch
         self.script: Script = lambda request: [encode_reply(request.request_id, commands.Done())]
         self.refusal: Any = None
-        """Error that Connect and calls are answered by, if any."""
+        """Error that answers Connect and calls, if any."""
         self.received: list[list[int]] = []
-        """Ids of the requests of each stream, in order, without Connect."""
+        """Request ids of each stream in order, without Connect."""
         self.calls = 0
         self._server = grpc.server(
             futures.ThreadPoolExecutor(32), options=(("grpc.so_reuseport", 0),)
@@ -42,7 +42,7 @@ class ScriptedCoordinator(pb_grpc.CoordinatorServicer):
         self._server.start()
 
     def Call(self, request: pb.CallRequest, context: Any) -> pb.Reply:  # noqa: N802
-        """Answer a request without a session."""
+        """Answers a request without a session."""
         self.calls += 1
         if self.refusal is not None:
             return encode_reply(request.request.request_id, self.refusal)
@@ -57,7 +57,7 @@ class ScriptedCoordinator(pb_grpc.CoordinatorServicer):
         frames: Iterator[pb.ClientFrame],
         context: Any,  # noqa: ARG002
     ) -> Iterator[pb.ServerFrame]:
-        """Serve a stream."""
+        """Serves a stream."""
         received: list[int] = []
         self.received.append(received)
         for frame in frames:
@@ -78,13 +78,13 @@ class ScriptedCoordinator(pb_grpc.CoordinatorServicer):
                     yield pb.ServerFrame(replies=replies)
 
     def stop(self) -> None:
-        """Stop as a process that is killed does."""
+        """Stops as a killed process does."""
         self._server.stop(0).wait(5)
 
 
 @contextmanager
 def scripted(epoch: int = 0) -> Iterator[ScriptedCoordinator]:
-    """A coordinator that is stopped at the end."""
+    """Yields a coordinator; stops it at the end."""
     coordinator = ScriptedCoordinator(epoch)
     try:
         yield coordinator
@@ -94,25 +94,25 @@ def scripted(epoch: int = 0) -> Iterator[ScriptedCoordinator]:
 
 @contextmanager
 def silent_address() -> Iterator[str]:
-    """An address where TCP connects and nothing answers: a stopped process."""
+    """Yields an address where TCP connects and nothing answers, as at a stopped process."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 def dead_address() -> str:
-    """An address where nobody listens: a process that was killed."""
+    """Returns an address where nothing listens, as after a killed process."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 def publish(log: Log, address: str, epoch: int = 0) -> None:
-    """Let the hint in the log be this."""
+    """Sets the hint in the log."""
     checkpoint = Checkpoint(offset=0, epoch=epoch, address=address)
     log.commit_group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, 0, checkpoint.to_group_offset())
 
 
 def later(delay_s: float, do: Callable[[], object]) -> None:
-    """Do it after a while."""
+    """Calls `do` after a while, on another thread."""
     timer = threading.Timer(delay_s, do)
     timer.daemon = True
     timer.start()

@@ -1,4 +1,4 @@
-"""A producer's stream, frame by frame: for what no well-behaved client would do."""
+"""A producer's stream, frame by frame, for behaviour that no honest client has."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RawStream:
         self._next_id = 1
 
     def send(self, *commands: commands.Command, first_id: int | None = None) -> None:
-        """Send commands in one frame, under the next request ids or from `first_id` on."""
+        """Sends commands in one frame, with the next request ids, or from `first_id` on."""
         ids = first_id if first_id is not None else self._next_id
         requests = [encode_request(i, command) for i, command in enumerate(commands, ids)]
         for request in requests:
@@ -44,7 +44,7 @@ class RawStream:
         self._out.put(pb.ClientFrame(requests=requests))
 
     def receive(self) -> tuple[int, commands.Reply] | None:
-        """The next reply with its request id; None when the coordinator ended the stream."""
+        """Returns the next reply with its request id; None if the coordinator ended the stream."""
         while not self._replies:
             frame = next(self._stream, None)
             if frame is None:
@@ -54,7 +54,7 @@ class RawStream:
         return wire.request_id, decode_reply(wire)
 
     def ask(self, command: commands.Command) -> commands.Reply:
-        """Send a command and take the next reply, which must be its own."""
+        """Sends a command and returns the next reply, which must belong to it."""
         self.send(command)
         answer = self.receive()
         assert answer is not None, "the coordinator ended the stream"
@@ -62,13 +62,13 @@ class RawStream:
         return answer[1]
 
     def close(self) -> None:
-        """Break the connection."""
+        """Breaks the connection."""
         self._out.put(None)
         self._stream.cancel()
         self._channel.close()
 
     def __enter__(self) -> Self:
-        """Begin a block that closes it."""
+        """Begins a block that closes the stream at its end."""
         return self
 
     def __exit__(
@@ -84,7 +84,7 @@ class RawStream:
 def connect(
     stream: RawStream, producer_id: str, nonce: int, generation: int | None = None
 ) -> tuple[commands.SessionId, commands.Reply]:
-    """Connect; returns the session that commands name, and the reply."""
+    """Connects; returns the session that commands name, and the reply."""
     reply = stream.ask(
         commands.Connect(producer_id=producer_id, nonce=nonce, generation=generation)
     )
@@ -93,7 +93,7 @@ def connect(
 
 
 def begin(stream: RawStream, session: commands.SessionId, request_id: int) -> Any:
-    """Open a transaction; returns its TxId."""
+    """Opens a transaction; returns its TxId."""
     stream.send(
         commands.Begin(
             session=session, request_id=request_id, answered_below=request_id, timeout_ms=60_000

@@ -46,7 +46,7 @@ HOME = journal_partition_of("default", PARTITIONS)
 
 @pytest.fixture
 def cluster(memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """No coordinator yet; producers of a log in memory are never cold."""
+    """No coordinator yet. Producers of a log in memory need no warm-up."""
     monkeypatch.setattr(appender, "WARM_S", 0.0)
     memory_log.create_topic(DATA, partitions=1)
     with cluster_of(memory_log) as made:
@@ -70,7 +70,7 @@ def committer(cluster: Cluster) -> Iterator[Callable[[], Committer]]:
 
 @pytest.fixture
 def client(cluster: Cluster) -> Iterator[Callable[..., CoordinatorClient]]:
-    """`client(producer_id=…)`: a connected client that is closed with the test."""
+    """`client(producer_id=…)` makes a connected client that is closed with the test."""
     made: list[CoordinatorClient] = []
 
     def make(producer_id: str, *, on_closed: Any = None, **settings: Any) -> CoordinatorClient:
@@ -89,31 +89,31 @@ def client(cluster: Cluster) -> Iterator[Callable[..., CoordinatorClient]]:
 
 
 def begun(one: CoordinatorClient) -> TxId:
-    """An open transaction."""
+    """Begins; returns the open transaction."""
     reply = ask(one.begin, timeout_ms=60_000)
     assert isinstance(reply, Began), reply
     return reply.txid
 
 
 def commit(one: CoordinatorClient, txid: TxId) -> Any:
-    """Commit with one record."""
+    """Commits with one record."""
     return ask(one.end, txid, Action.COMMIT, {(DATA, 0): (BranchRange(0, 0, 0, 1),)})
 
 
 def journal(cluster: Cluster, partition: int = HOME) -> list[tuple[int, Any]]:
-    """All records of a journal partition with their offsets, void ones too."""
+    """Returns all records of a journal partition with their offsets, void ones too."""
     end = cluster.log.end_offset(JOURNAL_TOPIC, partition)
     entries = read_entries(cluster.log, partition, 0, end, timeout_s=5)
     return [(offset, entry.record) for offset, entry in entries]
 
 
 def owners(cluster: Cluster, partition: int = HOME) -> list[Owner]:
-    """Its OWNER records."""
+    """Returns its OWNER records."""
     return [r for _, r in journal(cluster, partition) if isinstance(r, Owner)]
 
 
 def check(cluster: Cluster, *committers: Committer) -> None:
-    """What was told is what the journal says, once and for ever; and nothing was aborted."""
+    """Checks that the journal has what was told, each once, and that nothing was aborted."""
     for each in committers:
         each.stop()
         assert each.refused == []
@@ -232,8 +232,8 @@ def test_trap_2_and_3_what_a_zombie_has_in_flight_is_void(
     zombie = cluster.owner(HOME)
     pause = zombie.hold(3)
     until(lambda: log.held_appends(JOURNAL_TOPIC, HOME) == 3)
-    # The successor's OWNER takes the place that the first commit was predicted at; the second
-    # then lands where it was predicted, but of a dead epoch.
+    # The successor's OWNER takes the first commit's predicted place. The second commit then lands
+    # where it was predicted, but in a dead epoch.
     log.let_overtake(JOURNAL_TOPIC, HOME)
     log.release_appends(JOURNAL_TOPIC, HOME)
     until(lambda: len(replies) == 2)
@@ -276,7 +276,7 @@ def test_trap_7_who_comes_back_to_an_address_is_another(
 def test_trap_7_who_comes_back_by_another_name_finds_its_former_self_gone(
     cluster: Cluster,
 ) -> None:
-    """It calls the address that the OWNER records have, and reaches itself."""
+    """It calls the address in the OWNER records, and reaches itself."""
     (first,) = cluster.joined(1)
     first.kill()
     port = first.address.rpartition(":")[2]
@@ -301,7 +301,7 @@ def test_who_listens_everywhere_must_say_where_it_is(cluster: Cluster, listen: s
 
 
 def test_a_coordinator_that_another_took_the_address_of_ends(cluster: Cluster) -> None:
-    """They are on two hosts and can't meet; each takes the other for its own former process."""
+    """They run on two hosts and can't meet; each takes the other for its own former process."""
     config = CoordinatorConfig(
         bootstrap_servers="memory",
         listen="127.0.0.1:0",

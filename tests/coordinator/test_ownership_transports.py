@@ -15,7 +15,7 @@ from .clusters import PARTITIONS, Cluster, Committer, cluster_of
 
 @pytest.fixture
 def cluster(own_log: Log, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """No coordinator yet. A producer that is cold makes a move slow, not wrong."""
+    """No coordinator yet. A producer without warm-up makes a move slow, not wrong."""
     monkeypatch.setattr(appender, "WARM_S", 0.0)
     with cluster_of(own_log) as made:
         yield made

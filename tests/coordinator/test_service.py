@@ -48,7 +48,7 @@ MakeTopic = Callable[..., str]
 
 
 def config(log: Log, **settings: Any) -> CoordinatorConfig:
-    """A coordinator of four journal partitions at a free port."""
+    """Returns the settings of a coordinator of four journal partitions at a free port."""
     return CoordinatorConfig(
         bootstrap_servers=log.bootstrap_servers,
         listen="127.0.0.1:0",
@@ -66,7 +66,7 @@ def coordinator(log: Log) -> Iterator[EmbeddedCoordinator]:
 
 @pytest.fixture
 def client(log: Log, unique: Callable[[str], str]) -> Iterator[Callable[..., CoordinatorClient]]:
-    """`client(producer_id=…)`: a client that is closed with the test."""
+    """`client(producer_id=…)` makes a client that is closed with the test."""
     made: list[CoordinatorClient] = []
 
     def make(
@@ -88,27 +88,27 @@ def client(log: Log, unique: Callable[[str], str]) -> Iterator[Callable[..., Coo
 
 
 def ask(method: Callable[..., None], *args: Any, **kwargs: Any) -> Any:
-    """Call a method of a client and wait for its reply."""
+    """Calls a method of a client and waits for its reply."""
     replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
     method(*args, on_reply=replies.put, **kwargs)
     return replies.get(timeout=TIMEOUT_S + 5)
 
 
 def begun(client: CoordinatorClient, timeout_ms: int = 60_000) -> TxId:
-    """An open transaction."""
+    """Begins; returns the open transaction."""
     reply = ask(client.begin, timeout_ms=timeout_ms)
     assert isinstance(reply, Began), reply
     return reply.txid
 
 
 def commit(client: CoordinatorClient, txid: TxId, *topics: str) -> Any:
-    """Commit with one record in partition 0 of each topic."""
+    """Commits with one record in partition 0 of each topic."""
     writes = {(t, 0): (BranchRange(0, 0, 0, 1),) for t in topics}
     return ask(client.end, txid, Action.COMMIT, writes)
 
 
 def finished(queries: CoordinatorQueries, txid: TxId) -> Outcome:
-    """The outcome, once the transaction is finished."""
+    """Waits until the transaction is finished; returns its outcome."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         outcome = queries.outcome(txid)
@@ -185,7 +185,7 @@ def test_clients_go_on_with_open_transactions_after_a_restart(
     coordinator.stop()
     replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
     writes = {(topic, 0): (BranchRange(0, 0, 0, 1),)}
-    one.end(txids[1], Action.COMMIT, writes, replies.put)  # while nobody is there
+    one.end(txids[1], Action.COMMIT, writes, replies.put)  # while no coordinator runs
     coordinator.start()
     outcome = replies.get(timeout=TIMEOUT_S)
     assert isinstance(outcome, Outcome), outcome
@@ -391,7 +391,7 @@ def test_large_requests_share_no_message_and_one_too_large_fails_alone(
     txids = [begun(one) for _ in range(8)]
     branches = {(topic, 0): tuple(BranchRange(n, n, n, 1) for n in range(1, 15_001))}
     replies: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    # 8 of 0.4 MB together: more than a coordinator takes in one message.
+    # 8 requests of 0.4 MB: together more than a coordinator takes in one message.
     for txid in txids[:-1]:
         one.end(txid, Action.COMMIT, branches, replies.put)
     huge = {(topic, 0): tuple(BranchRange(n, n, n, 1) for n in range(1, 120_001))}

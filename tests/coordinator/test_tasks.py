@@ -1,4 +1,4 @@
-"""A coordinator with a bug ends at once: it does not linger, answer its peers and serve nothing."""
+"""A coordinator with a bug ends at once: it must not answer its peers and serve nothing."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ CONFIG = CoordinatorConfig(bootstrap_servers="memory", listen="127.0.0.1:0", jou
 
 
 class BugError(Exception):
-    """Nobody expects it."""
+    """An error that no code expects."""
 
 
 def run(log: MemoryLog) -> None:
-    """Serve until it ends by itself."""
+    """Serves until the coordinator ends by itself."""
 
     async def main() -> None:
         async with asyncio.timeout(20):

@@ -1,7 +1,7 @@
 """`make search`: every scenario in full, each in a process of its own, and a table at the end.
 
-With `--mutations` a table of rules dropped and what was found instead. A violation prints its
-trace, a step a line, and the command that prints it again.
+With `--mutations` the table says, for each dropped rule, what the search found. A violation prints
+its trace, one line for each step, and the command that prints it again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .mutations import MUTATIONS
 
 
 def main(arguments: list[str]) -> int:
-    """Search; 1 if an invariant was broken or a mutation was not noticed."""
+    """Searches; returns 1 if an invariant was broken or a mutation was not noticed, else 0."""
     parser = argparse.ArgumentParser(prog="make search ARGS=", description=__doc__)
     parser.add_argument("--only", metavar="NAME", help="one scenario or mutation")
     parser.add_argument("--reduced", action="store_true", help="what `make test` visits")
@@ -66,7 +66,7 @@ def _run(tasks: dict[str, runs.Task], jobs: int, console: Console) -> dict[str, 
         bars = {name: progress.add_task(name, total=None, start=False, what="") for name in tasks}
 
         def told(name: str, report: Report, last: bool) -> None:
-            # How many states there are is known when all are visited, and not before.
+            # The number of states is known only when all are visited.
             progress.start_task(bars[name])
             what = f"{report.states:>12,} states, depth {report.depth}, {report.rate:,.0f}/s"
             progress.update(bars[name], what=what)

@@ -50,15 +50,15 @@ class LogRecord(FakeRecord):
     """A record as a consumer of a log gets it."""
 
     number = -1
-    """Of the item that it is: with the offset, all there is to it."""
+    """Number of its item, which together with the offset says everything about it."""
 
     def error(self) -> None:
-        """It is no event."""
+        """Returns None: a record is not an event."""
 
 
 _FINGERPRINT: Final = Fingerprint(
     {
-        # What only `position_after` reads is left out too, for it is not asked here; and the
+        # Left out too: what only `position_after` reads, for it is not called here; and the
         # start, which `LiveBuffer` adds where it still counts.
         PartitionBuffer: frozenset(
             {
@@ -76,7 +76,7 @@ _FINGERPRINT: Final = Fingerprint(
 
 
 class Logs:
-    """All logs of a data partition that the search met, each by a number."""
+    """All logs of a data partition that the search met; each has a number."""
 
     def __init__(self) -> None:
         self._items = Interner()
@@ -88,25 +88,25 @@ class Logs:
         self.parents = self._chains.parents
 
     def append(self, log: int, item: Item) -> int:
-        """The log in which an item landed."""
+        """Returns the log that results when an item lands."""
         return self._chains.append(log, self._items(item))
 
     def items(self, log: int) -> list[Item]:
-        """What a log holds."""
+        """Returns the items of a log."""
         return [self._items.values[n] for n in self._chains.items(log)]
 
     def numbers(self, log: int) -> tuple[int, ...]:
-        """What a log holds, by numbers."""
+        """Returns the numbers of a log's items."""
         return self._chains.items(log)
 
     def prefix(self, log: int, length: int) -> int:
-        """The log when it was shorter."""
+        """Returns the log as it was at a shorter length."""
         while self.lengths[log] > length:
             log = self.parents[log]
         return log
 
     def record(self, offset: int, number: int) -> LogRecord:
-        """An item as a record, always the same."""
+        """Returns an item as a record; always the same object."""
         found = self._records.get((offset, number))
         if found is None:
             found = self._records[offset, number] = _record(offset, self._items.values[number])
@@ -114,11 +114,11 @@ class Logs:
         return found
 
     def records(self, log: int) -> list[LogRecord]:
-        """A log as records."""
+        """Returns a log as records."""
         return [self.record(at, number) for at, number in enumerate(self._chains.items(log))]
 
     def expected(self, log: int, start: int) -> tuple[int, ...]:
-        """Offsets of what a reader from `start` on must deliver, in order: the naive reading."""
+        """Returns the offsets that a reader from `start` on must deliver, by the naive reading."""
         found = self._expected.get((log, start))
         if found is None:
             delivered = expected(self.records(log), start)
@@ -126,7 +126,7 @@ class Logs:
         return found
 
     def problem(self, log: int) -> str | None:
-        """What invariant a log breaks by itself: first markers in commit-sequence order (4)."""
+        """Returns which invariant a log itself breaks: markers in commit-sequence order (4)."""
         if log not in self._problems:
             ended: set[int] = set()
             last, problem = -1, None
@@ -175,7 +175,7 @@ class _OneLog:
         self._at = partitions[0].offset
 
     def unassign(self) -> None:
-        """Nothing is held."""
+        """Does nothing."""
 
     def poll(self, _: float) -> LogRecord | None:
         found = self.consume(1, 0)
@@ -189,7 +189,7 @@ class _OneLog:
 
 @dataclass(frozen=True, slots=True)
 class BufferFacts:
-    """What the world looks at in a state of a buffer."""
+    """What the world needs to know of a buffer's state."""
 
     next_offset: int
     ready: bool
@@ -197,7 +197,7 @@ class BufferFacts:
     side_read_below: int
     """Marker offset of the last transaction that waits for a side read; -1 without one."""
     pending: tuple[int, ...]
-    """BEGINs."""
+    """BEGINs of the pending transactions."""
     failure: str | None
 
 
@@ -205,7 +205,7 @@ class LiveBuffer:
     """A real buffer, and real side reads for it."""
 
     def __init__(self, logs: Logs, origin: tuple[Any, ...]) -> None:
-        """Begin at a position.
+        """Begins at a position.
 
         Args:
             logs: all logs.
@@ -219,7 +219,7 @@ class LiveBuffer:
         self._given: list[tuple[Any, ...]] = []
 
     def apply(self, key: Hashable) -> None:
-        """Take an input."""
+        """Takes an input."""
         buffer = self.buffer
         match key:
             case ("read", offset, number):
@@ -239,23 +239,23 @@ class LiveBuffer:
                 raise AssertionError(key)
 
     def drain(self) -> tuple[tuple[Any, ...], ...]:
-        """What it gave out since."""
+        """Returns what it gave out since the last call."""
         given, self._given = tuple(self._given), []
         return given
 
     def fingerprint(self) -> bytes:
-        """All of its state."""
+        """Returns its whole state."""
         return _FINGERPRINT((self.buffer, self._start()))
 
     def _start(self) -> tuple[Any, ...] | None:
-        # It says what stands at its o2 and below: behind that nothing asks for it any more.
+        # The start says what lies at its o2 and below; behind that it is not needed any more.
         buffer = self.buffer
         o2 = buffer._start.o2
         passed = buffer.next_offset > o2 and all(place_of(entry) > o2 for entry in buffer._queue)
         return None if passed else packed(buffer._start)
 
     def facts(self) -> BufferFacts:
-        """What the world looks at."""
+        """Returns what the world needs to know."""
         buffer = self.buffer
         failure = buffer.failure
         return BufferFacts(
@@ -269,11 +269,11 @@ class LiveBuffer:
 
 
 def place_of(entry: PlainRun | EndedTransaction) -> int:
-    """Where in the log an entry of a buffer's queue stands."""
+    """Returns the place in the log of an entry of a buffer's queue."""
     return entry.first_offset if isinstance(entry, PlainRun) else entry.marker_offset
 
 
 def packed(position: Position) -> tuple[Any, ...]:
-    """A position as plain values, by way of the text that Kafka keeps."""
+    """Returns a position as plain values, made from the text that Kafka keeps."""
     kept = Position.from_metadata(position.o1, position.to_metadata())
     return kept.o1, kept.o2, kept.o3, tuple(sorted(kept.met.items()))

@@ -1,4 +1,4 @@
-"""Clients of a small world: their scripts, and the commands that follow from them."""
+"""Clients of a small world: their scripts, and the commands that these lead to."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Client(NamedTuple):
     """One client in a state of the world."""
 
     step: int
-    """Of its script: the request that it sends next or waits for."""
+    """Step of its script: the request that it sends next or waits for."""
     at: int = -1
-    """The coordinator that it waits at; -1: it waits for nothing."""
+    """The coordinator whose answer it waits for; -1: none."""
     attempt: int = 0
     begin: int = -1
     generation: int = 0
@@ -46,17 +46,17 @@ class Script:
     producer_id: str
     nonce: int
     steps: tuple[str, ...]
-    """Of connect, connect as 0, begin, claim, rewind, offsets, commit, abort, end (either).
+    """Each is connect, connect as 0, begin, claim, rewind, offsets, commit, abort or end (either).
 
-    A claim takes the input over; a rewind claims it anew if nobody else did since. Offsets go from
-    where the claim's answer said to the next input.
+    A claim takes the input over; a rewind claims it again on condition that no other client claimed
+    it since. Offsets go from the place that the claim's answer told to the next input.
     """
     request_id: int = 1
     start: Client = START
 
 
 def request(script: Script, step: str, client: Client, action: int) -> commands.Command:
-    """The command of one step of a script."""
+    """Returns the command of one step of a script."""
     session = commands.SessionId(script.producer_id, client.generation, script.nonce)
     match step:
         case "connect":

@@ -1,10 +1,10 @@
 """Breadth-first search over every state of a small world. Knows nothing of transactions.
 
-A state is a tuple of plain values that `marshal` writes; equal states have equal tuples, so a world
-must give its states in a canonical form. Of a state that was seen, 8 bytes of BLAKE2b are kept (of
-30 million states, two are taken for one with a chance of 1 in 40,000), and where it came from:
-5 bytes. So a violation's trace is one of the shortest, and memory stays small: only the states
-of the level at hand are held whole.
+A state is a tuple of plain values that `marshal` writes. Equal states must have equal tuples, so a
+world gives its states in a canonical form. Each state that was seen takes 8 bytes of BLAKE2b (among
+30 million states, two are taken for one with a chance of 1 in 40,000) and 5 bytes that say where it
+came from. So a violation's trace is one of the shortest, and memory stays small: only the states of
+the present level are held whole.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from resource import RUSAGE_SELF, getrusage
 from typing import Any, Final, Protocol
 
 Move = tuple[Any, ...]
-"""What happens in one step, for people: `World.tell` puts it into words. The last item says
-whether two parties that are alike have changed places in the state after."""
+"""What happens in one step; `World.tell` puts it into words. The last item says whether two parties
+that are alike have changed places in the state after it."""
 State = tuple[Any, ...]
 KIB: Final = 1024
-"""Linux counts memory by it."""
+"""The unit in which Linux counts memory."""
 
 
 class World(Protocol):
@@ -32,27 +32,27 @@ class World(Protocol):
     name: str
 
     def initial(self) -> State:
-        """The one state that it begins in."""
+        """Returns the one state that it begins in."""
 
     def moves(self, state: State) -> list[tuple[Move, State | str]]:
-        """Every step from a state and where it leads, in an order that is always the same.
+        """Returns every step from a state and where it leads, always in the same order.
 
-        A text stands for a step that breaks an invariant, and says which.
+        A step that breaks an invariant leads to a text that says which.
         """
 
     def check(self, state: State) -> str | None:
-        """What invariant a state breaks, if any."""
+        """Returns which invariant a state breaks, if any."""
 
     def tell(self, state: State, move: Move, traded: bool) -> str:
-        """A step from a state, in a line; `traded` if those alike bear each other's names."""
+        """Returns a step as a line; `traded`: the parties that are alike have swapped names."""
 
     def tell_end(self, state: State) -> list[str]:
-        """What more leads to what `check` found, a step a line."""
+        """Returns the further steps that lead to what `check` found, one line for each."""
 
 
 @dataclass(slots=True)
 class Report:
-    """What a search found."""
+    """Result of a search."""
 
     world: str
     states: int = 0
@@ -60,25 +60,25 @@ class Report:
     levels: list[int] = field(default_factory=list)
     """States first met at each depth."""
     seconds: float = 0.0
-    """Of this process's CPU: what else runs on the machine does not count."""
+    """CPU seconds of this process: other work of the machine does not count."""
     violation: str | None = None
     trace: list[str] = field(default_factory=list)
     """The steps to the violation, in words."""
     choices: list[int] = field(default_factory=list)
-    """The same as `retrace` takes them."""
+    """The same in the form that `retrace` takes."""
     complete: bool = False
-    """Whether every state was visited, as opposed to stopped by a limit or a violation."""
+    """Whether every state was visited; False if a limit or a violation stopped the search."""
     notes: dict[str, float] = field(default_factory=dict)
-    """What a world counted besides."""
+    """Further counts of the world."""
 
     @property
     def depth(self) -> int:
-        """Steps to the furthest state."""
+        """Number of steps to the furthest state."""
         return max(len(self.levels) - 1, 0)
 
     @property
     def branching(self) -> float:
-        """Steps that can be taken from a state, on average."""
+        """Average number of steps that can be taken from a state."""
         return self.transitions / self.states if self.states else 0.0
 
     @property
@@ -88,7 +88,7 @@ class Report:
 
 
 class _Trail:
-    """Where each state came from: its parent's place in the level before, and which move."""
+    """Keeps where each state came from: its parent's place in the level before, and the move."""
 
     def __init__(self) -> None:
         self._parents: list[array[int]] = []
@@ -103,7 +103,7 @@ class _Trail:
         self._choices[-1].append(choice)
 
     def choices(self, level: int, place: int) -> list[int]:
-        """The moves that lead to a state, by their numbers."""
+        """Returns the numbers of the moves that lead to a state."""
         found = []
         for depth in range(level, 0, -1):
             found.append(self._choices[depth - 1][place])
@@ -119,13 +119,13 @@ def explore(
     memory_max_bytes: float = float("inf"),
     progress: Callable[[Report], None] = lambda _: None,
 ) -> Report:
-    """Visit every state, or all up to the first violation.
+    """Visits every state, or all up to the first violation.
 
     Args:
         world: what to search.
-        states_max: stop, incomplete, beyond so many.
-        seconds_max: stop, incomplete, after so much CPU time.
-        memory_max_bytes: stop, incomplete, when the process has ever held so much.
+        states_max: number of states beyond which to stop, incomplete.
+        seconds_max: CPU seconds after which to stop, incomplete.
+        memory_max_bytes: peak memory of the process at which to stop, incomplete.
         progress: called about every second of CPU time.
     """
     report, began_s = Report(world.name), time.process_time()
@@ -183,7 +183,7 @@ def explore(
 
 
 def retrace(world: World, choices: list[int]) -> list[str]:
-    """The steps that these choices make, in words."""
+    """Returns the steps that these choices make, in words."""
     state, lines, traded = world.initial(), [], False
     for choice in choices:
         move, after = world.moves(state)[choice]

@@ -1,4 +1,4 @@
-"""What must hold in every state, by the numbers of the design's invariants. Knows no search.
+"""What must hold in every state, with the numbers of the design's invariants. Knows no search.
 
 Each function returns a text that says what is broken, or None.
 """
@@ -24,13 +24,13 @@ from .tenures import JournalFacts, Markers, TenureFacts
 def told(
     facts: JournalFacts, command: commands.Command, floor: Any, reply: commands.Reply
 ) -> str | None:
-    """A client is told something: the journal must say the same, for ever.
+    """Checks what a client is told: the journal must say the same, for ever.
 
     Args:
-        facts: of the journal at this moment.
-        command: what was asked.
-        floor: what the journal said already when it was asked, see `floor_of`.
-        reply: what is told.
+        facts: what the journal says at this moment.
+        command: the question.
+        floor: what the journal already said when the question was asked, see `floor_of`.
+        reply: the answer.
     """
     match reply:
         case commands.Began(txid):
@@ -65,7 +65,7 @@ def told(
 
 
 def floor_of(facts: JournalFacts, command: commands.Command) -> Any:
-    """What an answer to a question must know: what the journal says when it is asked."""
+    """Returns what an answer must take into account: what the journal says at the question."""
     if isinstance(command, commands.FetchOffsets | commands.ClaimOffsets):
         return max((s for s, _ in facts.reference.iovs.get(command.group, [])), default=-1)
     if isinstance(command, commands.GetOutcome):
@@ -135,14 +135,14 @@ def _decided(facts: JournalFacts, begin: int, commits: bool, sequence: int | Non
 
 
 def emitted(facts: JournalFacts, markers: Markers, tenure: TenureFacts) -> str | None:
-    """Markers may be written: the decision is in the journal."""
+    """Checks that markers may be written: the decision is in the journal."""
     if facts.decided.get(markers.begin) != (markers.committed, markers.sequence):
         return f"markers of T{markers.begin} before its decision is in the journal (1)"
     return high_watermark(facts, tenure)
 
 
 def published_iov(facts: JournalFacts, group: str, offsets: commands.GroupOffsets) -> str | None:
-    """An IOV is told or published: it is what the journal's commits made of it."""
+    """Checks an IOV that is told or published: it must be what the journal's commits made of it."""
     places = {key: position.place for key, position in offsets.offsets.items()}
     sequence = offsets.commit_sequence
     if places != (facts.reference.iov(group, sequence) if sequence is not None else {}):
@@ -151,14 +151,14 @@ def published_iov(facts: JournalFacts, group: str, offsets: commands.GroupOffset
 
 
 def high_watermark(facts: JournalFacts, tenure: TenureFacts) -> str | None:
-    """A marker written now would state this HW: nothing below it may still commit."""
+    """Checks the HW that a marker would state now: nothing below it may still commit."""
     if tenure.hw > facts.hw:
         return f"HW {tenure.hw} is above the unfinished BEGIN or the end at {facts.hw} (1, 4)"
     return None
 
 
 def quiet(facts: JournalFacts, tenure: TenureFacts) -> str | None:
-    """The owner has nothing under way: whatever is decided is finished, whoever asked is told."""
+    """Checks an owner with nothing under way: all decisions are finished, and no reply waits."""
     ends = {tenure.next_offset, tenure.acknowledged_end, facts.end}
     if tenure.epoch != facts.epoch or len(ends) > 1:
         return None

@@ -1,20 +1,20 @@
 """The small world of one journal partition: two coordinators, two clients, every interleaving.
 
-The coordinators are real `Tenure`s over real `Shard`s. What is modelled around them is what the
-runtime and the log do: an append is on its way, lands, and is acknowledged; or it is given up (its
-outcome is not known), and lands late or never, in any order. A coordinator bids for OWNER whenever
-it serves nobody, having read the journal to its end; others may write before its bid lands. One
+The coordinators are real `Tenure`s over real `Shard`s. The world models what the runtime and the
+log do around them. An append is on its way, lands, and is acknowledged; or it is given up (its
+outcome is not known), and lands late or never, in any order. A coordinator that does not serve may
+read the journal to its end and bid for OWNER; others may write before its bid lands. A coordinator
 that was replaced does not know it, and serves on until an append or the journal's end tells it.
 
-A client asks any coordinator that serves, right or wrong; it loses patience and asks again; a
-former request arrives twice. Faults are bounded by the scenario's budget.
+A client asks any coordinator that serves, the right one or not; it may lose patience and ask again;
+a former request may arrive twice. The scenario's budget bounds the faults.
 
 What a state leaves out:
 
-- which coordinator is which: they are alike but for what they do, so of two states that differ
-  in that alone one is kept;
-- what clients were told: it was checked when it was told, against the journal, where decisions
-  never change (`Reference` holds that too);
+- which coordinator is which: they are alike except in what they do, so of two states that differ
+  only in that, one is kept;
+- what clients were told: it was checked against the journal when it was told, and decisions in the
+  journal never change (`Reference` checks that too);
 - the order of late appends on their way: they land in any order.
 """
 
@@ -42,16 +42,16 @@ class Budget(NamedTuple):
 
     crashes: int = 0
     duplicates: int = 0
-    """Of a former request or of an append."""
+    """Second arrivals of a former request or of an append."""
     losses: int = 0
-    """Appends whose outcome nobody learns."""
+    """Appends whose outcome the coordinator does not learn."""
     bids: int = 0
     """OWNER records after the first."""
     expiries: int = 0
     retries: int = 0
     """Requests sent again before an answer came."""
     queries: int = 0
-    """Questions by somebody else: an outcome, an IOV."""
+    """Questions by another client: an outcome, an IOV."""
 
 
 CRASHES, DUPLICATES, LOSSES, BIDS, EXPIRIES, RETRIES, QUERIES = range(len(Budget._fields))
@@ -63,24 +63,24 @@ class Scenario:
 
     name: str
     what: str
-    """In a line, for the report."""
+    """Description in one line, for the report."""
     clients: tuple[Script, ...]
     preamble: tuple[commands.Command, ...] = ()
-    """Done by the first owner before anything goes wrong."""
+    """Commands that the first owner carries out before anything goes wrong."""
     budget: Budget = field(default_factory=Budget)
     same_epoch_again: bool = False
     """A mutation of the runtime: after a surprise it serves on under its old epoch."""
     queries: tuple[commands.Command, ...] = ()
     keeps_void_records: bool = False
     acknowledged_at_once: bool = False
-    """An append that lands is acknowledged in the same step, unless it is late or lost."""
+    """Whether an append is acknowledged in the step in which it lands, unless late or lost."""
 
 
 class JournalWorld:
     """A scenario's states and steps."""
 
     def __init__(self, scenario: Scenario) -> None:
-        """Nothing happened yet."""
+        """Begins without any state visited."""
         self.name = scenario.name
         self.scenario = scenario
         self.journal = Journal(keeps_void_records=scenario.keeps_void_records)
@@ -92,7 +92,7 @@ class JournalWorld:
     # ---- the search's questions -----------------------------------------------------------------
 
     def initial(self) -> State:
-        """The first owner serves, and did what the preamble says."""
+        """Returns the state in which the first owner serves and has carried out the preamble."""
         journal = self.journal.append(0, self.journal.bid(0))
         tenure, _ = self.tenures.start(journal)
         for command in self.scenario.preamble:
@@ -106,7 +106,7 @@ class JournalWorld:
         return journal, coordinators, (), clients, tuple(self.scenario.budget)
 
     def moves(self, state: State) -> list[tuple[Move, State | str]]:
-        """Every step from a state."""
+        """Returns every step from a state."""
         found: list[tuple[Move, State | str]] = []
 
         def add(move: Move, draft: Draft) -> None:
@@ -141,7 +141,7 @@ class JournalWorld:
         return found
 
     def check(self, state: State) -> str | None:
-        """What a state breaks, beyond what its last step did."""
+        """Returns what a state breaks, apart from what its last step broke."""
         journal = state[0]
         facts = self.journal.facts(journal)
         if isinstance(facts, str):
@@ -241,7 +241,7 @@ class JournalWorld:
             for sent in range(script.start.step, step + (at_now >= 0)):
                 before = Client(*raw)._replace(step=sent)
                 if before.begin < 0 and script.steps[sent] in TRANSACTIONAL:
-                    continue  # It was refused before it began.
+                    continue  # Its BEGIN was refused.
                 for _, number in self._choices(place, before):
                     for at in _serving(state):
                         draft = Draft(self, state, DUPLICATES)
@@ -249,7 +249,7 @@ class JournalWorld:
                         add(("ask again", place, number, at), draft)
 
     def _choices(self, place: int, client: Client) -> list[tuple[int, int]]:
-        """The requests that a client may send now: (what it chose, number of the command)."""
+        """Returns the requests that a client may send now: (its choice, number of the command)."""
         step = self.scenario.clients[place].steps[client.step]
         if step == "end":
             actions = (client.action,) if client.action else (1, 2)
@@ -273,7 +273,7 @@ class JournalWorld:
     # ---- words ----------------------------------------------------------------------------------
 
     def tell(self, state: State, move: Move, traded: bool) -> str:  # noqa: PLR0912
-        """A step in words."""
+        """Returns a step in words."""
 
         def name(place: int) -> str:
             return f"c{place ^ traded}"
@@ -316,7 +316,7 @@ class JournalWorld:
                 raise AssertionError(move)
 
     def tell_end(self, state: State) -> list[str]:  # noqa: ARG002
-        """The last step says it all."""
+        """Returns nothing more: the last step says it all."""
         return []
 
     def _record(self, number: int) -> str:
@@ -348,7 +348,7 @@ def _serving(state: State) -> Iterable[int]:
 
 
 class Draft:
-    """The state after a step, while the step is taken."""
+    """The state after a step, while the step is being taken."""
 
     __slots__ = (
         *("budget", "clients", "coordinators", "journal", "late"),
@@ -356,7 +356,7 @@ class Draft:
     )
 
     def __init__(self, world: JournalWorld, state: State, fault: int | None = None) -> None:
-        """Begin with the state before; a fault, if it is one, is spent."""
+        """Begins with the state before; a fault, if the step is one, is taken from the budget."""
         self.world = world
         coordinators, clients = state[1], state[3]
         self.journal: int = state[0]
@@ -372,7 +372,7 @@ class Draft:
         """Whether the coordinators have changed places."""
 
     def freeze(self) -> State:
-        """As a canonical state."""
+        """Returns the canonical state."""
         first, second = self.coordinators
         clients = self.clients
         late = self.late
@@ -386,10 +386,10 @@ class Draft:
 
     @property
     def facts(self) -> JournalFacts:
-        """What the journal says now.
+        """Returns what the journal says now.
 
         Raises:
-            AssertionError: it breaks an invariant.
+            AssertionError: the journal breaks an invariant.
         """
         facts = self.world.journal.facts(self.journal)
         assert isinstance(facts, JournalFacts), facts
@@ -398,7 +398,7 @@ class Draft:
     # ---- the log --------------------------------------------------------------------------------
 
     def land(self, place: int, number: int) -> None:
-        """An append lands at the journal's end."""
+        """Lets an append land at the journal's end."""
         kind, tenure, flight, asked, effects = self.coordinators[place]
         record = flight[number][0]
         landed = record, self.world.journal.lengths[self.journal]
@@ -407,7 +407,7 @@ class Draft:
         self.journal = self.world.journal.append(self.journal, record)
 
     def answered(self, place: int, *, known: bool) -> None:
-        """The first append in flight is acknowledged, or nobody learns what became of it."""
+        """Acknowledges the first append in flight, or hides what became of it."""
         kind, tenure, flight, asked, effects = self.coordinators[place]
         record, offset = flight[0]
         self.coordinators[place] = kind, tenure, flight[1:], asked, effects
@@ -417,7 +417,7 @@ class Draft:
         self.take(place, ("ack", predicted, offset if known else None))
 
     def land_bid(self, place: int) -> None:
-        """An OWNER record lands; whoever wins serves."""
+        """Lets an OWNER record land; if it wins, its coordinator serves."""
         journal = self.world.journal
         self.journal = journal.append(self.journal, self.coordinators[place][1])
         try:
@@ -430,7 +430,7 @@ class Draft:
             self.serve(place)
 
     def serve(self, place: int) -> None:
-        """A tenure begins on the journal as it is."""
+        """Begins a tenure on the journal as it is."""
         try:
             tenure, given = self.world.tenures.start(self.journal)
             self.coordinators[place] = SERVING, tenure, (), 0, ()
@@ -439,7 +439,7 @@ class Draft:
             self._broke(error)
 
     def leave(self, place: int) -> None:
-        """A coordinator serves no longer, whatever became of what it had in flight."""
+        """Ends a tenure; what it had in flight may have landed or not."""
         coordinator = self.coordinators[place]
         kept: tuple[Any, ...] = (DOWN,)
         if coordinator[0] == SERVING:
@@ -452,7 +452,7 @@ class Draft:
         self.clients = [(x[0], -1, *x[2:]) if x[1] == place else x for x in self.clients]
 
     def land_late(self, record: int) -> None:
-        """An append that was given up lands after all."""
+        """Lets an append land that was given up."""
         place = self.late.index(record)
         self.late = (*self.late[:place], *self.late[place + 1 :])
         self.journal = self.world.journal.append(self.journal, record)
@@ -460,7 +460,7 @@ class Draft:
     # ---- the core -------------------------------------------------------------------------------
 
     def ask(self, place: int, who: tuple[Any, ...], number: int) -> None:
-        """A request arrives."""
+        """Lets a request arrive."""
         try:
             floor = invariants.floor_of(self.facts, self.world.commands.values[number])
         except AssertionError as error:
@@ -469,7 +469,7 @@ class Draft:
         self.take(place, ("submit", (who, number, floor), number))
 
     def take(self, place: int, key: tuple[Any, ...]) -> None:
-        """A tenure takes an input, and what it gives out is done."""
+        """Lets a tenure take an input, and carries out what it gives out."""
         kind, tenure, *rest = self.coordinators[place]
         try:
             tenure, given = self.world.tenures.step(tenure, key)
@@ -540,7 +540,7 @@ class Draft:
                 position = iov.offsets.get(INPUT)
                 client = client._replace(step=client.step + 1)
                 if client.claim >= 0:
-                    return client  # It went back, and stops; its request may come once more.
+                    return client  # It went back, and stops; its request may arrive once more.
                 read = -1 if position is None else position.o2
                 return client._replace(claim=number, place=read)
             case LogtxError():

@@ -1,10 +1,10 @@
-"""The real cores as machines: a state is a number, a step is looked up once it was taken.
+"""The real cores as machines: a state is a number; a step that was taken once is looked up.
 
-A `Tenure` (with its `Shard`) and a `PartitionBuffer` are deterministic, and of the states that
-millions of interleavings reach, few differ. So each distinct step of a core is taken once, by the
-core itself, and kept: `step(state, input) → (state, outputs)`. What tells two states of a core
-apart is its `Fingerprint`: everything reachable from it, nothing left out but what never changes.
-If that tells apart what is in truth alike, the search is larger than it must be, and no less right.
+A `Tenure` (with its `Shard`) and a `PartitionBuffer` are deterministic, and millions of
+interleavings reach few different states. So the core itself takes each distinct step once, and the
+machine keeps it: `step(state, input) → (state, outputs)`. The `Fingerprint` tells two states of a
+core apart: it covers everything reachable from the core, except what never changes. If it tells
+apart states that are in truth alike, the search is larger than it must be, but no less right.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from hashlib import blake2b
 from typing import Any, Final, Protocol
 
 COPIES_MAX: Final = 4_096
-"""Live cores kept besides their numbers, so that a step need not begin at the core's start."""
+"""Live cores that a machine keeps. With fewer, more steps begin by replaying a core's inputs from
+its start; more take memory."""
 
 
 class Interner:
-    """Values, each once, by a number."""
+    """Numbers distinct values."""
 
     __slots__ = ("_numbers", "values")
 
@@ -31,7 +32,7 @@ class Interner:
         self.values: list[Any] = []
 
     def __call__(self, value: Hashable) -> int:
-        """The number of a value."""
+        """Returns the number of a value."""
         number = self._numbers.get(value)
         if number is None:
             number = self._numbers[value] = len(self.values)
@@ -40,7 +41,7 @@ class Interner:
 
 
 class Chains:
-    """Sequences that grow at their end, each once, by a number; 0 is the empty one."""
+    """Numbers distinct sequences that grow at their end; 0 is the empty one."""
 
     __slots__ = ("_children", "_items", "lengths", "parents", "tails")
 
@@ -50,10 +51,10 @@ class Chains:
         self.lengths = [0]
         self.parents = [0]
         self.tails = [-1]
-        """The last item of each."""
+        """Last item of each sequence, by its number."""
 
     def append(self, chain: int, item: int) -> int:
-        """The number of the longer sequence."""
+        """Returns the number of the longer sequence."""
         found = self._children.get((chain, item))
         if found is None:
             found = self._children[chain, item] = len(self.lengths)
@@ -63,7 +64,7 @@ class Chains:
         return found
 
     def items(self, chain: int) -> tuple[int, ...]:
-        """Its items."""
+        """Returns the items of a sequence."""
         out = []
         while chain:
             out.append(self.tails[chain])
@@ -75,39 +76,39 @@ class Core(Protocol):
     """A real core, and the inputs that it takes."""
 
     def apply(self, key: Hashable) -> None:
-        """Take an input."""
+        """Takes an input."""
 
     def drain(self) -> tuple[Any, ...]:
-        """What it gave out since it was asked last."""
+        """Returns what it gave out since the last call."""
 
     def fingerprint(self) -> bytes:
-        """All of its state, as `Fingerprint` gives it."""
+        """Returns its whole state, as `Fingerprint` gives it."""
 
     def facts(self) -> Any:
-        """What the world and the invariants look at in this state."""
+        """Returns what the world and the invariants need to know of this state."""
 
 
 class Machine:
-    """The states of a kind of core, and the steps between them that were taken."""
+    """The states of one kind of core, and the steps that were taken between them."""
 
     def __init__(self, make: Callable[[Any], Core]) -> None:
-        """Nothing is known yet.
+        """Begins without any state.
 
         Args:
-            make: a core at its start, of which there may be many.
+            make: makes a core from its origin; there may be many origins.
         """
         self._make = make
         self._numbers: dict[bytes, int] = {}
         self._origins: list[tuple[int, Any]] = []
-        """The state before and the input; or -1 and what the core was made from."""
+        """By state: the state before and the input; or -1 and the origin."""
         self._steps: dict[tuple[int, Any], tuple[int, tuple[Any, ...]]] = {}
         self._starts: dict[Any, tuple[int, tuple[Any, ...]]] = {}
         self._live: OrderedDict[int, Core] = OrderedDict()
         self.facts: list[Any] = []
-        """Of each state."""
+        """Facts of each state, by its number."""
 
     def start(self, origin: Hashable) -> tuple[int, tuple[Any, ...]]:
-        """The state that a core starts in, and what it gave out by then."""
+        """Returns the state that a core starts in, and what it gave out by then."""
         found = self._starts.get(origin)
         if found is None:
             core = self._make(origin)
@@ -116,7 +117,7 @@ class Machine:
         return found
 
     def step(self, state: int, key: Hashable) -> tuple[int, tuple[Any, ...]]:
-        """Where an input leads, and what the core gives out."""
+        """Returns the state that an input leads to, and what the core gives out."""
         found = self._steps.get((state, key))
         if found is None:
             core = self._core(state)
@@ -127,11 +128,11 @@ class Machine:
 
     @property
     def steps_taken(self) -> int:
-        """Distinct steps of the real core."""
+        """Number of distinct steps that the real core took."""
         return len(self._steps) + len(self._starts)
 
     def _core(self, state: int) -> Core:
-        # The caller changes it, so it is taken out; the chain of inputs leads to it again.
+        # The caller changes the core, so it is taken out; its chain of inputs can make it again.
         core = self._live.pop(state, None)
         if core is not None:
             return core
@@ -163,26 +164,26 @@ class Machine:
 
 
 class Fingerprint:
-    """What tells the states of a core apart: everything reachable from it, as bytes.
+    """Tells the states of a core apart: everything reachable from it, as bytes.
 
-    Pickled without a memo, so that equal values give equal bytes, whoever shares them. That which
-    is no part of a state is left out by name; a function or an open iterator raises `TypeError`.
+    It pickles without a memo, so that equal values give equal bytes, shared or not. Attributes that
+    are no part of a state are left out by name; a function or an open iterator raises `TypeError`.
     """
 
     def __init__(
         self, leave_out: Mapping[type, frozenset[str]], short: Mapping[type, Callable[[Any], Any]]
     ) -> None:
-        """Say what is no part of a state.
+        """Sets what is no part of a state.
 
         Args:
-            leave_out: attributes that are the same in all states of a core, that count or cache.
-            short: classes whose values are told apart by less than all they hold.
+            leave_out: attributes that are the same in all states of a core, or only count or cache.
+            short: classes whose values are told apart by a part of what they hold.
         """
         self._reduce = {kind: partial(_parts, names) for kind, names in leave_out.items()}
         self._reduce |= {kind: partial(_short, tell) for kind, tell in short.items()}
 
     def __call__(self, core: Any) -> bytes:
-        """16 bytes."""
+        """Returns the fingerprint of a core: 16 bytes."""
         out = io.BytesIO()
         pickler = pickle.Pickler(out, protocol=5)
         pickler.fast = True
@@ -192,7 +193,7 @@ class Fingerprint:
 
 
 def _parts(leave_out: frozenset[str], value: Any) -> tuple[Any, ...]:
-    # Sets in an order of their own: strings hash differently in each process.
+    # Sets are sorted: strings hash differently in each process.
     kept = (
         sorted(v) if isinstance(v, set) else v
         for name, v in value.__dict__.items()

@@ -1,17 +1,17 @@
 """The small world of markers: two coordinators, two producers, two data partitions, consumers.
 
-Here an append to the journal lands and is told at once (`journal_world` takes those apart), and
-what is on its way are markers and records. Each owner has a lane for each data partition: its
-markers land in the order of the decisions, whenever they like. When its tenure ends, what is left
-in the lanes was sent or not: each marker may land later, in order, or never. So a zombie's markers
+Here an append to the journal lands and is acknowledged at once (`journal_world` takes the two
+apart); markers and records are what is on its way. Each owner has a lane for each data partition,
+whose markers land in the order of the decisions, at any time. When its tenure ends, what is left in
+the lanes was sent or not: each marker may land later, in order, or never. So a zombie's markers
 stand between its successor's, and again behind them.
 
 Producers write their records, ask any coordinator that serves to commit or abort, and know nothing
-of an expiry; a record may land once more behind everything. Consumers: `readers`.
+of an expiry. A record may land once more behind everything. For consumers see `readers`.
 
-What a state leaves out, beside what `journal_world` says: which marker of a lane was sent when
-(it states the HW of the moment at which it lands, a stray one that of its tenure's end); and what
-consumers do, which `Readers` visits for each log.
+What a state leaves out, besides what `journal_world` says: when a marker of a lane was sent (it
+states the HW of the moment at which it lands; a stray one states that of its tenure's end); and
+what consumers do, which `Readers` visits for each log.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class Budget(NamedTuple):
 
     crashes: int = 0
     bids: int = 0
-    """OWNER records after the first, of a coordinator that serves nobody."""
+    """OWNER records after the first, by a coordinator that does not serve."""
     duplicates: int = 0
-    """Of a marker that landed, or of a record."""
+    """Second landings of a marker or of a record."""
     expiries: int = 0
     look_ups: int = 0
     plain: int = 0
@@ -68,8 +68,8 @@ class MarkerScenario:
     name: str
     what: str
     scripts: tuple[tuple[Any, ...], ...]
-    """Of each producer: "begin", data partitions that it writes a record to, "commit" or "end"
-    (commit or abort)."""
+    """Steps of each producer: "begin", data partitions that it writes a record to, then "commit" or
+    "end" (commit or abort)."""
     budget: Budget
     ends_first: bool = False
     """A mutation of the look-up: it asks for the ends before the fates."""
@@ -80,7 +80,7 @@ class MarkerWorld:
     """A scenario's states and steps."""
 
     def __init__(self, scenario: MarkerScenario) -> None:
-        """Nothing happened yet."""
+        """Begins without any state visited."""
         self.name = scenario.name
         self.scenario = scenario
         self.journal = Journal(keeps_void_records=scenario.keeps_void_records)
@@ -90,14 +90,14 @@ class MarkerWorld:
         self.logs = Logs()
         self.readers = Readers(self.logs)
         self.with_consumers = 0
-        """States with each interleaving of both consumers, which were visited apart."""
+        """Number of states if both consumers, which were visited apart, were interleaved."""
         self._fates: dict[int, tuple[int, ...]] = {}
         self._judged: dict[tuple[int, ...], str | None] = {}
 
     # ---- the search's questions -----------------------------------------------------------------
 
     def initial(self) -> State:
-        """The first owner serves both producers, which have connected."""
+        """Returns the state in which the first owner serves and both producers have connected."""
         journal = self.journal.append(0, self.journal.bid(0))
         tenure, _ = self.tenures.start(journal)
         for number in range(len(self.scenario.scripts)):
@@ -113,7 +113,7 @@ class MarkerWorld:
         return journal, ((DOWN,), serving), (), producers, (0, 0), NO_LOOK_UP, budget
 
     def moves(self, state: State) -> list[tuple[Move, State | str]]:
-        """Every step from a state of the writers."""
+        """Returns every step of the writers from a state."""
         found: list[tuple[Move, State | str]] = []
 
         def add(move: Move, draft: _Draft) -> None:
@@ -147,7 +147,7 @@ class MarkerWorld:
         return found
 
     def check(self, state: State) -> str | None:
-        """What a state breaks, and what a consumer of its logs may."""
+        """Returns what a state breaks, or what a consumer of its logs may break."""
         journal, coordinators, _, _, logs, look_up, _ = state
         facts = self.journal.facts(journal)
         if isinstance(facts, str):
@@ -173,7 +173,7 @@ class MarkerWorld:
         return None
 
     def _finished(self, facts: JournalFacts, logs: tuple[int, ...]) -> str | None:
-        """A commit that is finished has its marker wherever it has records (3)."""
+        """Checks that a finished commit has its marker wherever it has records (3)."""
         for place, log in enumerate(logs):
             items = self.logs.items(log)
             ended = {x.begin for x in items if isinstance(x, MarkerItem)}
@@ -276,7 +276,7 @@ class MarkerWorld:
         return number
 
     def ended(self, journal: int) -> tuple[int, ...]:
-        """BEGINs that a look-up of the journal finds ended, behind a 0 that says it looked."""
+        """Returns a 0, which says that it looked, and the BEGINs that a look-up finds ended."""
         if journal not in self._fates:
             facts = self.journal.facts(journal)
             assert isinstance(facts, JournalFacts), facts
@@ -290,7 +290,7 @@ class MarkerWorld:
     # ---- words ----------------------------------------------------------------------------------
 
     def tell(self, state: State, move: Move, traded: bool) -> str:
-        """A step in words."""
+        """Returns a step in words."""
 
         def name(place: int) -> str:
             return f"c{place ^ traded}"
@@ -327,7 +327,7 @@ class MarkerWorld:
                 raise AssertionError(move)
 
     def tell_end(self, state: State) -> list[str]:
-        """The steps of a consumer that does wrong in this state, in words."""
+        """Returns the steps, in words, of a consumer that does wrong in this state."""
         _, _, _, _, logs, look_up, _ = state
         for place, log in enumerate(logs):
             found = self._found(look_up, place)
@@ -342,10 +342,10 @@ def _words(item: MarkerItem) -> str:
 
 
 class _Draft:
-    """The state after a step, while the step is taken."""
+    """The state after a step, while the step is being taken."""
 
     def __init__(self, world: MarkerWorld, state: State, fault: int | None = None) -> None:
-        """Begin with the state before; a fault, if it is one, is spent."""
+        """Begins with the state before; a fault, if the step is one, is taken from the budget."""
         self.world = world
         self.journal: int = state[0]
         self.coordinators: list[tuple[Any, ...]] = [*state[1]]
@@ -364,7 +364,7 @@ class _Draft:
         """Whether the coordinators have changed places."""
 
     def freeze(self) -> State:
-        """As a canonical state."""
+        """Returns the canonical state."""
         markers = self.world.markers
         strays = sorted(
             (partition, tuple(markers(item) for item in items))
@@ -381,11 +381,11 @@ class _Draft:
         )
 
     def write(self, partition: int, item: Item) -> None:
-        """A record or marker lands in a data partition."""
+        """Lets a record or marker land in a data partition."""
         self.logs[partition] = self.world.logs.append(self.logs[partition], item)
 
     def look_up(self) -> str:
-        """The look-up takes its next step; which, or nothing if there is none."""
+        """Takes the look-up's next step; returns which, or "" if there is none."""
         fates_, ends = self.found
         ends_due = not ends and (bool(fates_) or self.world.scenario.ends_first)
         if ends_due:
@@ -399,7 +399,7 @@ class _Draft:
     # ---- coordinators ---------------------------------------------------------------------------
 
     def bid(self, place: int) -> None:
-        """A coordinator wins the next epoch, with nobody in between."""
+        """Lets a coordinator win the next epoch, with no other record in between."""
         journal = self.world.journal
         self.journal = journal.append(self.journal, journal.bid(self.journal))
         try:
@@ -410,7 +410,7 @@ class _Draft:
             self._broke(error)
 
     def leave(self, place: int) -> None:
-        """A coordinator serves no longer; any of its markers may be on their way."""
+        """Ends a tenure; any of its markers may be on their way."""
         _, tenure, lanes, _ = self.coordinators[place]
         for partition, lane in enumerate(lanes):
             items = tuple(self._item(tenure, number, partition) for number in lane)
@@ -425,7 +425,7 @@ class _Draft:
         return MarkerItem(markers.begin, markers.committed, markers.sequence, hw, ranges)
 
     def land_marker(self, place: int, partition: int) -> MarkerItem:
-        """The first marker of a lane lands."""
+        """Lets the first marker of a lane land."""
         kind, tenure, lanes, owed = self.coordinators[place]
         number, *rest = lanes[partition]
         item = self._item(tenure, number, partition)
@@ -436,18 +436,18 @@ class _Draft:
         return item
 
     def written(self, place: int, begin: int) -> None:
-        """A coordinator learns that all markers of a transaction are written."""
+        """Tells a coordinator that all markers of a transaction are written."""
         kind, tenure, lanes, owed = self.coordinators[place]
         rest = tuple((b, missing) for b, missing in owed if b != begin)
         self.coordinators[place] = kind, tenure, lanes, rest
         self.take(place, ("written", begin))
 
     def ask(self, at: int, place: int, number: int) -> None:
-        """A producer asks, and is told at once or not at all."""
+        """Lets a producer ask; it is answered at once or not at all."""
         self.take(at, ("submit", (place, number), number), place)
 
     def take(self, place: int, key: tuple[Any, ...], asking: int | None = None) -> None:
-        """A tenure takes an input, and what it gives out is done."""
+        """Lets a tenure take an input, and carries out what it gives out."""
         kind, tenure, lanes, owed = self.coordinators[place]
         try:
             tenure, given = self.world.tenures.step(tenure, key)
@@ -512,4 +512,4 @@ class _Draft:
             case TransactionError():
                 self.producers[place] = len(self.world.scenario.scripts[place]), begin
             case _:
-                pass  # Nobody serves it there any more: it asks again.
+                pass  # That coordinator does not serve it any more: it asks again.

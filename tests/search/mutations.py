@@ -1,6 +1,6 @@
 """Proof that the search bites: drop one rule of a real core, and it finds what that breaks.
 
-Each is a plausible way to lose a rule, with the number of the trap that it opens.
+Each mutation is a plausible way to lose a rule, with the number of the trap that it opens.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Mutation:
 
     name: str
     traps: str
-    """Numbers, or nothing where no trap has this."""
+    """Numbers of the traps; "" if no trap describes it."""
     what: str
     scenario: Scenario | MarkerScenario
     apply: Callable[[Patch], None]
@@ -98,14 +98,14 @@ def _position(change: Callable[[Position], Position]) -> Callable[[Patch], None]
 
 
 def nothing(_: Patch) -> None:
-    """The world itself is told to break the rule."""
+    """Patches nothing: the scenario itself breaks the rule."""
 
 
 JOURNAL: Final = replace(
     s.UNKNOWN.full, budget=Budget(losses=1, bids=1, retries=1), keeps_void_records=True
 )
 COMMITTING: Final = replace(JOURNAL, **s.BEGUN)
-"""Both transactions are open: what breaks is a commit."""
+"""Begins with both transactions open: it is a commit that breaks."""
 OFFSETS: Final = replace(s.QUESTIONS.full, keeps_void_records=True)
 CLAIMS: Final = replace(s.CLAIMS.full, keeps_void_records=True)
 ONE: Final = replace(
@@ -168,7 +168,7 @@ MUTATIONS: Final = (
 
 
 def search(mutation: Mutation, *, states_max: int = 2_000_000) -> Report:
-    """Search with a rule dropped."""
+    """Searches with a rule dropped."""
     with pytest.MonkeyPatch.context() as patch:
         mutation.apply(patch.setattr)
         return explore(s.world_of(mutation.scenario), states_max=states_max)

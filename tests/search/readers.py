@@ -1,14 +1,14 @@
 """Every way to read a log: the consumers' half of the search.
 
-Nothing that a consumer does changes what coordinators and producers do; it reads what lies below
-the log's end, which never changes, and, by a look-up, the journal at one moment. So the steps of
-consumers may be put behind those of the writers without losing an interleaving, and two consumers
-need not be interleaved with each other: for each log that the writers can make, and each look-up
-that could have been made on the way, `Readers` visits every state of a consumer of it.
+A consumer changes nothing for coordinators and producers. It reads what lies below the log's end,
+which never changes, and, by a look-up, the journal at one moment. So the steps of consumers may be
+put behind those of the writers without losing an interleaving, and two consumers need not be
+interleaved with each other: for each log that the writers can make, and each look-up that could
+have been made on the way, `Readers` visits every state of a consumer of it.
 
-A consumer begins at any offset; reads a record, takes a delivery, does a side read, asks for
-what the look-up found, in any order; and stops once, at any moment, to go on elsewhere from its
-exact position. It must deliver what the naive reading of the log says, from where it began on: no
+A consumer begins at any offset. It reads a record, takes a delivery, does a side read or asks for
+what the look-up found, in any order. It stops once, at any moment, and goes on elsewhere from its
+exact position. From where it began on it must deliver what the naive reading of the log says: no
 less, no more, in that order.
 """
 
@@ -23,30 +23,30 @@ from .machines import Machine
 from .tenures import CORE_ERRORS
 
 Reader = tuple[int, int, int, bool]
-"""State of the buffer, where it began, how much it delivered, whether it stopped once."""
+"""State of the buffer, start, number of records delivered, whether it has stopped once."""
 LookUp = tuple[tuple[int, ...], int]
-"""BEGINs that the journal showed ended, and the data partition's end, asked for afterwards."""
+"""BEGINs that had ended in the journal, and the data partition's end, asked for afterwards."""
 Key = tuple[int, LookUp | None]
 Came = tuple[Reader, str] | None
-"""The state before and the step, in words; None where a consumer begins."""
+"""The state before, and the step in words; None for the state in which a consumer begins."""
 
 
 class Readers:
     """All consumers of all logs of a data partition."""
 
     def __init__(self, logs: Logs) -> None:
-        """Nothing was read yet."""
+        """Begins without any log read."""
         self.logs = logs
         self.buffers = Machine(partial(LiveBuffer, logs))
         self._new: dict[Key, dict[Reader, Came] | str] = {}
-        """By log and look-up: the states that no shorter log has, and not without the look-up."""
+        """By log and look-up: the states that need all of the log, and the look-up."""
         self._counts: dict[Key, int] = {}
         self._ways: dict[Key, list[str]] = {}
         self.states = 0
-        """Distinct states of (log, look-up, consumer) visited."""
+        """Number of distinct states of (log, look-up, consumer) visited."""
 
     def count(self, log: int, found: LookUp | None) -> int:
-        """How many states a consumer of this log has; call after `problem`."""
+        """Returns how many states a consumer of this log has; must be called after `problem`."""
         key = log, found
         if key not in self._counts:
             new = self._new[key]
@@ -63,12 +63,12 @@ class Readers:
         return self._counts[key]
 
     def problem(self, log: int, found: LookUp | None) -> str | None:
-        """What a consumer of this log does wrong, if any does."""
+        """Returns what a consumer of this log does wrong, if one does."""
         new = self._reach(log, found)
         return new if isinstance(new, str) else None
 
     def way(self, log: int, found: LookUp | None) -> list[str]:
-        """The steps of the consumer that does wrong, in words."""
+        """Returns the steps of the consumer that does wrong, in words."""
         return self._ways.get((log, found), [])
 
     def _reach(self, log: int, found: LookUp | None) -> dict[Reader, Came] | str:
@@ -80,8 +80,8 @@ class Readers:
         return new
 
     def _search(self, log: int, found: LookUp | None) -> dict[Reader, Came] | str:  # noqa: PLR0912
-        # Only where a shorter log's consumer has read all of it is there anything new to do; and
-        # what a look-up found can be learnt at any place below the end that it asked for.
+        # Something new can happen only behind states in which a consumer has read all of the
+        # shorter log; and it can learn what a look-up found at any place below the end asked for.
         length, above = self.logs.lengths[log], self.logs.parents[log]
         new: dict[Reader, Came] = {}
         begins: list[tuple[Reader, str, Any]] = []
@@ -142,7 +142,7 @@ class Readers:
                 reader = came[0]
                 steps.append(came[1])
                 continue
-            # It is of a shorter log, or of the time before the look-up.
+            # The state is one of a shorter log, or of the time before the look-up.
             if found is not None and self.logs.lengths[log] == found[1]:
                 found = None
             elif log:

@@ -1,4 +1,4 @@
-"""Searches in processes of their own: what to run, how far it is, what it found."""
+"""Runs searches in processes of their own, and reports their progress and what they found."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from .scenarios import SEARCHES, world_of
 
 GIB: Final = 2**30
 MEMORY_MAX_BYTES: Final = 6 * GIB
-"""Of all processes together."""
+"""Limit of all processes together; a search that reaches its part of it stops, incomplete."""
 ALIVE_S: Final = 5.0
-"""How often to see whether a process that says nothing is still there."""
+"""Time between two looks whether a silent process still runs."""
 
 Told = Callable[[Report], None]
 Task = Callable[[Told], Report]
 
 
 def searches(*, reduced: bool, seconds: float, jobs: int) -> dict[str, Task]:
-    """Every scenario, by name."""
+    """Returns every scenario, by name."""
     bytes_max = MEMORY_MAX_BYTES / jobs
     names = [search.full.name for search in SEARCHES]
     return {name: partial(_search, name, reduced, seconds, bytes_max) for name in names}
 
 
 def mutations() -> dict[str, Task]:
-    """Every mutation, by name."""
+    """Returns every mutation, by name."""
     return {mutation.name: partial(_search_mutation, mutation.name) for mutation in MUTATIONS}
 
 
 @contextmanager
 def world(name: str, *, mutated: bool, reduced: bool) -> Iterator[World]:
-    """The world of a scenario, or of a mutation while its rule is dropped."""
+    """Yields the world of a scenario, or of a mutation while its rule is dropped."""
     if not mutated:
         yield next(s for s in SEARCHES if s.full.name == name).world(reduced=reduced)
         return
@@ -85,12 +85,12 @@ def _work(name: str, task: Task, out: Any) -> None:
 def run(
     tasks: dict[str, Task], jobs: int, told: Callable[[str, Report, bool], None]
 ) -> dict[str, Report]:
-    """Run so many at a time.
+    """Runs tasks, `jobs` at a time.
 
     Args:
-        tasks: by name.
-        jobs: processes.
-        told: called with a name, how far it is, and whether that is all.
+        tasks: the tasks by name.
+        jobs: number of processes.
+        told: called with a name, its progress, and whether that is final.
 
     Raises:
         RuntimeError: a search failed, other than by what it found.

@@ -1,4 +1,4 @@
-"""The small configurations that are searched, and a smaller form of each."""
+"""The small configurations that the search visits, and a smaller form of each."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BEGUN: Final = {
         *(request(Script(f"p{n}", n + 1, ()), "begin", START, 0) for n in (0, 1)),
     ),
 }
-"""Both transactions are open already."""
+"""Begins with both transactions open."""
 
 
 def _offsets_preamble() -> tuple[commands.Command, ...]:
@@ -56,18 +56,18 @@ def _offsets_preamble() -> tuple[commands.Command, ...]:
 
 @dataclass(frozen=True)
 class Search:
-    """A configuration in full, and what of it every test run visits."""
+    """A configuration in full, and its smaller form for every test run."""
 
     full: j.Scenario | m.MarkerScenario
     reduced: j.Scenario | m.MarkerScenario
 
     def world(self, *, reduced: bool = False) -> World:
-        """A world to explore."""
+        """Returns a world to explore."""
         return world_of(self.reduced if reduced else self.full)
 
 
 def world_of(scenario: j.Scenario | m.MarkerScenario) -> World:
-    """The world of a scenario."""
+    """Returns the world of a scenario."""
     if isinstance(scenario, j.Scenario):
         return j.JournalWorld(scenario)
     return m.MarkerWorld(scenario)
@@ -80,7 +80,7 @@ def _search(
     less: dict[str, Any] | None = None,
     **rest: Any,
 ) -> Search:
-    """A scenario with its budget in full, and with a smaller one and `less` of the rest."""
+    """Returns a scenario in full, and reduced: with a smaller budget and the changes in `less`."""
     return Search(kind(budget=full, **rest), kind(budget=reduced, **rest | (less or {})))
 
 
@@ -236,7 +236,7 @@ PLAIN: Final = _search(
     scripts=(("begin", 0, 0, "commit"), ("begin", 0, "end")),
 )
 SEARCHES: Final = (
-    # The largest first: two processes then end at about the same time.
+    # The largest first, so that two processes end at about the same time.
     *(MARKERS, PLAIN, DUPLICATES, LOOK_UPS, FENCING, EXPIRY),
     *(CLAIMS, OWNERSHIP, DUEL, QUESTIONS, UNKNOWN, DOUBLE_START, OFFSETS),
 )

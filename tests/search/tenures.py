@@ -25,12 +25,12 @@ from .machines import Chains, Fingerprint, Interner
 
 TIMEOUT_MS: Final = 1_000
 CORE_ERRORS: Final = (AssertionError, KeyError, IndexError, ValueError, LogtxError)
-"""What a core raises when its own state contradicts itself."""
+"""Errors that a core raises when its state contradicts itself."""
 LATER_MS: Final = 100_000
-"""Beyond every timeout and grace."""
+"""Longer than every time-out and grace."""
 CONFIG: Final = ShardConfig()
 VOID: Final = Entry(NO_EPOCH, INCARNATION, Aborted(begin=0), NO_EPOCH)
-"""Stands for every void record: of no epoch, and of no place."""
+"""Stands for every void record: it has no epoch and no place."""
 _FINGERPRINT: Final = Fingerprint(
     {
         Tenure: frozenset({"_shell"}),
@@ -42,11 +42,11 @@ _FINGERPRINT: Final = Fingerprint(
 
 
 class Journal:
-    """All journals that the search met, each by a number."""
+    """All journals that the search met; each has a number."""
 
     def __init__(self, *, keeps_void_records: bool = False) -> None:
         self.keeps_void_records = keeps_void_records
-        """Whether void records are told apart: where a mutation lets them count."""
+        """Whether void records are told apart, as they must be if a mutation lets them count."""
         self._records = Interner()
         self._entries: list[Entry] = []
         self._chains = Chains()
@@ -57,29 +57,29 @@ class Journal:
         self._bids: dict[int, int] = {}
 
     def record(self, value: bytes, meant: bytes = b"") -> int:
-        """The number of a record, told apart by the BEGIN that its writer had in mind too."""
+        """Returns the number of a record; the BEGIN that its writer had in mind is part of it."""
         number = self._records((value, meant))
         if number == len(self._entries):
             self._entries.append(decode_entry(value))
         return number
 
     def bid(self, journal: int) -> int:
-        """The OWNER record of whoever read this journal to its end."""
+        """Returns the OWNER record of a coordinator that read this journal to its end."""
         found = self._bids.get(journal)
         if found is None:
             shard = self._load(journal)
             incarnation = INCARNATION if shard.epoch == NO_EPOCH else shard.incarnation
-            # Of one name: coordinators are alike, and no rule reads it.
+            # All have one address: coordinators are alike, and no rule reads it.
             owner = Owner(replaces=shard.epoch, address="c", process_nonce=1)
             found = self.record(encode_entry(Entry(shard.epoch, incarnation, owner)))
             self._bids[journal] = found
         return found
 
     def append(self, journal: int, record: int) -> int:
-        """The journal in which a record landed.
+        """Returns the journal that results when a record lands.
 
-        Of a void record only its place counts, so all are written as one; that a reader of ours
-        makes the same of both is checked for each.
+        Only the place of a void record counts, so all are written as one record; for each it is
+        checked that a real reader makes the same of both.
         """
         found = self._appended.get((journal, record))
         if found is None:
@@ -104,19 +104,19 @@ class Journal:
         return not (own and facts.in_place)
 
     def entry(self, record: int) -> Entry:
-        """A record as it reads back."""
+        """Returns a record as it reads back."""
         return self._entries[record]
 
     def items(self, journal: int) -> tuple[int, ...]:
-        """The records of a journal."""
+        """Returns the numbers of a journal's records."""
         return self._chains.items(journal)
 
     def entries(self, journal: int) -> list[Entry]:
-        """The records of a journal as they read back."""
+        """Returns the records of a journal as they read back."""
         return [self._entries[number] for number in self._chains.items(journal)]
 
     def facts(self, journal: int) -> JournalFacts | str:
-        """What a journal says, in the naive reading; a text if it breaks an invariant."""
+        """Returns what a journal says in the naive reading; a text if it breaks an invariant."""
         found = self._facts.get(journal)
         if found is None:
             try:
@@ -127,7 +127,7 @@ class Journal:
         return found
 
     def meant(self, record: int) -> Begin | None:
-        """The BEGIN of the transaction that a record's writer had in mind."""
+        """Returns the BEGIN of the transaction that a record's writer had in mind."""
         value: bytes = self._records.values[record][1]
         if not value:
             return None
@@ -145,10 +145,10 @@ class JournalFacts:
     )
 
     def __init__(self, journal: Journal, number: int) -> None:
-        """Read it.
+        """Reads it.
 
         Raises:
-            AssertionError: it breaks an invariant by itself.
+            AssertionError: the journal itself breaks an invariant.
         """
         items = journal.items(number)
         entries = [journal.entry(i) for i in items]
@@ -174,7 +174,7 @@ class JournalFacts:
 
 
 def _naive_epoch(entries: list[Entry]) -> tuple[int, bool]:
-    """The epoch at a journal's end, and whether all behind it is its own and in place."""
+    """Returns the epoch at a journal's end, and whether all behind it is its own and in place."""
     epoch, in_place = NO_EPOCH, True
     for offset, entry in enumerate(entries):
         if isinstance(entry.record, Owner) and entry.record.replaces == epoch:
@@ -186,16 +186,16 @@ def _naive_epoch(entries: list[Entry]) -> tuple[int, bool]:
 
 @dataclass(frozen=True, slots=True)
 class TenureFacts:
-    """What the world looks at in a state of a tenure."""
+    """What the world needs to know of a tenure's state."""
 
     over: bool
     epoch: int
     hw: int
-    """What a marker would state now."""
+    """HW that a marker would state now."""
     next_offset: int
     acknowledged_end: int
     parked: int
-    """Replies that wait for their records."""
+    """Number of replies that wait for their records."""
     unwritten: int
 
 
@@ -211,14 +211,14 @@ class Markers:
 
 
 class LiveTenure:
-    """A real tenure, with a shell that notes what is asked of it."""
+    """A real tenure, with a shell that notes what the tenure asks of it."""
 
     def __init__(self, journal: Journal, commands: Interner, origin: int) -> None:
-        """Serve from a journal whose last record is the OWNER record of this tenure.
+        """Begins to serve from a journal whose last record is this tenure's OWNER record.
 
         Args:
             journal: all journals.
-            commands: all commands, by the numbers that inputs name them by.
+            commands: all commands, by the numbers that inputs use.
             origin: number of the journal.
         """
         self._journal, self._commands = journal, commands
@@ -231,13 +231,13 @@ class LiveTenure:
 
     @property
     def _now(self) -> Instant:
-        # The wall clock stands: deadlines are counted by the other one.
+        # The wall clock stands still: deadlines are counted by the other clock.
         return Instant(self._now_ms, WALL_MS)
 
     # ---- as a core of `Machine` -----------------------------------------------------------------
 
     def apply(self, key: Hashable) -> None:
-        """Take an input."""
+        """Takes an input."""
         tenure = self.tenure
         match key:
             case ("submit", ref, number):
@@ -255,16 +255,16 @@ class LiveTenure:
                 raise AssertionError(key)
 
     def drain(self) -> tuple[tuple[Any, ...], ...]:
-        """What it asked of the world since."""
+        """Returns what it asked of the world since the last call."""
         given, self._given = tuple(self._given), []
         return given
 
     def fingerprint(self) -> bytes:
-        """All of its state."""
+        """Returns its whole state."""
         return _FINGERPRINT((self.tenure, self._begins, self._now_ms))
 
     def facts(self) -> TenureFacts:
-        """What the world looks at."""
+        """Returns what the world needs to know."""
         tenure, shard = self.tenure, self.tenure.shard
         return TenureFacts(
             over=tenure.over,
@@ -279,7 +279,7 @@ class LiveTenure:
     # ---- as the shell of its tenure -------------------------------------------------------------
 
     def append(self, predicted: int, value: bytes) -> None:
-        """Note an append, and which transaction it is about."""
+        """Notes an append, and which transaction it is about."""
         record = decode_entry(value).record
         if isinstance(record, Begin):
             self._begins[predicted] = record
@@ -288,19 +288,19 @@ class LiveTenure:
         self._given.append(("append", predicted, self._journal.record(value, meant)))
 
     def ask_end(self) -> None:
-        """Note the question."""
+        """Notes the question."""
         self._given.append(("ask",))
 
     def answer(self, ref: Any, reply: commands.Reply) -> None:
-        """Note a reply."""
+        """Notes a reply."""
         self._given.append(("answer", ref, reply))
 
     def look_up(self, ref: Any, command: commands.Command, txid: TxId) -> None:
-        """Note the question."""
+        """Notes the question."""
         self._given.append(("look_up", ref, command, txid))
 
     def execute(self, effect: Effect) -> None:
-        """Note what is to be written."""
+        """Notes what is to be written."""
         if isinstance(effect, WriteOffsets):
             self._given.append(("offsets", effect.begin, effect.group, effect.offsets))
             return
@@ -316,20 +316,20 @@ class LiveTenure:
         self._given.append(("markers", markers))
 
     def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
-        """A client that is told something else meanwhile learns it by its next request."""
+        """Does nothing: the client learns it by its next request."""
 
     def surprised(self, why: str) -> None:
-        """End the tenure, as the runtime does."""
+        """Ends the tenure, as the runtime does."""
         self.tenure.end(CoordinatorLoadingError(why))
         self._given.append(("surprised",))
 
 
 def look_up(journal: Journal, number: int, command: commands.Command, txid: TxId) -> commands.Reply:
-    """The answer about a transaction that only the journal remembers."""
+    """Returns the answer about a transaction that only the journal remembers."""
     fate = fates(journal.entries(number), [txid])[txid]
     return answer_fate(command, commands.Outcome(txid, fate.state, fate.commit_sequence))
 
 
 def txid_of(begin: int) -> TxId:
-    """The TxId of a BEGIN."""
+    """Returns the TxId of a BEGIN."""
     return TxId(PARTITION, INCARNATION, begin)

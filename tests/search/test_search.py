@@ -1,4 +1,4 @@
-"""The search in a reduced form, and the proof that it bites. In full: `make search`."""
+"""The search in a reduced form, and the proof that it bites. `make search` runs it in full."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_search_finds_what_a_dropped_rule_breaks(mutation: Mutation) -> None:
 
 
 class Stairs:
-    """A world of two counters that go up to `top`, and break at one place."""
+    """A world of two counters that go up to `top`; one place in it breaks an invariant."""
 
     name = "stairs"
 

@@ -16,19 +16,21 @@ from .mutations import MUTATIONS
 from .world import simulate
 
 CHUNK = 20
+"""Histories of one task of a process. More make the bar jump; fewer cost hand-overs."""
 FAILURES_MAX = 10
+"""Failing seeds after which the run stops."""
 ALL_KINDS_FROM = 500
-"""So many histories have every kind of fault."""
+"""Number of histories from which on every kind of fault must have happened."""
 Result = tuple[list[tuple[int, str, str]], Counter[str]]
 
 
 def replay_command(seed: int) -> str:
-    """What to type to see a history again, with its trace."""
+    """Returns the command that shows a history again, with its trace."""
     return f"make simulate SEED={seed}"
 
 
 def run_seeds(seeds: range) -> Result:
-    """Histories of these seeds: (seed, checker, what it found) of those that fail, and counts."""
+    """Runs these seeds; returns (seed, checker, what it found) of failures, and the counts."""
     failures: list[tuple[int, str, str]] = []
     counts: Counter[str] = Counter()
     for seed in seeds:
@@ -45,12 +47,12 @@ def run_seeds(seeds: range) -> Result:
 
 
 def never_happened(counts: Counter[str]) -> list[str]:
-    """Kinds of faults that no history had."""
+    """Returns the kinds of faults that no history had."""
     return [kind for kind in KINDS if not counts[kind]]
 
 
 def table(counts: Counter[str]) -> str:
-    """What was exercised."""
+    """Returns a table of what was exercised."""
     faults = [(kind, counts[kind]) for kind in KINDS]
     others = sorted((name, count) for name, count in counts.items() if name not in KINDS)
     rows = [*others, ("", None), ("faults:", None), *faults]
@@ -63,7 +65,7 @@ def _chunks(start: int, seeds: int) -> Iterator[range]:
 
 
 def run(start: int, seeds: int, jobs: int) -> int:
-    """Run them all, with a bar; the exit code."""
+    """Runs them all, with a progress bar; returns the exit code."""
     counts: Counter[str] = Counter()
     failures: list[tuple[int, str, str]] = []
     began_s = time.monotonic()
@@ -89,7 +91,7 @@ def run(start: int, seeds: int, jobs: int) -> int:
 
 
 def show(seed: int) -> int:
-    """One history with its trace; the exit code."""
+    """Prints one history with its trace; returns the exit code."""
     history = simulate(seed)
     print(history.trace())
     found = violations(history)
@@ -102,7 +104,7 @@ def show(seed: int) -> int:
 
 
 def main() -> int:
-    """Parse the command line and run."""
+    """Parses the command line and runs."""
     parser = argparse.ArgumentParser(prog="make simulate", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1_000, help="how many histories")
     parser.add_argument("--start", type=int, default=0, help="the first seed")

@@ -1,7 +1,7 @@
 """One checker for each promise of the design; they see a `History` and nothing of the simulator.
 
 A checker yields what it finds wrong. `violations` runs all of them: a history that breaks one
-promise often breaks others too, and each says so for itself.
+promise often breaks others too, and each checker reports its own.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from .reference import Journal, Partition, Reading
 from .serial_checkers import serial_order
 
 ANSWER_MAX_MS: Final = 1_200
-"""A commit takes no longer once the faults have stopped, whatever hangs beside it."""
+"""Longest commit once the faults have stopped, whatever hangs beside it."""
 
 Checker: TypeAlias = Callable[[History, Reading], Iterator[str]]
 
 
 @dataclass(slots=True)
 class View:
-    """What the application of one consumer has seen in the end, and all that it ever saw."""
+    """What the application of one consumer kept in the end, and everything it ever saw."""
 
     name: str
     consumed: Consumed
     partition: Partition
     kept: list[int] = field(default_factory=list)
-    """Offsets that it delivered and did not take back by a restart."""
+    """Offsets that were delivered, and that no later restart took back."""
     ever: list[Delivered] = field(default_factory=list)
     rests: list[tuple[Rest, frozenset[int]]] = field(default_factory=list)
-    """With the offsets delivered by then."""
+    """Each rest, with the offsets delivered by then."""
 
     def expected(self) -> list[tuple[int, int]]:
-        """(place, offset) of what a reader from its start on is to get."""
+        """Returns (place, offset) of each record that a reader from its start on must get."""
         start = self.consumed.start
         return [item for item in self.partition.expected if item[0] >= start]
 
 
 def views(history: History, reading: Reading) -> Iterator[View]:
-    """Every consumer's view."""
+    """Yields every consumer's view."""
     for name, consumed in history.consumed.items():
         partition = reading.partitions.get(consumed.partition)
         if partition is None:
@@ -71,7 +71,7 @@ def views(history: History, reading: Reading) -> Iterator[View]:
 
 
 def named(reading: Reading, checker: str) -> Iterator[str]:
-    """What the journals hold that they must not, as far as it is this checker's."""
+    """Yields what the journals hold and must not, if it is for this checker to report."""
     for journal in reading.journals:
         for name, what in journal.wrong:
             if name == checker:
@@ -95,7 +95,7 @@ def atomic(history: History, reading: Reading) -> Iterator[str]:
                 yield f"{view.name} got offset {delivered.offset} of {txid}: {decision}"
         items = [(place, offset) for place, offset in view.expected() if offset in txids]
         for rest, got in view.rests:
-            # One whose marker lies ahead was begun before a restart, and goes on at the marker.
+            # If the marker lies ahead, delivery began before a restart, and goes on at the marker.
             due = [offset for place, offset in items if place < rest.next_offset]
             parts = Counter(txids[offset] for offset in due if offset in got)
             sizes = Counter(txids[offset] for offset in due)
@@ -111,7 +111,7 @@ def atomic(history: History, reading: Reading) -> Iterator[str]:
 
 
 def _ends(told: Told) -> tuple[TxId, bool, int | None] | None:
-    """(TxId, whether it commits, commit sequence) if that was told."""
+    """Returns (TxId, whether it commits, commit sequence) if the answer tells them."""
     reply = told.reply
     match reply:
         case commands.Outcome() if reply.state.commits or reply.state.aborts:
@@ -163,7 +163,7 @@ def decided_once(history: History, reading: Reading) -> Iterator[str]:
 def _missing(
     reading: Reading, txid: TxId, sequence: int | None, before: int
 ) -> tuple[str, str] | None:
-    """Why a decision that was made known by `before` can't be relied on: (checker, what)."""
+    """Yields why a decision made known by `before` can't be relied on: (checker, what)."""
     journal = reading.journals[txid.partition]
     if sequence is not None and (why := journal.void.get(sequence)) is not None:
         owner = "of a coordinator that was replaced" if why == "epoch" else "behind a lost one"
@@ -175,7 +175,7 @@ def _missing(
 
 
 def _unfounded(history: History, reading: Reading, checker: str) -> Iterator[str]:
-    """Answers and markers whose decision is not in the journal, as far as it is this checker's."""
+    """Yields answers and markers without a decision in the journal, if this checker's to report."""
     for told in history.told:
         ends = _ends(told)
         if ends is not None:
@@ -222,7 +222,7 @@ def durable(history: History, reading: Reading) -> Iterator[str]:
 
 
 def _denied(history: History, reading: Reading, told: Told) -> bool:
-    """Whether a transaction was said to be unknown that could be looked up."""
+    """Whether the answer calls a transaction unknown although it could be looked up."""
     unknown = isinstance(told.reply, commands.Outcome) and told.reply.state is State.UNKNOWN
     if not (unknown or isinstance(told.reply, UnknownTransactionError)):
         return False
@@ -473,7 +473,7 @@ CHECKERS: Final[dict[str, Checker]] = {
 
 
 def violations(history: History) -> dict[str, str]:
-    """Name of each checker that objects → the first thing that it found."""
+    """Returns the name of each checker that objects → the first thing that it found."""
     reading = Reading(history)
     found = ((name, next(check(history, reading), None)) for name, check in CHECKERS.items())
     return {name: what for name, what in found if what is not None}

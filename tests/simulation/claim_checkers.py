@@ -32,7 +32,7 @@ def _claimed(told: Told, journal: Journal, command: commands.ClaimOffsets) -> It
         if expected is None:
             yield f"{told.coordinator} refused a claim without a condition: {command}"
             return
-        # Claims only rise, so what is refused for one is refused for ever.
+        # Claim numbers only rise, so what a claim refuses once is refused for ever.
         if all(journal.claim_at(command.group, p, told.at) == n for p, n in expected.items()):
             yield f"{told.coordinator} refused {command}, and nobody claimed since"
     elif isinstance(reply, commands.Claimed):

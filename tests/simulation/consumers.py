@@ -1,6 +1,6 @@
 """Consumers: `PartitionBuffer` as it is, with the look-ups and side reads of the real code.
 
-Each reads one data partition at its own pace from a start of its own, commits positions now and
+Each reads one data partition at its own pace, from its own start. It commits positions now and
 then, crashes, and goes on from the last commit, as `consumer/reading.py` does with librdkafka.
 """
 
@@ -27,9 +27,13 @@ from .schedule import Party
 from .setting import Setting
 
 STEP_MS: Final = (5, 60)
+"""Least and most virtual time between two steps."""
 IDLE_MS: Final = (20, 100)
+"""The same once it has read everything."""
 LOOK_UP_AGE_MS: Final = 350
+"""How long a transaction is pending before it is looked up."""
 LOOK_UP_EVERY_MS: Final = 150
+"""Time between look-ups."""
 
 
 class MemoryStore:
@@ -65,14 +69,14 @@ class Consumer(Party):
     def __init__(
         self, setting: Setting, name: str, partition: TopicPartition, start: int, *, steady: bool
     ) -> None:
-        """Reads from `start` on.
+        """Begins to read at `start`.
 
         Args:
             setting: of the world.
             name: of the consumer.
             partition: data partition.
             start: offset at which it begins.
-            steady: it never stops, and takes all there is.
+            steady: whether it never stops, and reads all there is in each step.
         """
         super().__init__(setting.scheduler, name)
         self.partition = partition
@@ -84,7 +88,7 @@ class Consumer(Party):
         self._committed = Position.at(start)
         self._committed_count = 0
         self._count = 0
-        """Records delivered, as the application counts them."""
+        """Number of records delivered, as the application counts them."""
         self._begin()
 
     def _begin(self) -> None:
@@ -196,7 +200,7 @@ class Consumer(Party):
         self._ask(due, [])
 
     def _ask(self, due: list[Question], known: list[int]) -> None:
-        """Look up with these answers of the log; the others go on while it waits for more."""
+        """Looks up with these answers of the log; waits for more while the other parties go on."""
         setting = self._setting
         try:
             answers = lookup.answer(cast(Log, LogView(setting.broker, known)), due, timeout_s=30)
@@ -225,6 +229,6 @@ class Consumer(Party):
 
 
 def malformed(record: CoreRecord, error: MalformedHeaderError) -> Any:
-    """Nobody here writes such headers."""
+    """Fails: no party here writes such headers."""
     del record
     raise error

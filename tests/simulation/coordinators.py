@@ -1,7 +1,7 @@
 """Coordinators: `Tenure` and `Shard` as they are, in processes that crash, pause and compete.
 
-A `Seat` is what a coordinator does about one journal partition: it loads, bids, serves one tenure
-after the other, and keeps house, as `runtime.py` and `housekeeping.py` do with a broker.
+A `Seat` is one coordinator's part in one journal partition: it loads, bids, serves one tenure after
+the other, and takes snapshots and trims, as `coordinator/runtime` does with a broker.
 """
 
 from __future__ import annotations
@@ -39,19 +39,22 @@ from .logs import LogView, Pipe
 from .schedule import Party
 from .setting import WALL_MS, Setting
 
-# The logs of a history tell their end as it is, and its time is not the clock's.
+# A history's log tells its end truthfully, and virtual time is not the clock's: no confirmation.
 loading.CONFIRM_S = 0.0
 
 TICK_MS: Final = 40
+"""Time between two ticks."""
 LOAD_MS: Final = (1, 12)
+"""Least and most time to read the journal, before a bid and behind it."""
 PAUSE_MS: Final = 30
-"""Longest time before a bid at first; it doubles with every one that is lost."""
+"""Longest pause before the first bid; it doubles with every lost bid."""
 GIVE_MS: Final = 200
+"""How long a giving owner waits for its appends, and then for the receiver."""
 
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """A request that a tenure has: the `Ref` of its reply."""
+    """A request that a tenure has; serves as the `Ref` of its reply."""
 
     command: commands.Command
     answer: Callable[[commands.Reply], None]
@@ -60,16 +63,16 @@ class Asked:
 
 
 class Link(Protocol):
-    """A producer's stream, as its coordinator has it."""
+    """A producer's stream, as its coordinator sees it."""
 
     def end(self, error: LogtxError) -> None:
         """Tell the client why, and break the stream."""
 
     def peer_gone(self) -> None:
-        """The coordinator is dead, or does not answer for long."""
+        """Notes that the coordinator is dead, or has not answered for long."""
 
     def close_here(self) -> None:
-        """The client is gone."""
+        """Notes that the client is gone."""
 
     def of(self, party: Party) -> bool:
         """Whether this party is the client."""
@@ -79,11 +82,11 @@ class Coordinator(Party):
     """One coordinator process, and those started after it at its address."""
 
     def __init__(self, setting: Setting, name: str, peers: Callable[[], list[Coordinator]]) -> None:
-        """Alive, owning nothing.
+        """Begins alive, and owns nothing.
 
         Args:
             setting: of the world.
-            name: and address.
+            name: its name and its address.
             peers: the coordinators that answer.
         """
         super().__init__(setting.scheduler, name)
@@ -96,7 +99,7 @@ class Coordinator(Party):
         self._clock_offset_ms = 0
 
     def start(self) -> None:
-        """Begin a life."""
+        """Begins a life."""
         chance = self.setting.chance
         self.alive = True
         self.links = {}
@@ -108,15 +111,15 @@ class Coordinator(Party):
             self.later(chance.randint(1, 10), seat.tick)
 
     def known_end(self, partition: int) -> int:
-        """What the others that answer know of a journal partition's end."""
+        """Returns the furthest end of a journal partition that the answering others know."""
         return max((c.seats[partition].known_end for c in self.peers() if c.seats), default=0)
 
     def jump_clock(self, by_ms: int) -> None:
-        """The wall clock is set."""
+        """Sets the wall clock forward or back."""
         self._wall_offset_ms += by_ms
 
     def now(self) -> Instant:
-        """Time as this process sees it."""
+        """Returns the time as this process sees it."""
         now_ms = self.setting.now_ms
         wall_ms = max(0, WALL_MS + now_ms + self._wall_offset_ms)
         return Instant(self._clock_offset_ms + now_ms, wall_ms)
@@ -126,7 +129,7 @@ class Seat:
     """One coordinator at one journal partition."""
 
     def __init__(self, coordinator: Coordinator, partition: int) -> None:
-        """Owning nothing."""
+        """Begins without owning the partition."""
         self.coordinator = coordinator
         self.partition = partition
         self.name = coordinator.name
@@ -136,19 +139,19 @@ class Seat:
         self.markers = MarkerLanes(self._setting, coordinator)
         self.offsets = OffsetsLanes(self._setting, coordinator)
         self._replica: Replica | None = None
-        """What is known of the journal while it is not served here."""
+        """Follows the journal while this coordinator does not serve it."""
         self._kept: list[Callable[[commands.Reply], None]] = []
-        """Who asked while it was given away."""
+        """Callbacks of requests that arrived while the partition was being given away."""
         self._acknowledged_end = 0
         self.truncated = False
-        """The journal lost what was acknowledged: it is not served any more."""
+        """Whether the journal lost acknowledged records: then it is not served any more."""
         self._bidding = False
         self._pause_ms = PAUSE_MS
 
     # ---- owning ---------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """What the coordinator does every so often."""
+        """Lets the tenure do what is due, or bids if the partition has no living owner."""
         setting = self._setting
         self.coordinator.later(TICK_MS, self.tick)
         if self.tenure is not None:
@@ -166,7 +169,7 @@ class Seat:
         self.coordinator.later(self._setting.chance.randint(*range_ms), act)
 
     def _follow(self) -> Replica:
-        """All that the journal says by now."""
+        """Reads the journal to its end; returns the replica."""
         broker, replica = self._setting.broker, self._replica
         if replica is None or replica.next_offset < broker.starts[self.partition]:
             if replica is None and broker.starts[self.partition] > 0:
@@ -187,7 +190,7 @@ class Seat:
 
     @property
     def known_end(self) -> int:
-        """Everything below is known here to have been acknowledged, or was read."""
+        """Everything below this offset was read here, or is known here to be acknowledged."""
         read = 0 if self._replica is None else self._replica.next_offset
         now = 0 if self.tenure is None else self.tenure.acknowledged_end
         return max(read, now, self._acknowledged_end)
@@ -195,7 +198,7 @@ class Seat:
     def _try_to_follow(self) -> Replica | None:
         lost = self._setting.broker.losses.get(self.partition)
         try:
-            # A reader beyond the place where the tail was lost is told so; and no peer knows more.
+            # The broker tells a reader beyond the lost tail's place; and no peer may know more.
             known = self.coordinator.known_end(self.partition)
             self._acknowledged_end = max(self._acknowledged_end, known)
             if lost is not None and self.known_end > lost:
@@ -235,7 +238,7 @@ class Seat:
         self._bidding = False
         if offset is not None and self.tenure is None:
             replica = self._try_to_follow()
-            # A stranger's record behind it spoils the epoch for every reader.
+            # A stranger's record behind OWNER makes the epoch void for every reader.
             won = replica is not None and replica.next_offset == offset + 1
             if replica is not None and won and replica.shard.epoch == offset:
                 self._serve(replica.shard)
@@ -268,7 +271,7 @@ class Seat:
     # ---- snapshots, checkpoint, trimming --------------------------------------------------------
 
     def _keep_house(self, tenure: Tenure, since: int, checkpoint: int | None) -> None:
-        """As `housekeeping.py` does it: snapshot, then checkpoint, then trim."""
+        """Takes a snapshot, then commits the checkpoint, then trims, as `housekeeping.py` does."""
         if tenure is not self.tenure or tenure.over or tenure.quiescing:
             return
         if tenure.shard.next_offset - since >= self._setting.snapshot_every:
@@ -276,7 +279,7 @@ class Seat:
             self._setting.history.counts["snapshots begun"] += 1
             self._take_snapshot(tenure)
         snapshot = tenure.snapshot_offset or 0
-        # Again and again, for a former owner's late commit may have taken its place.
+        # Repeated now and then: a former owner's late commit may have overwritten it.
         if snapshot != checkpoint or self._setting.chance.random() < 0.2:
             self._publish(tenure, snapshot)
             checkpoint = snapshot
@@ -300,7 +303,7 @@ class Seat:
             if snapshot and not tenure.quiescing:
                 self._trim(tenure, snapshot)
 
-        # Not by `later`: it may be on its way when the coordinator crashes or is paused.
+        # Not by `later`: a crash or a pause of the coordinator must not hold up what is on its way.
         setting.scheduler.after(delay_ms, commit)
 
     def _trim(self, tenure: Tenure, snapshot: int) -> None:
@@ -314,7 +317,7 @@ class Seat:
     # ---- giving it away -------------------------------------------------------------------------
 
     def give(self, receiver: Seat) -> None:
-        """Let another coordinator take over, once nothing is in flight."""
+        """Lets another coordinator take over, once nothing is in flight."""
         tenure = self.tenure
         if tenure is None or tenure.quiescing or receiver.tenure is not None or receiver._bidding:
             return
@@ -370,13 +373,13 @@ class Seat:
             links.pop(key).end(why)
 
     def surprised(self, tenure: Tenure, why: str) -> None:
-        """A tenure ended by itself."""
+        """Takes note that a tenure ended by a surprise."""
         self._setting.history.counts["surprises"] += 1
         self.truncated |= tenure.truncated_at is not None
         self._setting.note(self.name, "surprised:", why)
         if tenure is self.tenure:
             self.end_tenure(CoordinatorLoadingError("loaded again"))
-            # OWNER does not wait behind appends without an answer.
+            # A new pipe: OWNER must not wait behind appends without an answer.
             self._pipe = self._setting.pipe(self.coordinator, "journal append")
             self._hold_back()
 
@@ -385,13 +388,13 @@ class Seat:
     def submit(
         self, command: commands.Command, answer: Callable[[commands.Reply], None]
     ) -> Asked | None:
-        """A request arrives."""
+        """Takes a request that arrives."""
         setting = self._setting
         if self.tenure is None:
             answer(NotCoordinatorError(f"journal partition {self.partition} is not served here"))
             return None
         if self.tenure.quiescing:
-            # Told only when another serves: sent away at once, it would find nobody.
+            # Answered only when another serves: told at once, the client would find no owner.
             self._kept.append(answer)
             return None
         asked = Asked(command, answer, setting.history.tick(), setting.now_ms)
@@ -401,7 +404,7 @@ class Seat:
 
 
 class _Shell:
-    """What one tenure acts through."""
+    """The shell that one tenure acts through."""
 
     tenure: Tenure
 
@@ -421,7 +424,7 @@ class _Shell:
         )
 
     def _meant(self, predicted: int) -> tuple[str, int, int] | None:
-        # Of a decision: the transaction that it is about, as its writer has it.
+        # For a decision, the transaction that it is about, as its writer has it.
         for transaction in self.tenure.shard.transactions:
             if transaction.commit_sequence == predicted:
                 return transaction.producer_id, transaction.generation, transaction.started_ms

@@ -13,7 +13,7 @@ CHANNELS: Final[dict[str, tuple[str, ...]]] = {
     "data append": ("lost", "unacknowledged", "late", "delayed"),
     "marker append": ("refused", "unacknowledged", "delayed"),
 }
-"""What is sent, and what can become of it. ``late``: given up by its writer, it lands after all."""
+"""Channel → faults of its messages. ``late``: the writer gives it up, and it lands after all."""
 EVENTS: Final = (
     "coordinator crashed",
     "coordinator paused",
@@ -33,18 +33,19 @@ EVENTS: Final = (
 )
 KINDS: Final = (*(f"{c} {kind}" for c, kinds in CHANNELS.items() for kind in kinds), *EVENTS)
 _CHANCES: Final = (0.0, 0.0, 0.01, 0.03, 0.1)
-"""Per message and kind: most histories are without most kinds, so that some go far."""
+"""Shares of messages with a fault, drawn per kind. Most histories lack most kinds, so that some
+get far."""
 
 
 class Faults:
     """Draws faults for one history and counts them."""
 
     def __init__(self, chance: Random, counts: Counter[str]) -> None:
-        """Draw which kinds this history has.
+        """Draws which kinds of faults this history has.
 
         Args:
             chance: of the history.
-            counts: where a fault that happened is counted, as one of `KINDS`.
+            counts: counts the faults that happened, by their name in `KINDS`.
         """
         self.on = True
         self._chance = chance
@@ -57,7 +58,7 @@ class Faults:
         self._events = {event: chance.random() < 0.6 for event in EVENTS}
 
     def of(self, channel: str) -> str:
-        """What becomes of a message; empty: it arrives."""
+        """Returns what becomes of a message; "" if it arrives."""
         if not self.on:
             return ""
         drawn = self._chance.random()
@@ -71,7 +72,7 @@ class Faults:
         return ""
 
     def happens(self, event: str, share: float) -> bool:
-        """Whether one of `EVENTS` happens now, which it does in this share of the cases."""
+        """Returns whether one of `EVENTS` happens now: in `share` of the calls, if enabled."""
         if not (self.on and self._events[event] and self._chance.random() < share):
             return False
         self._counts[event] += 1

@@ -1,7 +1,7 @@
 """What can be seen of a history from outside: logs, what was told, what was delivered, and when.
 
-The simulator writes it, the checkers read it and nothing else. "When" is a number that grows by
-one with everything that is seen, so any two of them have an order.
+The simulator writes it; the checkers read it and nothing else. "When" is a number that grows by one
+with each thing that is seen, so any two of them have an order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from logtx.journal.txid import TxId
 
 
 class Record:
-    """A record of a data partition; has the methods of a message that the cores call."""
+    """A record of a data partition; it has those methods of a message that the cores call."""
 
     __slots__ = ("_headers", "_key", "_offset", "_value", "at", "handed_at", "time_ms", "writer")
 
@@ -34,7 +34,7 @@ class Record:
         at: int,
         time_ms: int,
     ) -> None:
-        """Landed at `at`; its writer handed it to its client at `handed_at`."""
+        """Keeps a record that landed at `at` and was handed to the client at `handed_at`."""
         self._offset, self._headers, self._value = offset, headers, value
         self._key = value
         self.writer, self.handed_at, self.at, self.time_ms = writer, handed_at, at, time_ms
@@ -48,7 +48,7 @@ class Record:
         return self._offset
 
     def key(self) -> bytes | None:
-        """The key: every data record has one, and no marker."""
+        """The key; every data record has one, and markers have none."""
         return self._key
 
     def value(self) -> bytes | None:
@@ -56,7 +56,7 @@ class Record:
         return self._value
 
     def error(self) -> None:
-        """A record is no event."""
+        """Returns None: a record is not an event."""
 
     def __len__(self) -> int:
         """Bytes of the value."""
@@ -73,14 +73,14 @@ class JournalRecord:
     writer: str
     """The coordinator that appended it."""
     meant: tuple[str, int, int] | None
-    """Producer, generation and start of the transaction that its writer decided about."""
+    """Producer, generation and BEGIN of the transaction that its writer decided about."""
     at: int
     time_ms: int
 
 
 @dataclass(slots=True)
 class Trim:
-    """The owner had everything below an offset of its journal partition deleted."""
+    """An owner deleted everything below an offset of its journal partition."""
 
     before: int
     at: int
@@ -113,14 +113,14 @@ class Delivered:
 
 @dataclass(slots=True)
 class Resumed:
-    """A consumer began again where its application stood after `kept` records."""
+    """A consumer restarted where its application stood after `kept` records."""
 
     kept: int
 
 
 @dataclass(slots=True)
 class Rest:
-    """A consumer had nothing to deliver of all that it had read."""
+    """A consumer had delivered all that it could of what it had read."""
 
     next_offset: int
     at: int
@@ -159,7 +159,7 @@ class Serial:
 
 @dataclass(slots=True)
 class Input:
-    """A part of an input partition that a transaction processed into output."""
+    """A part of an input partition that a transaction processed."""
 
     group: str
     """Consumer group."""
@@ -179,16 +179,16 @@ class Work:
     accepted: set[int] = field(default_factory=set)
     inputs: list[Input] = field(default_factory=list)
     believes: str = ""
-    """Empty while it knows of no decision; else ``committed`` or ``aborted``."""
+    """``committed`` or ``aborted``; empty while it knows of no decision."""
     believes_at: int = 0
     asked_ms: int | None = None
-    """When a commit was asked for."""
+    """Virtual time of the commit request."""
     known_ms: int | None = None
 
 
 @dataclass(slots=True)
 class OffsetsRecord:
-    """A record of ``__transaction_offsets``; None removes the key."""
+    """A record of ``__transaction_offsets``; a value of None removes the key."""
 
     key: OffsetsKey
     value: GroupOffsets | None
@@ -198,7 +198,7 @@ class History:
     """Everything seen so far."""
 
     def __init__(self, seed: int) -> None:
-        """Nothing was seen."""
+        """Begins empty."""
         self.seed = seed
         self.at = 0
         self.journals: list[list[JournalRecord]] = []
@@ -210,25 +210,25 @@ class History:
         self.serial: dict[str, Serial] = {}
         self.works: dict[TxId, Work] = {}
         self.settled_ms: int | None = None
-        """When the faults stopped."""
+        """Virtual time at which the faults stopped."""
         self.unfinished: list[str] = []
-        """What was not done when the time was up after that."""
+        """What was still not done when the time after that was up."""
         self.crash: Exception | None = None
-        """A core or the simulator broke: the history ends there."""
+        """Error of a core or of the simulator, which ended the history."""
         self.counts: Counter[str] = Counter()
         self._trace: list[tuple[int, str, str, Sequence[object]]] = []
 
     def tick(self) -> int:
-        """The next number for something seen."""
+        """Returns the next number, for something that is seen now."""
         self.at += 1
         return self.at
 
     def note(self, time_ms: int, who: str, what: str, *about: object) -> None:
-        """Remember for the trace."""
+        """Adds a line to the trace."""
         self._trace.append((time_ms, who, what, about))
 
     def trace(self) -> str:
-        """What happened, a line each."""
+        """Returns what happened, one line for each event."""
         return "\n".join(
             f"{time_ms:7d} {who:<14} {what}{''.join(f' {a}' for a in about)}"
             for time_ms, who, what, about in self._trace

@@ -1,7 +1,8 @@
 """Lanes of a simulated coordinator: markers in commit-sequence order, and offsets.
 
-As `markers.py` and `offsets_log.py` promise them: in a lane no marker overtakes one that failed,
-and of a consumer group's offsets only one write is in flight.
+They keep what `coordinator/runtime/markers.py` and `coordinator/runtime/offsets_topic.py` promise:
+in a lane no marker overtakes one that failed, and each consumer group has one write of its offsets
+in flight.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from .schedule import Party
 from .setting import Setting
 
 MARKERS_IN_FLIGHT: Final = 3
+"""Markers of a lane on their way at once. With 1 none could overtake a failed one."""
 RETRY_MS: Final = 25
+"""Pause before a lane repeats what failed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +45,7 @@ class _Ending:
     listed: PartitionList
     missing: int
     told: bool = True
-    """Whether the tenure is still there to be told of the end."""
+    """Whether the tenure still exists, and is to be told of the end."""
 
 
 @dataclass(slots=True)
@@ -55,13 +58,13 @@ class _Lane:
     in_flight: deque[_Ending] = field(default_factory=deque)
     answers: int = 0
     refused: bool = False
-    """By the broker, at the time it arrived there."""
+    """Whether the broker refused a marker when it arrived."""
     failed: bool = False
 
 
 @dataclass(slots=True)
 class _OffsetsLane:
-    """One consumer group's writes: at most one in flight, and only the newest of what waits."""
+    """One consumer group's writes: at most one is in flight, and only the newest one waits."""
 
     tenure: Tenure
     newest: commands.GroupOffsets | None = None
@@ -70,16 +73,16 @@ class _OffsetsLane:
 
 
 class MarkerLanes:
-    """What one coordinator writes of one journal partition's markers."""
+    """One coordinator's lanes for the markers of one journal partition."""
 
     def __init__(self, setting: Setting, coordinator: Party) -> None:
-        """Nothing is on its way."""
+        """Begins with nothing on its way."""
         self._setting = setting
         self._coordinator = coordinator
         self._lanes: dict[TopicPartition, _Lane] = {}
 
     def write(self, tenure: Tenure, transaction: TransactionMetadata) -> None:
-        """Write a decided transaction's markers; called in commit-sequence order."""
+        """Writes a decided transaction's markers; must be called in commit-sequence order."""
         partitions = transaction.partitions
         if not partitions:
             tenure.written(transaction.begin)
@@ -116,7 +119,7 @@ class MarkerLanes:
         handed_at = setting.history.tick()
 
         def land() -> int | None:
-            # The gapless guarantee: behind one that was refused nothing lands.
+            # The gapless guarantee: nothing lands behind a marker that was refused.
             if lane.refused:
                 return None
             what = "COMMITTED" if marker.committed else "ABORTED"
@@ -142,7 +145,7 @@ class MarkerLanes:
             self._count(ending)
             self._send(lane)
             return
-        # From the first failure on nothing counts as written before it is written again.
+        # After the first failure nothing counts as written until it is written again.
         lane.failed = True
         lane.answers += 1
         if lane.answers == len(lane.in_flight):
@@ -162,7 +165,7 @@ class MarkerLanes:
             ending.tenure.written(ending.transaction.begin)
 
     def forget(self) -> None:
-        """The tenure is over. What is in flight stays, for its decisions are durable."""
+        """Ends with the tenure. What is in flight stays, for its decisions are durable."""
         for lane in self._lanes.values():
             lane.queue.clear()
             for ending in lane.in_flight:
@@ -170,17 +173,17 @@ class MarkerLanes:
 
 
 class OffsetsLanes:
-    """What one coordinator writes of one journal partition's committed input offsets."""
+    """One coordinator's writes of the input offsets committed in one journal partition."""
 
     def __init__(self, setting: Setting, coordinator: Party) -> None:
-        """Nothing is on its way."""
+        """Begins with nothing on its way."""
         self._setting = setting
         self._coordinator = coordinator
         self._pipe = setting.pipe(coordinator, "marker append")
         self._lanes: dict[OffsetsKey, _OffsetsLane] = {}
 
     def write(self, tenure: Tenure, effect: WriteOffsets) -> None:
-        """Publish a consumer group's IOV."""
+        """Publishes a consumer group's IOV."""
         shard = tenure.shard
         key = OffsetsKey(effect.group, tenure.shard.partition, shard.incarnation, shard.epoch)
         lane = self._lanes.setdefault(key, _OffsetsLane(tenure))
@@ -218,5 +221,5 @@ class OffsetsLanes:
         self._pipe.append(land, acknowledge)
 
     def clear(self, key: OffsetsKey) -> None:
-        """Remove what an earlier owner wrote."""
+        """Removes what an earlier owner wrote."""
         self._append(OffsetsRecord(key, None), lambda _: None)

@@ -1,8 +1,7 @@
 """The log of the simulated world, and the appends on their way to it.
 
-`Pipe` is one client's way to one partition: what goes through lands in order and is acknowledged
-in order, unless a fault says otherwise. `LogView` is the `Log` that the consumers' look-ups and
-side reads ask, and whoever loads a journal.
+`Pipe` is one client's way to one partition: records land and are acknowledged in order, unless a
+fault says otherwise. `LogView` is the `Log` that look-ups, side reads and loading coordinators ask.
 """
 
 from __future__ import annotations
@@ -24,8 +23,11 @@ from .history import History, JournalRecord, Record, Trim
 from .schedule import Party, Scheduler
 
 APPEND_TIMEOUT_MS: Final = 120
+"""Time after which a writer gives up an append without an acknowledgement."""
 LATE_MAX_MS: Final = 900
+"""Latest landing of an append that its writer gave up; the end of a history waits for it."""
 STALL_MS: Final = (100, 700)
+"""Least and most time that a delayed append takes."""
 
 Landing = Callable[[], int | None]
 Acknowledge = Callable[[int | None], None]
@@ -35,31 +37,31 @@ class Broker:
     """All partitions of the world, in memory."""
 
     def __init__(self, scheduler: Scheduler, history: History, journals: int) -> None:
-        """Empty journal partitions; data partitions appear when they are written to."""
+        """Creates empty journal partitions; data partitions appear when they are written to."""
         self.scheduler = scheduler
         self.history = history
         self.starts = [0] * journals
         self.messages: list[list[JournalMessage]] = [[] for _ in range(journals)]
-        """The journal partitions, as their readers get them."""
+        """Messages of each journal partition, as its readers get them."""
         self.losses: dict[int, int] = {}
         """Journal partition → where its tail was lost."""
         self.checkpoints: list[Checkpoint | None] = [None] * journals
-        """Of the journal partitions; anybody may overwrite one, late too."""
+        """Checkpoint of each journal partition; any coordinator may overwrite it, even late."""
         history.journals = [[] for _ in range(journals)]
         history.trims = [[] for _ in range(journals)]
 
     def journal(self, partition: int) -> list[JournalRecord]:
-        """A journal partition, from offset 0: what is trimmed is kept for the checkers."""
+        """Returns a journal partition from offset 0: the checkers also need what was trimmed."""
         return self.history.journals[partition]
 
     def data(self, partition: TopicPartition) -> list[Record]:
-        """A data partition."""
+        """Returns a data partition."""
         return self.history.data.setdefault(partition, [])
 
     def append_journal(
         self, partition: int, value: bytes, writer: str, meant: tuple[str, int, int] | None
     ) -> int:
-        """A record lands; its offset."""
+        """Lets a record land; returns its offset."""
         log, history = self.journal(partition), self.history
         now_ms, offset = self.scheduler.now_ms, len(log)
         entry = reader.decode_entry(value)
@@ -76,7 +78,7 @@ class Broker:
         writer: str,
         handed_at: int,
     ) -> int:
-        """A record lands; its offset."""
+        """Lets a record land; returns its offset."""
         log, history = self.data(partition), self.history
         now_ms, offset = self.scheduler.now_ms, len(log)
         at = history.tick()
@@ -87,16 +89,16 @@ class Broker:
         return offset
 
     def end(self, topic: str, partition: int) -> int:
-        """Where a partition ends."""
+        """Returns the end of a partition."""
         journal = topic == JOURNAL_TOPIC
         return len(self.journal(partition) if journal else self.data((topic, partition)))
 
     def lose_tail(self, partition: int, count: int) -> int:
-        """An unclean election: the last records of a journal partition were never there.
+        """Removes the last records of a journal partition, as an unclean election does.
 
         Returns:
-            Where it ends now. Who had read further is told by the broker when it reads on, as
-            Kafka's leader epochs have it: see `losses`.
+            Its new end. The broker tells a reader that had read further when it reads on, as
+            with Kafka's leader epochs: see `losses`.
         """
         end = len(self.journal(partition)) - count
         del self.journal(partition)[end:]
@@ -108,7 +110,7 @@ class Broker:
         return end
 
     def trim(self, partition: int, before: int) -> None:
-        """Delete the start of a journal partition."""
+        """Deletes the start of a journal partition."""
         if before > self.starts[partition]:
             self.starts[partition] = before
             at, now_ms = self.history.tick(), self.scheduler.now_ms
@@ -122,14 +124,14 @@ class Pipe:
     def __init__(
         self, scheduler: Scheduler, chance: Random, faults: Faults, party: Party, channel: str
     ) -> None:
-        """Nothing is on its way.
+        """Begins with nothing on its way.
 
         Args:
             scheduler: of the world.
             chance: of the history.
-            faults: what becomes of an append.
-            party: who appends, in this life.
-            channel: of `faults.CHANNELS`.
+            faults: decides what becomes of an append.
+            party: the one that appends, in its present life.
+            channel: one of `faults.CHANNELS`.
         """
         self._scheduler = scheduler
         self._chance = chance
@@ -143,10 +145,10 @@ class Pipe:
     def append(
         self, land: Landing, acknowledge: Acknowledge, refuse: Callable[[], None] | None = None
     ) -> None:
-        """Send a record.
+        """Sends a record.
 
         Args:
-            land: called when it lands, with its offset as the result; perhaps never.
+            land: called when it lands, if ever; returns its offset.
             acknowledge: called in the order of appends, by its party, with the offset or None.
             refuse: called instead of `land` if the broker refuses the record.
         """
@@ -165,7 +167,7 @@ class Pipe:
         life = self._party.life
 
         def arrive() -> None:
-            # A crash takes what had not left yet with it, from some record on.
+            # A crash also loses the records that had not left yet: from some record on, all.
             if self._party.life != life and not self._cut:
                 self._cut = self._chance.random() < 0.4
             if self._cut:
@@ -190,36 +192,36 @@ class LogReader:
     """The part of a `LogConsumer` that side reads and look-ups call; reads one partition."""
 
     def __init__(self, records: Callable[[str, int], Sequence[Any]], batch: int) -> None:
-        """Assigned to nothing."""
+        """Begins without an assignment."""
         self._records = records
         self._batch = batch
         self._log: Sequence[Any] = ()
         self._next = 0
 
     def assign(self, partitions: list[KafkaPartition]) -> None:
-        """Read this partition from this offset on."""
+        """Reads this partition from this offset on."""
         [assigned] = partitions
         self._log = self._records(assigned.topic, assigned.partition)
         self._next = assigned.offset
 
     def unassign(self) -> None:
-        """Read nothing."""
+        """Reads nothing any more."""
         self._log = ()
 
     def poll(self, timeout: float = -1) -> Any:
-        """The next record that is there; never waits."""
+        """Returns the next record if there is one; never waits."""
         del timeout
         return next(iter(self.consume(1)), None)
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Any]:
-        """The next records that are there, a few at a time."""
+        """Returns the next records that are there, a few at a time."""
         del timeout
         found = list(self._log[self._next : self._next + min(num_messages, self._batch)])
         self._next += len(found)
         return found
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing: there is nothing to release."""
 
 
 class JournalMessage:
@@ -228,7 +230,7 @@ class JournalMessage:
     __slots__ = ("_offset", "_partition", "_value")
 
     def __init__(self, partition: int, offset: int, value: bytes) -> None:
-        """Of this record."""
+        """Wraps this record."""
         self._partition, self._offset, self._value = partition, offset, value
 
     def partition(self) -> int:
@@ -244,41 +246,41 @@ class JournalMessage:
         return self._value
 
     def error(self) -> None:
-        """A record is no event."""
+        """Returns None: a record is not an event."""
 
 
 class NotYetError(Exception):
-    """A call asks the log something that it has no answer to yet."""
+    """A call asks the log for something that has no answer yet."""
 
     def __init__(self, topic: str, partition: int) -> None:
-        """Where does this partition end?"""
+        """Says that a call asked for the end of this partition."""
         super().__init__(topic, partition)
         self.topic, self.partition = topic, partition
 
 
 class LogView:
-    """A `Log`, as far as look-ups, side reads and loading ask it.
+    """The part of a `Log` that look-ups, side reads and loading need.
 
-    In a simulation nothing waits. So code that asks for a partition's end, which takes time, is
-    run again from its start with the answers that it has got by then, until it needs no more.
+    No code of a simulation can wait. So code that asks for a partition's end, which takes time,
+    is run again from its start with the answers that came by then, until it needs no more.
     """
 
     bootstrap_servers = "simulated"
 
     def __init__(self, broker: Broker, answers: list[int] | None = None) -> None:
-        """Ask the broker.
+        """Answers from the broker.
 
         Args:
             broker: of the world.
-            answers: to the first questions for offsets, in their order; those that take no time
-                are added. None: no question takes any.
+            answers: answers to the first questions for offsets, in their order; answers that
+                take no time are added. None: no question takes time.
         """
         self._broker = broker
         self._answers = answers
         self._asked = 0
 
     def start_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
-        """Where a partition begins."""
+        """Returns the start of a partition."""
         del timeout_s
         start = self._broker.starts[partition] if topic == JOURNAL_TOPIC else 0
         if self._answers is None:
@@ -288,7 +290,7 @@ class LogView:
         return self._next_answer(self._answers)
 
     def end_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
-        """Where a partition ends, as of the answer.
+        """Returns the end of a partition, as of the answer.
 
         Raises:
             NotYetError: there is no answer yet.
@@ -305,14 +307,14 @@ class LogView:
         return answers[self._asked - 1]
 
     def consumer(self, config: object) -> LogReader:
-        """A reader."""
+        """Returns a reader."""
         del config
         return LogReader(self._messages, batch=7)
 
     def group_offset(
         self, group: str, topic: str, partition: int, *, timeout_s: float = 10
     ) -> GroupOffset | None:
-        """The checkpoint of a journal partition."""
+        """Returns the checkpoint of a journal partition."""
         del group, topic, timeout_s
         checkpoint = self._broker.checkpoints[partition]
         return None if checkpoint is None else checkpoint.to_group_offset()

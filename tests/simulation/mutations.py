@@ -43,15 +43,15 @@ class Mutation:
     """One broken rule."""
 
     checker: str
-    """Name of the checker that it must be caught by."""
+    """Name of the checker that must catch it."""
     of: str
-    """``shard``: one coordinator, without what has a name of its own here: ``key``, ``snapshot``.
-    Or ``producer`` or ``consumer``."""
+    """What it breaks: ``key``, ``snapshot``, ``claim``, ``shard`` (the rest of one coordinator),
+    ``producer``, ``consumer`` or ``serial``."""
     apply: Callable[[Patch], None]
 
     @property
     def name(self) -> str:
-        """Of the rule that is broken."""
+        """Name of the rule that is broken."""
         return self.apply.__name__
 
 

@@ -1,7 +1,7 @@
-"""Between clients and coordinators: streams that break, and messages that do not arrive.
+"""The network between clients and coordinators: streams break, and messages get lost.
 
-`Session` is what `coordinator/client/session.py` is: it finds the owner by a hint, resumes with the
-same generation and nonce, and sends what was not answered again. `Queries` asks single questions.
+`Session` plays `coordinator/client/session.py`: it finds the owner by a hint, resumes with the same
+generation and nonce, and sends unanswered requests again. `query` asks single questions.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from .schedule import Party
 from .setting import Setting
 
 REQUEST_TIMEOUT_MS = 2_500
+"""How long a request is repeated before it fails."""
 NOTICED_MS = (5, 200)
-"""How long a broken stream goes unnoticed, at either end."""
+"""Least and most time that a broken stream goes unnoticed, at either end."""
 _AGAIN = (CoordinatorLoadingError, NotCoordinatorError, SessionClosedError)
 
 Make = Callable[[int, int], commands.Command]
@@ -37,24 +38,24 @@ OnReply = Callable[[commands.Reply], None]
 
 
 class Network:
-    """Carries messages; one direction of a stream keeps its order unless a fault says otherwise."""
+    """Carries messages; each direction of a stream keeps its order unless a fault disturbs it."""
 
     def __init__(self, setting: Setting, coordinators: Mapping[str, Coordinator]) -> None:
-        """Nothing is on its way."""
+        """Begins with nothing on its way."""
         self.setting = setting
         self.coordinators = coordinators
 
     def carry(self, channel: str, to: Party, free_ms: int, act: Callable[[], None]) -> int | None:
-        """Let a message arrive.
+        """Sends a message.
 
         Args:
-            channel: of `faults.CHANNELS`.
-            to: who receives it.
-            free_ms: time before which it does not arrive, for the order.
-            act: what arriving is.
+            channel: one of `faults.CHANNELS`.
+            to: the receiver.
+            free_ms: earliest arrival, which keeps the order.
+            act: called when the message arrives.
 
         Returns:
-            When it arrives; None if it is lost, which breaks the stream.
+            Its time of arrival; None if it is lost, which breaks the stream.
         """
         setting = self.setting
         chance, now_ms = setting.chance, setting.now_ms
@@ -68,7 +69,7 @@ class Network:
         if fault == "duplicated":
             to.later(delay_ms + chance.randint(0, 300), act)
         if fault == "reordered":
-            # Those behind may come first.
+            # The messages behind it may arrive first.
             return free_ms
         return now_ms + delay_ms
 
@@ -81,23 +82,23 @@ class _Request:
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One connection of a producer to a coordinator, as both ends have it."""
+    """One connection of a producer to a coordinator, as both ends see it."""
 
     network: Network
     session: Session
     coordinator: Coordinator
     partition: int
     open_here: bool = True
-    """For the client."""
+    """Whether it is open for the client."""
     open_there: bool = True
-    """For the coordinator."""
+    """Whether it is open for the coordinator."""
     connected: commands.SessionId | None = None
     asked: dict[int, Asked] = field(default_factory=dict)
     _to_free_ms: int = 0
     _from_free_ms: int = 0
 
     def send(self, request_id: int, command: commands.Command) -> None:
-        """Client → coordinator."""
+        """Sends a command from the client to the coordinator."""
         act = partial(self._arrived, request_id, command)
         arrives = self.network.carry("request", self.coordinator, self._to_free_ms, act)
         if arrives is None:
@@ -106,13 +107,13 @@ class Stream:
             self._to_free_ms = arrives
 
     def broken(self) -> None:
-        """The connection is gone; each end notices some time later."""
+        """Breaks the connection; each end notices some time later."""
         chance = self.network.setting.chance
         self.session.party.later(chance.randint(*NOTICED_MS), self._lost_here)
         self.coordinator.later(chance.randint(*NOTICED_MS), self._lost_there)
 
     def close_here(self) -> None:
-        """The client gave it up."""
+        """Closes it: the client gave it up."""
         self.open_here = False
         noticed_ms = self.network.setting.chance.randint(*NOTICED_MS)
         self.coordinator.later(noticed_ms, self._lost_there)
@@ -122,12 +123,12 @@ class Stream:
         return self.session.party is party
 
     def peer_gone(self) -> None:
-        """The coordinator's process is dead, or does not answer for long."""
+        """Breaks it: the coordinator's process is dead, or has not answered for long."""
         noticed_ms = self.network.setting.chance.randint(*NOTICED_MS)
         self.session.party.later(noticed_ms, self._lost_here)
 
     def end(self, error: LogtxError) -> None:
-        """The coordinator tells why, and ends it."""
+        """Ends it: the coordinator tells the client why."""
         self._reply(0, error)
         self._reply(-1, error)
         self.open_there = False
@@ -154,7 +155,7 @@ class Stream:
                 tenure.detach(self.connected.producer_id, self.connected.nonce, now)
 
     def _arrived(self, request_id: int, command: commands.Command) -> None:
-        # Also behind the end of the stream: frames may lie in the socket still.
+        # Even after the end of the stream: frames may still lie in the socket.
         answer = partial(self._answer, request_id, command)
         asked = self.coordinator.seats[self.partition].submit(command, answer)
         if asked is not None:
@@ -201,7 +202,7 @@ class Stream:
 
 
 class Session:
-    """A producer's session with whoever owns one journal partition."""
+    """A producer's session with the owner of one journal partition."""
 
     def __init__(
         self,
@@ -213,7 +214,7 @@ class Session:
         generation: int | None,
         on_closed: Callable[[LogtxError], None],
     ) -> None:
-        """Not connected yet; it goes on by itself."""
+        """Begins unconnected; connects by itself."""
         self.party = party
         self.failure: LogtxError | None = None
         self.generation = generation
@@ -235,10 +236,10 @@ class Session:
         return not self._requests
 
     def submit(self, make: Make, on_reply: OnReply) -> None:
-        """Ask, for as long as `REQUEST_TIMEOUT_MS`.
+        """Asks, for at most `REQUEST_TIMEOUT_MS`.
 
         Args:
-            make: from the request id, and the lowest that is not answered, to the command.
+            make: makes the command from the request id and the lowest unanswered id.
             on_reply: called once.
         """
         if self.failure is not None:
@@ -287,12 +288,12 @@ class Session:
         self.party.later(self._network.setting.chance.randint(5, 60), self._open)
 
     def lost(self, stream: Stream) -> None:
-        """A stream broke."""
+        """Takes note that a stream broke."""
         if self._stream is stream:
             self._break()
 
     def replied(self, stream: Stream, request_id: int, reply: commands.Reply) -> None:
-        """A message came."""
+        """Takes a reply that arrived."""
         if self._stream is not stream:
             return
         if not self._flowing:
@@ -321,7 +322,7 @@ class Session:
                     self._send(request_id)
 
     def close(self, error: LogtxError) -> None:
-        """The end of the session: fenced, started twice, or closed by the application."""
+        """Ends the session: it was fenced, started twice, or closed by the application."""
         if self.failure is not None:
             return
         self.failure = error
@@ -343,19 +344,19 @@ def query(
     *,
     to: str | None = None,
 ) -> None:
-    """Ask one question until it is answered by something else than "again".
+    """Asks one question, again and again until the answer is something else than "again".
 
     Args:
-        network: to the coordinators.
-        party: who asks.
+        network: the way to the coordinators.
+        party: the one that asks.
         partition: journal partition that the question is about.
         command: the question.
         on_reply: called once.
-        to: a coordinator to ask first, whoever is the owner.
+        to: a coordinator to ask first, even if it is not the owner.
     """
     setting = network.setting
     done: list[bool] = []
-    # One reply may come twice, and one after its attempt was given up.
+    # A reply may come twice, or after its attempt was given up.
     attempt: list[int] = [0]
 
     def ask() -> None:

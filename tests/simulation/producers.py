@@ -1,6 +1,6 @@
 """Producers: instances of an application that has several transactions under way.
 
-It writes, moves input offsets along, commits, aborts, hangs, and crashes.
+An instance writes, moves input offsets, commits, aborts, hangs, and crashes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ from .setting import INPUT, OUTPUT, Setting
 from .transaction import Host, Transaction
 
 IN_FLIGHT_MAX: Final = 3
+"""Most transactions under way at once."""
 STEP_MS: Final = (4, 36)
+"""Least and most virtual time between two steps."""
 IDLE_MS: Final = (50, 100)
+"""The same when it is stopping."""
 
 
 class Producer(Host):
-    """One instance of an application with a producer id; another one replaces it."""
+    """One instance of an application with a producer id; another instance replaces it."""
 
     def __init__(
         self,
@@ -42,16 +45,16 @@ class Producer(Host):
         generation: int | None,
         on_gone: Callable[[Producer], None],
     ) -> None:
-        """Connects, and works from then on.
+        """Connects, and then works by itself.
 
         Args:
             setting: of the world.
-            network: to the coordinators.
-            name: of this instance.
-            producer_id: what it shares with its predecessors and successors.
+            network: the way to the coordinators.
+            name: this instance's own.
+            producer_id: shared with its predecessors and successors.
             group: transaction group.
-            consumer_group: whose input it processes.
-            generation: if the application manages it.
+            consumer_group: the group whose input it processes.
+            generation: its generation, if the application manages it.
             on_gone: called when its session is closed for good.
         """
         super().__init__(setting.scheduler, name)
@@ -94,13 +97,13 @@ class Producer(Host):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is left to be done or learnt."""
+        """Whether it has nothing left to do or to learn."""
         return not self.transactions and self.session.idle
 
     # ---- the application ------------------------------------------------------------------------
 
     def step(self) -> None:
-        """Do something, and again later."""
+        """Does something, and plans the next step."""
         chance = self.setting.chance
         self.later(chance.randint(*(IDLE_MS if self.stopping else STEP_MS)), self.step)
         self.transactions = [t for t in self.transactions if not t.over]
@@ -131,14 +134,14 @@ class Producer(Host):
         if not self._knows_cursor or chance.random() < 0.6:
             self.begin(timeout_ms)
             return
-        # Input 0→1, 1→2 …: each goes on from where the one before will end.
+        # Input 0→1, 1→2 …: each transaction goes on where the one before will end.
         for _ in range(chance.randint(2, 3)):
             step = self.begin(timeout_ms)
             step.is_step = True
             step.produce(self.setting.partition())
 
     def begin(self, timeout_ms: int) -> Transaction:
-        """Open a transaction."""
+        """Opens a transaction."""
         named = (self.setting.partition(),) if self.setting.chance.random() < 0.3 else ()
         transaction = Transaction(self, timeout_ms, named)
         self.transactions.append(transaction)
@@ -171,7 +174,7 @@ class Producer(Host):
                 transaction.end(Action.COMMIT if commits else Action.ABORT)
 
     def plain(self, partition: int) -> None:
-        """Write a record outside of any transaction."""
+        """Writes a record outside of any transaction."""
         setting = self.setting
         value = b"%s/%d" % (self.name.encode(), self.next_value())
         handed_at = setting.history.tick()

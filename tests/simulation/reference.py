@@ -1,7 +1,7 @@
-"""The slow and obvious reading of a history's logs, which the checkers hold everything against.
+"""The slow and obvious reading of a history's logs, which the checkers compare everything with.
 
-It shares no code with the cores: the rules of the journal and of the data partitions are written
-down here once more, as plainly as they can be.
+It shares no code with the cores: it states the rules of the journal and of the data partitions once
+more, as plainly as they can be stated.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Decision:
 
 @dataclass(slots=True)
 class JournalTransaction:
-    """A transaction as its journal has it."""
+    """A transaction as its journal tells it."""
 
     txid: TxId
     record: Begin
@@ -65,7 +65,7 @@ class JournalTransaction:
     steps: list[tuple[int, str, OffsetStep]] = field(default_factory=list)
     """(when it landed, consumer group, step), each step once."""
     claimed_at: int | None = None
-    """Offset of the first claim of input that it holds, while it was open."""
+    """Offset of the first claim that took input from it while it was open."""
     decision: Decision | None = None
     finished_at: int | None = None
 
@@ -86,28 +86,28 @@ class ClaimRecord:
     record: Claim
     at: int
     former: dict[TopicPartition, int]
-    """Number of each partition's claim before it, if any."""
+    """Number of the claim that each partition had before, if any."""
 
 
 class Journal:
     """One journal partition, read from its first record."""
 
     def __init__(self, partition: int, records: list[JournalRecord]) -> None:
-        """Read it."""
+        """Reads it."""
         self.partition = partition
         self.records = records
         self.transactions: dict[int, JournalTransaction] = {}
         self.commits: dict[str, list[Commit]] = {}
         self.bindings: dict[str, tuple[str, int]] = {}
-        """Consumer group → transaction group, and when."""
+        """Consumer group → (transaction group, when)."""
         self.claims: dict[int, ClaimRecord] = {}
-        """By number, oldest first."""
+        """Claims by number, oldest first."""
         self.generations: dict[str, list[tuple[int, ProducerRecord]]] = {}
         """Producer id → (when, PRODUCER record)."""
         self.void: dict[int, str] = {}
         """Offset of a record that counts for nothing → why: ``epoch``, ``lost`` or ``owner``."""
         self.wrong: list[tuple[str, str]] = []
-        """What no journal may hold: (name of the checker, what)."""
+        """What no journal may hold: (name of the checker that reports it, what)."""
         self.snapshots: list[tuple[int, int]] = []
         """(when it was complete, first chunk)."""
         self._chunks = (-1, -1, 0)
@@ -131,16 +131,16 @@ class Journal:
             self._hw.append((record.at, min(self._open, default=offset + 1)))
 
     def hw(self, at: int) -> int:
-        """The oldest unfinished BEGIN at that time, else the end."""
+        """Returns the oldest unfinished BEGIN at that time, else the journal's end."""
         index = bisect_right(self._hw, (at, 2**63)) - 1
         return self._hw[index][1] if index >= 0 else 0
 
     def commit_at(self, group: str, at: int) -> Commit | None:
-        """The last commit of a group's input offsets at that time."""
+        """Returns the last commit of a group's input offsets at that time."""
         return next((k for k in reversed(self.commits.get(group, ())) if k.at <= at), None)
 
     def claim_at(self, group: str, partition: TopicPartition, at: int) -> int | None:
-        """Number of an input partition's latest claim at that time."""
+        """Returns the number of an input partition's latest claim at that time."""
         return next(
             (
                 number
@@ -153,7 +153,7 @@ class Journal:
         )
 
     def generation(self, producer_id: str, at: int) -> ProducerRecord | None:
-        """Who might speak for a producer id at that time."""
+        """Returns the record that says who spoke for a producer id at that time."""
         records = self.generations.get(producer_id, ())
         return next((r for when, r in reversed(records) if when <= at), None)
 
@@ -293,21 +293,21 @@ class MarkerRecord:
     marker: Marker
     record: Record
     first: bool
-    """Of its TxId in this partition."""
+    """Whether it is the first marker of its TxId in this partition."""
 
 
 class Partition:
     """One data partition, and what it holds for a reader of committed records."""
 
     def __init__(self, key: TopicPartition, records: list[Record], reading: Reading) -> None:
-        """Read it."""
+        """Reads it."""
         self.key = key
         self.records = records
         self.markers: list[MarkerRecord] = []
         self.txids: dict[int, TxId] = {}
-        """Offset of a transaction's record → its TxId; plain ones are absent."""
+        """Offset of a transaction's record → its TxId; plain records are absent."""
         self.expected: list[tuple[int, int]] = []
-        """(place, offset) of each record to deliver, in this order: the place is the record's own
+        """(place, offset) of each record to deliver, in this order. The place is the record's own
         offset, or that of its transaction's first marker."""
         by_txid: dict[TxId, list[tuple[int, int]]] = {}
         ended: set[TxId] = set()
@@ -349,12 +349,12 @@ class Reading:
     """All logs of a history, read."""
 
     def __init__(self, history: History) -> None:
-        """Read the journals; data partitions are read when they are asked for."""
+        """Reads the journals; data partitions are read when they are asked for."""
         self.history = history
         self.journals = [Journal(p, records) for p, records in enumerate(history.journals)]
 
     def transaction(self, txid: TxId) -> JournalTransaction | None:
-        """A transaction that its journal knows."""
+        """Returns a transaction if its journal knows it, else None."""
         found = self.journals[txid.partition].transactions.get(txid.offset)
         return found if found is not None and found.txid == txid else None
 

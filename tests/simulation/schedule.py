@@ -1,4 +1,4 @@
-"""Virtual time, and parties that live in it: they crash, pause and come back."""
+"""Virtual time, and the parties that live in it: they crash, pause and come back."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ Act = Callable[[], None]
 
 
 class Scheduler:
-    """Acts in the order of their times; those of one time in the order they were given."""
+    """Runs acts in the order of their times; acts of the same time in the order they were given."""
 
     def __init__(self) -> None:
-        """Begin at 0 with nothing to do."""
+        """Begins at time 0 with nothing to do."""
         self.now_ms = 0
         self._acts: list[tuple[int, int, Act]] = []
         self._given = 0
 
     def after(self, delay_ms: int, act: Act) -> None:
-        """Do this when so much time has passed."""
+        """Runs `act` when `delay_ms` have passed."""
         self._given += 1
         heapq.heappush(self._acts, (self.now_ms + delay_ms, self._given, act))
 
     def run_until(self, time_ms: int) -> None:
-        """Let time pass."""
+        """Lets time pass until `time_ms`, and runs what is due."""
         acts = self._acts
         while acts and acts[0][0] <= time_ms:
             self.now_ms, _, act = heapq.heappop(acts)
@@ -33,10 +33,10 @@ class Scheduler:
 
 
 class Party:
-    """A process: what it has planned dies with it, and waits while it is paused."""
+    """A process. What it has planned dies with it, and waits while it is paused."""
 
     def __init__(self, scheduler: Scheduler, name: str) -> None:
-        """Alive."""
+        """Begins alive."""
         self.name = name
         self.alive = True
         self.paused = False
@@ -45,7 +45,7 @@ class Party:
         self._held: list[tuple[int, Act]] = []
 
     def later(self, delay_ms: int, act: Act) -> None:
-        """Do this in some time, if this life lasts so long."""
+        """Runs `act` after `delay_ms`, unless this life ends before."""
         self._scheduler.after(delay_ms, partial(self._do, self._life, act))
 
     def _do(self, life: int, act: Act) -> None:
@@ -58,21 +58,21 @@ class Party:
 
     @property
     def life(self) -> int:
-        """Number of this life: another one after every crash."""
+        """Number of this life; every crash begins another one."""
         return self._life
 
     def die(self) -> None:
-        """Crash: nothing that was planned happens."""
+        """Crashes: nothing that was planned happens."""
         self.alive = self.paused = False
         self._life += 1
         self._held.clear()
 
     def pause(self) -> None:
-        """Stop as by SIGSTOP: what happens meanwhile is seen on waking up."""
+        """Stops as by SIGSTOP: sees what happens meanwhile only when it wakes up."""
         self.paused = True
 
     def wake(self) -> None:
-        """Go on where it stood, and learn what happened meanwhile."""
+        """Goes on where it stood, and learns what happened meanwhile."""
         self.paused = False
         held, self._held = self._held, []
         for life, act in held:

@@ -1,8 +1,8 @@
 """Serializable readers: the real `JournalTail`, `SerialOrder` and `SerialBuffer`s.
 
-Each reads all data partitions, and gives out one journal partition's transactions in their serial
-order, record by record, as `consumer/serial_reader.py` does with librdkafka. It commits the
-positions of all partitions now and then, crashes anywhere, and goes on from there.
+Each reads all data partitions and gives out the transactions of one journal partition in their
+serial order, record by record, as `consumer/serial_reader.py` does with librdkafka. It commits the
+positions of all partitions now and then, crashes anywhere, and goes on from the last commit.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from .schedule import Party
 from .setting import Setting
 
 STEP_MS: Final = (10, 80)
+"""Least and most virtual time between two steps."""
 
 
 class SerialConsumer(Party):
@@ -41,14 +42,14 @@ class SerialConsumer(Party):
         *,
         steady: bool,
     ) -> None:
-        """Reads from these offsets on.
+        """Begins to read at these offsets.
 
         Args:
             setting: of the world.
             name: of the reader.
             journal: journal partition of the transaction group.
-            starts: of each data partition, where it begins.
-            steady: it never stops, and takes all there is.
+            starts: offset of each data partition at which it begins.
+            steady: whether it never stops, and reads all there is in each step.
         """
         super().__init__(setting.scheduler, name)
         self._setting = setting
@@ -58,7 +59,7 @@ class SerialConsumer(Party):
         self._seen = setting.history.serial[name] = Serial(journal, dict(starts))
         self._committed = {key: Position.at(start) for key, start in starts.items()}
         self._committed_count = self._count = 0
-        """Records delivered, as the application counts them."""
+        """Number of records delivered, as the application counts them."""
         self._begin()
 
     def _begin(self) -> None:
@@ -81,7 +82,7 @@ class SerialConsumer(Party):
         self._order = SerialOrder(setting.counters)
         self._tail = JournalTail(log, self._journal, {}, self._order)
         self._turn: deque[TopicPartition] = deque()
-        """Partitions of the transaction whose turn it is, the first let through."""
+        """Partitions of the transaction whose turn it is; the first one is let through."""
         self._raws: dict[TopicPartition, bytes] = {}
         self._read_journal()
         self.later(setting.chance.randint(*STEP_MS), self.step)

@@ -44,7 +44,7 @@ def _wrong(history: History, reading: Reading, seen: Serial) -> Iterator[str]:
             return
     for number, (sequence, places) in enumerate(got):
         wanted = due.get(sequence, (None, []))[1]
-        # Of the last one it may have got a part so far.
+        # It may have got only a part of the last transaction so far.
         if places != (wanted if number < len(got) - 1 else wanted[: len(places)]):
             yield f"got {places} of the transaction of sequence {sequence}, not {wanted}"
     last = got[-1][0] if got else -1
@@ -74,7 +74,7 @@ def _due(reading: Reading, seen: Serial) -> Due:
 
 
 def _sequence(reading: Reading, given: Given) -> int | None:
-    """Commit sequence of the transaction of a record; None if it was not committed by then."""
+    """Returns the commit sequence of a record's transaction; None if not committed by then."""
     txid = reading.partitions[given.partition].txids.get(given.offset)
     found = reading.transaction(txid) if txid is not None else None
     decision = found.decision if found else None

@@ -19,7 +19,7 @@ from .schedule import Party, Scheduler
 
 WALL_MS: Final = 1_700_000_000_000
 INPUT: Final = "in"
-"""Topic of the input offsets: numbers without records."""
+"""Topic whose offsets are the input: they are numbers without records."""
 OUTPUT: Final = "out"
 
 
@@ -54,11 +54,11 @@ class Setting:
         return self.scheduler.now_ms
 
     def home(self, name: str) -> int:
-        """Journal partition of a transaction group or consumer group."""
+        """Returns the home of a transaction group or consumer group."""
         return journal_partition_of(name, self.journals)
 
     def owner(self, journal: int) -> str | None:
-        """Address of the coordinator that was published as a journal partition's owner last."""
+        """Returns the address that was published last as a journal partition's owner."""
         checkpoint = self.broker.checkpoints[journal]
         return None if checkpoint is None else checkpoint.address
 
@@ -68,13 +68,13 @@ class Setting:
         return [(OUTPUT, partition) for partition in range(self.outputs)]
 
     def partition(self) -> int:
-        """Any data partition."""
+        """Draws a data partition."""
         return self.chance.randrange(self.outputs)
 
     def pipe(self, party: Party, channel: str) -> Pipe:
-        """A way to one partition for one life of a party."""
+        """Returns a way to one partition, for one life of a party."""
         return Pipe(self.scheduler, self.chance, self.faults, party, channel)
 
     def note(self, who: str, what: str, *about: object) -> None:
-        """For the trace."""
+        """Adds a line to the trace."""
         self.history.note(self.scheduler.now_ms, who, what, *about)

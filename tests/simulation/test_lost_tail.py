@@ -1,7 +1,7 @@
-"""A journal that lost its tail: nobody serves it who could know, and no answer contradicts another.
+"""A journal that lost its tail: no coordinator that could know serves it; no answer contradicts.
 
-No history of seeds: every promise presupposes a journal that only grows. What is left of them is
-that the loss is noticed before any harm is done.
+These are not the histories of `test_simulation.py`: every promise there presupposes a journal that
+only grows. What is checked here is that the loss is noticed before it does harm.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from .world import World
 
 SEEDS = 25
 LOST_MAX = 6
+"""Most records that are lost."""
 NOTICED_MS = 2_000
-"""By then every coordinator that is there has tried to append, to answer, or to bid."""
+"""Time after which every living coordinator has tried to append, to answer, or to bid."""
 
 
 class UncleanElection(World):
@@ -35,7 +36,7 @@ class UncleanElection(World):
         known = max((k.seats[0].known_end for k in self._alive()), default=0)
         count = min(setting.chance.randint(1, LOST_MAX), len(journal) - 1)
         if not owners or known <= len(journal) - count:
-            return  # Nobody would be told a lie: what is lost was not known to be there.
+            return  # No answer would become false: what is lost was not known to be there.
         self.lost = True
         setting.broker.lose_tail(0, count)
         scheduler.run_until(scheduler.now_ms + NOTICED_MS)
@@ -45,7 +46,7 @@ class UncleanElection(World):
 
     @property
     def servers(self) -> list[str]:
-        """Who serves what lost its tail."""
+        """Returns the coordinators that serve the journal which lost its tail."""
         seats = [k.seats[0] for k in self.coordinators.values() if k.alive]
         return [seat.name for seat in seats if seat.tenure is not None]
 

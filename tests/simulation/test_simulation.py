@@ -14,7 +14,7 @@ from .__main__ import never_happened, replay_command, run_seeds, table
 from .world import simulate
 
 SEEDS = 700
-"""So that all tests take less than ten minutes on two cores; `make simulate` has any number."""
+"""As many as let all tests take less than ten minutes on two cores; `make simulate` runs more."""
 ROOT = Path(__file__).resolve().parents[2]
 
 

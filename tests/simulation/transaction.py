@@ -47,15 +47,15 @@ class Report:
     __slots__ = ("_offset", "_partition")
 
     def __init__(self, partition: int, offset: int | None) -> None:
-        """Of one record."""
+        """Keeps where a record went, and its offset."""
         self._partition, self._offset = partition, offset
 
     def partition(self) -> int:
-        """Partition that it was sent to."""
+        """The partition that the record was sent to."""
         return self._partition
 
     def offset(self) -> int | None:
-        """Its offset; None unless it was acknowledged."""
+        """The record's offset; None unless it was acknowledged."""
         return self._offset
 
 
@@ -93,11 +93,11 @@ class Transaction:
         self.txid: TxId | None = None
         self.work = Work(producer.name)
         self.hangs_until_ms = 0
-        """The application forgot it until then."""
+        """Virtual time until which the application forgets it."""
         self.over = False
-        """Nothing more is to be done about it."""
+        """Whether there is nothing more to do about it."""
         self.is_step = False
-        """Of a pipeline: it moves offsets and commits as soon as it has begun."""
+        """Part of a pipeline: it moves offsets and commits as soon as it has begun."""
         self.groups: set[str] = set()
         self._setting = producer.setting
         own = BranchTally(
@@ -139,7 +139,7 @@ class Transaction:
     # ---- the application's calls ----------------------------------------------------------------
 
     def produce(self, partition: int) -> None:
-        """Write a record."""
+        """Writes a record."""
         if not self.book.takes_records:
             return
         self.book.own.admit()
@@ -149,12 +149,12 @@ class Transaction:
             self._send(partition, self.book.own, None)
 
     def branch(self, partitions: list[int], *, accept: bool) -> None:
-        """Let a branch write, and accept it when its records are acknowledged, or don't."""
+        """Lets a branch write; accepts it, if `accept`, when its records are acknowledged."""
         if self.txid is None or not self.book.takes_records:
             return
         txid, nonce = self.txid, self._setting.chance.getrandbits(64) | 1
         self.work.branches[nonce] = []
-        # As in another process: the owner waits for the summary of those it will accept.
+        # The branch is as in another process: the owner waits for its summary if it will accept it.
         self.book.requests += accept
 
         def settled() -> None:
@@ -198,7 +198,7 @@ class Transaction:
         producer.pipe(partition, tally.branch).append(land, acknowledge)
 
     def send_offsets(self, group: str, steps: tuple[OffsetStep, ...]) -> None:
-        """Move input offsets with this transaction."""
+        """Moves input offsets with this transaction."""
         producer, txid = self.producer, self.txid
         assert txid is not None
         assert producer.session.connected is not None
@@ -210,7 +210,7 @@ class Transaction:
         producer.session.submit(lambda _id, _below: command, self._offsets_answered)
 
     def register(self) -> None:
-        """Tell the coordinator where it wrote."""
+        """Tells the coordinator which partitions it writes to."""
         session = self.producer.session
         if self.txid is None or self.book.phase is not Phase.OPEN or session.connected is None:
             return
@@ -222,7 +222,7 @@ class Transaction:
             session.submit(lambda _id, _below: command, partial(self._registered, new))
 
     def end(self, how: Action) -> None:
-        """Commit or abort."""
+        """Commits or aborts."""
         try:
             starts = self.book.ask(how)
         except LogtxError:
@@ -235,7 +235,7 @@ class Transaction:
     # ---- what follows ---------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Send the request to end it, if that is due."""
+        """Sends the request to end it, if that is due."""
         if self.txid is None or not self.book.ready:
             return
         self.book.sent()
@@ -287,7 +287,7 @@ class Transaction:
         elif told is EndResult.UNDECIDED and self.producer.session.failure is None:
             self._send_end()
         elif told is EndResult.UNKNOWN and isinstance(reply, commands.Outcome):
-            # Past the outcome retention: nobody can tell any more.
+            # Past the outcome retention: its fate can't be known any more.
             self.book.unresolved()
             self.work.known_ms = self._setting.now_ms
             self.over = True
@@ -335,7 +335,7 @@ class Transaction:
         self.end(Action.ABORT)
 
     def fatal(self, error: LogtxError) -> None:
-        """The session is closed for good."""
+        """Fails it: the session is closed for good."""
         self.book.fail(error)
         if self.book.phase is not Phase.SENT:
             self.over = True

@@ -1,10 +1,10 @@
 """Workers of a consumer group: input, output and input offsets in one transaction, exactly once.
 
-Each is a producer that was given input partitions, as `consumer/positions.py` and
-`integration/blocks.py` have it: it claims what it is given, stamps its steps with the claim, goes
-back by a conditional claim when a transaction failed, and where that is refused listens to its
-group before it claims again. `Group` is Kafka's group coordinator: it moves partitions at any
-moment, and a worker learns of it late, a paused one not before it wakes up.
+Each is a producer that was given input partitions, and does as `consumer/positions.py` and
+`integration/blocks.py` do. It claims what it is given, and stamps its steps with the claim. When a
+transaction failed it goes back by a conditional claim; if that is refused, it listens to its group
+before it claims again. `Group` plays Kafka's group coordinator: it moves partitions at any moment.
+A worker learns of it late; a paused one not before it wakes up.
 """
 
 from __future__ import annotations
@@ -29,25 +29,26 @@ from .transaction import Transaction
 
 INPUTS: Final[tuple[TopicPartition, ...]] = tuple((INPUT, n) for n in range(3))
 FENCED_PAUSE_MS: Final = (50, 300)
+"""Least and most time that a worker listens to its group after a refused claim."""
 
 
 class Group:
-    """Who was given which input partition, as the group's coordinator has it."""
+    """A consumer group's assignment, as its coordinator sees it."""
 
     def __init__(self, setting: Setting) -> None:
-        """Nobody is there."""
+        """Begins without members."""
         self.generation = 0
         self._setting = setting
         self._members: dict[str, Worker] = {}
         self._owners: dict[TopicPartition, Worker] = {}
 
     def join(self, worker: Worker) -> None:
-        """A worker comes, in the place of its predecessor."""
+        """Adds a worker, in the place of its predecessor."""
         self._members[worker.producer_id] = worker
         self.rebalance()
 
     def rebalance(self) -> None:
-        """Give the partitions out anew, to whoever seems to be alive."""
+        """Assigns the partitions again, to the workers that seem to be alive."""
         there = [w for w in self._members.values() if w.alive and not w.paused]
         if there:
             self._owners = {key: self._setting.chance.choice(there) for key in INPUTS}
@@ -56,16 +57,16 @@ class Group:
             self._setting.note("group", "gives out", owners)
 
     def given_to(self, worker: Worker) -> list[TopicPartition]:
-        """The partitions of a worker, as of now."""
+        """Returns the present partitions of a worker."""
         return [key for key, owner in self._owners.items() if owner is worker]
 
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """An input partition that a worker takes for its own."""
+    """An input partition that a worker believes to be its own."""
 
     claim: int | None = None
-    """None: not claimed yet."""
+    """Number of the worker's claim; None before it has claimed."""
     cursor: Place | None = None
     asks: bool = False
     not_before_ms: int = 0
@@ -75,7 +76,7 @@ class Worker(Producer):
     """One instance of a worker."""
 
     def __init__(self, members: Group, *args: Any, **how: Any) -> None:
-        """A producer that joins a group."""
+        """Creates a producer and joins a group."""
         super().__init__(*args, **how)
         self._members = members
         self._known = -1
@@ -85,17 +86,17 @@ class Worker(Producer):
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is left to be done or learnt."""
+        """Whether it has nothing left to do or to learn."""
         return super().idle and not any(held.asks for held in self._inputs.values())
 
     def step(self) -> None:
-        """Listen to the group, and do something."""
+        """Listens to the group, and does something."""
         if self._bound and not self.stopping and self.session.failure is None:
             self._listen()
         super().step()
 
     def _ask_cursor(self) -> None:
-        """The answer to a claim tells it."""
+        """Does nothing: the answer to a claim tells the cursor."""
 
     def _listen(self) -> None:
         group, chance, now_ms = self._members, self.setting.chance, self.setting.now_ms
@@ -120,7 +121,7 @@ class Worker(Producer):
     def _rewind(self) -> None:
         claims = {key: held.claim for key, held in self._inputs.items() if held.claim is not None}
         if any(held.asks for held in self._inputs.values()):
-            return  # When that is answered.
+            return  # It goes on when that is answered.
         self._rewinds = False
         if claims:
             self._claim(list(claims), claims)
@@ -141,7 +142,7 @@ class Worker(Producer):
                     held.claim = reply.number
                     held.cursor = None if position is None else position.place
                 else:
-                    # Somebody else was given them: let the group speak.
+                    # Another worker was given them: wait for the group's word.
                     held.claim = None
                     held.not_before_ms = setting.now_ms + setting.chance.randint(*FENCED_PAUSE_MS)
             if isinstance(reply, ClaimFencedError):
@@ -159,7 +160,7 @@ class Worker(Producer):
         query(self.network, self, setting.home(self._group), command, told)
 
     def _begin_some(self, timeout_ms: int) -> None:
-        # Read, process, write: several under way, each going on where the one before will end.
+        # Reads, processes, writes: several at once, each going on where the one before will end.
         if not self._knows_cursor or self.setting.chance.random() < 0.1:
             self.begin(timeout_ms)
             return
@@ -167,7 +168,7 @@ class Worker(Producer):
             self.begin(timeout_ms).is_step = True
 
     def move_offsets(self, transaction: Transaction) -> None:
-        """Read some input, and write what is made of it."""
+        """Reads some input, and writes output."""
         ready = [key for key, held in self._inputs.items() if self._is_ready(held)]
         if not ready or transaction.txid is None or not transaction.book.takes_records:
             return
@@ -184,11 +185,11 @@ class Worker(Producer):
         self.setting.history.counts["inputs processed"] += 1
 
     def not_committed(self, transaction: Transaction) -> None:
-        """What it consumed must be consumed again, and what follows goes on from nothing."""
+        """Goes back: its input must be consumed again, and what follows builds on nothing."""
         if not transaction.groups:
             return
         self._rewinds, self._knows_cursor = True, False
-        # Most abort what builds on it; the coordinator must refuse the rest.
+        # Most workers abort what builds on it; the coordinator must refuse the rest.
         if self.setting.chance.random() < 0.7:
             for later in self.transactions:
                 if later is not transaction and later.groups and later.book.phase is Phase.OPEN:

@@ -1,6 +1,6 @@
 """One history: a world of coordinators, producers and consumers, drawn from a seed.
 
-First everything that can go wrong does; then the faults stop, and everything must finish.
+At first everything goes wrong that can; then the faults stop, and everything must finish.
 """
 
 from __future__ import annotations
@@ -34,18 +34,22 @@ from .workers import Group, Worker
 
 CONFIG: Final = ShardConfig(max_timeout_ms=10_000, session_grace_ms=200, reload_grace_ms=400)
 MONKEY_MS: Final = 80
+"""Time between two tries to disturb the parties."""
 CURIOUS_MS: Final = 60
+"""Time between two questions to a coordinator."""
 FAULTS_MS: Final = (700, 2_000)
+"""Least and most length of the part with faults."""
 CALM_MS: Final = LATE_MAX_MS + 200
-"""After the last fault, until the last late append has landed and its surprise is over."""
+"""Time after the last fault, until the last late append has landed and its surprise is over."""
 SETTLE_MAX_MS: Final = 15_000
+"""How long everything may take to finish after that; what is not done then is a failure."""
 HANG_MS: Final = 1_300
 """Timeout of the transaction that hangs while the others must go on."""
 
 
 @contextmanager
 def _small_and_quick() -> Iterator[None]:
-    """Snapshots of several chunks, though the world is small; and no record is decoded twice."""
+    """Makes snapshots have several chunks in a small world, and decodes no record twice."""
     former = snapshot.CHUNK_BYTES, reader.decode_entry
     remembered = lru_cache(maxsize=None)(former[1])
     snapshot.CHUNK_BYTES, reader.decode_entry = 600, remembered  # type: ignore[misc]
@@ -59,7 +63,7 @@ class World:
     """All parties of one history."""
 
     def __init__(self, seed: int) -> None:
-        """Everybody is started; nothing has happened yet."""
+        """Starts all parties."""
         chance = Random(seed)
         history = self.history = History(seed)
         scheduler = Scheduler()
@@ -85,7 +89,7 @@ class World:
         for coordinator in self.coordinators.values():
             coordinator.start()
         self.producers: dict[str, Producer] = {}
-        """By producer id, the instance that is to be there."""
+        """Producer id → its newest instance."""
         self._instances: list[Producer] = []
         workers = chance.choice((0, 2, 3))
         names = [
@@ -112,7 +116,7 @@ class World:
         scheduler.after(CURIOUS_MS, self._curious)
 
     def run(self) -> History:
-        """The whole history; what breaks is in `History.crash`."""
+        """Runs the whole history; an error that breaks it is in `History.crash`."""
         try:
             with _small_and_quick():
                 self._run()
@@ -157,7 +161,7 @@ class World:
     def _start_producer(self, producer_id: str, *, twice: bool = False) -> None:
         generation = None
         if is_key_name(producer_id):
-            # Most begin as if they had never been there; one remembers an epoch of old.
+            # Most begin as new instances; some remember an old epoch.
             generation = self.setting.chance.choice((FIRST_EPOCH, FIRST_EPOCH, FIRST_EPOCH, 0))
         elif self._managed[producer_id]:
             if not twice:
@@ -182,7 +186,7 @@ class World:
         self._instances.append(producer)
 
     def _groups(self, producer_id: str) -> tuple[str, str]:
-        """Transaction group and consumer group of a producer."""
+        """Returns the transaction group and the consumer group of a producer."""
         if is_key_name(producer_id):
             return producer_id, f"input{producer_id}"
         if _is_worker(producer_id):
@@ -271,7 +275,7 @@ class World:
             if faults.happens("producer replaced while paused", 0.5):
                 self._replace(producer)
             elif faults.happens("group rebalanced", 0.7):
-                # Its session times out: others take over, and it wakes up as a zombie.
+                # Its group session times out: others take over, and it wakes up as a zombie.
                 self.setting.scheduler.after(chance.randint(5, 100), self._group.rebalance)
         elif faults.happens("producer started twice", 0.03):
             self._start_producer(producer.producer_id, twice=True)
@@ -309,7 +313,7 @@ class World:
         setting.scheduler.after(setting.chance.randint(50, 500), restart)
 
     def _lost(self, producer: Producer) -> None:
-        # Its host takes leave of the coordinator for it.
+        # The kernel of its host closes its connections.
         for coordinator in self.coordinators.values():
             for link in list(coordinator.links.values()):
                 if link.of(producer):
@@ -337,12 +341,12 @@ class World:
     # ---- questions ------------------------------------------------------------------------------
 
     def _curious(self) -> None:
-        """Somebody asks what everybody may ask; the answers are the checkers' business."""
+        """Asks a question that any client may ask; the checkers judge the answer."""
         setting, chance = self.setting, self.setting.chance
         if not setting.faults.on:
             return
         setting.scheduler.after(CURIOUS_MS, self._curious)
-        # Not always whom everybody takes for the owner: it may be a zombie that does.
+        # Not always the published owner: a zombie may also believe that it owns the partition.
         to = chance.choice([None, *self.coordinators])
         if chance.random() < 0.5:
             group, consumer_group = self._groups(chance.choice(list(self.producers)))
@@ -374,7 +378,7 @@ class World:
             consumer.wake()
 
     def _probe(self) -> None:
-        """Transactions that must come through while another one hangs."""
+        """Runs transactions that must come through while another one hangs."""
         hanging = True
         for producer in self.producers.values():
             producer.stopping = True
@@ -393,7 +397,7 @@ class World:
             probe.end(Action.COMMIT)
 
     def _unfinished(self) -> list[str]:
-        """What is still to be done; empty: all is well."""
+        """Returns what is still to be done; empty if all is well."""
         left = []
         for journal in range(self.setting.journals):
             seats = [
@@ -419,7 +423,7 @@ class World:
         return left
 
     def _audit(self) -> None:
-        """Fresh consumers read everything, and outcomes are asked for again."""
+        """Reads everything with fresh consumers, and asks for outcomes again."""
         setting, chance = self.setting, self.setting.chance
         for partition in range(setting.outputs):
             end = len(setting.broker.data((OUTPUT, partition)))
@@ -448,5 +452,5 @@ def _is_worker(producer_id: str) -> bool:
 
 
 def simulate(seed: int) -> History:
-    """The history of a seed."""
+    """Returns the history of a seed."""
     return World(seed).run()

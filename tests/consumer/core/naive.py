@@ -1,7 +1,7 @@
 """The consumer's rules in the plainest form, and a writer of random logs that a broker could hold.
 
-`expected` looks at the whole log at once, keeps no state and knows no positions: what a
-read_committed application gets from a start offset on.
+`expected` returns what a read_committed application gets from a start offset on. It looks at the
+whole log at once, keeps no state and knows no positions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def parse(record: FakeRecord) -> tuple[bytes | None, Marker | DataControl | None
 
 
 def expected(log: Sequence[FakeRecord], start: int) -> list[FakeRecord]:
-    """Deliveries of a reader that starts at offset `start`, in order."""
+    """Returns what a reader that starts at offset `start` delivers, in order."""
     out: list[FakeRecord] = []
     ended: set[bytes] = set()
     for record in log:
@@ -38,7 +38,7 @@ def expected(log: Sequence[FakeRecord], start: int) -> list[FakeRecord]:
 
 
 def accepted(log: Sequence[FakeRecord], raw: bytes, end: Marker) -> list[FakeRecord]:
-    """What a committed transaction's marker states, found in the whole log."""
+    """Returns the records that a committed transaction's marker states, from the whole log."""
     out: list[FakeRecord] = []
     seen: set[tuple[int, int | None]] = set()
     for record in log:
@@ -78,7 +78,7 @@ class LogWriter:
         self.journal_ends = [0, 0]
 
     def step(self, action: int, a: int, b: int) -> None:
-        """One action, chosen by small numbers; one that does not apply writes nothing."""
+        """Does one action, chosen by small numbers. An action that does not apply does nothing."""
         at = len(self.log)
         if action == 0:
             self.log.append(plain(at))
@@ -87,7 +87,7 @@ class LogWriter:
         elif not self.transactions:
             return
         elif action in (2, 3):
-            # Mostly one of the newest: those are open.
+            # Mostly one of the newest, which are open.
             recent = self.transactions if a % 4 == 0 else self.transactions[-3:]
             self._write(recent[a % len(recent)], at, b)
         elif action == 4:
@@ -104,13 +104,13 @@ class LogWriter:
         return self.journal_ends[journal] - 1
 
     def _begin(self, journal: int) -> None:
-        # Two journals share numbers: partition 0 twice, of two incarnations.
+        # The two journals share offsets: both are partition 0, in two incarnations.
         offset = self._append_journal(journal)
         self.transactions.append(_Written(TxId(0, INCARNATION + journal, offset)))
 
     def _write(self, transaction: _Written, at: int, b: int) -> None:
-        # Before the decision a record counts, after it is late: between decision and marker, or
-        # behind the marker. Branch 1 is accepted with the own records, branch 2 is a stray.
+        # A record counts before the decision. After it the record is late, whether it lies before
+        # or behind the marker. The commit accepts branches 0 and 1; branch 2 is a stray.
         branch = (0, 0, 1, 2)[b % 4]
         sequence = None
         if branch == 1 and transaction.owner.offset % 2:
@@ -161,7 +161,8 @@ class LogWriter:
             self._mark(min(waiting, key=lambda t: t.sequence), self._hw(journal))
 
     def _mark_again(self, transaction: _Written, b: int) -> None:
-        # A zombie's single marker with an old HW, or a recovery that redoes what is unfinished.
+        # A zombie's single marker with an old HW, or a recovery that writes again the markers of
+        # what is unfinished.
         if not transaction.marked:
             return
         journal = transaction.owner.incarnation - INCARNATION

@@ -22,12 +22,12 @@ from ..records import DATA, FakeRecord, malformed
 from .naive import LogWriter, expected, parse
 
 WEIGHTS = (2, 2, 6, 6, 2, 2, 2, 1, 1)
-"""Of the actions of `LogWriter.step`: most steps write data, few finish."""
+"""Weights of the actions of `LogWriter.step`: most steps write data, few finish."""
 
 
 def some_actions(seed: int, size: int) -> list[tuple[int, int, int]]:
-    # Drawn by a seed and not one by one: logs that are long enough for late records behind
-    # forgotten ends would be rare otherwise.
+    # Drawn by a seed and not one by one: else few logs would be long enough to have late records
+    # behind forgotten ends.
     chance = Random(seed)
     kinds = chance.choices(range(len(WEIGHTS)), WEIGHTS, k=size)
     return [(kind, chance.randrange(64), chance.randrange(64)) for kind in kinds]
@@ -44,7 +44,7 @@ def write(actions: Sequence[tuple[int, int, int]]) -> list[FakeRecord]:
 
 
 class Reader:
-    """A buffer, and side reads answered out of the whole log."""
+    """A buffer whose side reads are answered from the whole log."""
 
     def __init__(self, log: Sequence[FakeRecord], start: Position) -> None:
         self.log = log
@@ -124,10 +124,10 @@ def test_a_crash_after_every_record_loses_and_repeats_nothing(
             break
         if travel:  # through Kafka's commit metadata and back
             position = Position.from_metadata(position.o1, position.to_metadata())
-        if forget_o1:  # by the side read, o2 alone suffices
+        if forget_o1:  # with side reads o2 alone is enough
             position = Position(o1=position.o2, o2=position.o2, o3=position.o3, met=position.met)
         if not start and not forget_o1:
-            # o1 holds all that is pending, and `met` knows every duplicate.
+            # All pending records lie behind o1, and `met` tells every duplicate.
             assert reader.buffer.counters.side_reads == 0
     assert got == want
 
@@ -153,7 +153,8 @@ def test_every_record_is_delivered_late_aborted_or_pending(
     counters = buffer.counters
     assert counters.side_reads == 0
     assert counters.duplicate_markers == len(ends) - len(first_ends)
-    # Late records of an aborted transaction count as late or go with it, by where they lie.
+    # A late record of an aborted transaction counts as late behind its marker; before it, the
+    # record is dropped with the transaction and not counted.
     rest = len(log) - len(ends) - delivered - pending - counters.discarded_transactions
     assert counters.late_records <= rest <= counters.late_records + in_aborted
     assert counters.discarded_transactions == 0

@@ -1,4 +1,4 @@
-"""Sequence numbers that were met, told from those that were not."""
+"""`_Numbers` tells sequence numbers that were met from new ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_numbers_are_known_as_in_a_set(numbers: list[int]) -> None:
 
 def test_numbers_in_a_row_take_no_room() -> None:
     found = _Numbers()
-    # Each batch of ten comes twice, as a producer without idempotence sends it again.
+    # Each batch of ten comes twice, as from a producer without idempotence that sends it again.
     for start in range(5, 10_005, 10):
         assert all(found.add(number) for number in range(start, start + 10))
         assert not any(found.add(number) for number in range(start, start + 10))

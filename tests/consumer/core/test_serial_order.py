@@ -29,7 +29,7 @@ class World:
     logs: dict[TopicPartition, list[FakeRecord]]
     journal: list[Event] = field(default_factory=list)
     wanted: list[tuple[int, list[tuple[TopicPartition, int]]]] = field(default_factory=list)
-    """Commit sequence and records of each committed transaction."""
+    """(commit sequence, records) of each committed transaction with records."""
 
 
 def world(seed: int, count: int) -> World:
@@ -69,7 +69,7 @@ def world(seed: int, count: int) -> World:
             owner, sequence, commit, offsets = lanes[key].pop(0)
             ranges = [(0, offsets[0], offsets[-1], len(offsets))] if commit else []
             log.append(marker(len(log), owner, sequence, *ranges, committed=commit))
-            if chance.random() < 0.2:  # a recovery repeats it
+            if chance.random() < 0.2:  # a recovery writes it again
                 log.append(marker(len(log), owner, sequence, *ranges, committed=commit))
             if sequence in unmarked:
                 unmarked[sequence][1].discard(key)
@@ -81,7 +81,7 @@ def world(seed: int, count: int) -> World:
 class Life:
     """One consumer, from its positions until it is dropped.
 
-    With `floor`, the journal is read from that event on, as from a snapshot there.
+    With `floor` it reads the journal from that event on, as if a snapshot were there.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Life:
                 self.order.decide(decision)
 
     def read(self, chance: Random) -> bool:
-        """Read a little somewhere; False when all is read."""
+        """Reads a little, somewhere. Returns False when everything is read."""
         behind = [k for k in self.buffers if self.at[k] < len(self.world.logs[k])]
         if self.journal_at < len(self.world.journal) and (not behind or chance.random() < 0.3):
             kind, decision = self.world.journal[self.journal_at]
@@ -140,7 +140,7 @@ class Life:
         return True
 
     def take(self) -> tuple[int, list[tuple[TopicPartition, int]]] | None:
-        """The next transaction as one."""
+        """Returns the next transaction as one: (commit sequence, records)."""
         whole: Whole | None = self.order.take(self.buffers)
         if whole is None:
             return None
@@ -152,7 +152,7 @@ class Life:
         return whole.decision.sequence, records
 
     def take_records(self, limit: int) -> list[tuple[TopicPartition, FakeRecord]]:
-        """Some records of the transaction whose turn it is, of one partition."""
+        """Returns some records, in one partition, of the transaction whose turn it is."""
         if not self.shares:
             whole = self.order.take(self.buffers)
             if whole is None:
@@ -176,7 +176,7 @@ class Life:
 
 
 def settled(made: World, keys: tuple[TopicPartition, ...]) -> list[tuple[int, list[object]]]:
-    """What must come: all, up to the first whose markers are not all written in `keys`."""
+    """Returns what must come: all transactions before the first that lacks a marker in `keys`."""
     expected: list[tuple[int, list[object]]] = []
     by_sequence = {d.sequence: d for kind, d in made.journal if kind == "decided"}
     for sequence, records in made.wanted:
@@ -213,7 +213,7 @@ def test_whole_transactions_come_in_decision_order_through_every_crash(
         if found is None:
             break
         got.append((found[0], list(found[1])))
-        if chance.random() < 0.5:  # and one more in the same life
+        if chance.random() < 0.5:  # take one more in the same life
             found = life.take()
             if found is not None:
                 got.append((found[0], list(found[1])))
@@ -241,7 +241,7 @@ def test_a_start_in_the_middle_never_hangs_on_what_lies_before(
                     r.payload is None and dict(r.header_list or [])["TxId"] == request.txid
                     for r in earlier
                 )
-                # Whole or not at all: here the rest counts as deleted.
+                # What begins before the start is skipped, as if retention had deleted it.
                 buffer.torn_skip_below = 2**63
                 buffer.answer_side_read(request, None, duplicate=again, torn=True)
         found = life.take()
@@ -252,7 +252,7 @@ def test_a_start_in_the_middle_never_hangs_on_what_lies_before(
     assert got == sorted(got)
     waiting = life.order.head(life.buffers)
     if waiting is not None:
-        # Only a transaction that is not finished may be waited for.
+        # The order may wait only for a transaction that is not finished.
         assert ("finished", waiting) not in made.journal
 
 
@@ -265,9 +265,9 @@ def a_floor(made: World, chance: Random) -> int | None:
 def test_trap_18_23_a_stop_at_any_record_loses_and_repeats_nothing(
     seed: int, count: int, width: int, reading: int
 ) -> None:
-    """Each life delivers a few records, of a transaction over several partitions, and dies.
+    """Each life delivers a few records of a transaction over several partitions, and dies.
 
-    Wherever the next one begins to read the journal.
+    The next life begins to read the journal at its start, or at a random floor.
     """
     made = world(seed, count)
     keys = KEYS[:width]
@@ -286,7 +286,7 @@ def test_trap_18_23_a_stop_at_any_record_loses_and_repeats_nothing(
         key = taken[chosen][0]
         got += [(k, r.at) for k, r in taken]
         positions = life.positions()
-        if chance.random() < 0.3:  # only up to one of them, as commit(message) does
+        if chance.random() < 0.3:  # commit only up to one of them, as commit(message) does
             after = life.buffers[key].position_after(taken[chosen][1])
             assert after is not None
             positions[key] = Position.from_metadata(after.o1, after.to_metadata())
@@ -299,7 +299,7 @@ def test_trap_18_23_a_stop_at_any_record_loses_and_repeats_nothing(
 def test_partitions_that_move_are_neither_lost_nor_repeated(
     seed: int, count: int, reading: int
 ) -> None:
-    """Two members; after some records each partition may change hands, with its position."""
+    """Of two members, each reads some records; then any partition may move, with its position."""
     made = world(seed, count)
     chance = Random(reading)
     positions = {key: Position.at(0) for key in KEYS}
@@ -317,7 +317,7 @@ def test_partitions_that_move_are_neither_lost_nor_repeated(
                 for key, record in taken:
                     moved = True
                     sequence = sequence_of(made, record)
-                    # As long as a member's partitions stay, its order is the serial one.
+                    # While its partitions stay, a member delivers in serial order.
                     assert last <= sequence
                     last = sequence
                     got[key].append((sequence, record.at))
@@ -329,7 +329,8 @@ def test_partitions_that_move_are_neither_lost_nor_repeated(
         for sequence, records in settled(made, (key,)):
             wanted[key] += [(sequence, offset) for k, offset in records if k == key]  # type: ignore[misc]
     for key in KEYS:
-        # What two members saw of a partition is in order, and whole as far as both could go.
+        # The two members together saw a partition's records in order and without a gap, as far as
+        # both could go.
         assert got[key] == wanted[key][: len(got[key])]
 
 

@@ -1,4 +1,4 @@
-"""Stands in for RocksDB where a test needs many generations, or a disk of a certain size."""
+"""A stand-in for RocksDB, for tests that need many generations or a disk of a certain size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Table:
 
 
 class Disk:
-    """Takes so many bytes; what it opens instead of an `Rdict` loses nothing that it took."""
+    """Takes `room` bytes and then refuses. Opened in place of an `Rdict`; keeps what it took."""
 
     def __init__(self, room: int = 10**9) -> None:
         self.room = room
@@ -35,7 +35,7 @@ class Disk:
     def take(self, size: int) -> None:
         if size > self.room:
             self.refused += 1
-            # By rocksdict, word for word.
+            # rocksdict's text, word for word.
             raise Exception(  # noqa: TRY002
                 "IO error: No space left on device: While appending to file: /tmp/000013.sst: "
                 "No space left on device"

@@ -1,4 +1,4 @@
-"""Disk that spilled transactions leave is freed while others stay: whole generations at a time."""
+"""Disk space of deleted runs is freed while other runs stay, a whole generation at a time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, disk: Disk) -> Iterator[RocksSpillStore]:
-    """A store whose generations have 20 KB, so that a test has many."""
+    """A store with generations of 20 KB, so that a test has many of them."""
     monkeypatch.setattr(spill, "GENERATION_BYTES", SMALL_BYTES)
     opened = RocksSpillStore(str(tmp_path))
     yield opened
@@ -68,7 +68,7 @@ def of_generations(store: RocksSpillStore) -> list[Generation]:
 
 
 def check_accounts(store: RocksSpillStore) -> None:
-    """What is counted for each generation is what runs have there, and garbage is bounded."""
+    """Checks that each generation counts what runs have in it, and that garbage is bounded."""
     parts = [part for run in store._runs.values() for part in run.parts]
     for generation in of_generations(store):
         assert generation.live == sum(p.size for p in parts if p.generation is generation)
@@ -80,7 +80,7 @@ def check_accounts(store: RocksSpillStore) -> None:
 
 
 class Readings:
-    """Readers at different places of runs, and what a naive store has there."""
+    """Readers at different places in runs, compared with a naive store."""
 
     def __init__(self, store: RocksSpillStore, naive: dict[int, list[Record]]) -> None:
         self._store, self._naive = store, naive
@@ -158,7 +158,7 @@ def test_space_is_free_on_the_disk_itself(monkeypatch: pytest.MonkeyPatch, tmp_p
         large = store.append(large, OWNER, records(start, start + 500, 10_000))
         small = store.append(small, OWNER, records(10 + start, 11 + start))
     assert large is not None
-    # What is still in buffers is not on the disk.
+    # What is still in RocksDB's buffers is not on the disk.
     assert 50e6 - 3 * WRITE_BUFFER_BYTES < size_on_disk(tmp_path) < 52e6
     assert 50e6 < store.disk_bytes < 51e6
     reading = store.read(large)

@@ -1,4 +1,4 @@
-"""Where spilling ends: a full disk, a limit of disk, and what dead processes left. trap 25."""
+"""Limits of spilling: a full disk, a configured limit, and what dead processes left. trap 25."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def stop_and_start_again(
     settings: dict[str, Any],
     make_room: Callable[[], dict[str, Any]],
 ) -> str:
-    """A consumer that can't spill, and with more room another one of its group; the error's text.
+    """Runs a consumer that can't spill, and then, with more room, another one of its group.
 
-    Before the transaction that does not fit another one is delivered, with records of the other
-    one in between; nothing comes twice.
+    A small transaction, with records of the large one in between, is delivered before the large one
+    fails; it does not come again. Returns the text of the error.
     """
     transactions = Transactions(log)
     large, small = transactions.begin(), transactions.begin()
@@ -82,7 +82,7 @@ def stop_and_start_again(
     assert read(consumer, 2) == [b"early", b"plain"]
     with pytest.raises(SpillError) as caught:
         read(consumer, len(VALUES))
-    with pytest.raises(SpillError):  # and stays so
+    with pytest.raises(SpillError):  # each further call fails too
         consumer.poll(0.1)
     consumer.commit(asynchronous=False)
     consumer.close()
@@ -232,7 +232,7 @@ def test_trap_25_a_real_disk_full_of_pending_records(
         except SpillError as caught:
             error = str(caught)
     assert "No space left" in str(error)
-    # With what never reached the disk.
+    # This includes what never reached the disk.
     assert [r.offset() for r in store.read(run)] == list(range(written))
     with pytest.raises(SpillError, match="No space left"):
         store.append(None, OWNER, records(0, 500, value))

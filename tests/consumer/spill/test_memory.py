@@ -1,4 +1,4 @@
-"""What spilling is for: memory stays bounded, by one large transaction and by very many."""
+"""Spilling bounds memory, with one large transaction and with very many small ones."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def test_peak_memory_of_a_transaction_of_200_mb(
         pending = 0
         while pending < payload.count:
             pending = reader.until("pending", TIMEOUT_S)["pending"]
-        # The rest is in buffers.
+        # The rest is still in RocksDB's buffers.
         assert disk_bytes(tmp_path / "spill") > 0.7 * 200e6
         transactions.mark(txid, topic)
         done = reader.until("done", TIMEOUT_S)
         reader.wait()
     assert done["digest"] == payload.digest()
     assert list((tmp_path / "spill").iterdir()) == []
-    # 60 MB of it are an idle consumer.
+    # An idle consumer takes 60 MB of this.
     assert 30e6 < reader.peak_rss_bytes(done) < 190e6
 
 
@@ -117,7 +117,7 @@ def test_10_000_interleaved_transactions(
         most = max(most, consumer.stats()["pending_memory_bytes"])
     assert consumer.stats()["pending_transactions"] == MANY
     assert limit * 0.9 < most
-    # What is over the limit is spilled before the next batch is read.
+    # Before each batch the consumer spills what is over the limit, so one batch may be over it.
     batch_bytes = FETCH_MAX_RECORDS * (TRANSACTION_OVERHEAD_BYTES + RECORD_OVERHEAD_BYTES + 10)
     assert most < limit + batch_bytes
     assert consumer.stats()["spilled_bytes"] > 0

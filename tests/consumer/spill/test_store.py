@@ -1,4 +1,4 @@
-"""Pending transactions on disk: equal, in order, bounded, and no loss when the disk refuses."""
+"""Pending transactions on disk come back equal and in order; a disk that refuses loses nothing."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_run_streams_a_chunk_at_a_time(
 
 
 def only_file(store: RocksSpillStore) -> Path:
-    """What RocksDB has in memory otherwise."""
+    """Writes what RocksDB still has in memory to its only file. Returns the file."""
     [generation] = store._generations._all
     assert generation.table is not None
     generation.table.flush()

@@ -1,4 +1,4 @@
-"""The finder's search over streams that a test answers for."""
+"""The finder's search over streams whose answers the test gives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONNECTED = encode_reply(0, Connected(generation=0, partition=0, incarnation=1, 
 
 
 class FakeStream:
-    """A stream to an address; the test says what comes."""
+    """A stream to an address; the test decides what it returns."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -46,7 +46,7 @@ def test_a_search_that_goes_on_has_forgotten_the_attempts_it_dropped() -> None:
         assert found is not None
         assert found.stream.address == "takes"
         finder.lost(found, "silent", served=False)
-        # As long as the silent one would have been given.
+        # As long as the finder would have waited for the silent one.
         time.sleep(PATIENCE_MIN_S * 1.2)
     finder.close()
     assert "silent" in {stream.address for stream in made}

@@ -23,7 +23,7 @@ LOOK_S = 0.001
 
 
 class World:
-    """Addresses that behave in a way of their own, and a hint; the clock moves by events."""
+    """Addresses that each behave in their own way, and a hint; the clock moves with the events."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -39,7 +39,7 @@ class World:
         self._under_way: set[str] = set()
 
     def run(self, until_s: float) -> bool:
-        """Go on until the owner is tried, or until then; whether it was."""
+        """Goes on until the owner is tried, or until `until_s`. Returns whether it was tried."""
         pursuit = self.pursuit
         while self.now_s < until_s:
             for address in pursuit.overdue(self.now_s):

@@ -1,4 +1,4 @@
-"""The client alone, when its coordinator goes: against coordinators that do as the test says."""
+"""The client alone when its coordinator goes; the test scripts what the coordinators do."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from ..scripted import ScriptedCoordinator, dead_address, later, publish, script
 
 TIMEOUT_S = 10.0
 SOON_S = 0.4
-"""Longest that a client takes to a coordinator which has just become the owner."""
+"""Longest time until a client has found a coordinator that has just become the owner."""
 TXID = TxId(0, 1, 2)
 
 
@@ -51,7 +51,7 @@ def journal(memory_log: MemoryLog) -> MemoryLog:
 
 @pytest.fixture
 def client(journal: MemoryLog) -> Iterator[Callable[..., CoordinatorClient]]:
-    """`client()`: closed with the test."""
+    """`client()` makes a client, which is closed with the test."""
     made: list[CoordinatorClient] = []
 
     def make(timeout_s: float = TIMEOUT_S) -> CoordinatorClient:
@@ -72,11 +72,11 @@ class Answers:
         self.all: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
 
     def take(self, number: int) -> Callable[[Any], None]:
-        """What a request's reply is told to."""
+        """Returns the callback for a request's reply."""
         return lambda reply: self.all.put((number, reply))
 
     def collect(self, count: int, timeout_s: float = TIMEOUT_S) -> dict[int, Any]:
-        """So many replies; fails if a request was answered twice."""
+        """Waits for `count` replies; fails if a request was answered twice."""
         deadline_s = time.monotonic() + timeout_s
         found: list[tuple[int, Any]] = []
         while len(found) < count:
@@ -86,7 +86,7 @@ class Answers:
 
 
 def ask(client: CoordinatorClient, answers: Answers, number: int = 0) -> None:
-    """A request that is answered by `Done`."""
+    """Sends a request that is answered by `Done`."""
     client.add_offsets(TXID, "group", [], answers.take(number))
 
 
@@ -101,7 +101,7 @@ def error(request: pb.Request, why: LogtxError) -> list[pb.Reply]:
 def connected(
     journal: MemoryLog, client: Callable[..., CoordinatorClient], owner: ScriptedCoordinator
 ) -> CoordinatorClient:
-    """A client of this owner, which the log names."""
+    """Returns a client connected to this owner, whom the hint in the log names."""
     publish(journal, owner.address)
     one = client()
     one.connect()
@@ -136,7 +136,7 @@ def test_an_address_that_hangs_holds_up_nothing(
 def test_an_attempt_that_hung_troubles_no_later_search(
     journal: MemoryLog, client: Callable[..., CoordinatorClient]
 ) -> None:
-    # It is closed when another is found, and must not be given up once more after its time.
+    # The silent stream is closed when another is found, and must not be given up again later.
     answers = Answers()
     with silent_address() as stopped, scripted() as owner:
         owner.script = lambda r: error(r, NotCoordinatorError("not I"))
@@ -468,7 +468,7 @@ def test_a_query_ends_in_time(journal: MemoryLog, queries: CoordinatorQueries) -
 
 
 def test_closing_amid_questions_fails_them_and_harms_nobody(journal: MemoryLog) -> None:
-    # gRPC crashed the process: a stub was made for each question, of a channel that was closing.
+    # gRPC crashed the process when each question made a stub of a channel that was closing.
     with scripted() as owner:
         owner.script = outcome
         publish(journal, owner.address)

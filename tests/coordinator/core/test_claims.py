@@ -1,4 +1,4 @@
-"""What is remembered of claims, and for how many partitions."""
+"""What a coordinator remembers of claims, and for how many partitions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def ask(
     claimant: int = 9,
     expected: dict[TopicPartition, int] | None = None,
 ) -> ClaimOffsets:
-    """A claim of group g."""
+    """Returns a claim of group g."""
     return ClaimOffsets(group="g", partitions=partitions, claimant=claimant, expected=expected)
 
 
 def claimed(*of: tuple[int, tuple[TopicPartition, ...]]) -> Claims:
-    """After these claims of group g: number, which is the claimant too, and partitions."""
+    """Returns the state after these claims of group g: (number, also the claimant; partitions)."""
     claims = Claims()
     for number, partitions in of:
         claims.replay(number, Claim(group="g", claimant=number, partitions=partitions))
@@ -34,7 +34,7 @@ def claimed(*of: tuple[int, tuple[TopicPartition, ...]]) -> Claims:
 
 
 def remembered(claims: Claims) -> dict[TopicPartition, int]:
-    """Number of each partition's latest claim."""
+    """Returns the number of each partition's latest claim."""
     return {partition: row.number for row in claims.rows() for partition in row.partitions}
 
 

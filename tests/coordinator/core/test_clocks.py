@@ -1,4 +1,4 @@
-"""Deadlines by a clock that never jumps; one that does aborts nothing early."""
+"""Deadlines go by a clock that never jumps; a wall clock that jumps aborts nothing early."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOON_MS = 1_700_000_000_000
 
 
 def transaction(begin: int, timeout_ms: int) -> TransactionMetadata:
-    """One that began at noon."""
+    """Returns a transaction that began at noon."""
     return TransactionMetadata(
         txid=TxId(0, 1, begin),
         producer_id=f"p{begin}",
@@ -24,7 +24,7 @@ def transaction(begin: int, timeout_ms: int) -> TransactionMetadata:
 
 
 def expired(clocks: Clocks, monotonic_ms: int, wall_ms: int = NOON_MS) -> list[int]:
-    """All that is past its deadline, in order."""
+    """Takes all transactions that are past their deadline, in order; returns their BEGINs."""
     found = []
     while (begin := clocks.expired(Instant(monotonic_ms, wall_ms))) is not None:
         found.append(begin)

@@ -1,4 +1,4 @@
-"""A journal that has gaps or holds what can't be: its partition stops, with the offset."""
+"""A journal with gaps or impossible records: its partition stops, and says at which offset."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from ..harness import INCARNATION, PARTITION, load
 
 OWNER = Owner(replaces=-1, address="c1", process_nonce=1)
 SENSELESS = MAX_INCARNATION + 1
-"""It decodes, and no TxId can be made of it."""
+"""An incarnation that decodes, but that no TxId can have."""
 
 
 def journal(incarnation: int = INCARNATION) -> list[Entry]:
-    """A producer's transaction, the first of the journal."""
+    """Returns a journal with one producer and its first transaction."""
     begin = Begin(
         producer_id="p",
         generation=0,
@@ -94,7 +94,7 @@ def test_a_load_over_a_gap_fails(
         memory_log.append_directly(JOURNAL_TOPIC, 0, encode_entry(entry))
 
     def without(*args: object, **named: object) -> Iterator[tuple[int, Entry]]:
-        """Control records are not handed to readers."""
+        """Reads the journal without the lost record, as if it were a control record."""
         read: Iterator[tuple[int, Entry]] = read_entries(*args, **named)  # type: ignore[arg-type]
         yield from (found for found in read if found[0] != lost)
 
@@ -114,7 +114,7 @@ def test_of_what_is_not_finished_a_load_reads_what_was_decided(
     )
     values = [encode_entry(e) for e in journal()]
     if finished:
-        # Nobody wants to know any more, so nobody looks.
+        # A finished transaction's decision is not needed any more, so it is not decoded.
         end = encode_entry(Entry(0, INCARNATION, Committed(begin=2), 4))
         values += [decision[:-3], end]
     else:

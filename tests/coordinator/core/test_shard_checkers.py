@@ -1,8 +1,8 @@
-"""Checkers of the shard: a naive reading of the journal, and what must hold of all that is told.
+"""Checkers of the shard: a naive reading of the journal, and what must hold of every answer.
 
-`Reference` reads a journal in the slow and obvious way, and `Checker` holds everything that
-coordinators tell against it: the invariants of the design, by their numbers. Both look at the
-journal alone. The tests at the end show that each finds a journal that breaks its rule.
+`Reference` reads a journal in the slow and obvious way. `Checker` compares everything that
+coordinators tell with it: the invariants of the design, by their numbers. Both look at the journal
+alone. The tests at the end show that each finds a journal that breaks its rule.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from ..harness import (
 
 @dataclass(slots=True)
 class NaiveTransaction:
-    """One transaction as the journal has it."""
+    """One transaction as the journal tells it."""
 
     producer_id: str
     generation: int
@@ -73,9 +73,9 @@ class NaiveTransaction:
     sequence: int | None = None
     steps: dict[tuple[str, TopicPartition], list[OffsetStep]] = field(default_factory=dict)
     claims: dict[tuple[str, StepIdentity], int | None] = field(default_factory=dict)
-    """The claim of its partition when a step was added."""
+    """For each step, the claim of its partition when it was added."""
     doomed: bool = False
-    """A partition whose offset it would move was claimed while it was open."""
+    """Whether a partition whose offset it would move was claimed while it was open."""
 
 
 Numbers = dict[TopicPartition, int]
@@ -83,7 +83,7 @@ Places = dict[TopicPartition, Place]
 
 
 def identity(each: OffsetStep) -> StepIdentity:
-    """What makes a step the same when it is sent again."""
+    """Returns what is the same whenever a step is sent."""
     return each.topic, each.partition, each.from_place, each.to.place
 
 
@@ -92,7 +92,7 @@ Request = tuple[str, int, int, int]
 
 
 class Reference:
-    """The state of a journal in the slow and obvious way, and what must hold of any journal.
+    """Derives a journal's state in the slow and obvious way, and checks what must always hold.
 
     Raises:
         AssertionError: a record acts on another transaction than its writer meant (invariant 2);
@@ -119,7 +119,7 @@ class Reference:
             if bids and (epoch == NO_EPOCH or entry.incarnation == incarnation):
                 epoch, incarnation, in_place = offset, entry.incarnation, True
                 continue
-            # What its writer decided on top of something lost or foreign was never decided.
+            # Decisions that build on a lost or foreign record were never made.
             in_place = in_place and (entry.epoch, entry.incarnation, entry.predicted) == (
                 *(epoch, incarnation, offset),
             )
@@ -137,12 +137,12 @@ class Reference:
 
     @property
     def hw(self) -> int:
-        """The oldest unfinished BEGIN, else the end."""
+        """Returns the oldest unfinished BEGIN, else the journal's end."""
         unfinished = (b for b, t in self.transactions.items() if not t.state.finished)
         return min(unfinished, default=self.end)
 
     def iov(self, group: str, sequence: int | None = None) -> Places:
-        """A group's IOV now, or as of a commit sequence."""
+        """Returns a group's IOV now, or as of a commit sequence."""
         history = self.iovs.get(group, [])
         return next((p for s, p in reversed(history) if sequence in (None, s)), {})
 
@@ -236,15 +236,15 @@ class Reference:
 
 
 class Checker:
-    """Holds what coordinators tell against the journal; `listen` is for `Coordinator`."""
+    """Compares what coordinators tell with the journal; `listen` is for `Coordinator`."""
 
     def __init__(self, journal: Journal) -> None:
-        """Check coordinators of this journal."""
+        """Checks the coordinators of this journal."""
         self.journal = journal
         self.hw = 0
-        """The highest that any marker could have stated."""
+        """The highest HW that any marker could have stated."""
         self.begun: dict[TxId, Request] = {}
-        """TxIds that clients were told, and in answer to what."""
+        """TxIds that clients were told → the requests that they answered."""
         self._answers: dict[Request, TxId] = {}
         self._marked: dict[Coordinator, int] = {}
         self._to_assert: dict[Coordinator, set[str]] = {}
@@ -254,13 +254,13 @@ class Checker:
 
     @property
     def reference(self) -> Reference:
-        """The naive reading of the journal as it stands."""
+        """The naive reading of the present journal."""
         if self._reference is None or self._reference.end != self.journal.end:
             self._reference = Reference(self.journal)
         return self._reference
 
     def asked(self, ref: Ref, command: commands.Command) -> None:
-        """Call before a command is submitted: what its answer must know already."""
+        """Notes what a command's answer must take into account; call it before submitting."""
         if isinstance(command, commands.FetchOffsets | commands.ClaimOffsets):
             self._floors[ref] = max(
                 (sequence for sequence, _ in self.reference.iovs.get(command.group, [])), default=-1
@@ -294,14 +294,14 @@ class Checker:
                 pass
 
     def published(self, hw: int) -> None:
-        """A marker may state this HW: no transaction that could still commit lies below it."""
+        """Checks an HW that a marker may state: no transaction below it may still commit."""
         self.hw = max(self.hw, hw)
         assert self.hw <= self.reference.hw, (
             f"HW {self.hw} is above the unfinished BEGIN or end at {self.reference.hw}"
         )
 
     def after_step(self, coordinators: Iterable[Coordinator]) -> None:
-        """Call when something happened: live states, replayed ones and the naive agree."""
+        """Checks that live, replayed and naive states agree; call it after each step."""
         reference, entries = self.reference, self.journal.entries
         shard = load(entries)
         self._agree(shard, reference)
@@ -334,7 +334,7 @@ class Checker:
         for begin, told in reference.transactions.items():
             outcome = shard.transactions.outcome(begin)
             if outcome is None and told.state.finished and not shard.transactions._outcomes:
-                continue  # The test lets it forget what is finished.
+                continue  # The test makes it forget finished transactions.
             assert outcome is not None, f"the shard lost the transaction at {begin}"
             assert (outcome.state, outcome.commit_sequence) == (told.state, told.sequence)
         unfinished = {b for b, t in reference.transactions.items() if not t.state.finished}
@@ -411,7 +411,7 @@ class Checker:
             )
 
     def _claim_fenced(self, command: commands.Command) -> None:
-        # Claims only rise: whoever was refused for one would be refused now.
+        # Claim numbers only rise: what a claim refused then it would refuse now.
         if isinstance(command, commands.ClaimOffsets):
             claims, expected = self.reference.claims.get(command.group, {}), command.expected
             assert expected is not None, "a claim without a condition was refused"
@@ -463,7 +463,7 @@ class Checker:
 
 
 def journal_of(*records: JournalRecord) -> Journal:
-    """OWNER at 0, PRODUCER at 1, BEGIN at 2 and 3, then these records."""
+    """Returns a journal: OWNER at 0, PRODUCER at 1, BEGIN at 2 and 3, then these records."""
     journal = Journal()
     journal.append(Entry(-1, INCARNATION, Owner(replaces=-1, address="c1", process_nonce=1)))
     producer = ProducerRecord(producer_id="p", generation=0, session_nonce=1, owner="default")
@@ -519,7 +519,7 @@ CLAIM: Final = Claim(group="g", claimant=1, partitions=(("a", 0),))
 def test_reference_refuses_the_commit_of_claimed_input() -> None:
     with pytest.raises(AssertionError, match="claimed was committed"):
         Reference(journal_of(offsets(2, None, 1), CLAIM, commit(2)))
-    # What came after the claim, of another group or of another partition is not its business.
+    # A claim does not concern later steps, other groups or other partitions.
     for records in (
         (CLAIM, offsets(2, None, 1)),
         (offsets(2, None, 1), Claim(group="h", claimant=1, partitions=(("a", 0),))),

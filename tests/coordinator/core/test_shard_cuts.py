@@ -1,9 +1,9 @@
-"""Stop at every record and load again: nothing that was told is denied, and all comes to its end.
+"""Stop at every record and load again: no answer is denied, and every transaction comes to its end.
 
-First with recorded histories: for each prefix of the journal, a new owner is asked again whatever
-was told by then. Then with a client that only wants its work done: it is played once without any
-fault, and once for every record at which the owner may lose its place and every number of records
-in flight that land all the same; it must be told the same each time.
+First with recorded histories: for each prefix of the journal, a new owner is asked all questions
+that were answered by then. Then with a client that wants its work done. It runs once without
+faults, and once for each record at which the owner may lose its place and each number of records
+in flight that land all the same. Its answers must be the same each time.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from .test_shard_stateful import World, run_seed
 
 
 class Recorded(World):
-    """A world that remembers when it told what."""
+    """A world that remembers its answers, and when it gave them."""
 
     def __init__(self) -> None:
         self.told: list[tuple[int, commands.Command, commands.Reply]] = []
-        """Journal's end when it was told, the command, the reply."""
+        """(the journal's end at the answer, the command, the reply)."""
         super().__init__()
 
     def _listen(self, coordinator: Coordinator, event: Event) -> None:
@@ -42,7 +42,7 @@ class Recorded(World):
 
 
 def decision(reply: commands.Reply) -> bool | None:
-    """Whether a reply says committed (True), aborted (False) or neither."""
+    """Returns True if a reply says committed, False if aborted, None otherwise."""
     match reply:
         case commands.Outcome():
             return True if reply.state.commits else False if reply.state.aborts else None
@@ -82,28 +82,28 @@ def test_nothing_told_is_denied_by_a_reload_at_any_record(seed: int) -> None:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What a client asks until it is answered."""
+    """A request that a client repeats until it is answered."""
 
     make: Callable[[], commands.Command]
     reply: commands.Reply | None = None
 
 
 class Client:
-    """Sends its requests in order, and those without an answer again after a break."""
+    """Sends its requests in order; after a break sends the unanswered ones again."""
 
     def __init__(self, lose_at: int | None = None, landed: int = 0) -> None:
-        """Nothing was asked yet.
+        """Begins without requests.
 
         Args:
             lose_at: number of the appended record after which the owner loses its place; None:
                 it never does.
-            landed: how many of the records then in flight land all the same.
+            landed: number of the records then in flight that land all the same.
         """
         self.lose_at = lose_at
         self.landed = landed
         self.appended = 0
         self.in_flight = 0
-        """At the loss."""
+        """Number of records in flight at the loss."""
         self.requests: list[Request] = []
         self._sent: list[Request] = []
         self._lost = False
@@ -120,7 +120,7 @@ class Client:
             self._sent[event.ref].reply = event.reply
 
     def ask(self, make: Callable[[], commands.Command]) -> Request:
-        """Send a request."""
+        """Sends a request."""
         request = Request(make)
         self.requests.append(request)
         self._send(request)
@@ -144,14 +144,14 @@ class Client:
                 self._send(request)
 
     def wait(self, *requests: Request) -> None:
-        """Let appends land one by one until these are answered."""
+        """Lets appends land one by one until these are answered."""
         while any(r.reply is None for r in requests):
             assert self.coordinator.in_flight, "nothing in flight, and no answer"
             self.coordinator.ack(1)
         self.checker.after_step([self.coordinator])
 
     def finish_all(self) -> None:
-        """Write every marker."""
+        """Writes every marker."""
         while self.coordinator.markers or self.coordinator.in_flight:
             self.coordinator.ack()
             for begin in list(self.coordinator.markers)[:1]:
@@ -160,9 +160,9 @@ class Client:
 
 
 class Work:
-    """The same work each time.
+    """Does the same work each time.
 
-    Two commits out of order, an abort and its redo, a successor; then its input is taken over.
+    Two commits out of order, an abort and its redo, a successor; then another takes its input.
     """
 
     def __init__(self, client: Client) -> None:
@@ -171,10 +171,10 @@ class Work:
         self.begun = 0
         self.claimant = 0
         self.number: int | None = None
-        """Of the claim under which it reads."""
+        """Number of the claim under which it reads."""
 
     def connect(self, nonce: int) -> None:
-        """Connect, and use the session from then on."""
+        """Connects, and uses the session from then on."""
         make = partial(commands.Connect, producer_id="p", nonce=nonce)
         request = self.client.ask(make)
         self.client.wait(request)
@@ -182,7 +182,7 @@ class Work:
         self.session = commands.SessionId("p", request.reply.generation, nonce)
 
     def begin(self, count: int) -> list[TxId]:
-        """Open transactions, all at once."""
+        """Opens transactions, all at once."""
         requests = []
         for _ in range(count):
             self.begun += 1
@@ -203,7 +203,7 @@ class Work:
         return [r.txid for r in replies if isinstance(r, commands.Began)]
 
     def claim(self, *, anew: bool = False) -> Request:
-        """Claim the input, whoever had it, or to go back if nobody else claimed since."""
+        """Claims the input: unconditionally, or `anew` to go back if no other claimed since."""
         self.claimant += 1
         return self.client.ask(
             partial(
@@ -216,14 +216,14 @@ class Work:
         )
 
     def claimed(self, request: Request) -> Request:
-        """Wait for a claim, and read under it from now on."""
+        """Waits for a claim, and reads under it from now on."""
         self.client.wait(request)
         assert isinstance(request.reply, commands.Claimed), request.reply
         self.number = request.reply.number
         return request
 
     def offsets(self, txid: TxId, *places: int | None) -> list[Request]:
-        """Send offsets that go from place to place, one request each."""
+        """Sends offsets that go from place to place, one request each."""
         claim = self.number
         return [
             self.client.ask(
@@ -240,7 +240,7 @@ class Work:
         ]
 
     def end(self, txid: TxId, action: commands.Action) -> Request:
-        """Commit or abort."""
+        """Commits or aborts."""
         writes: dict[TopicPartition, tuple[BranchRange, ...]] = {
             ("b", 1): (BranchRange(0, 0, 0, 1),)
         }
@@ -248,7 +248,7 @@ class Work:
         return self.client.ask(make)
 
     def do(self) -> list[str]:
-        """Everything; returns what was told."""
+        """Does everything; returns the answers."""
         client, commit, abort = self.client, commands.Action.COMMIT, commands.Action.ABORT
         self.connect(1)
         first, second = self.begin(2)
@@ -271,7 +271,7 @@ class Work:
         return [described(r.reply) for r in client.requests]
 
     def take_over(self) -> None:
-        """Its input is claimed while it is open, and a zombie's claim is refused."""
+        """Claims the input of an open transaction; then a zombie's claim is refused."""
         client, commit = self.client, commands.Action.COMMIT
         self.claimed(self.claim())
         [first, second] = self.begin(2)
@@ -289,7 +289,7 @@ class Work:
         client.wait(self.end(third, commit))
 
     def told_iovs(self) -> list[int | None]:
-        """What the claims were told of the input, in order."""
+        """Returns the input positions that the claims were told, in order."""
         replies = [r.reply for r in self.client.requests]
         found = [
             r.offsets.offsets.get(("a", 0)) for r in replies if isinstance(r, commands.Claimed)
@@ -298,10 +298,10 @@ class Work:
 
 
 def described(reply: commands.Reply | None) -> str:
-    """A reply without the numbers that depend on where records lie."""
+    """Returns a reply as text, without the numbers that depend on where records lie."""
     match reply:
         case commands.Outcome():
-            # Asked again, it may be finished already.
+            # At a repetition the transaction may be finished already.
             return "commits" if reply.state.commits else "aborts"
         case commands.Connected():
             return f"generation {reply.generation}"
@@ -311,13 +311,13 @@ def described(reply: commands.Reply | None) -> str:
 
 @cache
 def plain() -> tuple[Client, list[str]]:
-    """The work without any fault, and what was told."""
+    """Returns the work done without any fault, and its answers."""
     client = Client()
     return client, Work(client).do()
 
 
 def losses() -> Iterable[tuple[int, int]]:
-    """(record, how many in flight land): every place where the owner can lose its place."""
+    """Returns (record, number in flight that land): every way for the owner to lose its place."""
     for record in range(1, plain()[0].appended + 1):
         probe = Client(lose_at=record)
         Work(probe).do()

@@ -1,8 +1,8 @@
 """Random histories of one transaction key: four clients, deletions, two coordinators, a bad log.
 
-The checker of the harness watches the journal: no fenced commit, no two open transactions of a
-key. Here besides: no epoch is given to two clients or out of turn, deletions included, and nobody
-is told "done" of what a newer connection must have ended.
+The checker of the harness watches the journal: no fenced commit, no two open transactions of a key.
+The tests here also check that no epoch is given to two clients or out of turn, deletions included,
+and that no client is told "done" about what a newer connection must have ended.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class KeyWorld(World):
     """All clients use one key, and operators delete it."""
 
     def __init__(self) -> None:
-        """Four instances, none of which was given an epoch."""
+        """Begins with four instances, none of which has an epoch."""
         super().__init__()
         self.clients = [Client(KEY, nonce) for nonce in range(1, 5)]
         self.given: dict[int, int] = {}
-        """Epoch → nonce of the one client that it was given to."""
+        """Epoch → nonce of the only client that it was given to."""
         self.floor: dict[int, int] = {}
-        """Request → the lowest epoch that may be told in answer, as of when it was sent."""
+        """Request → lowest epoch that its answer may tell, as of when it was sent."""
         self._begun: set[TxId] = set()
         self.deleted = -1
-        """This epoch and those below it are deleted, and somebody was told so."""
+        """Epochs up to this one are deleted, and a client was told so."""
 
     def send(self, client: Client, command: commands.Command, where: int = 0) -> None:
         """A client sends a command, for the first time or again."""
@@ -87,7 +87,7 @@ class KeyWorld(World):
                     assert generation >= self.floor[ref], "a zombie began a transaction"
                 self._begun.add(reply.txid)
             case commands.DeleteKey(), commands.Done():
-                # Whatever was told before it was sent; what came in between may live.
+                # It deletes all epochs told before it was sent; those given in between may live.
                 self.deleted = max(self.deleted, min(self.floor[ref], max(self.given, default=-1)))
             case commands.GetKey(), commands.KeyInfo():
                 assert reply.epoch >= self.floor[ref], "a stale epoch was shown"

@@ -1,4 +1,4 @@
-"""What one client may have open, and what becomes of requests that it repeats without end."""
+"""How much one client may have open, and what happens to requests that it repeats for ever."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ class Stage:
         self.refs = 0
 
     def ask(self, command: commands.Command) -> int:
-        """Ask; the number under which the coordinator answers."""
+        """Asks; returns the number under which the coordinator answers."""
         self.refs += 1
         self.coordinator.submit(command, self.refs)
         self.coordinator.ack()
         return self.refs
 
     def reply(self, ref: int) -> commands.Reply | None:
-        """The answer, if there is one."""
+        """Returns the answer, if there is one."""
         return self.coordinator.replies.get(ref)
 
     def connect(self, producer_id: str) -> commands.SessionId:
-        """A producer's session."""
+        """Connects a producer; returns its session."""
         self.ask(commands.Connect(producer_id=producer_id, nonce=1))
         return commands.SessionId(producer_id, 0, 1)
 
     def begin(self, session: commands.SessionId, request_id: int) -> commands.Reply | None:
-        """The answer to a BEGIN."""
+        """Begins; returns the answer."""
         begin = commands.Begin(
             session=session, request_id=request_id, answered_below=0, timeout_ms=9
         )
         return self.reply(self.ask(begin))
 
     def begun(self, session: commands.SessionId, request_id: int) -> TxId:
-        """An open transaction."""
+        """Returns a new open transaction."""
         reply = self.begin(session, request_id)
         assert isinstance(reply, commands.Began), reply
         return reply.txid
 
     def end(self, session: commands.SessionId, txid: TxId, action: commands.Action) -> int:
-        """Ask for its end."""
+        """Asks for a transaction's end; returns the number of the answer."""
         return self.ask(commands.End(session=session, txid=txid, action=action, writes={}))
 
 
@@ -86,7 +86,7 @@ def test_a_journal_partition_has_so_many_open_whoever_began_them() -> None:
     refusal = stage.begin(q, 2)
     assert isinstance(refusal, TooManyTransactionsError)
     assert "(--max-open-transactions)" in str(refusal)
-    # Decided is room enough, though a partition may be long in taking the marker.
+    # A decision makes room, even if a partition is long in taking the marker.
     stage.end(p, first, commands.Action.ABORT)
     stage.begun(q, 2)
 
@@ -133,13 +133,13 @@ def test_every_repeat_of_a_commit_that_waits_learns_of_an_abort() -> None:
 
 
 LONG_TOPIC = "é" * 124
-"""248 bytes."""
+"""A name of 248 bytes."""
 
 
 def consumed(
     stage: Stage, session: commands.SessionId, request_id: int, *steps: OffsetStep
 ) -> commands.Reply:
-    """The answer to the commit of a transaction with these steps."""
+    """Commits a transaction with these steps; returns the answer."""
     begun = stage.begun(session, request_id)
     sent = stage.ask(commands.AddOffsets(session=session, txid=begun, group="g", steps=steps))
     assert stage.reply(sent) == commands.Done()
@@ -149,7 +149,7 @@ def consumed(
 
 
 def test_an_iov_that_fits_no_record_is_refused_before_its_commit_is_decided() -> None:
-    """Decided, it would be written again and again, and hold the high watermark for ever."""
+    """If it were decided, its write would be repeated for ever, and hold up the high watermark."""
     stage = Stage()
     p, q = stage.connect("p"), stage.connect("q")
     steps = [step((LONG_TOPIC, number), None, 5) for number in range(3_000)]
@@ -158,14 +158,14 @@ def test_an_iov_that_fits_no_record_is_refused_before_its_commit_is_decided() ->
     assert isinstance(refusal, RequestTooLargeError)
     assert "3000 partitions" in str(refusal)
     assert "__transaction_offsets" in str(refusal)
-    # That client alone: others go on, in what is there and in what there still is room for.
+    # Only that client is refused: others go on, with old partitions and with new ones that fit.
     moved = [step((LONG_TOPIC, number), 5, 6) for number in range(2_500)]
     assert isinstance(consumed(stage, q, 1, *moved), commands.Outcome)
     assert isinstance(consumed(stage, q, 2, *steps[2_500:2_750]), commands.Outcome)
     iov = stage.coordinator.shard.offsets.committed("g")
     assert len(iov.offsets) == 2_750
     assert len(encode_value(iov)) < 900_000
-    # The refused one is open, and is aborted as it should be.
+    # The refused transaction is open, and can be aborted.
     [refused] = [t for t in stage.coordinator.shard.transactions if t.state is State.OPEN]
     aborted = stage.reply(stage.end(p, refused.txid, commands.Action.ABORT))
     assert isinstance(aborted, commands.Outcome)

@@ -1,12 +1,12 @@
-"""A lost append must not keep what was decided on top of it: traps 2 and 26 at once.
+"""If an append is lost, decisions that build on it must not count: traps 2 and 26 at once.
 
 Two pipelined transactions of one producer, T0 with input 0 to 1 and T1 with 1 to 2, are committed
-during an outage. T0's append times out; T1's, which is younger, lands when the outage ends, of an
-epoch that is still current. Were T1 committed by it, T0 could not be any more: input 0 would be
-lost. The mutation `no_prediction_check` shows the same in the random histories.
+during an outage. T0's append times out. T1's, which is younger, lands when the outage ends, in an
+epoch that is still current. If that committed T1, then T0 could not be committed any more: input 0
+would be lost. The mutation `no_prediction_check` shows the same in the random histories.
 
-Seen with confluent-kafka 2.16.1 on Kafka 4.1 too, and with ``enable.gapless.guarantee``, which does
-not cover a record that timed out before it was sent.
+This was also seen with confluent-kafka 2.16.1 on Kafka 4.1, even with ``enable.gapless.guarantee``,
+which does not cover a record that timed out before it was sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def test_what_was_decided_on_a_lost_append_is_void(memory_log: MemoryLog) -> Non
 
 
 async def outage(log: MemoryLog) -> None:
-    """Commit two pipelined transactions while the first append times out."""
+    """Commits two pipelined transactions while the first append times out."""
     prepare(log)
     async with running(log) as driver:
         session = await driver.connect()
@@ -48,7 +48,7 @@ async def outage(log: MemoryLog) -> None:
         # The younger append lands at once, and a new epoch is won behind it.
         await asyncio.sleep(0.5)
         await driver.serving()
-        # Whatever landed, the client may commit both again, in order.
+        # The client may commit both again, in order, no matter what landed.
         for txid in txids:
             reply = await driver.ask(commit(session, txid))
             assert isinstance(reply, commands.Outcome), reply

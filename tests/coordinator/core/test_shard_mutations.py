@@ -1,7 +1,7 @@
 """Proof that the checkers bite: break one rule on purpose, and the random histories must find it.
 
-The mutations are those of the simulation that concern one shard and its tenures: here they are
-found without producers, consumers and a network, and in fewer steps.
+The mutations are those of the simulation that concern one shard and its tenures. Here they are
+found in fewer steps, without producers, consumers and a network.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ...simulation.mutations import MUTATIONS, Mutation, Patch
 from .test_shard_stateful import run_seed
 
 SEEDS: Final = 600
-"""Most mutations are caught by the first of them, the rarest by the 120th."""
+"""Seeds tried for each mutation. The first catches most of them; the rarest needs the 120th."""
 
 
 def fenced_live_on_after_reload(patch: Patch) -> None:
@@ -90,7 +90,7 @@ def claims_tell_pending_offsets(patch: Patch) -> None:
 
 BROKEN: Final = [
     *(mutation for mutation in MUTATIONS if mutation.of == "shard"),
-    # Only the time-out ends such a transaction, which the simulation can't tell from a hang.
+    # Then only the time-out ends such a transaction, and the simulation can't tell it from a hang.
     Mutation("fenced", "shard", fenced_live_on_after_reload),
     Mutation("offsets", "shard", claims_doom_nobody),
     Mutation("offsets", "shard", doomed_live_on_after_reload),

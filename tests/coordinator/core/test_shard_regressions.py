@@ -1,4 +1,4 @@
-"""Shortest sequences that broke the shard once; the transcripts show the same in context."""
+"""The shortest sequences that once broke the shard; the transcripts show the same in context."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .test_shard_transcripts import Transcript
 
 
 def last(*commands: str) -> str:
-    """What is replied to the last of these commands, each followed by an `ack`."""
+    """Runs these commands, each followed by an `ack`; returns the reply to the last one."""
     transcript = Transcript()
     printed: list[str] = []
     for command in commands:
@@ -44,14 +44,14 @@ def test_resent_offsets_of_one_transaction_are_not_a_conflict() -> None:
 
 
 def test_offsets_that_end_alike_from_elsewhere_are_a_conflict() -> None:
-    # Input 2 to 4 would have been consumed twice: once for whatever committed 4, once here.
+    # Input 2 to 4 would have been consumed twice: by the commit that moved it to 4, and here.
     sent = "offsets T2 g a/0:4->5"
     assert "OffsetsConflictError" in last("connect p", "begin p", sent, "offsets T2 g a/0:2->5")
 
 
 def test_an_abort_whose_begin_was_lost_does_not_keep_the_journal_from_being_loaded() -> None:
-    # BEGIN (predicted at 2), PRODUCER, PREPARE_ABORT are in flight; only the abort lands, as 2, and
-    # of an epoch that is still current (trap 3). The same journal says nothing to a consumer.
+    # BEGIN (predicted at 2), PRODUCER and PREPARE_ABORT are in flight. Only the abort lands, at 2,
+    # in an epoch that is still current (trap 3). To a consumer this journal says nothing of T2.
     transcript = Transcript()
     for command in ("connect p", "ack", "begin p", "connect p nonce=2"):
         transcript.run(command)
@@ -64,8 +64,8 @@ def test_an_abort_whose_begin_was_lost_does_not_keep_the_journal_from_being_load
 
 
 def test_a_losing_candidate_does_not_end_the_journal_either() -> None:
-    # Its void OWNER lands in front of a BEGIN in flight and of the abort that names it, and shifts
-    # both by one; nothing was lost. What the abort names is another record now.
+    # A void OWNER lands in front of a BEGIN in flight and of the abort that names it, and shifts
+    # both by one; nothing was lost. The abort now names another record.
     transcript = Transcript()
     for command in ("connect p", "ack", "begin p", "connect p nonce=2", "other OWNER replaces=-1"):
         transcript.run(command)
@@ -123,7 +123,8 @@ def test_a_record_out_of_its_place_is_void_whatever_it_is() -> None:
 
 
 def test_a_duplicate_begin_that_the_client_has_an_answer_to_opens_nothing() -> None:
-    # A frame of a broken stream, read after those of the next one. Nobody would ever end it.
+    # A frame of a broken stream is read after those of the next one. No client would ever end
+    # that transaction.
     commands = ("connect p", "begin p request=1", "begin p request=2 below=2")
     assert "SessionClosedError" in last(*commands, "begin p request=1")
     assert last(*commands, "begin p request=2 below=2") == "Began T3"
@@ -131,14 +132,14 @@ def test_a_duplicate_begin_that_the_client_has_an_answer_to_opens_nothing() -> N
 
 
 def test_a_begin_of_a_new_generation_is_not_that_of_the_old_one() -> None:
-    # One client instance raised its generation: request 1 of it is another request.
+    # A client instance raised its generation: its request 1 is another request now.
     commands = ("connect p", "begin p request=1", "connect p nonce=1 generation=5")
     assert last(*commands, "begin p request=1") == "Began T5"
 
 
 def test_a_void_begin_was_never_aborted() -> None:
-    # The BEGIN of a replaced coordinator lies at 3 for ever. Nobody was told its TxId; whoever
-    # makes it up must not be told that it is open, or was aborted.
+    # The BEGIN of a replaced coordinator lies at 3 for ever. No client was told its TxId; one
+    # that makes it up must not be told that it is open, or was aborted.
     transcript = Transcript()
     for command in ("connect p", "ack", "begin p request=1", "ack", "begin p request=2"):
         transcript.run(command)
@@ -153,8 +154,8 @@ def test_a_void_begin_was_never_aborted() -> None:
 
 
 def test_hundreds_of_commits_may_wait_for_earlier_ones() -> None:
-    # Each decision looks at all that wait. With a scan of all open transactions for each of them,
-    # this took 9 s, and 0.17 s for one command, in which the coordinator served nobody.
+    # Each decision looks at all commits that wait. When it scanned all open transactions for each,
+    # this took 9 s, and one command took 0.17 s, in which the coordinator served no client.
     shard, now, count = load([]), Instant(0, 0), 500
 
     def do(command: commands.Command) -> None:

@@ -1,6 +1,6 @@
 """Random histories of the shard: two producers and their zombies, two coordinators, a bad log.
 
-`World` is what can happen, `ShardMachine` lets Hypothesis choose, and the `Checker` of the harness
+`World` has everything that can happen, `ShardMachine` lets Hypothesis choose, and the `Checker`
 watches every step. `test_shard_mutations.py` shows that it finds what it should.
 """
 
@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Client:
-    """One instance of a producer; it lives on as a zombie when another took its place."""
+    """One instance of a producer; it lives on as a zombie when another takes its place."""
 
     producer_id: str
     nonce: int
@@ -60,9 +60,9 @@ class Client:
     """Request ids of its BEGINs without an answer."""
     transactions: list[TxId] = field(default_factory=list)
     cursors: dict[tuple[str, TopicPartition], int | None] = field(default_factory=dict)
-    """Where its input stands, per group and partition, as far as it sent it."""
+    """Where its input stands, by group and partition, after the offsets that it sent."""
     claims: dict[tuple[str, TopicPartition], int] = field(default_factory=dict)
-    """Numbers of its claims; it goes on under them, whoever claimed since."""
+    """Numbers of its claims; it goes on under them even if another claimed since."""
 
 
 def pick(items: Sequence[T], index: int) -> T:
@@ -70,14 +70,14 @@ def pick(items: Sequence[T], index: int) -> T:
 
 
 class World:
-    """Everything that can happen; arguments are small numbers, so that anybody may choose.
+    """Everything that can happen. Arguments are small numbers, so that any generator may choose.
 
-    `where` chooses the coordinator: 0 the one that took over last, 1 the other, which may believe
-    that it still owns the journal.
+    `where` chooses the coordinator: 0 is the one that took over last; 1 is the other, which may
+    believe that it still owns the journal.
     """
 
     def __init__(self) -> None:
-        """One coordinator owns the journal; four client instances of two producers exist."""
+        """Begins with one owner of the journal, and four client instances of two producers."""
         self.journal = Journal()
         self.checker = Checker(self.journal)
         self.coordinators = [
@@ -116,23 +116,23 @@ class World:
                 pass
 
     def at(self, where: int) -> Coordinator:
-        """A coordinator, by `where`."""
+        """Returns the coordinator that `where` chooses."""
         return self.coordinators[where % 2]
 
     def send(self, client: Client, command: commands.Command, where: int = 0) -> None:
-        """A client sends a command, for the first time or again."""
+        """Sends a command of a client, for the first time or again."""
         ref = len(self._senders)
         self._senders[ref] = client
         self.checker.asked(ref, command)
         self.at(where).submit(command, ref)
 
     def ask(self, client: Client, command: commands.Command, where: int = 0) -> None:
-        """A client sends a command that it may repeat."""
+        """Sends a command that the client may repeat."""
         self.sent.append((client, command))
         self.send(client, command, where)
 
     def check(self) -> None:
-        """What must hold between any two steps."""
+        """Checks what must hold between any two steps."""
         self.checker.after_step(self.coordinators)
 
     # ---- clients --------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class World:
     ) -> None:
         """Send offsets; `start`: 0 go on, 1 from the committed, 2 from somewhere.
 
-        Made `by_hand`, they don't say under which claim they were read.
+        Offsets `by_hand` don't say under which claim they were read.
         """
         client = pick(self.clients, who)
         if client.session is None or not client.transactions:
@@ -190,7 +190,7 @@ class World:
         self.ask(client, command, where)
 
     def claim(self, who: int, which: int, where: int) -> None:
-        """Claim a partition or all: as assigned, or to go back if nobody claimed since."""
+        """Claims a partition or all: as assigned, or to go back if no other claimed since."""
         client = pick(self.clients, who)
         group, partitions = pick(GROUPS, which), INPUTS[which // 2 % 2 :]
         known = {p: client.claims[group, p] for p in partitions if (group, p) in client.claims}
@@ -249,12 +249,12 @@ class World:
         )
 
     def retry(self, back: int, where: int) -> None:
-        """A command is sent again, or a duplicate of it arrives late."""
+        """Sends a command again, or lets a duplicate of it arrive late."""
         if self.sent:
             self.send(*self.sent[-1 - back % len(self.sent)], where)
 
     def pipeline(self, who: int, group: int, *, in_order: bool) -> None:
-        """Two transactions, the second on the input that the first will have consumed."""
+        """Runs two transactions; the second goes on where the first one's input will end."""
         for _ in range(2):
             self.begin(who, 0)
         self.at(0).ack()
@@ -264,7 +264,7 @@ class World:
             self.end(who, which, commands.Action.COMMIT, 0)
 
     def rebalance(self, who: int, which: int) -> None:
-        """A worker's input is given to another in its transaction; it goes on, or goes back."""
+        """Gives a worker's input to another during its transaction; it goes on, or goes back."""
         group, unconditional = which % 4, which % 4
         self.claim(who, unconditional, 0)
         self.begin(who, 0)
@@ -278,7 +278,7 @@ class World:
             self.claim(who, 4 + group, 0)
 
     def disconnect(self, who: int) -> None:
-        """A client's stream breaks."""
+        """Breaks a client's stream."""
         client = pick(self.clients, who)
         for coordinator in self.coordinators:
             if coordinator.serving:
@@ -287,13 +287,14 @@ class World:
     # ---- the coordinators and their log ---------------------------------------------------------
 
     def ack(self, count: int, where: int) -> None:
-        """Appends land and are acknowledged."""
+        """Lets appends land and acknowledges them."""
         self.at(where).ack(count)
 
     def lose(self, landed: int, late: bool, where: int, *, first: bool = True) -> None:
-        """An append times out, and the coordinator takes over again.
+        """Lets an append time out; then the coordinator takes over again.
 
-        Of those in flight the `first` ones land all the same, or any: the bits of `landed`.
+        Some appends in flight land all the same: if `first`, the first ones; else those in the bits
+        of `landed`.
         """
         coordinator = self.at(where)
         flying = range(len(coordinator.in_flight))
@@ -303,15 +304,15 @@ class World:
             self.coordinators.reverse()
 
     def usurp(self) -> None:
-        """The other coordinator takes over; this one is not told."""
+        """Lets the other coordinator take over without telling this one."""
         self.lose(0, True, 1)
 
     def land_late(self, count: int, where: int) -> None:
-        """Appends that were given up land."""
+        """Lets appends land that were given up."""
         self.at(where).land_late(count)
 
     def intrude(self, kind: int, which: int) -> None:
-        """A record of a dead epoch lands, or an OWNER that replaces one."""
+        """Lets a record of a dead epoch land, or an OWNER that replaces one."""
         shard = self.at(0).shard
         if not shard.past_epochs:
             return
@@ -333,18 +334,18 @@ class World:
         self.journal.append(Entry(epoch, INCARNATION, record, self.journal.end))
 
     def finish(self, which: int, where: int) -> None:
-        """All markers of a transaction are written."""
+        """Reports all markers of a transaction as written."""
         coordinator = self.at(where)
         if coordinator.serving and coordinator.markers:
             coordinator.finish(pick(list(coordinator.markers), which))
 
     def pass_time(self, milliseconds: int) -> None:
-        """Time goes by, everywhere."""
+        """Lets time pass for all."""
         for coordinator in self.coordinators:
             coordinator.pass_time(milliseconds)
 
     def settle(self) -> None:
-        """Nothing goes wrong any more: everything ends, and the journal says so."""
+        """Goes on without faults until everything has ended, and the journal says so."""
         owner = self.at(0)
         owner.lose()
         owner.pass_time(TIMEOUT_MS + CONFIG.reload_grace_ms)
@@ -362,7 +363,7 @@ class World:
     def act(self, action: str, a: int, b: int, where: int) -> None:
         """Do something, by its name in `WEIGHTS`."""
         if not self.at(0).serving:
-            # After a surprise it takes over at once; what it had in flight may land before.
+            # After a surprise it takes over at once; what it had in flight may land before that.
             self.lose(b, a % 2 == 0, 0, first=a < 2)
         acts: dict[str, Callable[[], None]] = {
             "connect": lambda: self.connect(a, b, where),
@@ -413,7 +414,7 @@ WEIGHTS: Final = {
     "usurp": 1,
     "intrude": 1,
 }
-"""What happens how often: most steps get something done, few break something."""
+"""Action → how often it happens: most steps get something done, few break something."""
 ACTIONS: Final = tuple(name for name, weight in WEIGHTS.items() for _ in range(weight))
 
 
@@ -432,7 +433,7 @@ class ShardMachine(RuleBasedStateMachine):
                 self.world.connect(who, 0, 0)
             self.world.ack(9, 0)
 
-    # One rule and not one for each action: Hypothesis chooses rules evenly.
+    # One rule for all actions, for Hypothesis chooses rules evenly.
     @rule(
         action=st.sampled_from(ACTIONS),
         a=st.sampled_from((0, 0, 0, 2, 2, 1, 3)),
@@ -440,21 +441,21 @@ class ShardMachine(RuleBasedStateMachine):
         where=st.sampled_from((0, 0, 0, 0, 0, 1)),
     )
     def act(self, action: str, a: int, b: int, where: int) -> None:
-        """Anything happens."""
+        """Does any action."""
         self.world.act(action, a, b, where)
 
     @invariant()
     def checked(self) -> None:
-        """Every checker, after every step."""
+        """Runs every checker, after every step."""
         self.world.check()
 
     def teardown(self) -> None:
-        """Everything ends well when nothing goes wrong any more."""
+        """Checks that everything ends well without further faults."""
         self.world.settle()
 
 
 def run_seed(seed: int, steps: int = 80, make: Callable[[], World] = World) -> World:
-    """One history, drawn by a seed: denser than Hypothesis draws them, and not shrunk.
+    """Runs one history drawn from a seed: denser than Hypothesis draws them, and not shrunk.
 
     The same seed gives the same history. To shrink a failure, lower `steps` first.
     """

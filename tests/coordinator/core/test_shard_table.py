@@ -44,7 +44,7 @@ A0: Final = ("a", 0)
 
 
 class Case(StrEnum):
-    """What a TxId may stand for when a command names it."""
+    """What a TxId in a command may stand for."""
 
     OPEN = "open"
     COMMITTING = "committing"
@@ -119,7 +119,7 @@ class Stage:
         }
 
     def ask(self, command: commands.Command) -> commands.Reply:
-        """The reply to a command, once everything is durable."""
+        """Submits a command; returns the reply, once everything is durable."""
         self.refs += 1
         self.coordinator.submit(command, self.refs)
         self.coordinator.ack()
@@ -144,7 +144,7 @@ class Stage:
         )
 
     def void_begin(self) -> None:
-        """A BEGIN that its coordinator gave up lands behind the next OWNER."""
+        """Lets a BEGIN that its coordinator gave up land behind the next OWNER."""
         self.coordinator.submit(
             commands.Begin(session=self.session, request_id=99, answered_below=0, timeout_ms=1),
             "void",
@@ -155,7 +155,7 @@ class Stage:
         self.coordinator.lose()
 
     def command(self, ask: Ask, told: TxId, session: commands.SessionId) -> commands.Command:
-        """A command about a transaction."""
+        """Returns a command about a transaction."""
         if ask in (Ask.ADD_PARTITIONS, Ask.BRANCH):
             by = session if ask is Ask.ADD_PARTITIONS else None
             return commands.AddPartitions(txid=told, partitions=(A0,), session=by)
@@ -170,7 +170,7 @@ class Stage:
 
 
 def name(reply: commands.Reply) -> str:
-    """As `TABLE` has it: a state for an Outcome, else the class."""
+    """Returns a reply's name in `TABLE`: the state of an Outcome, else the class."""
     return reply.state.value if isinstance(reply, commands.Outcome) else type(reply).__name__
 
 
@@ -246,7 +246,7 @@ def test_nobody_else_begins(who: str) -> None:
 @pytest.mark.parametrize("case", [Case.COMMITTING, Case.COMMITTED, Case.ABORTING, Case.ABORTED])
 @pytest.mark.parametrize("who", SESSIONS)
 def test_a_decision_is_told_to_anybody(who: str, case: Case) -> None:
-    # A retried end must succeed whatever became of the session since.
+    # A retried end must succeed no matter what became of the session since.
     stage = Stage()
     ask = Ask.COMMIT if case in (Case.COMMITTING, Case.COMMITTED) else Ask.ABORT
     assert name(stage.ask(stage.command(ask, stage.txids[case], SESSIONS[who][0]))) == case.value
@@ -287,7 +287,7 @@ def test_connect(setup: str, generation: int | None, nonce: int, expected: str) 
         f"generation {reply.generation}" if isinstance(reply, commands.Connected) else name(reply)
     )
     assert told == expected
-    # Who was fenced or voided left nothing open; who came back found it as it was.
+    # A fenced or voided producer leaves nothing open; one that came back finds it as it was.
     kept = setup in ("new", "same") and expected in ("generation 0", "generation 7", FENCED)
     assert (
         stage.coordinator.shard.transactions.get(stage.txids[Case.OPEN].offset).state  # type: ignore[union-attr]
@@ -343,7 +343,7 @@ LEADS_TO: Final[Mapping[State, tuple[JournalRecord, ...]]] = {
 
 
 def state_after(*records: JournalRecord) -> State:
-    """State of the transaction at 2 after these records."""
+    """Returns the state of the transaction at 2 after these records."""
     owner = Entry(-1, INCARNATION, Owner(replaces=-1, address="c1", process_nonce=1))
     producer = ProducerRecord(producer_id="p", generation=0, session_nonce=1, owner="default")
     all_records = (producer, begin_record(), *records)
@@ -354,7 +354,7 @@ def state_after(*records: JournalRecord) -> State:
 
 
 def transitions() -> dict[tuple[State, State], list[RecordType]]:
-    """(before, after) → the records that make replay take that step."""
+    """Returns (before, after) → the records that make replay take that step."""
     found: dict[tuple[State, State], list[RecordType]] = {}
     for before, records in LEADS_TO.items():
         assert state_after(*records) is before
@@ -419,7 +419,7 @@ late by a coordinator that had been replaced; nobody was told its TxId.
 
 
 def page() -> str:
-    """docs/states.md."""
+    """Returns the text of `docs/states.md`."""
     steps = [f"[*] --> {State.OPEN}: {RecordType.BEGIN.name}"]
     for (before, after), records in transitions().items():
         steps.append(f"{before} --> {after}: {' or '.join(r.name for r in records)}")

@@ -1,4 +1,4 @@
-"""A topic that is deleted and created anew while a transaction writes to it."""
+"""A topic that is deleted and created again while a transaction writes to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECORDS = {PLACE: (BranchRange(0, 0, 9, 10),)}
 
 
 def begun(stage: Stage, topic_id: str) -> commands.End:
-    """The commit of a transaction that registered its partition in the topic of this id."""
+    """Begins in the topic of this id; returns the commit of that transaction."""
     session = stage.connect("p")
     stage.coordinator.topics["a"] = replace(TOPICS["a"], topic_id=topic_id)
     begin = commands.Begin(
@@ -33,8 +33,8 @@ def begun(stage: Stage, topic_id: str) -> commands.End:
 
 
 def test_records_in_a_topic_created_anew_are_not_committed() -> None:
-    # Its marker would be for the topic of before, so for nobody: the commit would be told, and
-    # consumers of the new topic would drop the records.
+    # Its marker would belong to the deleted topic and never be written: the client would be told
+    # "committed", and consumers of the new topic would drop the records.
     stage = Stage()
     commit = begun(stage, "before")
     stage.coordinator.topics["a"] = replace(TOPICS["a"], topic_id="anew")

@@ -1,11 +1,11 @@
 """Transcripts: what a shard appends, replies and does, command by command.
 
 A file holds blocks: comments (``#``), a command with arguments, ``----``, what it printed, and an
-empty line. ``pytest tests/coordinator --rewrite-transcripts`` prints them anew; the diff is what
-a reviewer reads.
+empty line. ``pytest tests/coordinator --rewrite-transcripts`` writes the files again; the diff is
+for review.
 
 Offsets are journal offsets; ``T2`` is the transaction whose BEGIN lies at 2. The n-th request of
-a file is ``#n``. `park` shows what is not told yet, `reply` what is. Commands:
+a file is ``#n``. `park` shows a reply that waits, `reply` one that the client gets. Commands:
 
     connect NAME nonce=1 [generation=0] [as=ALIAS]     session NAME generation=0 nonce=1 [as=ALIAS]
     begin BY [request=1] [below=0] [timeout=60000] [a/0 …]
@@ -21,7 +21,7 @@ a file is ``#n``. `park` shows what is not told yet, `reply` what is. Commands:
     late [n]                     appends that were given up land
     other OWNER replaces=n | other T2 RECORD epoch=n   somebody else's record lands
     finish T2 [gone=a/0]  time +1000  attach NAME  detach NAME nonce=1  hw  journal
-    forget              from now on no outcome of what is finished is held in memory
+    forget              from now on outcomes of finished transactions are not kept in memory
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def words(*parts: object) -> str:
 
 
 def show_record(record: JournalRecord) -> str:
-    """A journal record as one line."""
+    """Returns a journal record as one line."""
     name = record.type.name
     match record:
         case Owner():
@@ -148,7 +148,7 @@ def show_key(info: commands.KeyInfo) -> str:
 
 
 def show_reply(reply: commands.Reply | None) -> str:
-    """A reply as one line."""
+    """Returns a reply as one line."""
     match reply:
         case None:
             return "look the journal up"
@@ -179,7 +179,7 @@ def show_reply(reply: commands.Reply | None) -> str:
 
 
 def show_event(event: Event) -> str:
-    """An event as one line."""
+    """Returns an event as one line."""
     match event:
         case Appended():
             return f"append {event.offset}: {show_record(event.record)}"
@@ -218,29 +218,29 @@ class Line:
         self.words = [a for a in arguments if not re.match(r"[a-z]+=", a)]
 
     def take(self, default: str | None = None) -> str:
-        """The next word."""
+        """Takes the next word."""
         if not self.words and default is not None:
             return default
         return self.words.pop(0)
 
     def flag(self, name: str) -> bool:
-        """Whether a bare word was given."""
+        """Returns whether a bare word was given."""
         found = name in self.words
         if found:
             self.words.remove(name)
         return found
 
     def number(self, name: str, default: int | None = None) -> int | None:
-        """A numeric option."""
+        """Returns a numeric option."""
         return int(self.options[name]) if name in self.options else default
 
     def txid(self) -> TxId:
-        """The next word as a TxId: T2, or T2? of another incarnation."""
+        """Takes the next word as a TxId: T2, or T2? of another incarnation."""
         text = self.take()
         return txid(int(text[1:].rstrip("?")), INCARNATION + text.endswith("?"))
 
     def partitions(self) -> list[TopicPartition]:
-        """All words left, as partitions."""
+        """Takes all words that are left, as partitions."""
         named, self.words = self.words, []
         return [parse_partition(text) for text in named]
 
@@ -259,7 +259,7 @@ def parse_step(text: str) -> OffsetStep:
 
 
 class Transcript:
-    """Runs the commands of one file against a coordinator that a checker watches."""
+    """Runs the commands of one file on a coordinator that a checker watches."""
 
     def __init__(self, forget: Callable[[], None] = lambda: None) -> None:
         self._forget = forget
@@ -275,7 +275,7 @@ class Transcript:
         self.printed.clear()
 
     def run(self, text: str) -> list[str]:
-        """Run one command and return what it printed."""
+        """Runs one command; returns what it printed."""
         line = Line(text)
         handler: Callable[[Line], None] = getattr(self, f"do_{line.name}")
         handler(line)
@@ -458,7 +458,7 @@ class Transcript:
 
 
 def run_file(text: str, forget: Callable[[], None]) -> Iterator[str]:
-    """The file with what its commands print now."""
+    """Yields the lines of the file with what its commands print now."""
     transcript = Transcript(forget)
     for block in re.split(r"\n\s*\n", text.strip()):
         lines = block.splitlines()

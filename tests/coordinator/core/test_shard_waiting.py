@@ -1,4 +1,4 @@
-"""How much at once: commits that wait for input offsets, markers that a new owner begins again."""
+"""Bounds on commits that wait for input offsets, and on markers that a new owner writes again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TXID = TxId(0, 1, 2)
 
 
 def test_commits_that_wait_leave_room_for_the_one_that_they_wait_for() -> None:
-    """Else its request is not read any more, and all wait until it expires."""
+    """Without room its request would not be read any more, and all would wait until it expires."""
     size = Waiting(
         commands.End(session=SESSION, txid=TXID, action=commands.Action.COMMIT, writes={}), (1,)
     ).size

@@ -1,4 +1,4 @@
-"""Snapshots against the journal they stand in: whoever begins at one knows what all others know."""
+"""Snapshots compared with their journal: a reader that begins at one knows what all others know."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..harness import INCARNATION, PARTITION, Coordinator, Journal, dump, step, 
 from .test_shard_stateful import WEIGHTS, World
 
 SMALL_CHUNK_BYTES: Final = 300
-"""A row or two."""
+"""Room for a row or two."""
 
 
 @pytest.fixture(autouse=True)
@@ -33,14 +33,14 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class SnapshotWorld(World):
-    """A `World` whose coordinators append chunks of snapshots now and then."""
+    """A `World` whose coordinators now and then append a chunk of a snapshot."""
 
     def __init__(self) -> None:
         super().__init__()
         self._takers: dict[int, tuple[Shard, SnapshotTaker]] = {}
 
     def append_chunk(self, where: int) -> None:
-        """The next chunk of the coordinator's snapshot, or the first of another."""
+        """Appends the next chunk of the coordinator's snapshot, or the first of another one."""
         coordinator = self.at(where)
         if not coordinator.serving:
             return
@@ -52,7 +52,7 @@ class SnapshotWorld(World):
 
 
 def history(seed: int, steps: int = 80) -> list[Entry]:
-    """What lies in the journal after a random history."""
+    """Returns the journal of a random history."""
     chance = Random(seed)
     world = SnapshotWorld()
     for who in (0, 2):
@@ -70,12 +70,12 @@ def history(seed: int, steps: int = 80) -> list[Entry]:
 
 
 def known(shard: Shard) -> dict[str, Any]:
-    """All but the outcomes of finished transactions, which stay in the journal."""
+    """Returns what a shard knows, without the outcomes of finished transactions."""
     return {**dump(shard), "outcomes": None, "snapshot": shard.snapshot_offset, "hw": shard.hw}
 
 
 def replica(entries: list[Entry], start: int = 0, *, certain: bool = False) -> Replica:
-    """What begins at `start` and has followed the journal to its end."""
+    """Returns a replica that began at `start` and has followed the journal to its end."""
     found = Replica(PARTITION, ShardConfig(), start, certain=certain)
     for offset in range(start, len(entries)):
         found.feed(offset, entries[offset])
@@ -83,7 +83,7 @@ def replica(entries: list[Entry], start: int = 0, *, certain: bool = False) -> R
 
 
 def counting(entries: list[Entry]) -> list[int]:
-    """First chunks of the snapshots that count, as who read everything knows."""
+    """Returns the first chunks of the snapshots that count, found by reading everything."""
     shard, found = Shard(PARTITION), []
     for offset, entry in enumerate(entries):
         shard.replay(offset, entry)
@@ -99,14 +99,14 @@ def test_a_load_from_a_snapshot_equals_one_from_the_start(seed: int) -> None:
     snapshots_found = counting(entries)
     for start in snapshots_found:
         assert known(replica(entries, start, certain=True).shard) == truth
-    # Whoever has lost the checkpoint begins where the trimmed journal does. Traps 8, 9.
+    # A loader without a checkpoint begins where the trimmed journal does. Traps 8, 9.
     for start in range(1, max(snapshots_found, default=0) + 1):
         assert known(replica(entries, start).shard) == truth
 
 
 @pytest.mark.parametrize("seed", range(60, 80))
 def test_a_torn_snapshot_never_counts(seed: int) -> None:
-    """Its owner died between two chunks, lost its place, or was replaced: trap 9."""
+    """Its owner died between two chunks, had a surprise, or was replaced: trap 9."""
     entries = history(seed)
     firsts = {e.record.first for e in entries if isinstance(e.record, Snapshot)}
     for cut in range(len(entries)):
@@ -120,7 +120,7 @@ def test_a_torn_snapshot_never_counts(seed: int) -> None:
 
 
 def test_histories_hold_what_could_go_wrong() -> None:
-    """Else the tests above could not fail."""
+    """Without these the tests above could not fail."""
     counted = torn = spread = 0
     for seed in range(10):
         entries = history(seed)
@@ -133,13 +133,13 @@ def test_histories_hold_what_could_go_wrong() -> None:
 
 
 def forget_claims(patch: pytest.MonkeyPatch) -> None:
-    """A snapshot leaves out who was given which partition (trap 8)."""
+    """A snapshot leaves out the claims (trap 8)."""
     rows = snapshots._rows
     patch.setattr(snapshots, "_rows", lambda shard: (*rows(shard)[:4], []))
 
 
 def forget_doomed(patch: pytest.MonkeyPatch) -> None:
-    """A snapshot has what was open when its input was claimed as if it could be committed."""
+    """A snapshot forgets which transactions are doomed: they look as if they could commit."""
     row = snapshots._transaction_row
     patch.setattr(snapshots, "_transaction_row", lambda t: row(t)._replace(doomed=None))
 
@@ -154,7 +154,7 @@ def test_a_snapshot_without_claims_is_found_out(
 
 
 def test_claims_and_what_they_doom_are_in_a_snapshot() -> None:
-    """Trap 8: a snapshot between a claim and the aborts that follow from it, which are lost."""
+    """Trap 8: the snapshot lies behind a claim; the aborts that follow from the claim are lost."""
     journal = Journal()
     owner = Coordinator(journal)
     owner.take_over()
@@ -182,7 +182,7 @@ def test_claims_and_what_they_doom_are_in_a_snapshot() -> None:
     refused = commands.AddOffsets(session=session, txid=txid(2), group="g", steps=steps)
     [(_, reply)] = found.handle(refused, "ref", owner.now, owner.topics).replies
     assert isinstance(reply, ClaimFencedError)
-    # Whoever serves from there goes on with the abort.
+    # An owner that loads from there writes the abort.
     found.loaded(owner.now)
     due = found.due(owner.now, owner.topics)
     assert due is not None
@@ -190,7 +190,7 @@ def test_claims_and_what_they_doom_are_in_a_snapshot() -> None:
 
 
 def take_snapshot(owner: Coordinator) -> int:
-    """Append a whole snapshot; returns the offset that its first chunk should get."""
+    """Appends a whole snapshot; returns the offset that its first chunk should get."""
     taker = SnapshotTaker(owner.shard)
     while not taker.done:
         owner.apply(Decision(records=(taker.chunk(),)))
@@ -198,10 +198,10 @@ def take_snapshot(owner: Coordinator) -> int:
 
 
 def landed_void(stranger: Entry) -> tuple[list[Entry], int]:
-    """A journal with a void snapshot, consistent in itself, between two that count.
+    """Makes a journal with a void snapshot, consistent in itself, between two that count.
 
-    Owner c1 has a BEGIN and a snapshot in flight. The BEGIN is lost and the stranger's record
-    lands in its place; then c1's snapshot lands where it was predicted.
+    Owner c1 has a BEGIN and a snapshot in flight. The BEGIN is lost, and the stranger's record
+    lands in its place. Then c1's snapshot lands where it was predicted.
 
     Returns:
         The journal, and the void snapshot's offset.
@@ -252,7 +252,7 @@ def test_a_void_snapshot_is_found_out(replaces: int) -> None:
 
 
 def test_a_record_that_does_not_follow_from_a_void_snapshot_finds_it_out() -> None:
-    """What the void snapshot takes for finished is finished once more by the next owner."""
+    """The next owner finishes again what the void snapshot says is finished."""
     journal = Journal()
     c1, c2 = Coordinator(journal, name="c1"), Coordinator(journal, name="c2")
     c1.take_over()
@@ -289,7 +289,7 @@ def test_a_record_that_does_not_follow_from_a_void_snapshot_finds_it_out() -> No
 
 
 def test_a_bid_for_a_void_epoch_is_found_out() -> None:
-    """A loser's bid lands behind the void snapshot, and is valid by what that says."""
+    """A loser's bid lands behind the void snapshot, and would be valid by that snapshot."""
     usurper = Owner(replaces=0, address="c3", process_nonce=3)
     entries, void = landed_void(Entry(0, INCARNATION, usurper))
     late_bid = Entry(0, INCARNATION, Owner(replaces=0, address="c4", process_nonce=4))
@@ -350,7 +350,7 @@ def test_a_huge_transaction_is_spread_over_chunks_that_fit(
 
 
 def test_a_large_position_fits_a_chunk_of_its_own() -> None:
-    """A part that is larger than a chunk should be comes alone; it fitted a record before."""
+    """A part larger than a chunk should be gets a chunk alone; it fitted into a record before."""
     shard = Shard(PARTITION)
     owner = Owner(replaces=-1, address="c1", process_nonce=1)
     shard.replay(0, Entry(-1, INCARNATION, owner))

@@ -1,4 +1,4 @@
-"""Who bids, who gives what to whom: it converges, stays, and spreads evenly."""
+"""Who bids, and who gives what to whom: that converges, stays, and spreads evenly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NONCES = st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=6, unique=True
 
 
 def member(nonce: int, owned: set[int], partitions: int, *, leaving: bool = False) -> Member:
-    """A live coordinator that follows all that it does not own."""
+    """Returns a live coordinator that follows all partitions that it does not own."""
     return Member(
         nonce=nonce,
         address=f"host:{nonce}",
@@ -35,7 +35,7 @@ def member(nonce: int, owned: set[int], partitions: int, *, leaving: bool = Fals
 
 @st.composite
 def clusters(draw: st.DrawFn) -> list[Member]:
-    """Coordinators among which some partitions lie anyhow."""
+    """Draws coordinators that own partitions in any distribution."""
     nonces, partitions = draw(NONCES), draw(st.integers(0, 24))
     owned: dict[int, set[int]] = {n: set() for n in nonces}
     for partition in range(partitions):
@@ -44,7 +44,7 @@ def clusters(draw: st.DrawFn) -> list[Member]:
 
 
 def moved(members: list[Member], giver: int, receiver: int, partition: int) -> list[Member]:
-    """The cluster after a move."""
+    """Returns the cluster after a move."""
 
     def after(m: Member) -> Member:
         owned = {p: e for p, e in m.owned.items() if m.nonce != giver or p != partition}

@@ -17,7 +17,7 @@ OTHER = Member(nonce=2, address="b:1")
 
 
 def members() -> Members:
-    """What process 1 at a:1 knows, which is nothing."""
+    """What process 1 at a:1 knows at first: nothing."""
     return Members(1, "a:1")
 
 
@@ -87,7 +87,7 @@ def test_trap_7_who_wins_ownership_lives_though_it_can_not_be_reached() -> None:
 
 
 def test_trap_7_two_that_can_not_reach_each_other_do_not_duel_for_ever() -> None:
-    """Each takes the partition from the other as soon as it presumes it dead."""
+    """Each takes the partition as soon as it presumes the other dead."""
     one, two = Members(1, "a:1"), Members(2, "b:1")
     one.learn(2, "b:1")
     two.learn(1, "a:1")

@@ -1,4 +1,4 @@
-"""Streams between coordinators, without the partitions that they are for."""
+"""Streams between coordinators, without the journal partitions behind them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def peers_of(me: Member, members: Members, take_over: TakeOver, met: asyncio.Eve
 
 
 def test_a_gift_ends_when_the_stream_to_its_receiver_is_closed() -> None:
-    """The receiver is killed in the middle of a move: grpc cancels the call, nobody the task."""
+    """The receiver is killed during a move: grpc cancels the call, but not the waiting task."""
     asyncio.run(asyncio.wait_for(give_to_one_that_goes_away(), TIMEOUT_S))
 
 
@@ -63,7 +63,7 @@ async def give_to_one_that_goes_away() -> None:
 
 
 def test_trap_7_who_reaches_itself_is_no_peer_of_its_own() -> None:
-    """It came back under another name, and calls the one that its former process had."""
+    """It came back under another name, and calls the address of its former process."""
     asyncio.run(asyncio.wait_for(call_itself(), TIMEOUT_S))
 
 

@@ -1,4 +1,4 @@
-"""The hint that finds a coordinator: anybody may write it, so nothing in it may raise."""
+"""The hint that leads to a coordinator: any client may write it, so reading it must never raise."""
 
 from __future__ import annotations
 

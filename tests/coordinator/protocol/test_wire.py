@@ -1,4 +1,4 @@
-"""Commands and replies cross the wire unharmed, and what is unknown is refused, not guessed."""
+"""Commands and replies cross the wire unchanged; what is unknown is refused, not guessed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TXID: Final = st.builds(
 )
 PARTITION: Final = st.tuples(NAME, st.integers(0, 2**31 - 1))
 PARTITIONS: Final = st.lists(PARTITION, unique=True, max_size=5).map(sorted).map(tuple)
-"""The wire groups partitions by topic, so their order is not kept."""
+"""Sorted, for the wire groups partitions by topic and does not keep their order."""
 JOURNALS: Final = st.dictionaries(
     st.tuples(st.integers(0, 65_535), st.integers(0, 2**48 - 1)), LONG, max_size=3
 )
@@ -47,7 +47,7 @@ STEP: Final = st.builds(
 
 @st.composite
 def ranges(draw: st.DrawFn) -> BranchRange:
-    """A branch's records between two offsets."""
+    """Draws a branch's records between two offsets."""
     first = draw(st.integers(0, 2**62))
     length = draw(st.integers(1, 2**62))
     count = draw(st.integers(1, length))
@@ -57,7 +57,7 @@ def ranges(draw: st.DrawFn) -> BranchRange:
 SESSION: Final = commands.SessionId("p", 3, 77)
 WRITES: Final = st.dictionaries(PARTITION, st.lists(ranges(), max_size=3).map(tuple), max_size=4)
 COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
-    # Its owner is the authenticated subject, which the coordinator sees for itself.
+    # Without owner: that is the authenticated subject, which the coordinator sees for itself.
     commands.Connect: st.builds(
         commands.Connect,
         producer_id=NAME,
@@ -195,7 +195,7 @@ def test_commands_round_trip(command: commands.Command, request_id: int) -> None
     assert request.request_id == request_id
     back = decode_request(request, SESSION)
     assert back == command
-    if isinstance(command, commands.AddOffsets):  # A step is the same whatever its claim.
+    if isinstance(command, commands.AddOffsets):  # Steps compare equal without their claims.
         assert isinstance(back, commands.AddOffsets)
         assert [s.claim for s in back.steps] == [s.claim for s in command.steps]
 
@@ -234,7 +234,7 @@ def test_a_reply_of_an_unknown_kind_is_an_error() -> None:
 
 
 def test_an_unknown_action_is_not_a_commit() -> None:
-    # Such as a newer client's "prepare"; proto3 hands the number through.
+    # For example a newer client's "prepare"; proto3 hands the number through.
     request = encode_request(
         1,
         commands.End(session=SESSION, txid=TxId(0, 1, 2), action=commands.Action.ABORT, writes={}),
@@ -247,7 +247,7 @@ def test_an_unknown_action_is_not_a_commit() -> None:
 
 
 def test_a_filter_by_an_unknown_state_is_refused() -> None:
-    # Shown without the filter, an operator would take the wrong ones for what was asked for.
+    # If the filter were ignored, an operator would take the wrong transactions for the right ones.
     request = encode_request(1, commands.ListTransactions(states=(State.OPEN,)))
     request.list_transactions.states[0] = 77  # type: ignore[call-overload]
     with pytest.raises(NotSupportedError, match="state 77"):
@@ -418,7 +418,7 @@ CODES: Final = {
     62: errors.UnknownRecordError,
     63: errors.JournalTruncatedError,
 }
-"""Never change a line: clients of every version read these numbers. Add new ones."""
+"""Clients of every version read these numbers: never change a line, only add new ones."""
 
 
 def test_codes_are_unique_and_stable() -> None:

@@ -1,4 +1,4 @@
-"""A journal that can't be read as it stands: what is wrong is said, and nothing else suffers."""
+"""A journal that can't be read as it is: the coordinator says why, and nothing else suffers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ..server.test_bad_clients import RawStream, connect, still_served
 
 
 def config(log: MemoryLog, partitions: int = 2) -> CoordinatorConfig:
-    """A coordinator of a journal with so many partitions, if it creates it."""
+    """Returns a coordinator's settings; it creates the journal with `partitions`, if it must."""
     return CoordinatorConfig(
         bootstrap_servers=log.bootstrap_servers,
         listen="127.0.0.1:0",
@@ -43,7 +43,7 @@ def config(log: MemoryLog, partitions: int = 2) -> CoordinatorConfig:
 
 
 def start(log: MemoryLog, partitions: int = 2) -> EmbeddedCoordinator:
-    """The same in a thread of its own, not started."""
+    """Returns such a coordinator in a thread of its own, not started."""
     return EmbeddedCoordinator(config(log, partitions))
 
 
@@ -112,7 +112,7 @@ def test_nobody_begins_in_a_partition_that_was_added(memory_log: MemoryLog) -> N
 
 
 def test_a_client_of_a_journal_that_grew_is_refused(memory_log: MemoryLog) -> None:
-    # Where the coordinator sees 2 partitions and the client 3, names have two homes.
+    # If the coordinator sees 2 partitions and the client 3, names have two homes.
     with start(memory_log, 2):
         memory_log.add_partitions(JOURNAL_TOPIC, 3)
         client = CoordinatorClient(memory_log, SessionOptions(producer_id="p", timeout_s=5))
@@ -127,8 +127,8 @@ def test_a_client_of_a_journal_that_grew_is_refused(memory_log: MemoryLog) -> No
 def test_one_that_has_just_started_does_not_count_the_journal_yet(
     memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It listens already, to be called at the address that it advertises. A client that it told of
-    # a journal of no partitions would never come back.
+    # The coordinator listens already, to check the address that it advertises. If it told a client
+    # of a journal without partitions, that client would never come back.
     with start(memory_log, 2):
         pass
 

@@ -1,4 +1,4 @@
-"""A planned move that is cut short leaves no client waiting, and SIGTERM cuts none short."""
+"""A gift that is cut short leaves no client waiting, and SIGTERM cuts none short."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECEIVER = Member(nonce=2, address="127.0.0.1:2")
 
 
 def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a coroutine test to its end."""
+    """Runs a coroutine test to its end."""
 
     @wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -37,7 +37,7 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 async def cut_short(driver: Driver, command: commands.Command) -> commands.Reply:
-    """Cancel a gift whose receiver says nothing; what a client is told that asked meanwhile."""
+    """Cancels a gift whose receiver is silent; returns the reply to a request made meanwhile."""
 
     async def ask(_epoch: int, _end: int) -> None:
         await asyncio.Event().wait()
@@ -82,7 +82,7 @@ async def test_what_was_in_flight_is_read_again(memory_log: MemoryLog) -> None:
 
 @pytest.fixture
 def cluster(memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """No coordinator yet; producers of a log in memory are never cold."""
+    """No coordinator yet. Producers of a log in memory need no warm-up."""
     monkeypatch.setattr(appender, "WARM_S", 0.0)
     memory_log.create_topic(DATA, partitions=1)
     with cluster_of(memory_log) as made:

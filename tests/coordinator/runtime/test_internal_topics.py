@@ -1,4 +1,4 @@
-"""logtx's own topics under settings that would lose decisions: which, and what mends it."""
+"""logtx's own topics under settings that would lose decisions: which they are, and the remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RIGHT = {**JOURNAL_SETTINGS, "max.message.bytes": "1048588", "min.insync.replica
 
 
 def info(replicas: int = 3, **changed: str) -> TopicInfo:
-    """The journal topic, right but for what is changed."""
+    """Returns the journal topic with right settings, except for the changed ones."""
     settings = {**RIGHT, **{name.replace("__", "."): value for name, value in changed.items()}}
     return TopicInfo(
         topic=JOURNAL_TOPIC,
@@ -26,7 +26,7 @@ def info(replicas: int = 3, **changed: str) -> TopicInfo:
 
 
 def check(found: TopicInfo, replication_factor: int = 3) -> None:
-    """Check it as a coordinator does at its start."""
+    """Checks it as a coordinator does at its start."""
     check_topic(found, JOURNAL_SETTINGS, replication_factor, "kafka-1:9092")
 
 

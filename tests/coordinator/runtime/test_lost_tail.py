@@ -33,7 +33,7 @@ HOME = journal_partition_of("default", PARTITIONS)
 
 @pytest.fixture
 def cluster(memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """No coordinator yet; producers of a log in memory are never cold."""
+    """No coordinator yet. Producers of a log in memory need no warm-up."""
     monkeypatch.setattr(appender, "WARM_S", 0.0)
     memory_log.create_topic(DATA, partitions=1)
     with cluster_of(memory_log) as made:
@@ -41,7 +41,7 @@ def cluster(memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 def commit_and_read(cluster: Cluster) -> TxId:
-    """Commit one transaction, which every living coordinator has read then."""
+    """Commits one transaction, and waits until every living coordinator has read it."""
     with closing(
         CoordinatorClient(cluster.log, SessionOptions(producer_id="p", timeout_s=TIMEOUT_S))
     ) as client:
@@ -54,7 +54,7 @@ def commit_and_read(cluster: Cluster) -> TxId:
     def is_read() -> bool:
         end = cluster.log.end_offset(JOURNAL_TOPIC, HOME)
         shards = [n.runtimes[HOME].shard for n in cluster.nodes if n.alive]
-        # Finished too: the record that says so would be the owner's next.
+        # And finished: otherwise the owner would still append the record that says so.
         return all(s.next_offset == end and not len(s.transactions) for s in shards)
 
     until(is_read)
@@ -62,7 +62,7 @@ def commit_and_read(cluster: Cluster) -> TxId:
 
 
 def failed(cluster: Cluster) -> bool:
-    """Whether no coordinator serves the partition, and each says why."""
+    """Returns whether no coordinator serves the partition, and each says why."""
     runtimes = [n.runtimes[HOME] for n in cluster.nodes if n.alive]
     return all(
         r.role is Role.FAILED and isinstance(r.failure, JournalTruncatedError) for r in runtimes
@@ -72,7 +72,7 @@ def failed(cluster: Cluster) -> bool:
 def test_trap_10_neither_the_owner_nor_a_standby_serves_a_journal_that_lost_its_tail(
     cluster: Cluster,
 ) -> None:
-    """The owner appends nothing; the standby has read more than there is."""
+    """The owner appends nothing; the standby has read more than the journal holds now."""
     assert isinstance(cluster.log, MemoryLog)
     cluster.joined(2)
     commit_and_read(cluster)
@@ -96,7 +96,7 @@ def test_trap_10_a_standby_does_not_take_over_when_the_owner_died_with_the_tail(
 def test_trap_10_who_comes_after_the_loss_learns_of_it_from_the_others(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The journal shows nothing of it. The owner sees it, and serves no more."""
+    """The journal itself shows no loss. The owner sees it, and does not serve any more."""
     monkeypatch.setattr(ownership, "BALANCE_S", 60.0)
     assert isinstance(cluster.log, MemoryLog)
     cluster.joined(1)

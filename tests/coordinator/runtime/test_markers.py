@@ -1,4 +1,4 @@
-"""Markers for partitions that can't take them: each delays itself alone, one gone is given up."""
+"""Markers of partitions that can't take them delay no others; a deleted one's are given up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Gone = tuple[TopicPartition, ...]
 
 
 def decided(begin: int, *partitions: TopicPartition, topic_id: str = "") -> TransactionMetadata:
-    """A committing transaction; its commit sequence is 100 above its BEGIN."""
+    """Returns a committing transaction; its commit sequence is 100 above its BEGIN."""
     return TransactionMetadata(
         txid=TxId(0, 1, begin),
         producer_id="p",
@@ -38,7 +38,7 @@ def decided(begin: int, *partitions: TopicPartition, topic_id: str = "") -> Tran
 
 
 def markers(log: MemoryLog, partition: TopicPartition) -> list[int]:
-    """BEGINs of the markers in a partition, in order."""
+    """Returns the BEGINs of the markers in a partition, in order."""
     end = log.end_offset(*partition)
     found = []
     for message in read_records(log, *partition, 0, end, timeout_s=5):
@@ -48,14 +48,14 @@ def markers(log: MemoryLog, partition: TopicPartition) -> list[int]:
 
 
 class Stage:
-    """A writer, and what it finished."""
+    """A writer of markers, and the transactions that it finished."""
 
     def __init__(self, log: MemoryLog, topics: dict[str, TopicFacts] | None = None) -> None:
         self.writer = MarkerWriter(log, topics or {})
         self.finished: dict[int, Gone] = {}
 
     def write(self, transaction: TransactionMetadata) -> None:
-        """Write a transaction's markers."""
+        """Writes a transaction's markers."""
         self.writer.write(transaction, 0, lambda: 0, self._done)
 
     def _done(self, begin: int, gone: Gone) -> None:
@@ -63,7 +63,7 @@ class Stage:
         self.finished[begin] = gone
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait for something, not for long."""
+        """Waits until something holds, for a short time."""
         deadline = time.monotonic() + 10
         while not holds():
             assert time.monotonic() < deadline, self.finished

@@ -29,7 +29,7 @@ TIMEOUT_S = 20
 
 
 def set_cleanup_policy(servers: str, topic: str, policy: str) -> None:
-    """Alter a topic on the broker."""
+    """Alters a topic on the broker."""
     admin = AdminClient({"bootstrap.servers": servers})
     entry = ConfigEntry(
         name="cleanup.policy", value=policy, incremental_operation=AlterConfigOpType.SET
@@ -60,13 +60,13 @@ def test_first_markers_keep_their_order_while_the_broker_refuses_some(
         def on_begin(reply: Any) -> None:
             client.end(reply.txid, Action.COMMIT, writes, outcomes.put)
 
-        # The coordinator looks the topic up now, and goes by that for a while.
+        # The coordinator looks the topic up now, and believes that for a while.
         client.begin(on_begin, timeout_ms=60_000)
         first = outcomes.get(timeout=TIMEOUT_S)
         for number in range(TRANSACTIONS):
             client.begin(on_begin, timeout_ms=60_000)
             if number % 1_000 == 500:
-                # A compacted topic refuses records without a key, and with them their batch.
+                # A compacted topic refuses records without a key, and the batches that they are in.
                 set_cleanup_policy(servers, topic, "compact")
                 time.sleep(0.2)
                 set_cleanup_policy(servers, topic, "delete")
@@ -80,7 +80,7 @@ def test_first_markers_keep_their_order_while_the_broker_refuses_some(
 
 
 def _first_markers(log: KafkaLog, topic: str, partition: int, last: int) -> list[int]:
-    """Commit sequences in a partition in the order of their first markers, up to `last`."""
+    """Returns commit sequences in the order of their first markers, up to `last`."""
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         found: dict[int, None] = {}

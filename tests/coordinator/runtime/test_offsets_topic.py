@@ -40,7 +40,7 @@ JOURNALS: Final = st.dictionaries(
 
 @st.composite
 def positions(draw: st.DrawFn) -> Position:
-    """A position; o2 is never below o1."""
+    """Draws a position; o2 is never below o1."""
     o1, o2 = sorted((draw(LONG), draw(LONG)))
     return Position(o1=o1, o2=o2, o3=draw(LONG), met=draw(JOURNALS), delivered=draw(JOURNALS))
 
@@ -77,7 +77,7 @@ def test_a_value_takes_no_more_than_was_reckoned_before_the_commit(offsets: Grou
     committed = CommittedOffsets()
     assert offsets.last_commit is not None
     assert offsets.commit_sequence is not None
-    for _ in range(2):  # What is there already is counted once.
+    for _ in range(2):  # An entry that is there already is not counted again.
         rows = [(t, p, position) for (t, p), position in offsets.offsets.items()]
         committed.restore("g", rows, offsets.last_commit, offsets.commit_sequence)
     bare = {p: replace(position, met={}) for p, position in offsets.offsets.items()}
@@ -145,7 +145,7 @@ def test_a_value_with_a_broken_txid_is_corrupt() -> None:
 
 
 class FakeAppender:
-    """Keeps what is appended until the test acknowledges it."""
+    """Keeps appended records until the test acknowledges them."""
 
     def __init__(self, *_: object) -> None:
         self.appended: list[tuple[int, bytes, bytes | None, Callable[..., None]]] = []
@@ -159,15 +159,15 @@ class FakeAppender:
         key: bytes,
         value: bytes | None,
     ) -> None:
-        """Queue a record."""
+        """Queues a record."""
         assert topic == OFFSETS_TOPIC
         self.appended.append((partition, key, value, acknowledge))
 
     def renew_if_broken(self) -> None:
-        """Never broken."""
+        """Does nothing: it never breaks."""
 
     def acknowledge(self, index: int, error: KafkaError | None = None) -> None:
-        """A record was taken or refused."""
+        """Reports a record as taken, or as refused."""
         self.appended[index][3](None if error else 0, error)
 
     def sequences(self) -> list[int | None]:
@@ -267,7 +267,7 @@ def test_a_forgotten_lane_is_not_repeated(writer: OffsetsWriter) -> None:
 def test_what_is_queued_is_dropped_when_the_partition_is_loaded_again(
     writer: OffsetsWriter,
 ) -> None:
-    # It would recreate the key of an epoch that the next owner has cleared by then.
+    # A repeated write would recreate the key of an epoch that the next owner has cleared.
     writer.write(K, iov(1), lambda: None)
     writer.write(K, iov(2), lambda: None)
     writer.forget(0)

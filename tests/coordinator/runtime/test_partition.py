@@ -57,7 +57,7 @@ P0, P1 = (DATA, 0), (DATA, 1)
 
 
 def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a coroutine test to its end."""
+    """Runs a coroutine test to its end."""
 
     @wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -74,18 +74,18 @@ def log(memory_log: MemoryLog) -> MemoryLog:
 
 
 def journal(log: MemoryLog) -> list[tuple[int, Entry]]:
-    """Everything in journal partition 0."""
+    """Returns all records of journal partition 0 with their offsets."""
     end = log.end_offset(JOURNAL_TOPIC, 0)
     return list(read_entries(log, 0, 0, end, timeout_s=5))
 
 
 def kinds(log: MemoryLog) -> list[str]:
-    """Record types in journal partition 0."""
+    """Returns the record types in journal partition 0."""
     return [type(entry.record).__name__ for _, entry in journal(log)]
 
 
 def markers(log: MemoryLog, partition: int = 0) -> list[Marker]:
-    """Markers in a data partition."""
+    """Returns the markers in a data partition."""
     end = log.end_offset(DATA, partition)
     found = []
     for message in read_records(log, DATA, partition, 0, end, timeout_s=5):
@@ -97,7 +97,7 @@ def markers(log: MemoryLog, partition: int = 0) -> list[Marker]:
 
 
 async def outcome(driver: Driver, txid: TxId) -> State:
-    """A transaction's state as a client is told."""
+    """Returns a transaction's state, as a client is told."""
     reply = await driver.ask(commands.GetOutcome(txid=txid))
     assert isinstance(reply, commands.Outcome), reply
     return reply.state
@@ -163,8 +163,8 @@ async def test_trap_2_an_acknowledgement_behind_a_surprise_is_void(log: MemoryLo
         log.hold_appends(JOURNAL_TOPIC, 0)
         first = driver.send(commit(session, one, P0))
         second = driver.send(commit(session, two, P0))
-        # Somebody else's OWNER takes the place that the first commit was predicted at; the
-        # second then lands where it was predicted, but of a dead epoch.
+        # Another coordinator's OWNER takes the first commit's predicted place. The second commit
+        # then lands where it was predicted, but in a dead epoch.
         epoch, incarnation = driver.runtime.shard.epoch, driver.runtime.shard.incarnation
         owner = Owner(replaces=epoch, address="127.0.0.1:2", process_nonce=2)
         log.append_directly(JOURNAL_TOPIC, 0, encode_entry(Entry(epoch, incarnation, owner)))
@@ -186,7 +186,7 @@ async def test_a_replaced_owner_stands_by_until_its_successor_is_presumed_dead(
         owner = Owner(replaces=shard.epoch, address="127.0.0.1:2", process_nonce=2)
         entry = Entry(shard.epoch, shard.incarnation, owner)
         log.append_directly(JOURNAL_TOPIC, 0, encode_entry(entry))
-        # Idle, it can't know; but an answer that could be stale asks for the journal's end.
+        # An idle owner can't know; but an answer that could be stale asks for the journal's end.
         reply = await driver.ask(commands.GetOutcome(txid=txid))
         assert isinstance(reply, CoordinatorLoadingError)
         await driver.until(lambda: driver.runtime.role is Role.STANDBY)
@@ -272,7 +272,7 @@ async def test_who_stood_still_and_still_is_the_owner_goes_on(log: MemoryLog) ->
 async def test_a_standby_takes_nothing_before_it_reads_the_journal_closely(
     log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The first fetch of a consumer takes up to half a second, which would be part of a move.
+    # A consumer's first fetch takes up to half a second, which would be part of the move.
     log.append_directly(
         JOURNAL_TOPIC,
         0,
@@ -472,7 +472,7 @@ async def test_a_retried_begin_gets_the_same_txid_across_a_restart(log: MemoryLo
 
 
 def step(group_from: int | None, to: int) -> OffsetStep:
-    """A step of the input partition in[0]."""
+    """Returns a step of the input partition in[0]."""
     from_place = None if group_from is None else Place(group_from)
     return OffsetStep("in", 0, from_place, Position.at(to))
 

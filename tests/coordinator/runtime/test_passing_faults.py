@@ -1,4 +1,4 @@
-"""What the log refuses for a moment costs a moment; a thread or task that ends is noticed."""
+"""A log that refuses for a moment costs a moment; a thread or task that ends is noticed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ..runtimes import DATA, TIMEOUT_S, abort, prepare, running
 
 
 class BugError(Exception):
-    """Nobody expects it."""
+    """An error that no code expects."""
 
 
 UNKNOWN = UnknownTopicError("there is no such partition")
@@ -38,7 +38,7 @@ passing = pytest.mark.parametrize("error", [UNKNOWN, KAFKA], ids=["unknown_topic
 
 
 def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a coroutine test to its end."""
+    """Runs a coroutine test to its end."""
 
     @wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -55,7 +55,7 @@ def log(memory_log: MemoryLog) -> MemoryLog:
 
 
 def fails(owner: object, method: str, error: Exception, count: int = 1) -> list[Exception]:
-    """Let the next calls of a method fail; the errors that are still to come."""
+    """Lets the next `count` calls of a method fail; returns the list of errors still to come."""
     left, call = [error] * count, getattr(owner, method)
 
     def failing(*args: Any, **kwargs: Any) -> Any:
@@ -222,7 +222,7 @@ async def test_look_ups_do_not_hold_up_the_loading(
 
 @on_loop
 async def test_a_broker_that_hangs_holds_up_no_other_question(log: MemoryLog) -> None:
-    """Of two journal partitions one has a leader that does not answer."""
+    """One of two journal partitions has a leader that does not answer."""
     go_on = threading.Event()
     questions = Questions()
     try:

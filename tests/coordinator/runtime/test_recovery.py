@@ -1,4 +1,4 @@
-"""Recovery behind a snapshot: what a coordinator finds, and what it may not believe."""
+"""Recovery from a snapshot: what a coordinator finds, and what it must not believe."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ from ..runtimes import DATA, Driver, commit, prepare, running
 P0, P1 = (DATA, 0), (DATA, 1)
 DAY_MS: Final = 24 * 3_600_000
 EAGER: Final = HousekeepingConfig(snapshot_interval_records=20, outcome_retention_ms=0)
-"""Snapshots every few records, and nothing kept for its age."""
+"""Takes a snapshot every few records, and keeps no outcomes for their age."""
 LOAD: Final = partial(load, partition=0, config=ShardConfig(), timeout_s=10)
 
 
 def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a coroutine test to its end."""
+    """Runs a coroutine test to its end."""
 
     @wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -65,18 +65,18 @@ def eager(log: MemoryLog) -> Any:
 
 
 def checkpoint(log: MemoryLog) -> int:
-    """Where loaders are told to begin."""
+    """Returns the offset at which the checkpoint tells loaders to begin."""
     committed = log.group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, 0)
     return committed.offset if committed is not None else 0
 
 
 def start(log: MemoryLog) -> int:
-    """Where the journal begins."""
+    """Returns the journal's first offset."""
     return log.start_offset(JOURNAL_TOPIC, 0)
 
 
 async def fill(driver: Driver, session: commands.SessionId, transactions: int = 12) -> list[TxId]:
-    """Committed transactions, so that a snapshot gets due."""
+    """Commits transactions, so that a snapshot becomes due."""
     txids = []
     for _ in range(transactions):
         txids.append(await driver.begun(session))
@@ -85,14 +85,14 @@ async def fill(driver: Driver, session: commands.SessionId, transactions: int = 
 
 
 async def snapshotted(driver: Driver, beyond: int = 0) -> int:
-    """Wait until a snapshot behind `beyond` is the checkpoint; its offset."""
+    """Waits until the checkpoint is a snapshot behind `beyond`; returns its offset."""
     await driver.until(lambda: checkpoint(driver.log) > beyond)
     return checkpoint(driver.log)
 
 
 @asynccontextmanager
 async def with_snapshot(log: MemoryLog) -> AsyncIterator[tuple[Driver, commands.SessionId]]:
-    """A coordinator with a checkpointed snapshot, behind which the journal is trimmed."""
+    """Yields a coordinator with a checkpointed snapshot, up to which the journal is trimmed."""
     async with eager(log) as driver:
         session = await driver.connect()
         await fill(driver, session)
@@ -225,7 +225,7 @@ async def test_trap_11_a_snapshot_keeps_the_incarnation_and_the_hw(log: MemoryLo
 
 @on_loop
 async def test_a_checkpoint_that_leads_nowhere_costs_time_alone(log: MemoryLog) -> None:
-    """Forgotten by Kafka after 7 days, or overwritten by a former owner that woke up."""
+    """Kafka forgot it after 7 days, or a former owner that woke up overwrote it."""
     async with with_snapshot(log) as (driver, session):
         open_one = await driver.begun(session)
         before = checkpoint(log)
@@ -247,7 +247,7 @@ async def test_a_checkpoint_that_leads_nowhere_costs_time_alone(log: MemoryLog) 
 
 
 def read_all(log: MemoryLog) -> list[Any]:
-    """Every record that is left."""
+    """Returns every record that is left."""
     end = log.end_offset(JOURNAL_TOPIC, 0)
     return list(read_entries(log, 0, start(log), end, timeout_s=5))
 
@@ -267,7 +267,7 @@ def test_an_empty_journal_is_ready(log: MemoryLog) -> None:
 
 
 def test_decided_transactions_are_redone_in_commit_sequence_order() -> None:
-    """Behind a snapshot; and open ones live on."""
+    """After a load from a snapshot, too; and open transactions live on."""
     journal = Journal()
     owner, serial = Coordinator(journal), count()
     owner.take_over()
@@ -310,7 +310,7 @@ def test_decided_transactions_are_redone_in_commit_sequence_order() -> None:
 
 @on_loop
 async def test_a_snapshot_without_its_last_chunk_is_passed_over(log: MemoryLog) -> None:
-    """Its owner died; whoever loads goes on from the one before: trap 9."""
+    """Its owner died; a loader uses the snapshot before it: trap 9."""
     async with with_snapshot(log) as (driver, session):
         before = checkpoint(log)
         await driver.begun(session)

@@ -1,4 +1,4 @@
-"""Following journal partitions: in order, from an offset, each for itself."""
+"""Following journal partitions: in order, from an offset, each independently."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from logtx.journal.records.types import Bind, Entry
 
 
 def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a coroutine test to its end."""
+    """Runs a coroutine test to its end."""
 
     @wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -30,7 +30,7 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 class Reader:
-    """What a tail has delivered, by token."""
+    """Collects what a tail delivers, by token."""
 
     def __init__(self, log: MemoryLog) -> None:
         self.tail = Tail(log, self._take)
@@ -47,11 +47,11 @@ class Reader:
         self._taken.set()
 
     def has_read(self, token: int, count: int) -> bool:
-        """Whether so many records were delivered, or a batch of none if that is 0."""
+        """Returns whether `count` records were delivered; for 0, whether an empty batch was."""
         return token in self.offsets and len(self.offsets[token]) == count
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds; the test's own time is the bound."""
+        """Waits until something holds; only the test's time-out bounds it."""
         while not holds():
             self._taken.clear()
             await self._taken.wait()
@@ -65,7 +65,7 @@ def log(memory_log: MemoryLog) -> MemoryLog:
 
 
 def append(log: MemoryLog, partition: int, count: int = 1) -> None:
-    """Append so many records."""
+    """Appends `count` records."""
     for number in range(count):
         bind = Bind(group=f"g{number}", transaction_group="t")
         log.append_directly(JOURNAL_TOPIC, partition, encode_entry(Entry(0, 1, bind)))
@@ -141,7 +141,7 @@ class _Breaking(MemoryLog):
     made = 0
 
     def consumer(self, config: Mapping[str, Any]) -> Any:
-        """A consumer, or what breaks at its first poll."""
+        """Returns a consumer; the first one breaks at its first poll."""
         self.made += 1
         inner: LogConsumer = super().consumer(config)
         if self.made > 1:

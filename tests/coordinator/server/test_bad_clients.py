@@ -1,4 +1,4 @@
-"""Clients that flood, go silent, or send what they must not: nobody else is disturbed."""
+"""Clients that flood, go silent, or send what they must not: no other client is disturbed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from logtx.journal.txid import TxId
 TIMEOUT_S = 15.0
 PARTITIONS = 4
 NARROW = (
-    # Flow control of 64 KiB, so that a client that does not read is felt soon.
+    # Flow control of 64 KiB, so that a client that does not read shows soon.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 65_535),
 )
@@ -58,38 +58,38 @@ def coordinator(memory_log: MemoryLog) -> Iterator[EmbeddedCoordinator]:
 
 @pytest.fixture
 def channel(coordinator: EmbeddedCoordinator) -> Iterator[grpc.Channel]:
-    """A channel to it, with nothing of logtx's client."""
+    """A channel to it without logtx's client."""
     with grpc.insecure_channel(coordinator.address, options=NARROW) as opened:
         yield opened
 
 
 class RawStream:
-    """A stream on which a test sends what it likes."""
+    """A stream on which a test can send anything."""
 
     def __init__(self, channel: grpc.Channel, *requests: pb.Request) -> None:
         self._frames: list[pb.ClientFrame] = [pb.ClientFrame(requests=requests)]
         self._more = threading.Condition()
         self._closed = False
         self.taken = 0
-        """Messages that the transport took."""
+        """Number of messages that the transport took."""
         stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
         self.call: Any = stub.Session(self._send(), timeout=60)
 
     def send(self, *requests: pb.Request) -> None:
-        """Send in one message."""
+        """Sends the requests in one message."""
         with self._more:
             self._frames.append(pb.ClientFrame(requests=requests))
             self._more.notify()
 
     def read(self, count: int) -> list[pb.Reply]:
-        """Read until there are so many replies."""
+        """Reads until there are `count` replies."""
         replies: list[pb.Reply] = []
         while len(replies) < count:
             replies.extend(next(self.call).replies)
         return replies
 
     def close(self) -> None:
-        """End the stream."""
+        """Ends the stream."""
         with self._more:
             self._closed = True
             self._more.notify()
@@ -124,7 +124,7 @@ def commit(request_id: int, txid: bytes) -> pb.Request:
 
 
 def still_served(channel: grpc.Channel, producer_id: str = "honest") -> None:
-    """Another producer begins and commits."""
+    """Checks that another producer can begin and commit."""
     stream = RawStream(channel, connect(1, producer_id), begin(1))
     _, begun = stream.read(2)
     stream.send(commit(2, begun.began.txid))
@@ -149,7 +149,7 @@ def test_a_client_that_reads_no_answers_is_not_read_either(
     channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     most = watch_windows(monkeypatch)
-    # Each is answered by an error that repeats the long name.
+    # The answer to each is an error that repeats the long name.
     nowhere = pb.Partitions(topic="x" * TOPIC_MAX_BYTES, partitions=[0])
     wanted = pb.AddPartitions(txid=TxId(0, 1, 1).to_bytes(), partitions=[nowhere])
     asked, batch = 20_000, 100
@@ -266,7 +266,7 @@ def test_a_message_that_is_none_ends_its_own_stream_alone(
 
 
 def test_offsets_of_a_group_that_is_bound_elsewhere_are_refused(channel: grpc.Channel) -> None:
-    """Trap 28: a client that never asked for the binding can't have two truths either."""
+    """Trap 28: not even a client that never asked for the binding can commit to a second IOV."""
     home, elsewhere = "default", named_for(0)
     here = journal_partition_of(home, PARTITIONS)
     assert here != 0
@@ -277,7 +277,7 @@ def test_offsets_of_a_group_that_is_bound_elsewhere_are_refused(channel: grpc.Ch
         (2, "free", None, GroupBoundError.code),
         (3, "theirs", elsewhere, GroupBoundError.code),
         (4, "ours", home, 0),
-        # Bound meanwhile: that it was not bound is nothing to remember.
+        # It was bound meanwhile: that it once was not must not be remembered.
         (5, "free", home, 0),
     ):
         if bind_to is not None:
@@ -295,7 +295,7 @@ def test_offsets_of_a_group_that_is_bound_elsewhere_are_refused(channel: grpc.Ch
 
 
 def test_a_claim_of_a_group_that_is_bound_elsewhere_is_refused(channel: grpc.Channel) -> None:
-    """Trap 28: it would tell of another IOV than the one that the group commits."""
+    """Trap 28: its answer would tell another IOV than the one that the group commits."""
     here, there = named_for(0), named_for(1)
     stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
 
@@ -332,13 +332,13 @@ def test_any_bytes_decode_or_are_refused(raw: bytes) -> None:
 
 
 def named_for(partition: int) -> str:
-    """A name that belongs to this journal partition."""
+    """Returns a name whose home is this journal partition."""
     names = (f"group-{n}" for n in range(1_000))
     return next(n for n in names if journal_partition_of(n, PARTITIONS) == partition)
 
 
 def watch_windows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many requests each stream has under way, whenever one is added."""
+    """Returns a list that gets, at each new request, the number its stream has under way."""
     seen: list[int] = []
     enter = window.Window.enter
 
@@ -351,7 +351,7 @@ def watch_windows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def settled(count: Callable[[], int]) -> None:
-    """Wait until a number has not changed for a while."""
+    """Waits until a number has not changed for a while."""
     deadline, last, since = time.monotonic() + TIMEOUT_S, -1, 0.0
     while True:
         now = count()

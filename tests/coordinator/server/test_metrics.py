@@ -1,4 +1,4 @@
-"""`/metrics`: read over HTTP from a coordinator at work, and what is bounded in it."""
+"""`/metrics`, read over HTTP from a coordinator at work, and the bounds of its size."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from logtx.journal.txid import TxId
 
 TIMEOUT_S = 15.0
 ASKED_FOR = {"transaction.begin.ahead": False}
-"""Every transaction is one of the test."""
+"""Settings with which only the test's own transactions are begun."""
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -69,7 +69,7 @@ def scrape(port: int) -> Series:
 
 
 def value(series: Series, name: str, **labels: str) -> float:
-    """The sum of all series of this name that have these labels."""
+    """Returns the sum of all series of this name that have these labels."""
     return sum(
         v
         for (each, having), v in series.items()
@@ -109,7 +109,7 @@ def test_a_coordinator_at_work(memory_log: MemoryLog, port: int) -> None:
         assert value(series, "surprises_total") == 0
         ends = sum(memory_log.end_offset("__transaction_control", p) for p in range(2))
         assert value(series, "journal_end_offset") == ends
-        # All but OWNER, which no tenure appends.
+        # All records except OWNER, which is not appended by a tenure.
         assert value(series, "journal_appends_total") == ends - 2
         key = {"owner": "default", "key": 'nightly "run"'}
         assert value(series, "transaction_keys") == 1
@@ -131,7 +131,7 @@ def test_a_new_coordinator_counts_its_own_decisions(
     coordinator: EmbeddedCoordinator, memory_log: MemoryLog, port: int
 ) -> None:
     with logtx.Producer({"bootstrap.servers": memory_log.bootstrap_servers}) as producer:
-        # Nobody takes its marker, so whoever comes next writes it again.
+        # Its marker is never acknowledged, so the next owner writes it again.
         hanging = producer.begin_transaction(partitions=[("out", 0)])
         txid = hanging.txid
         memory_log.hold_appends("out", 0)

@@ -1,4 +1,4 @@
-"""The retention guard: an open transaction ends before the broker takes its data, not after."""
+"""The retention guard: an open transaction ends before the broker deletes its data, not after."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def view(
     limits: Limits = AN_HOUR,
     record_bytes: float = 0,
 ) -> PartitionView:
-    """A partition in which nothing is in danger, save what the test says."""
+    """Returns a partition in which nothing is in danger, except for what the test changes."""
     return PartitionView(
         start=start,
         end=end,
@@ -61,7 +61,7 @@ def view(
         (view(), Threat.NONE),
         (view(start=50), Threat.NONE),
         (view(start=51), Threat.GONE),
-        # A younger record before the data, or the data itself, keeps its segment.
+        # A younger record before the data, or the data itself, keeps the segment.
         (view(warn_keeps=50, abort_keeps=50), Threat.NONE),
         (view(warn_keeps=51), Threat.NEAR),
         (view(warn_keeps=None), Threat.NEAR),
@@ -77,12 +77,12 @@ def test_threats_by_time(found: PartitionView, threat: Threat) -> None:
 @pytest.mark.parametrize(
     ("found", "threat"),
     [
-        # 50 records of 10 bytes behind the data, which is the log's second half.
+        # 50 records of 10 bytes lie behind the data: the second half of the log.
         (view(limits=Limits(retention_bytes=10_000), record_bytes=10), Threat.NONE),
         (view(limits=Limits(retention_bytes=1_000), record_bytes=10), Threat.NEAR),
         (view(start=40, limits=Limits(retention_bytes=1_000), record_bytes=10), Threat.NEAR),
         (view(start=40, limits=Limits(retention_bytes=600), record_bytes=10), Threat.DUE),
-        # Much of the log lies before: it goes first, whatever the estimate says.
+        # Much of the log lies before the data: it is deleted first, whatever the estimate says.
         (view(limits=Limits(retention_bytes=1), record_bytes=10), Threat.NEAR),
         (view(start=0, end=60, limits=Limits(retention_bytes=1), record_bytes=10), Threat.NONE),
         (view(limits=Limits(), record_bytes=10), Threat.NONE),
@@ -99,7 +99,7 @@ def test_shares_that_make_no_sense(warn: float, abort: float) -> None:
 
 
 class Stage:
-    """A shard with one open transaction, and a guard of it."""
+    """A shard with one open transaction, and its guard."""
 
     def __init__(self, log: Log, topic: str, config: RetentionConfig = CONFIG) -> None:
         self.log, self.topic = log, topic
@@ -120,18 +120,18 @@ class Stage:
         self.guard = RetentionGuard(log, lambda: [self.coordinator.shard], self.do, config)
 
     def do(self, command: commands.Command) -> None:
-        """Submit a command whose answer nobody waits for."""
+        """Submits a command without waiting for its answer."""
         self.ask(command)
 
     def ask(self, command: commands.Command) -> commands.Reply:
-        """Submit a command, and its answer."""
+        """Submits a command; returns its answer."""
         self.refs += 1
         self.coordinator.submit(command, self.refs)
         self.coordinator.ack()
         return self.coordinator.replies[self.refs]
 
     def tell(self, first_offset: int) -> None:
-        """The producer tells where it began to write."""
+        """Lets the producer tell where it began to write."""
         partition = self.topic, 0
         told = {partition: first_offset}
         command = commands.AddPartitions(
@@ -140,12 +140,12 @@ class Stage:
         assert self.ask(command) == commands.Done()
 
     def check(self) -> None:
-        """Let the guard look once."""
+        """Lets the guard look once."""
         asyncio.run(self.guard.check())
 
     @property
     def reason(self) -> AbortReason | None:
-        """Why the transaction is being aborted, if it is."""
+        """Returns why the transaction is being aborted, if it is."""
         found = self.coordinator.shard.transactions.get(self.txid.offset)
         assert found is not None
         assert (found.state is State.ABORTING) == (found.reason is not None)
@@ -153,7 +153,7 @@ class Stage:
 
 
 def write(log: Log, topic: str, *ages_ms: int, value: bytes = b"x") -> None:
-    """Records stamped so long ago."""
+    """Writes records whose timestamps have these ages."""
     producer = log.producer({})
     now_ms = time.time_ns() // 1_000_000
     for age_ms in ages_ms:
@@ -164,7 +164,7 @@ def write(log: Log, topic: str, *ages_ms: int, value: bytes = b"x") -> None:
 
 @pytest.fixture
 def topic(memory_log: MemoryLog) -> str:
-    """A topic that keeps an hour."""
+    """A topic that keeps records for an hour."""
     memory_log.create_topic("d", partitions=1, settings={"retention.ms": str(HOUR_MS)})
     return "d"
 
@@ -303,7 +303,7 @@ def test_on_kafka_the_guard_speaks_before_the_data_goes(
     mixed, old = unique("mixed"), unique("old")
     for topic in (mixed, old):
         log.create_topic(topic, partitions=1, settings={"retention.ms": str(HOUR_MS)})
-    # In one segment: a young record keeps the older ones behind it.
+    # All in one segment: a young record keeps the older ones in it.
     write(log, mixed, HOUR_MS // 10, HOUR_MS * 9 // 10, 0)
     write(log, old, HOUR_MS * 9 // 10)
     kept, due, lost = Stage(log, mixed), Stage(log, old), Stage(log, mixed)

@@ -63,7 +63,7 @@ def queries(memory_log: MemoryLog) -> Iterator[CoordinatorQueries]:
 
 @pytest.fixture
 def clients(memory_log: MemoryLog) -> Iterator[Clients]:
-    """`clients(producer_id, …)`: a client that is closed with the test."""
+    """`clients(producer_id, …)` makes a client that is closed with the test."""
     made: list[CoordinatorClient] = []
 
     def make(producer_id: str, *, on_closed: Any = None, **settings: Any) -> CoordinatorClient:
@@ -96,7 +96,7 @@ def committed(client: CoordinatorClient, txid: TxId) -> Any:
 
 
 def state_of(queries: CoordinatorQueries, txid: TxId, wanted: State) -> State:
-    """The transaction's state, once it is `wanted` or time is up."""
+    """Waits until the transaction's state is `wanted`, or time is up; returns the state."""
     deadline_s = time.monotonic() + TIMEOUT_S
     while (state := queries.outcome(txid).state) is not wanted and time.monotonic() < deadline_s:
         time.sleep(0.01)
@@ -160,7 +160,7 @@ def test_a_double_start_closes_both(
 def test_both_are_closed_also_when_they_connect_in_one_moment(
     coordinator: EmbeddedCoordinator,
 ) -> None:
-    # Both answers may become durable in one turn of the coordinator: the first session has to be
+    # Both answers may become durable in one turn of the coordinator. The first session must be
     # known when the second closes it, or its client would stay connected and never be told.
     for attempt in range(20):
         name = f"p{attempt}"
@@ -222,7 +222,7 @@ def test_failover_while_two_of_one_name_reconnect(
     coordinator.stop()
     newer = clients("p")
     coordinator.start()
-    # The older one is reconnecting too: it re-attaches and is closed, or is refused.
+    # The older client reconnects too: it re-attaches and is closed, or is refused.
     assert newer.connect().generation == 1
     assert isinstance(closed.get(timeout=TIMEOUT_S), ProducerFencedError)
     assert isinstance(committed(older, txid), ProducerFencedError)
