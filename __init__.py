@@ -5,7 +5,7 @@
     producer = logtx.Producer({"bootstrap.servers": "localhost:9092", "transactional.id": "w-1"})
     consumer = logtx.Consumer({"bootstrap.servers": "localhost:9092", "group.id": "audit"})
 
-Names are loaded on first use, so a program pays for nothing that it does not use.
+Each name is loaded on first use, so a program does not pay for what it does not use.
 """
 
 from __future__ import annotations
@@ -132,12 +132,12 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name == "spark":  # a room with an extra of its own, so not among what `import *` gives
+    if name == "spark":  # needs the extra of that name, so `import *` leaves it out
         return import_module(".integration.spark", __name__)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(import_module(_HOMES.get(name, _ERRORS), __name__), name)
-    # Found here from now on, without this function.
+    # From now on Python finds the name without this function.
     globals()[name] = value
     return value
 

@@ -1,4 +1,4 @@
-"""`python -m logtx` is the command `logtx`."""
+"""Runs the command `logtx` as `python -m logtx`."""
 
 from .integration.cli.main import main
 

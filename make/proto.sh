@@ -1,5 +1,5 @@
 #!/bin/sh
-# Generates Python from every *.proto of journal/ and coordinator/; with --check, prints stale files.
+# Generates Python from each *.proto of journal/ and coordinator/; with --check, prints stale files.
 set -eu
 cd "$(dirname "$0")/.."
 
