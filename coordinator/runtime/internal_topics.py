@@ -84,7 +84,7 @@ def check_topic(
     if info.replication_factor < replication_factor:
         raise JournalTopicError(
             f"topic {info.topic} has {info.replication_factor} replicas, and"
-            f" {replication_factor} are asked for (replication_factor): add replicas with"
+            f" {replication_factor} are asked for (--replication-factor): add replicas with"
             f" kafka-reassign-partitions.sh --bootstrap-server {servers} --execute"
             " --reassignment-json-file, or ask for fewer"
         )
