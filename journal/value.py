@@ -1,4 +1,4 @@
-"""Value classes of which millions of objects are made."""
+"""Makes value classes of which there are millions of objects."""
 
 from __future__ import annotations
 
