@@ -22,11 +22,10 @@ from ..journal.logs.interface import Log, LogConsumer
 from ..journal.logs.open import open_log
 from ..journal.records.types import OffsetStep
 from .config import ConsumerConfig, IsolationLevel
-from .core.buffer import PartitionBuffer
 from .core.counters import ConsumerCounters
 from .lag import HeldBack, Lag, held_back, lag
 from .positions import Positions, key_of, place_of
-from .reading import OFFSET_TIMEOUT_S, Assigned, Reading
+from .reading import OFFSET_TIMEOUT_S, Reading
 from .serial_reader import CommittedTransaction, SerialReader
 
 _LOG = logging.getLogger(__name__)
@@ -70,13 +69,7 @@ class Consumer:
             raise ConfigError(f"librdkafka refuses the settings: {reason.str()}") from error
         self._counters = ConsumerCounters()
         try:
-            self._reading = Reading(
-                self._log,
-                self._inner,
-                self._config,
-                self._counters,
-                make_buffer=self._serial_buffer if self._is_serializable else None,
-            )
+            self._reading = Reading(self._log, self._inner, self._config, self._counters)
         except LogtxError:
             self._inner.close()
             raise
@@ -402,11 +395,9 @@ class Consumer:
                 "transactions() and poll() or consume() don't mix on one consumer: open another"
             )
         self._mode = mode
-        if self._serial is None and mode == "transactions":
-            # A read_committed consumer sorts whole transactions from this first call on.
-            self._reading.rebuild(self._serial_reader().make_buffer)
-        elif self._is_serializable:
-            self._serial_reader()
+        serializable = self._config.isolation_level is IsolationLevel.SERIALIZABLE
+        if self._serial is None and (serializable or mode == "transactions"):
+            self._serial = self._make_serial_reader()
         if self._unrestored:
             self._restore_again()
         while (pause_s := self._positions.prepare(subscribed=self._subscribed)) > 0:
@@ -416,18 +407,16 @@ class Consumer:
             self._reading.fetch(min(pause_s, left_s, POLL_SLICE_S))
         return True
 
-    @property
-    def _is_serializable(self) -> bool:
-        return self._config.isolation_level is IsolationLevel.SERIALIZABLE
-
-    def _serial_reader(self) -> SerialReader:
-        # Made when first needed: it asks the log for the journal's partition count.
-        if self._serial is None:
-            self._serial = SerialReader(self._log, self._config, self._reading, self._counters)
-        return self._serial
-
-    def _serial_buffer(self, assigned: Assigned) -> PartitionBuffer:
-        return self._serial_reader().make_buffer(assigned)
+    def _make_serial_reader(self) -> SerialReader:
+        # Not before records are asked for: a consumer may be assigned before there is a journal.
+        # Partitions assigned by then begin again, with buffers that sort whole transactions.
+        reader = SerialReader(self._log, self._config, self._reading, self._counters)
+        try:
+            self._reading.rebuild(reader.make_buffer)
+        except BaseException:
+            reader.close()
+            raise
+        return reader
 
     def _deliver(self, limit: int, timeout: float) -> list[Message]:
         until = None if timeout < 0 else time.monotonic() + timeout

@@ -3,7 +3,7 @@
 `position_store` keeps the positions; this module applies them to each assigned partition.
 
 With ``offsets.storage=transactions`` partitions are read under a *claim*, whose number stands in
-the steps. Two events end a claim's use. After either, no step is handed out until a rewind:
+the steps. After either of two events the consumer hands out no step until a rewind:
 
 - The group takes a partition away whose input was delivered and not handed out. The output made of
   that input must not be committed, for the next holder reads the input again.

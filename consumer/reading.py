@@ -1,6 +1,5 @@
-"""Reading: moves batches from librdkafka's consumer into one `PartitionBuffer` per partition.
-
-Takes from the buffers, in turn, what they have to deliver.
+"""Moves batches from librdkafka's consumer into one `PartitionBuffer` per partition, and delivers
+from these in turn.
 """
 
 from __future__ import annotations
@@ -158,8 +157,6 @@ class Reading:
         inner: LogConsumer,
         config: ConsumerConfig,
         counters: ConsumerCounters,
-        *,
-        make_buffer: MakeBuffer | None = None,
     ) -> None:
         """Makes the spill store; no partition is assigned yet.
 
@@ -168,7 +165,6 @@ class Reading:
             inner: librdkafka's consumer.
             config: the consumer's settings.
             counters: the consumer's counters.
-            make_buffer: makes a partition's buffer; None chooses by ``isolation.level``.
 
         Raises:
             SpillError: ``pending.dir`` can't be written.
@@ -179,7 +175,7 @@ class Reading:
         self._topics: set[str] = set()
         """All topics that were ever assigned: records come from no other."""
         self.counters = counters
-        self._make_buffer = make_buffer or self._partition_buffer
+        self._make_buffer: MakeBuffer = self._partition_buffer
         self._log = log
         self._inner = inner
         self._config = config
@@ -211,17 +207,19 @@ class Reading:
             stored: the committed position, if any.
             started_at: how `start` was chosen.
         """
-        former = self.assigned.get(key)
-        if former is not None:
-            self._drop_buffer(former)
         assigned = Assigned(key, start, stored, started_at)
         assigned.buffer = self._make_buffer(assigned)
+        self._put(assigned)
+        return assigned
+
+    def _put(self, assigned: Assigned) -> None:
+        former = self.assigned.get(assigned.key)
         if former is not None:
+            self._drop_buffer(former)
             assigned.paused, assigned.marked = former.paused, former.marked
             assigned.claim, assigned.unsent = former.claim, former.unsent
-        self.assigned[key] = assigned
+        self.assigned[assigned.key] = assigned
         self._changed()
-        return assigned
 
     def require(self, key: TopicPartition) -> Assigned:
         """Returns an assigned partition.
@@ -236,10 +234,16 @@ class Reading:
         return assigned
 
     def rebuild(self, make_buffer: MakeBuffer) -> None:
-        """Begins every partition again at its origin, with buffers of another kind from now on."""
+        """Begins every partition again at its origin, with buffers of another kind from now on.
+
+        Changes nothing if `make_buffer` raises for one of them.
+        """
+        begun = [Assigned(a.key, a.origin, a.stored, a.started_at) for a in self.assigned.values()]
+        for assigned in begun:
+            assigned.buffer = make_buffer(assigned)
         self._make_buffer = make_buffer
-        for key, assigned in list(self.assigned.items()):
-            self.add(key, assigned.origin, assigned.stored, assigned.started_at)
+        for assigned in begun:
+            self._put(assigned)
         if self.assigned:
             self.reassign(list(self.assigned))
 

@@ -2,10 +2,10 @@
 
 Serves ``isolation.level=serializable`` and `Consumer.transactions()`.
 
-This is a thin shell around `SerialOrder`, which decides what may be delivered. There is one way in,
-`work` and `fetch`, and two ways out: `take` returns the records of the transaction whose turn it
-is, a few at a time, and `next` returns that transaction as one. It needs the log and no
-coordinator.
+This is a thin shell around `SerialOrder`, which decides what may be delivered. `work` reads the
+journal and `fetch` the data partitions. There are two ways out: `take` returns the records of the
+transaction whose turn it is, a few at a time, and `next` returns that transaction as one. It needs
+the log and no coordinator.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Final, cast
 from confluent_kafka import KafkaException, Message
 
 from ..journal.control import TopicPartition
+from ..journal.errors import JournalError, LogtxError
 from ..journal.logs.interface import Log
 from ..journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, journal_partition_of
 from ..journal.txid import TxId
@@ -109,6 +110,10 @@ class SerialReader:
         self._failure_raised = False
         """Whether the failure of the next transaction was raised once."""
         self._fetched_s = 0.0
+        self._journal_failure: JournalError | None = None
+        """Why the journal can't be read on."""
+        self._idle = False
+        """Whether the last slice of work and the last fetch brought nothing."""
 
     # ---- partitions -----------------------------------------------------------------------------
 
@@ -153,6 +158,7 @@ class SerialReader:
 
     def _begin(self, present: dict[TopicPartition, SerialBuffer]) -> None:
         self._tail.begin({key: buffer.delivered for key, buffer in present.items()})
+        self._journal_failure = None
         self._buffers = present
 
     # ---- in -------------------------------------------------------------------------------------
@@ -164,16 +170,19 @@ class SerialReader:
             True if there may be more to do at once.
 
         Raises:
-            JournalError: the journal does not decode.
             BrokerError: the log does not answer.
         """
         self._follow_assignment()
+        busy = False
         try:
             busy = self._tail.poll()
         except RecordsTrimmedError as error:
             _LOG.warning("journal_read_again reason=%s", error)
             self._begin(self._buffers)
             busy = True
+        except JournalError as error:
+            # What was decided before can still be delivered; `raise_failure` raises this after it.
+            self._journal_failure = error
         busy = self._reading.work() or busy
         if not self._shares:
             wanted = self._order.wants_ends(self._buffers)
@@ -184,6 +193,7 @@ class SerialReader:
                 )
                 busy = True
         self._balance()
+        self._idle = not busy
         return busy
 
     def _balance(self) -> None:
@@ -199,7 +209,9 @@ class SerialReader:
     def fetch(self, timeout_s: float) -> bool:
         """Reads one batch, as `Reading.fetch`, but waits at most `WAIT_S`. True if any was read."""
         self._fetched_s = time.monotonic()
-        return self._reading.fetch(min(timeout_s, WAIT_S))
+        fetched = self._reading.fetch(min(timeout_s, WAIT_S))
+        self._idle = self._idle and not fetched
+        return fetched
 
     def tend(self) -> None:
         """Does the other work now and then while there is something to deliver."""
@@ -263,12 +275,17 @@ class SerialReader:
         """Raises why the next transaction can't be delivered; with `again` also a second time.
 
         Raises:
-            IntegrityError, TornTransactionError, SpillError: what failed.
+            IntegrityError, TornTransactionError, SpillError, JournalError: what failed.
         """
+        error: LogtxError | None
         if self._shares:
             error = self._shares[0].buffer.failure
         else:
             error = self._order.failure(self._buffers)
+            # A decision before the damage may wait for its records, which are on their way, or for
+            # what the journal says behind the damage, which never comes.
+            if error is None and self._idle:
+                error = self._journal_failure
         if error is not None and (again or not self._failure_raised):
             self._failure_raised = True
             raise error.with_traceback(None)
@@ -288,6 +305,7 @@ class SerialReader:
             SpillError: pending transactions can't be spilled.
         """
         self._finish_given()
+        self._idle = False
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             self._follow_assignment()

@@ -14,10 +14,10 @@ until the journal says "finished", and *then* ask for the partition's end and re
 finished transaction's markers lie below that end, so a marker not met by then lies below our start,
 and we pass over the transaction there.
 
-Below the *floor*. The journal may be trimmed while data is still there, so reading it may begin
-at an offset, the floor, that lies above decisions that are due. Of all transactions decided below
-the floor we know the few unfinished ones. All markers of the others lie below the ends that our
-partitions have by then. So markers alone give their order: in one partition they stand in
+Below the *floor*, the first journal offset that can still be read. The journal may be trimmed while
+data is still there, so the floor may lie above decisions that are due. Of all transactions decided
+below the floor we know the few unfinished ones. All markers of the others lie below the ends that
+our partitions have by then. So markers alone give their order: in one partition they stand in
 commit-sequence order. When each partition shows its next marker, or was read up to that end, the
 lowest of these markers is of the next transaction, and the next markers with the same commit
 sequence are all of it.

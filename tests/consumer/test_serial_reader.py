@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import TopicPartition
 
 from logtx.consumer.consumer import Consumer
+from logtx.consumer.journal_tail import JournalTail
 from logtx.consumer.serial_reader import CommittedTransaction
 from logtx.journal.control import TXID_HEADER
-from logtx.journal.errors import MalformedHeaderError, NotSupportedError
+from logtx.journal.errors import (
+    BrokerError,
+    MalformedHeaderError,
+    NotSupportedError,
+    UnknownRecordError,
+)
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.records.types import Owner
 
 from .conftest import MakeConsumer
@@ -198,3 +206,44 @@ def test_a_transaction_given_up_half_way_does_not_disturb_the_next(
     second = next(stream)
     assert list(first.records) == []
     assert [r.value() for r in second.records] == [b"1-0", b"1-1", b"1-2"]
+
+
+def test_a_failed_first_call_leaves_the_consumer_as_it_was(
+    written: Transactions, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = JournalTail.last_decision, itertools.count()
+
+    def flaky(tail: JournalTail) -> object:
+        if next(calls) == 1:  # for the second of two partitions
+            raise BrokerError("no answer")
+        return real(tail)
+
+    monkeypatch.setattr(JournalTail, "last_decision", flaky)
+    written.finish(written.transaction("t", [b"before"], 0))
+    consumer = assigned(make_consumer(auto_offset_reset="latest"), 0, 1)
+    with pytest.raises(BrokerError):
+        everything(consumer)
+    assert everything(consumer) == []
+    written.finish(written.transaction("t", [b"after"], 1))
+    assert everything(consumer) == [[b"after"]]
+
+
+def test_what_was_decided_before_damage_in_the_journal_is_delivered(
+    written: Transactions, make_consumer: MakeConsumer
+) -> None:
+    for value in (b"a", b"b"):
+        written.finish(written.transaction("t", [value], 0))
+    unmarked = written.begin()
+    written.write(unmarked, "t", [b"its marker comes late"], 0)
+    written.decide(unmarked)
+    written.append(JOURNAL_TOPIC, [b"\x7fnot a record of this version"])
+    consumer = assigned(make_consumer(), 0)
+    found = consumer.transactions(0.3)
+    assert [[r.value() for r in next(found).records] for _ in range(2)] == [[b"a"], [b"b"]]
+    for _ in range(2):
+        with pytest.raises(UnknownRecordError):
+            list(consumer.transactions(0.3))
+    written.mark(unmarked, "t", 0)
+    assert [r.value() for r in next(consumer.transactions(0.3)).records] == [
+        b"its marker comes late"
+    ]

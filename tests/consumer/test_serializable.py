@@ -11,7 +11,12 @@ from confluent_kafka import Message, TopicPartition
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.position_store import Taken, TransactionPositions
 from logtx.journal.control import TXID_HEADER
-from logtx.journal.errors import BrokerError, TornTransactionError
+from logtx.journal.errors import (
+    BrokerError,
+    TornTransactionError,
+    UnknownRecordError,
+    UnknownTopicError,
+)
 from logtx.journal.logs.interface import GroupOffset
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Position
@@ -482,3 +487,25 @@ def test_levels_may_be_changed_between_two_lives(
         consumer.close()
     got += read(serial(group_id="changing"), 1)
     assert got == [b"%s-0%d" % (name, n) for name in (b"a", b"b", b"c") for n in range(3)]
+
+
+def test_assigned_before_there_is_a_journal(log: MemoryLog, serial: MakeConsumer) -> None:
+    consumer = serial()
+    with pytest.raises(UnknownTopicError):
+        consumer.poll(0)
+    written = Transactions(log)
+    written.with_journal()
+    written.finish(written.transaction("t", [b"a"]))
+    assert read(consumer, 1) == [b"a"]
+
+
+def test_damage_in_the_journal_is_told_again_and_again(
+    written: Transactions, serial: MakeConsumer
+) -> None:
+    written.finish(written.transaction("t", [b"a"]))
+    written.append(JOURNAL_TOPIC, [b"\x7fnot a record of this version"])
+    consumer = serial()
+    assert read(consumer, 1) == [b"a"]
+    for _ in range(3):
+        with pytest.raises(UnknownRecordError, match="upgrade this program"):
+            consumer.poll(0.3)
