@@ -1,4 +1,4 @@
-"""The line by which a coordinator process says that it serves. Imports little."""
+"""The line that a coordinator process prints once it serves. Imports little."""
 
 from __future__ import annotations
 

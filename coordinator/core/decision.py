@@ -1,4 +1,5 @@
-"""What goes into the shard besides commands, and what comes out besides replies. Values only."""
+"""What the shard takes besides commands, and gives besides replies: facts, records, effects.
+Values."""
 
 from __future__ import annotations
 

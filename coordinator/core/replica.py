@@ -5,19 +5,19 @@ checkpoint's is. Then it is *certain*: from there on it follows the true line of
 
 Or it begins in the middle of a trimmed journal whose checkpoint is lost, or was overwritten by an
 owner that woke up late. It does not know which epoch is current there, so the first snapshot that
-it meets may be void: a snapshot of a replaced owner whose records in flight all landed where they
-were predicted, but for one. Call a void snapshot that is believed A. Owners trim only below a
-snapshot that counts (`housekeeping.py`), so such a snapshot, B, follows. At B three rules lead back
-to the truth, whatever A was:
+it meets may be void: a snapshot that an owner wrote after it was replaced, when all of its records
+in flight but one landed where it had predicted them. Call a void snapshot that is believed A.
+Owners trim only below a snapshot that counts (`housekeeping.py`), so such a snapshot, B, follows.
+At B three rules lead back to the truth, whatever A was:
 
 - *A record that does not follow from what is believed proves the belief void.* (A lost COMMITTED
   that A took for durable is appended again by the next owner.)
 - *An entry of a higher epoch than the current one proves the belief void.* Each epoch is won by an
   OWNER record before anything is written under it, so the true line has no such entry. A lies
   behind its epoch's end, or behind its surprise, so B is of a higher epoch.
-- *A complete snapshot that is valid by what is believed replaces the belief.* The only line that a
-  void A can share with B is the OWNER record that ended A's surprised epoch. Then B is valid both
-  by A and in truth.
+- *A complete snapshot that is valid by what is believed replaces the belief.* The only record that
+  a void A and B can both follow from is the OWNER record that ended A's surprised epoch. Then B is
+  valid both by A and in truth.
 
 A replica becomes certain when it has read up to an end of the journal that was asked for after it
 began: then it has met B.

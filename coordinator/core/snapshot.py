@@ -11,7 +11,7 @@ journal's start. It does, because:
    in them: the loader puts them aside and replays them on the restored shard.
 3. Chunks are journal records like any other, with epoch and predicted offset. A snapshot counts
    when its chunks 0 to last are all valid in one epoch without a surprise in between. An owner that
-   died or lost its place in the middle leaves chunks that never add up to a snapshot.
+   died or lost its place in the middle leaves an incomplete snapshot, which every reader ignores.
 4. What is left out can be derived from the rows (which transactions hold which offsets, what a
    producer has open, the high watermark), is volatile (clocks, sessions, commits that wait), or
    stays in the journal (outcomes of finished transactions, which a look-up by TxId finds).

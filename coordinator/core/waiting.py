@@ -1,4 +1,4 @@
-"""Commits that wait: their input offsets continue those of an earlier, undecided transaction.
+"""Holds commits until the earlier transaction whose input offsets they continue is decided.
 
 Pure and volatile: they are lost with the process, and the clients ask again.
 """

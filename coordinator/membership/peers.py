@@ -1,4 +1,4 @@
-"""Streams between coordinators, which tell what each serves and by which one gives to another.
+"""Streams between coordinators, on which each tells what it serves and gives partitions away.
 
 Each coordinator calls every other and keeps a stream to it. A broken stream shows within
 milliseconds that a process was killed; the pings of HTTP/2 show that one was stopped. A process is

@@ -4,8 +4,8 @@ The order makes it safe at any crash. A snapshot is appended. When all of it is 
 committed as the checkpoint. When that is durable, the journal is trimmed: below the snapshot, the
 high watermark and the age at which outcomes are forgotten. So wherever an owner dies, a snapshot
 that counts lies at or behind the journal's start (trap 9). An owner that was replaced may do each
-step once more when it wakes up. That does no harm: its snapshot counts as of then, and what it
-trims lies below that. (Its checkpoint may hide a later one; see `loading.py`.)
+step once more when it wakes up. That does no harm: its snapshot is one of the epoch that it was
+made in, and what it trims lies below that. (Its checkpoint may hide a later one; see `loading.py`.)
 
 Ages are measured by the broker's clock, because a coordinator's clock may jump by a week. The
 broker stamps records when they are appended (``message.timestamp.type=LogAppendTime``). They are

@@ -387,6 +387,7 @@ class PartitionRuntime:
             won.shard,
             ask=self._ask,
             doubt_journal=self._candidate.doubt_journal,
+            surprised=self._surprised,
         )
         self.role = Role.SERVING
         try:
@@ -406,8 +407,12 @@ class PartitionRuntime:
             if serving.tenure.truncated_at is not None:
                 self._truncated = serving.tenure.truncated_at
             self._candidate.pause_bids(anew=serving.lasted)
-            self.role = Role.LOADING
-            self._services.membership_changed()
+
+    def _surprised(self) -> None:
+        # At once: the others would take an owner that serves without an epoch for an idle one, and
+        # give it a partition that it can't take.
+        self.role = Role.LOADING
+        self._services.membership_changed()
 
     def _ask(self, question: Coroutine[Any, Any, None]) -> None:
         """Runs a query of the log in the background; `stop` cancels it."""

@@ -76,6 +76,7 @@ class Serving:
         *,
         ask: Callable[[Coroutine[Any, Any, None]], None],
         doubt_journal: Callable[[Appender], None],
+        surprised: Callable[[], None],
     ) -> None:
         """Serves nothing before `begin`.
 
@@ -86,6 +87,7 @@ class Serving:
             shard: replayed up to its own OWNER record, inclusive.
             ask: runs a query of the log in the background; the partition's `stop` cancels it.
             doubt_journal: called with `journal` when an append got no answer, or an error.
+            surprised: called when a surprise has ended the tenure.
         """
         self.tenure: Final = Tenure(shard, self)
         self.pressure: Final = Pressure()
@@ -106,6 +108,7 @@ class Serving:
         self._journal = journal
         self._ask = ask
         self._doubt_journal = doubt_journal
+        self._surprised = surprised
         self._began_s = time.monotonic()
         self._seen_s = self._began_s
         """Monotonic time of the last sign that the process is running."""
@@ -204,6 +207,7 @@ class Serving:
         self.end(
             CoordinatorLoadingError(f"journal partition {self._partition} is being loaded again")
         )
+        self._surprised()
 
     def end(self, error: LogtxError) -> None:
         """Stops serving. Waiting requests get the error, and all sessions must connect again."""

@@ -4,6 +4,6 @@
 know about data topics and consumer groups, `metrics` answers `/metrics`, and `retention` aborts
 transactions before the broker deletes their data.
 
-Imports the runtimes and what these import, and `client` to ask other coordinators. Changes a shard
-only by a command.
+Imports `runtime`, `core`, `membership`, `protocol`, and `client` to ask other coordinators. Changes
+a shard only by a command.
 """

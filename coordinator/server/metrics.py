@@ -289,7 +289,11 @@ _SERVING_GAUGES: Final = (
     ("sessions", "sessions", "Producers' streams that are connected."),
     ("producers", "producers", "Producer ids that are known, keys and fenced ones among them."),
     ("markers_queued", "markers_queued", "Markers that data partitions have not taken."),
-    ("markers_longest", "markers_queued_longest", "Markers that wait for the data partition with most."),
+    (
+        "markers_longest",
+        "markers_queued_longest",
+        "Markers that wait for the data partition with most.",
+    ),
 )
 
 
@@ -320,7 +324,12 @@ _TOTALS: Final = (
     ("committed", "transactions_committed", "Commits decided.", _PARTITION),
     ("aborted", "transactions_aborted", "Aborts decided.", ("partition", "reason")),
     ("appends", "journal_appends", "Records handed to the journal.", _PARTITION),
-    ("append_bytes", "journal_append_bytes", "Bytes of the records handed to the journal.", _PARTITION),
+    (
+        "append_bytes",
+        "journal_append_bytes",
+        "Bytes of the records handed to the journal.",
+        _PARTITION,
+    ),
     ("surprises", "surprises", "Tenures that ended by an unexpected answer.", _PARTITION),
     ("loads", "loads", "Times that a journal partition was loaded.", _PARTITION),
     ("load_seconds", "load_seconds", "Time spent loading it.", _PARTITION),

@@ -1,7 +1,8 @@
 """Bounds the memory that the unanswered requests of one stream occupy.
 
-The stream reads no further request while its window is full. The transport's flow control then
-slows its sender, and nothing is refused or lost. Lives on the event loop.
+This is a limit of bytes, of one stream alone; `pressure.py` limits appends, of all streams of a
+journal partition. The stream reads no further request while its window is full. The transport's
+flow control then slows its sender, and nothing is refused or lost. Lives on the event loop.
 """
 
 from __future__ import annotations
