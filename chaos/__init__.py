@@ -9,6 +9,6 @@
     checker/     judges the history and the logs; shares no code with what it judges
 
 `docs/chaos.md` says what is done and what is looked for. Imports the rooms that it attacks,
-`integration.local`, `integration.live` and `integration.blocks`; no room imports it. It is part of a
-checkout, never of the wheel.
+`integration.local`, `integration.live` and `integration.blocks`; no room imports it. It is part of
+a checkout, never of the wheel.
 """

@@ -127,7 +127,7 @@ class Nemesis:
                 return
             try:
                 self._do(name, fault)
-            except (LogtxError, LocalKafkaError) as error:
+            except LogtxError as error:
                 self.failure = self.failure or error
                 self._recorder.write("note", note=f"{fault.target}: {error!r}")
                 return

@@ -25,7 +25,6 @@ from typing import Final
 from rich.console import Console
 
 from ..integration.local.cluster import LocalCluster
-from ..integration.local.errors import LocalKafkaError
 from ..journal.errors import LogtxError
 from ..journal.logs.open import open_log
 from .brokers import brokers
@@ -85,7 +84,7 @@ def run_chaos(options: ChaosOptions, console: Console | None = None) -> int:
             sentence = f"✗ {problem}"
             console.print(sentence, style="red", highlight=False, markup=False, soft_wrap=True)
         keep = not ok
-    except (LogtxError, LocalKafkaError):
+    except LogtxError:
         keep = True
         raise
     finally:
@@ -260,7 +259,7 @@ class _Run:
             self._tick()
             try:
                 step()
-            except (LogtxError, LocalKafkaError) as error:
+            except LogtxError as error:
                 self.problems.append(str(error))
         self.problems += [str(death) for death in self._fleet.deaths if not self._expected(death)]
 

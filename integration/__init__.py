@@ -9,5 +9,5 @@
     testing         a log with coordinators for tests; `pytest_plugin` gives it as fixtures
     live            shows people the progress of a run
 
-This room imports every other room; no other room imports it.
+This room imports the rooms below it. Only `chaos` imports it.
 """

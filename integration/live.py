@@ -1,4 +1,4 @@
-"""Shows people the progress of a run: a picture on a terminal, otherwise a line now and then."""
+"""Shows the progress of a run: redraws a table on a terminal, else prints a line now and then."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ COMMANDS: Final = {
 def add_commands(app: typer.Typer) -> None:
     """Adds each command: as it is in a checkout, otherwise as an error that says where it is.
 
-    Packages are looked up by name, because they import this room and it must not import them.
+    Packages are looked up by name: the wheel has none of them, and `chaos` lies above this room.
     """
     for name, (package, summary) in COMMANDS.items():
         if find_spec(package) is not None:

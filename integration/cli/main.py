@@ -18,7 +18,6 @@ import typer
 from rich.console import Console
 
 from ...journal.errors import LogtxError
-from ..local.errors import LocalKafkaError
 from . import admin as cli_admin
 from . import checkout as cli_checkout
 from . import journal as cli_journal
@@ -77,8 +76,8 @@ def _root(
 ) -> None:
     """Transactions on any Kafka-compatible log.
 
-    Start with **logtx demo**, which shows logtx at work on a Kafka that it starts itself, or with
-    **logtx up**, which runs a local cluster for your own code. If you have a Kafka cluster, the
+    Start with **logtx up**, which runs a local cluster for your own code, or, in a checkout of the
+    repository, with **logtx demo**, which shows logtx at work. If you have a Kafka cluster, the
     only thing to add is **logtx coordinator**, started once or several times.
     """
 
@@ -338,7 +337,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         app()
-    except (LogtxError, LocalKafkaError) as error:
+    except LogtxError as error:
         sentence, *details = str(error).splitlines() or [type(error).__name__]
         console = Console(stderr=True, highlight=False)
         console.print(sentence, style="red", markup=False, soft_wrap=True)

@@ -196,7 +196,7 @@ def run_audit_job(
     logtx spark audit --bootstrap-servers localhost:9092 --topic airport_ledger --json
     ```
     """
-    from ..spark.auditing import audit
+    from ..spark import audit
 
     with _session(master, driver_memory) as session:
         report = audit(session, bootstrap_servers=bootstrap_servers, topics=topic or None)
@@ -250,7 +250,7 @@ def run_export(
     logtx spark export --bootstrap-servers localhost:9092 --topic airport_ledger --path ledger
     ```
     """
-    from ..spark.exporting import export
+    from ..spark import export
 
     with _session(master, driver_memory) as session:
         done = export(

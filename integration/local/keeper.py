@@ -1,4 +1,4 @@
-"""Brokers that die are started again, as whoever runs a cluster would do.
+"""Restarts brokers that died, as an operator would.
 
 A broker is up → down (it died, and stays so for a moment: whoever killed it wants to see what
 follows) → starting → up. One that dies while starting is left alone: it would again.

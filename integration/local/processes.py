@@ -1,7 +1,7 @@
-"""Child processes: started, watched, paused, killed and stopped; none outlives us.
+"""Starts, watches, pauses, kills and stops child processes. None outlives us.
 
 They don't hear the terminal's Ctrl-C. The kernel's parent-death signal (prctl PR_SET_PDEATHSIG)
-ends a child when we are killed with SIGKILL. Two of its traps are handled here:
+ends a child when we are killed with SIGKILL. Two of its pitfalls are handled here:
 
 - it is set by a few lines of Python that then become the program (exec keeps both the signal and
   the process id). A `preexec_fn` would do the same inside our own forked process, where gRPC's

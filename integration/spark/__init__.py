@@ -1,6 +1,10 @@
 """Connects Spark: exactly-once input and output, and recovery from committed IOVs.
 
-Names are loaded when they are first used. `docs/spark.md` says how it works and what to submit.
+Names are loaded when they are first used, and PySpark with them. `docs/spark.md` says how it works
+and what to submit.
+
+Imports `journal`, `producer`, `consumer`, the coordinator's client, `inspect`, and the
+search for a Java of `local`. Never starts a Kafka or a coordinator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The figures of a run, and whether they are what was promised. Pure."""
+"""The figures of Spark's part, and whether they are what was promised. Pure."""
 
 from __future__ import annotations
 

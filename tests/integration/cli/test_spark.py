@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import logtx.integration.spark
 from logtx.integration.cli import main as cli
 from logtx.integration.cli import spark as cli_spark
-from logtx.integration.spark.errors import JavaMissingError
+from logtx.integration.spark.errors import JavaMissingError, PySparkMissingError
 from logtx.integration.spark.session import check_java
 from logtx.integration.testing import Cluster
 from logtx.journal.position import Place, Position
@@ -102,6 +103,16 @@ def test_importing_logtx_imports_no_pyspark() -> None:
         "assert not {'pyspark', 'pyarrow'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
+
+
+@pytest.mark.parametrize("command", [("audit",), ("export", "--topic=t", "--path=p")])
+def test_a_job_without_pyspark(monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
+    monkeypatch.setattr("logtx.integration.spark.find_spec", lambda _name: None)
+    for name in ("audit", "export"):
+        monkeypatch.delitem(vars(logtx.integration.spark), name, raising=False)
+    arguments = ["spark", *command, "--bootstrap-servers", "localhost:1"]
+    done = CliRunner().invoke(cli.app, arguments)
+    assert isinstance(done.exception, PySparkMissingError)
 
 
 def test_pyspark_that_is_missing(tmp_path: Path) -> None:
