@@ -24,25 +24,37 @@ find_python() {
         "'sudo apt install python3 python3-venv', or name it, as in 'make PYTHON=/opt/python3.12/bin/python3'."
 }
 
-# uv does not read pip's settings, and many machines have their index only there. The environment's
-# come first in pip's list, and win.
+# uv does not read pip's settings, and many machines have their index only there. Several values of
+# a setting come as one text with "\n" in it. The environment's come first in pip's list, and win.
 pip_setting() {
-    printf '%s\n' "$pip_settings" | sed -n "s/^[^ =]*\.$1='\(.*\)'$/\1/p" | head -n 1
+    printf '%s\n' "$pip_settings" | sed -n "s/^[^ =]*\.$1='\(.*\)'$/\1/p" | head -n 1 |
+        sed 's/\\n/ /g; s/^ *//'
+}
+
+# Sets what uv reads to what pip would use, unless the user has told uv something else.
+tell_uv() {
+    eval "own=\${$1:-}"
+    [ -n "$own" ] || [ -z "$2" ] || export "$1=$2"
 }
 
 settings_for_uv() {
     pip_settings=$(.venv/bin/python -m pip config list 2>/dev/null) || pip_settings=
-    index=$(pip_setting index-url) extra=$(pip_setting extra-index-url)
-    host=$(pip_setting trusted-host) cert=$(pip_setting cert) links=$(pip_setting find-links)
-    [ -z "$index" ] || export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$index}"
-    [ -z "$extra" ] || export UV_INDEX="${UV_INDEX:-$extra}"
-    [ -z "$host" ] || export UV_INSECURE_HOST="${UV_INSECURE_HOST:-$host}"
-    [ -z "$cert" ] || export SSL_CERT_FILE="${SSL_CERT_FILE:-$cert}"
-    case "$links" in  # pip passes over a directory that is not there, uv fails
-    "") ;;
-    *://*) export UV_FIND_LINKS="${UV_FIND_LINKS:-$links}" ;;
-    *) [ ! -d "$links" ] || export UV_FIND_LINKS="${UV_FIND_LINKS:-$links}" ;;
-    esac
+    tell_uv UV_DEFAULT_INDEX "$(pip_setting index-url)"
+    tell_uv UV_INDEX "$(pip_setting extra-index-url)"
+    tell_uv UV_INSECURE_HOST "$(pip_setting trusted-host)"
+    tell_uv UV_NO_INDEX "$(pip_setting no-index)"
+    tell_uv SSL_CERT_FILE "$(pip_setting cert)"
+    tell_uv HTTPS_PROXY "$(pip_setting proxy)"
+    tell_uv HTTP_PROXY "$(pip_setting proxy)"
+    links=
+    for link in $(pip_setting find-links); do
+        case "$link" in
+        *://*) ;;
+        *) [ -d "$link" ] || continue ;; # pip passes over such a directory, uv fails
+        esac
+        links="$links${links:+,}$link"
+    done
+    tell_uv UV_FIND_LINKS "$links"
 }
 
 install() {
