@@ -6,9 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+import typer
+
+from logtx.integration.cli.main import app
 
 ROOT = Path(__file__).resolve().parents[1]
-SETTING = re.compile(r'"([a-z]+(?:\.[a-z]+)+)"')
+SETTING = re.compile(r'"([a-z_]+(?:\.[a-z_]+)+)"')
 LIBRDKAFKAS_OWN = {
     "bootstrap.servers",
     "delivery.report.only.error",
@@ -32,3 +35,11 @@ def test_every_setting_is_described(room: str) -> None:
     named = set(SETTING.findall((ROOT / room / "config.py").read_text("utf-8"))) - LIBRDKAFKAS_OWN
     assert len(named) > 5
     assert not {name for name in named if f"`{name}`" not in docs}
+
+
+def test_every_option_of_a_coordinator_is_described() -> None:
+    docs = (ROOT / "docs/configuration.md").read_text("utf-8")
+    command = typer.main.get_command(app).commands["coordinator"]  # type: ignore[attr-defined]
+    options = {name for parameter in command.params for name in parameter.opts} - {"--help"}
+    assert len(options) > 10
+    assert not {name for name in options if f"`{name}`" not in docs}

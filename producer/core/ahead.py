@@ -1,10 +1,10 @@
 """Decides whether to begin the next transaction ahead: while the transaction before it ends.
 
 A producer that runs one transaction after another waits three times for each: for the TxId, for its
-records, for the decision. Sending the BEGIN while the one before ends saves the first wait. To
-everything else that is a transaction that was begun early: the rules of `Transaction` and of the
-coordinator hold for it unchanged, and a crash leaves an open transaction without records, which the
-coordinator aborts like any other.
+records, for the decision. Sending the BEGIN while the one before ends saves the first wait. For the
+rest of the code that is an ordinary transaction, begun early: the rules of `Transaction` and
+of the coordinator hold for it unchanged, and a crash leaves an open transaction without records,
+which the coordinator aborts like any other.
 
 A transaction is begun ahead only by habit: after one that was begun while no other was open, right
 after the one before it ended. If it is not asked for soon, it is aborted and the habit forgotten.
