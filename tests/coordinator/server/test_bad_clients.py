@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from logtx.coordinator import service
 from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol import coordinator_pb2 as pb
@@ -34,18 +35,23 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC, journal_partition_of
 from logtx.journal.txid import TxId
 
-TIMEOUT_S = 15.0
+TIMEOUT_S = 60.0
+"""A busy machine takes more than 15 s for the 1,200 calls of one test."""
 PARTITIONS = 4
 NARROW = (
-    # Flow control of 64 KiB, so that a client that does not read shows soon.
+    # Flow control of 64 KiB, so that an end that does not read shows soon. On a busy machine gRPC
+    # would let both windows grow to megabytes.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 65_535),
 )
 
 
 @pytest.fixture
-def coordinator(memory_log: MemoryLog) -> Iterator[EmbeddedCoordinator]:
+def coordinator(
+    memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[EmbeddedCoordinator]:
     """A coordinator with small limits."""
+    monkeypatch.setattr(service, "SERVER_OPTIONS", (*service.SERVER_OPTIONS, *NARROW))
     config = CoordinatorConfig(
         bootstrap_servers=memory_log.bootstrap_servers,
         listen="127.0.0.1:0",
