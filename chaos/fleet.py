@@ -73,7 +73,7 @@ class Member:
 
     @property
     def process_name(self) -> str:
-        """The name of the current process with its incarnation, as in the history."""
+        """The name of the current process with its life, as in the history."""
         return f"{self.name}.{max(self.child.starts - 1, 0)}"
 
     def start(self) -> None:
@@ -133,7 +133,7 @@ class Member:
 
 
 class ChaosChild(Child):
-    """A process of the workload. Each start is an incarnation with a history of its own."""
+    """A process of the workload. Each start is a life with a history of its own."""
 
     def __init__(
         self, role: str, number: int, directory: Path, launcher: Sequence[str] = ()

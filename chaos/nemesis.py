@@ -1,7 +1,7 @@
 """Carries a plan out: hurts brokers, coordinators and clients, and heals them.
 
-Each lane of the plan has a thread. If something takes longer to come back than planned, the later
-faults of its lane move back by as much. A fault that would then outlast the load is left out.
+Each track of the plan has a thread. If something takes longer to come back than planned, the later
+faults of its track move back by as much. A fault that would then outlast the load is left out.
 Everything is written to the history before it is done.
 """
 
@@ -37,9 +37,9 @@ _CONNECTED_S: Final = 10.0
 _LOOK_S: Final = 0.2
 """How often that is looked for; a larger value replaces the process later."""
 _JOIN_S: Final = 150.0
-"""Bounds the wait for the lanes' ends; beyond it the run fails. Half of it bounds the wait for
+"""Bounds the wait for the tracks' ends; beyond it the run fails. Half of it bounds the wait for
 replicas, which must be over before."""
-_LANES: Final = {Role.BROKER: "broker", Role.COORDINATOR: "coordinator", Role.TOPIC: "trim"}
+_TRACKS: Final = {Role.BROKER: "broker", Role.COORDINATOR: "coordinator", Role.TOPIC: "trim"}
 
 
 class Nemesis:
@@ -57,7 +57,7 @@ class Nemesis:
         recorder: Recorder,
         progress: Progress,
     ) -> None:
-        """Sorts the plan into lanes; `start` begins it.
+        """Sorts the plan into tracks; `start` begins it.
 
         The caller goes on reading `progress`.
         """
@@ -68,9 +68,9 @@ class Nemesis:
         self._trimmer = trimmer
         self._recorder = recorder
         self._progress = progress
-        self._lanes: dict[str, list[Fault]] = {}
+        self._tracks: dict[str, list[Fault]] = {}
         for fault in plan:
-            self._lanes.setdefault(_LANES.get(fault.role, "client"), []).append(fault)
+            self._tracks.setdefault(_TRACKS.get(fault.role, "client"), []).append(fault)
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._started_s = 0.0
@@ -79,23 +79,23 @@ class Nemesis:
         self.counts: Counter[What] = Counter()
         """Faults done, by kind."""
         self.failure: LogtxError | LocalKafkaError | None = None
-        """The error that ended a lane early: something could not be started again."""
+        """The error that ended a track early: something could not be started again."""
 
     def start(self) -> None:
-        """Starts the lanes; the plan's time begins now."""
+        """Starts the tracks; the plan's time begins now."""
         self._started_s = time.monotonic()
-        for name, faults in self._lanes.items():
+        for name, faults in self._tracks.items():
             thread = threading.Thread(
-                target=self._run_lane, args=(name, faults), name=f"chaos-{name}", daemon=True
+                target=self._run_track, args=(name, faults), name=f"chaos-{name}", daemon=True
             )
             self._threads.append(thread)
             thread.start()
 
     def stop(self) -> None:
-        """Heals what is hurt, and ends the lanes.
+        """Heals what is hurt, and ends the tracks.
 
         Raises:
-            ChaosError: a lane does not end.
+            ChaosError: a track does not end.
         """
         self._stopping.set()
         deadline_s = time.monotonic() + _JOIN_S
@@ -114,9 +114,9 @@ class Nemesis:
         with self._guard:
             return sorted(self._active.values())
 
-    # ---- one lane -------------------------------------------------------------------------------
+    # ---- one track -------------------------------------------------------------------------------
 
-    def _run_lane(self, name: str, faults: list[Fault]) -> None:
+    def _run_track(self, name: str, faults: list[Fault]) -> None:
         late_s = 0.0
         for fault in faults:
             at_s = fault.at_s + late_s
@@ -133,9 +133,9 @@ class Nemesis:
                 return
             late_s = max(late_s, time.monotonic() - self._started_s - fault.until_s)
 
-    def _do(self, lane: str, fault: Fault) -> None:
+    def _do(self, track: str, fault: Fault) -> None:
         with self._guard:
-            self._active[lane] = f"{fault.what} {fault.target}"
+            self._active[track] = f"{fault.what} {fault.target}"
         try:
             if fault.role is Role.TOPIC:
                 done = self._trim(fault)
@@ -147,7 +147,7 @@ class Nemesis:
                 self.counts[fault.what] += 1
         finally:
             with self._guard:
-                self._active.pop(lane, None)
+                self._active.pop(track, None)
 
     def _tell(self, what: str, target: str, **more: object) -> None:
         self._recorder.write("fault", what=what, target=target, **more)

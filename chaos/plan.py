@@ -1,6 +1,6 @@
 """The nemesis's plan: which faults, when, where and for how long. Drawn from a seed; pure.
 
-Faults of one *lane* follow each other with a pause between them. Lanes run side by side:
+Faults of one *track* follow each other with a pause between them. Tracks run side by side:
 
 - ``broker``: at most one broker is hurt at a time, and it has `BROKER_REST_S` to catch up before
   the next one is hurt. So with three replicas and ``min.insync.replicas=2`` there is always a
@@ -90,7 +90,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """One kind of fault in a lane, with its weight in the draw and the range of its length."""
+    """One kind of fault in a track, with its weight in the draw and the range of its length."""
 
     what: What
     role: Role
@@ -99,7 +99,7 @@ class _Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lane:
+class _Track:
     """Faults that follow each other, and the range of the pause between two."""
 
     kinds: Sequence[_Kind]
@@ -129,8 +129,8 @@ _CLIENT_KINDS: Final = (
     *_client_kinds(Role.WORKER, 3, replaceable=True),
     *_client_kinds(Role.CONSUMER, 2, replaceable=False),
 )
-_LANES: Final[Mapping[str, _Lane]] = {
-    "broker": _Lane(
+_TRACKS: Final[Mapping[str, _Track]] = {
+    "broker": _Track(
         (
             _Kind(What.KILL, Role.BROKER, 3, (1.0, 5.0)),
             _Kind(What.PAUSE, Role.BROKER, 3, (0.5, 7.0)),
@@ -141,21 +141,21 @@ _LANES: Final[Mapping[str, _Lane]] = {
         ),
         (BROKER_REST_S, BROKER_REST_S + 8.0),
     ),
-    "coordinator": _Lane(_COORDINATOR_KINDS, (4.0, 10.0)),
-    "client": _Lane(_CLIENT_KINDS, (1.5, 5.0)),
-    "trim": _Lane((_Kind(What.TRIM, Role.TOPIC, 1),), (12.0, 25.0)),
+    "coordinator": _Track(_COORDINATOR_KINDS, (4.0, 10.0)),
+    "client": _Track(_CLIENT_KINDS, (1.5, 5.0)),
+    "trim": _Track((_Kind(What.TRIM, Role.TOPIC, 1),), (12.0, 25.0)),
 }
-"""The lanes by name. Longer faults and pauses mean fewer faults in a run."""
-_MILD: Final[Mapping[str, _Lane]] = {
-    "broker": _Lane((_Kind(What.DELAY, Role.BROKER, 1, (0.5, 1.5)),), (3.0, 5.0)),
-    "coordinator": _Lane(
+"""The tracks by name. Longer faults and pauses mean fewer faults in a run."""
+_MILD: Final[Mapping[str, _Track]] = {
+    "broker": _Track((_Kind(What.DELAY, Role.BROKER, 1, (0.5, 1.5)),), (3.0, 5.0)),
+    "coordinator": _Track(
         (
             _Kind(What.KILL, Role.COORDINATOR, 2, (0.5, 1.5)),
             _Kind(What.PAUSE, Role.COORDINATOR, 1, (0.5, 2.0)),
         ),
         (3.0, 5.0),
     ),
-    "client": _Lane(
+    "client": _Track(
         (
             _Kind(What.KILL, Role.PRODUCER, 1, (0.1, 0.5)),
             _Kind(What.KILL, Role.WORKER, 1, (0.1, 0.5)),
@@ -164,7 +164,7 @@ _MILD: Final[Mapping[str, _Lane]] = {
         ),
         (2.0, 4.0),
     ),
-    "trim": _Lane((_Kind(What.TRIM, Role.TOPIC, 1),), (6.0, 8.0)),
+    "trim": _Track((_Kind(What.TRIM, Role.TOPIC, 1),), (6.0, 8.0)),
 }
 """The same for runs of seconds, without a broker's death."""
 
@@ -181,17 +181,17 @@ def plan_faults(
         mild: few and short faults, and no broker dies: for runs of seconds.
     """
     faults: list[Fault] = []
-    for name, lane in (_MILD if mild else _LANES).items():
-        # Each lane has a generator of its own: what one lane draws does not change the others.
-        faults += _draw(Random(f"{seed}/{name}"), lane, seconds, counts)
+    for name, track in (_MILD if mild else _TRACKS).items():
+        # Each track has a generator of its own: what one track draws does not change the others.
+        faults += _draw(Random(f"{seed}/{name}"), track, seconds, counts)
     return sorted(faults, key=lambda fault: (fault.at_s, fault.target))
 
 
 def _draw(
-    random: Random, lane: _Lane, seconds: float, counts: Mapping[Role, int]
+    random: Random, track: _Track, seconds: float, counts: Mapping[Role, int]
 ) -> Iterator[Fault]:
-    kinds = [kind for kind in lane.kinds if counts.get(kind.role, 0) > 0]
-    now_s = CALM_START_S + random.uniform(0, lane.pause_s[0])
+    kinds = [kind for kind in track.kinds if counts.get(kind.role, 0) > 0]
+    now_s = CALM_START_S + random.uniform(0, track.pause_s[0])
     while kinds:
         (kind,) = random.choices(kinds, [kind.weight for kind in kinds])
         fault = Fault(
@@ -205,4 +205,4 @@ def _draw(
         if fault.until_s > seconds - CALM_END_S:
             return
         yield fault
-        now_s = fault.until_s + random.uniform(*lane.pause_s)
+        now_s = fault.until_s + random.uniform(*track.pause_s)

@@ -22,7 +22,7 @@ class Progress:
         self._places: dict[Path, int] = {}
         self.outcomes: Counter[str] = Counter()
         self.connected: set[str] = set()
-        """Process incarnations that know the outcome of at least one transaction."""
+        """Lives of processes that know the outcome of at least one transaction."""
 
     def read(self) -> None:
         """Reads what was written since the last call, up to a limit for each file."""

@@ -1,4 +1,4 @@
-"""The history: one JSON object per line, one file per process incarnation.
+"""The history: one JSON object per line, one file per life of a process.
 
 When `write` returns, the kernel has the line, so SIGKILL loses none. It may tear the last one,
 which readers ignore. A process writes what it is about to do before it does it.
@@ -18,9 +18,9 @@ _ENCODE: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).enc
 
 
 def history_of(directory: Path, process: str) -> Path:
-    """Returns the path of a process incarnation's file in a run's history.
+    """Returns the path of the file of one life of a process in a run's history.
 
-    `process` is `<role>-<number>.<incarnation>`.
+    `process` is `<role>-<number>.<life>`.
     """
     return directory / f"{process}.jsonl"
 
@@ -33,10 +33,10 @@ class Recorder:
 
         Args:
             directory: of the history.
-            process: `<role>-<number>.<incarnation>`.
+            process: `<role>-<number>.<life>`.
 
         Raises:
-            FileExistsError: that incarnation has a history already.
+            FileExistsError: that life has a history already.
         """
         self.process = process
         self._lock = threading.Lock()

@@ -5,6 +5,6 @@
     consumer   reads along, in a group or alone, at one isolation level
     final      reads everything from the beginning, after the load
 
-Each is started as `python -m … DIRECTORY NUMBER INCARNATION`; the run directory has the settings.
+Each is started as `python -m … DIRECTORY NUMBER LIFE`; the run directory has the settings.
 They write to the history before they act (`recorder.py`), and end on SIGTERM.
 """

@@ -1,6 +1,6 @@
 """A consumer that reads along: a member of a group, or alone and from the beginning.
 
-    python -m logtx.chaos.workload.consumer DIRECTORY NUMBER INCARNATION
+    python -m logtx.chaos.workload.consumer DIRECTORY NUMBER LIFE
 
 It commits its positions about every second; a successor continues there.
 """
@@ -59,7 +59,7 @@ def _transient(process: Process, error: Exception) -> None:
 
 def _assign(process: Process, consumer: Any, notes: Notes) -> None:
     """Assigns all partitions: from the beginning, or from where a predecessor was."""
-    offset = OFFSET_BEGINNING if process.incarnation == 0 else OFFSET_STORED
+    offset = OFFSET_BEGINNING if process.life == 0 else OFFSET_STORED
     partitions = all_partitions(process.settings, offset)
     while not process.stopping.is_set():
         try:

@@ -1,6 +1,6 @@
 """A last reader: reads everything from the beginning, when nothing is written any more.
 
-    python -m logtx.chaos.workload.final DIRECTORY NUMBER INCARNATION
+    python -m logtx.chaos.workload.final DIRECTORY NUMBER LIFE
 
 It ends by itself: well when it has read to the end, with an error when it can't within `LIMIT_S`.
 """

@@ -23,14 +23,14 @@ class TakenOverError(Exception):
 
 
 class Process:
-    """One incarnation of a process of the workload."""
+    """One life of a process of the workload."""
 
-    def __init__(self, role: str, directory: Path, number: int, incarnation: int) -> None:
+    def __init__(self, role: str, directory: Path, number: int, life: int) -> None:
         """Reads the settings, and creates the file of the history."""
         self.settings: Final = Settings.load(directory)
         self.number: Final = number
-        self.incarnation: Final = incarnation
-        self.name: Final = f"{role}-{number}.{incarnation}"
+        self.life: Final = life
+        self.name: Final = f"{role}-{number}.{life}"
         self.recorder: Final = Recorder(directory / HISTORY, self.name)
         self.stopping: Final = threading.Event()
         # What it does is drawn from the seed too, though timing lets no run repeat exactly.
@@ -57,9 +57,9 @@ def run(role: str, body: Callable[[Process], None]) -> None:
     parser = argparse.ArgumentParser(prog=f"logtx-chaos-{role}")
     parser.add_argument("directory", type=Path)
     parser.add_argument("number", type=int)
-    parser.add_argument("incarnation", type=int)
+    parser.add_argument("life", type=int)
     told = parser.parse_args()
-    process = Process(role, told.directory, told.number, told.incarnation)
+    process = Process(role, told.directory, told.number, told.life)
     signal.signal(signal.SIGTERM, lambda _number, _frame: process.stopping.set())
     with process.recorder:
         try:

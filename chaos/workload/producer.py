@@ -1,6 +1,6 @@
 """A producer: appends values to keys, plainly and in transactions, some of which it aborts.
 
-    python -m logtx.chaos.workload.producer DIRECTORY NUMBER INCARNATION
+    python -m logtx.chaos.workload.producer DIRECTORY NUMBER LIFE
 
 The first producers have a `transactional.id` each, which a successor takes over, and up to
 `IN_FLIGHT` transactions under way. The last ones hold a transaction key for a while, one

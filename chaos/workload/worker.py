@@ -1,6 +1,6 @@
 """A worker: reads what producers wrote, and writes one record for each, exactly once.
 
-    python -m logtx.chaos.workload.worker DIRECTORY NUMBER INCARNATION
+    python -m logtx.chaos.workload.worker DIRECTORY NUMBER LIFE
 
 Workers with even numbers use `logtx.process`. Those with odd numbers use a loop by hand, as
 `docs/process.md` shows it. With Kafka's transactions all use Kafka's own pattern. SIGTERM ends a

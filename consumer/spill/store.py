@@ -22,16 +22,16 @@ from ...journal.control import TopicPartition
 from ...journal.errors import SpillError
 from ..core.pending import Record
 from .chunks import decode_chunk, encode_chunks
-from .generations import Generation, Generations, telling, value_bytes
+from .families import Families, Family, telling, value_bytes
 from .scratch import remove_stale
 
 _LOG = logging.getLogger(__name__)
-GENERATION_BYTES: Final = 256 * 1024 * 1024
-"""Bytes of a generation. Beginning and dropping one takes milliseconds, so smaller ones cost time;
+FAMILY_BYTES: Final = 256 * 1024 * 1024
+"""Bytes of a family. Beginning and dropping one takes milliseconds, so smaller ones cost time;
 larger ones hold garbage for longer."""
-_LIMIT_GENERATIONS: Final = 8
-"""At least this many generations fit in ``pending.disk.max.bytes``, so that there is room to move
-what one of them holds. Fewer leave less room, more make generations smaller."""
+_LIMIT_FAMILIES: Final = 8
+"""At least this many families fit in ``pending.disk.max.bytes``, so that there is room to move
+what one of them holds. Fewer leave less room, more make families smaller."""
 _LIMIT_GARBAGE: Final = 4
 """Divisor: at most this part of ``pending.disk.max.bytes`` may be garbage. A larger one moves live
 chunks more often, a smaller one leaves less room for them."""
@@ -40,12 +40,12 @@ _KEY: Final = struct.Struct(">QI")
 
 
 class _Part:
-    """Consecutive chunks of a run that are in one generation."""
+    """Consecutive chunks of a run that are in one family."""
 
-    __slots__ = ("generation", "size", "start", "stop")
+    __slots__ = ("family", "size", "start", "stop")
 
-    def __init__(self, generation: Generation, start: int) -> None:
-        self.generation = generation
+    def __init__(self, family: Family, start: int) -> None:
+        self.family = family
         self.start = self.stop = start
         self.size = 0
 
@@ -84,16 +84,16 @@ class RocksSpillStore:
         self.spilled_bytes = 0
         self._disk_max_bytes = disk_max_bytes
         parent = Path(directory) if directory is not None else Path(tempfile.gettempdir())
-        size = GENERATION_BYTES
+        size = FAMILY_BYTES
         if disk_max_bytes is not None:
-            size = min(size, disk_max_bytes // _LIMIT_GENERATIONS)
-        self._generations = Generations(parent, size)
+            size = min(size, disk_max_bytes // _LIMIT_FAMILIES)
+        self._families = Families(parent, size)
         self._next_run = 0
         self._runs: dict[int, _Run] = {}
         if directory is not None:
-            with telling("make", self._generations):
+            with telling("make", self._families):
                 parent.mkdir(parents=True, exist_ok=True)
-            with telling("write", self._generations):
+            with telling("write", self._families):
                 if not os.access(parent, os.W_OK | os.X_OK):
                     raise PermissionError("not writable")
         remove_stale(parent)
@@ -101,7 +101,7 @@ class RocksSpillStore:
     @property
     def disk_bytes(self) -> int:
         """Bytes occupied now, including garbage that is not freed yet."""
-        return self._generations.disk_bytes
+        return self._families.disk_bytes
 
     def append(self, run: int | None, owner: TopicPartition, records: Sequence[Record]) -> int:
         """Appends records to a run, or begins one if `run` is None. Returns the run's number.
@@ -117,10 +117,10 @@ class RocksSpillStore:
         for index, chunk in enumerate(encode_chunks(records), found.chunks):
             size = value_bytes(chunk)
             self._check_room(size)
-            generation = self._generations.writable(size)
-            self._generations.put(generation, _KEY.pack(number, index), chunk)
-            if not parts or parts[-1].generation is not generation:
-                parts.append(_Part(generation, index))
+            family = self._families.writable(size)
+            self._families.put(family, _KEY.pack(number, index), chunk)
+            if not parts or parts[-1].family is not family:
+                parts.append(_Part(family, index))
             parts[-1].stop = index + 1
             parts[-1].size += size
         # The run changes only now. What an append wrote before it failed is garbage, and the next
@@ -135,15 +135,15 @@ class RocksSpillStore:
         if most is not None and self.disk_bytes + size > most:
             raise SpillError(
                 f"pending transactions need more than pending.disk.max.bytes={most} in "
-                f"{self._generations.place}. Nothing was lost; raise it, or "
+                f"{self._families.place}. Nothing was lost; raise it, or "
                 "pending.memory.max.bytes, then start the consumer again"
             )
 
     def _join(self, run: _Run, parts: list[_Part]) -> None:
         for part in parts:
-            part.generation.live += part.size
+            part.family.live += part.size
             self.spilled_bytes += part.size
-            if run.parts and run.parts[-1].generation is part.generation:
+            if run.parts and run.parts[-1].family is part.family:
                 run.parts[-1].stop = part.stop
                 run.parts[-1].size += part.size
             else:
@@ -160,7 +160,7 @@ class RocksSpillStore:
         for part in run.parts:
             while index < part.stop:
                 self._require(number)
-                chunk = self._generations.get(part.generation, _KEY.pack(number, index))
+                chunk = self._families.get(part.family, _KEY.pack(number, index))
                 yield decode_chunk(run.owner, chunk)
                 index += 1
 
@@ -177,57 +177,57 @@ class RocksSpillStore:
         it or the directory is removed.
         """
         for part in self._runs.pop(run).parts:
-            part.generation.live -= part.size
+            part.family.live -= part.size
         if not self._runs:
-            self._generations.close()
+            self._families.close()
             return
         try:
             self._reclaim()
         except SpillError as error:
-            _LOG.warning("spill_delete_failed path=%s error=%s", self._generations.place, error)
+            _LOG.warning("spill_delete_failed path=%s error=%s", self._families.place, error)
 
     def _reclaim(self) -> None:
-        """Drops generations without live bytes, and empties others while too much is garbage.
+        """Drops families without live bytes, and empties others while too much is garbage.
 
         Garbage may be as much as is live, so that no more is moved than is freed, but at least a
-        generation. With ``pending.disk.max.bytes`` it may be a quarter of that at most. The
-        generation that is written to is never emptied.
+        family. With ``pending.disk.max.bytes`` it may be a quarter of that at most. The
+        family that is written to is never emptied.
         """
-        self._generations.drop_dead()
+        self._families.drop_dead()
         while (worst := self._worst()) is not None:
             self._empty(worst)
-            self._generations.drop_dead()
+            self._families.drop_dead()
 
-    def _worst(self) -> Generation | None:
-        generations = self._generations
-        full = generations.full
-        garbage = generations.garbage
-        most = max(generations.generation_bytes, generations.disk_bytes - garbage)
+    def _worst(self) -> Family | None:
+        families = self._families
+        full = families.full
+        garbage = families.garbage
+        most = max(families.family_bytes, families.disk_bytes - garbage)
         limit = self._disk_max_bytes
         if limit is not None:
             most = min(most, limit // _LIMIT_GARBAGE)
         if garbage <= most or not full:
             return None
-        worst = max(full, key=lambda generation: generation.garbage)
-        fits = limit is None or generations.disk_bytes + worst.live <= limit
+        worst = max(full, key=lambda family: family.garbage)
+        fits = limit is None or families.disk_bytes + worst.live <= limit
         return worst if worst.garbage and fits else None
 
-    def _empty(self, generation: Generation) -> None:
+    def _empty(self, family: Family) -> None:
         for number, run in self._runs.items():
             for part in run.parts:
-                if part.generation is generation:
+                if part.family is family:
                     self._move(number, part)
 
     def _move(self, number: int, part: _Part) -> None:
-        target = self._generations.writable(part.size)
+        target = self._families.writable(part.size)
         for index in range(part.start, part.stop):
             key = _KEY.pack(number, index)
-            self._generations.put(target, key, self._generations.get(part.generation, key))
-        part.generation.live -= part.size
+            self._families.put(target, key, self._families.get(part.family, key))
+        part.family.live -= part.size
         target.live += part.size
-        part.generation = target
+        part.family = target
 
     def close(self) -> None:
         """Deletes everything."""
         self._runs.clear()
-        self._generations.close()
+        self._families.close()

@@ -14,9 +14,9 @@ from rich.console import Console
 
 from ..local.cluster import LocalCluster
 from ..local.errors import DataDirError
-from ..local.keeper import RESTART_AFTER_S, Keeper
 from ..local.ports import HOST, check_port
 from ..local.processes import CoordinatorChild
+from ..local.restarter import RESTART_AFTER_S, Restarter
 from ..local.topics import create_topic
 
 _POLL_S: Final = 0.1
@@ -75,7 +75,7 @@ def run_up(options: UpOptions, *, console: Console) -> None:
             for child in children:
                 child.await_ready()
         _print_ready(console, options, kafka)
-        _watch(Keeper(kafka, lambda line: _say(console, line)), children)
+        _watch(Restarter(kafka, lambda line: _say(console, line)), children)
     except KeyboardInterrupt:
         console.print("Stopping.")
     finally:
@@ -121,12 +121,12 @@ def _print_ready(console: Console, options: UpOptions, kafka: LocalCluster) -> N
     console.print(f"Records and logs are in {options.data_dir}. Ctrl-C stops it.", soft_wrap=True)
 
 
-def _watch(keeper: Keeper, children: Sequence[CoordinatorChild]) -> None:
+def _watch(restarter: Restarter, children: Sequence[CoordinatorChild]) -> None:
     while True:
         time.sleep(_POLL_S)
         for child in children:
             child.check()
-        keeper.look()
+        restarter.look()
 
 
 def _say(console: Console, line: str) -> None:

@@ -22,14 +22,14 @@ class Reader:
 
     name: str
     isolation: str
-    incarnation: int = 0
+    life: int = 0
     places: dict[Partition, int] = field(default_factory=lambda: defaultdict(int))
     committed: dict[Partition, int] = field(default_factory=dict)
 
     @property
     def process(self) -> str:
         """The process that it is now."""
-        return f"{self.name}.{self.incarnation}"
+        return f"{self.name}.{self.life}"
 
 
 class Simulation:
@@ -144,7 +144,7 @@ class Simulation:
 
     def _restart(self) -> None:
         reader = self.random.choice(self.readers)
-        reader.incarnation += 1
+        reader.life += 1
         reader.places = defaultdict(int, reader.committed)
         self.world.assign(reader.process, isolation=reader.isolation)
 

@@ -537,13 +537,13 @@ def test_skipped_poll_of_a_group_between_its_members() -> None:
     assert "group g" in shown(only(world.finals(), "skipped-poll"), "skipped-poll")
 
 
-def test_skipped_poll_between_two_incarnations() -> None:
+def test_skipped_poll_between_two_lives() -> None:
     world = World()
     for _ in range(3):
         world.plain()
-    for incarnation, offset in (("consumer-0.0", 0), ("consumer-0.1", 2)):
-        world.assign(incarnation, P0)
-        world.poll(incarnation, P0, [offset])
+    for life, offset in (("consumer-0.0", 0), ("consumer-0.1", 2)):
+        world.assign(life, P0)
+        world.poll(life, P0, [offset])
     assert "consumer-0 was never" in shown(only(world.finals(), "skipped-poll"), "skipped-poll")
 
 

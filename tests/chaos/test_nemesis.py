@@ -47,8 +47,8 @@ def test_no_two_of_a_kind_are_hurt_at_a_time(seed: int) -> None:
     assert len(brokers) >= 8
     for one, next_one in pairwise(brokers):
         assert next_one.at_s >= one.until_s + BROKER_REST_S
-    for lane in ([Role.COORDINATOR], CLIENTS, [Role.TOPIC]):
-        for one, next_one in pairwise(of_role(plan, *lane)):
+    for track in ([Role.COORDINATOR], CLIENTS, [Role.TOPIC]):
+        for one, next_one in pairwise(of_role(plan, *track)):
             assert next_one.at_s > one.until_s
 
 

@@ -65,7 +65,7 @@ def test_threads_do_not_tear_each_others_lines(tmp_path: Path) -> None:
     assert len(events(tmp_path / "producer-0.0.jsonl")) == 2000
 
 
-def test_an_incarnation_has_one_history(tmp_path: Path) -> None:
+def test_a_life_has_one_history(tmp_path: Path) -> None:
     Recorder(tmp_path, "producer-0.0").close()
     with pytest.raises(FileExistsError):
         Recorder(tmp_path, "producer-0.0")

@@ -100,7 +100,7 @@ class Segment:
 
 @dataclass(slots=True)
 class Reader:
-    """A process incarnation that reads at one isolation level."""
+    """A life of a process that reads at one isolation level."""
 
     process: str
     role: str
@@ -164,10 +164,10 @@ class History:
         return number
 
     def add_process(self, process: str, events: Iterable[tuple[int, Event]]) -> None:
-        """Indexes the events of one process incarnation.
+        """Indexes the events of one life of a process.
 
         Args:
-            process: ``<role>-<number>.<incarnation>``.
+            process: ``<role>-<number>.<life>``.
             events: (line number, event), in order.
 
         Raises:

@@ -140,7 +140,7 @@ def _check_groups(
 ) -> None:
     """Checks consumers that continue from each other's positions: together they must miss nothing.
 
-    They are the members of a group, or the incarnations of a process without one. If one was given
+    They are the members of a group, or the lives of a process without one. If one was given
     records out of order, it is not known what it would have been given next.
     """
     groups: dict[tuple[str, str, Partition], list[Segment]] = {}

@@ -1,4 +1,4 @@
-"""A stand-in for RocksDB, for tests that need many generations or a disk of a certain size."""
+"""A stand-in for RocksDB, for tests that need many families or a disk of a certain size."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message, TopicPartition
 
 from logtx.consumer.core.pending import PendingTransaction, PendingTransactionMap, Record
-from logtx.consumer.spill import generations
+from logtx.consumer.spill import families
 from logtx.consumer.spill.scratch import LOCK, PREFIX, ScratchDirectory, remove_stale
 from logtx.consumer.spill.store import RocksSpillStore
 from logtx.journal.errors import SpillError
@@ -54,7 +54,7 @@ def records(start: int, stop: int, value: bytes | None = None) -> list[Record]:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     found = Disk()
-    monkeypatch.setattr(generations, "Rdict", found.open)
+    monkeypatch.setattr(families, "Rdict", found.open)
     return found
 
 
@@ -176,8 +176,8 @@ def test_a_full_disk_leaves_a_run_as_it_was(tmp_path: Path, disk: Disk, room: in
 def test_more_than_the_disk_takes_at_a_time_waits(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(generations, "WRITE_BUFFER_BYTES", 64 * 1024)
-    opened = generations.Generations(tmp_path, 10**9)
+    monkeypatch.setattr(families, "WRITE_BUFFER_BYTES", 64 * 1024)
+    opened = families.Families(tmp_path, 10**9)
     put, waits = opened._put, []
 
     def count(*arguments: Any) -> bool:
@@ -185,23 +185,23 @@ def test_more_than_the_disk_takes_at_a_time_waits(
         return not waits[-1]
 
     monkeypatch.setattr(opened, "_put", count)
-    generation = opened.writable(0)
+    family = opened.writable(0)
     for number in range(200):
-        opened.put(generation, b"%d" % number, bytes(100_000))
+        opened.put(family, b"%d" % number, bytes(100_000))
     assert any(waits)
-    assert all(opened.get(generation, b"%d" % number) == bytes(100_000) for number in range(200))
+    assert all(opened.get(family, b"%d" % number) == bytes(100_000) for number in range(200))
     opened.close()
 
 
 def test_a_disk_that_takes_nothing_any_more_is_not_waited_for_for_ever(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(generations, "WRITE_TIMEOUT_S", 0.05)
-    opened = generations.Generations(tmp_path, 10**9)
-    generation = opened.writable(0)
+    monkeypatch.setattr(families, "WRITE_TIMEOUT_S", 0.05)
+    opened = families.Families(tmp_path, 10**9)
+    family = opened.writable(0)
     monkeypatch.setattr(opened, "_put", lambda *_: False)
     with pytest.raises(SpillError, match=r"took nothing.*pending\.dir"):
-        opened.put(generation, b"key", b"value")
+        opened.put(family, b"key", b"value")
     opened.close()
 
 
@@ -220,7 +220,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_trap_25_a_real_disk_full_of_pending_records(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(generations, "WRITE_BUFFER_BYTES", 1024 * 1024)
+    monkeypatch.setattr(families, "WRITE_BUFFER_BYTES", 1024 * 1024)
     store = RocksSpillStore(str(small_disk))
     value = bytes(10_000)
     run, written = store.append(None, OWNER, records(0, 1)), 1

@@ -26,7 +26,7 @@ from logtx.consumer.spill.chunks import (
     decode_chunk,
     encode_chunks,
 )
-from logtx.consumer.spill.generations import Generation
+from logtx.consumer.spill.families import Family
 from logtx.consumer.spill.store import RocksSpillStore
 from logtx.journal.errors import SpillError
 from logtx.journal.logs.memory.log import MemoryLog
@@ -122,13 +122,13 @@ def test_a_run_streams_a_chunk_at_a_time(
 ) -> None:
     run = store.append(None, OWNER, records(*map(message, range(10_000))))
     read: list[bytes] = []
-    get = store._generations.get
+    get = store._families.get
 
-    def count(generation: Generation, key: bytes) -> bytes:
+    def count(family: Family, key: bytes) -> bytes:
         read.append(key)
-        return get(generation, key)
+        return get(family, key)
 
-    monkeypatch.setattr(store._generations, "get", count)
+    monkeypatch.setattr(store._families, "get", count)
     reading = store.read(run)
     for position in range(1, 5_000):
         next(reading)
@@ -137,10 +137,10 @@ def test_a_run_streams_a_chunk_at_a_time(
 
 def only_file(store: RocksSpillStore) -> Path:
     """Writes what RocksDB still has in memory to its only file. Returns the file."""
-    [generation] = store._generations._all
-    assert generation.table is not None
-    generation.table.flush()
-    [found] = store._generations.place.rglob("*.sst")
+    [family] = store._families._all
+    assert family.table is not None
+    family.table.flush()
+    [found] = store._families.place.rglob("*.sst")
     return found
 
 
@@ -156,10 +156,10 @@ def test_a_byte_that_the_disk_changed_is_noticed(store: RocksSpillStore) -> None
 
 def test_a_chunk_that_is_missing_is_noticed(store: RocksSpillStore) -> None:
     run = store.append(None, OWNER, records(*map(message, range(2_500))))
-    [generation] = store._generations._all
-    assert generation.table is not None
-    [*_, last] = generation.table.keys()
-    generation.table.delete(last)
+    [family] = store._families._all
+    assert family.table is not None
+    [*_, last] = family.table.keys()
+    family.table.delete(last)
     with pytest.raises(SpillError, match=r"missing.*pending\.dir"):
         list(store.read(run))
 
@@ -183,7 +183,7 @@ def test_what_is_on_disk_is_counted(store: RocksSpillStore) -> None:
     assert store.disk_bytes == store.spilled_bytes
     assert store.disk_bytes == pytest.approx(only_file(store).stat().st_size, rel=0.03)
     before = store.disk_bytes
-    store.delete(runs[2])  # less than a generation
+    store.delete(runs[2])  # less than a family
     assert store.disk_bytes == before
     store.close()
     assert store.disk_bytes == 0

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from logtx.integration.local.errors import BrokerStartError, PortInUseError
-from logtx.integration.local.keeper import Keeper
+from logtx.integration.local.restarter import Restarter
 
 
 class FakeBroker:
@@ -43,13 +43,13 @@ class FakeBroker:
 
 
 class Watched:
-    """Some brokers, their keeper, what it said, and the time."""
+    """Some brokers, their restarter, what it said, and the time."""
 
     def __init__(self, count: int) -> None:
         self.brokers = [FakeBroker(broker_id) for broker_id in range(1, count + 1)]
         self.said: list[str] = []
         self.now_s = 0.0
-        self._keeper = Keeper(
+        self._restarter = Restarter(
             SimpleNamespace(brokers=self.brokers),  # type: ignore[arg-type]
             self.said.append,
             restart_after_s=10,
@@ -59,7 +59,7 @@ class Watched:
     def look(self, *, at_s: float) -> list[str]:
         """What is said now, and was not before."""
         self.now_s, before = at_s, len(self.said)
-        self._keeper.look()
+        self._restarter.look()
         return self.said[before:]
 
 

@@ -27,7 +27,7 @@ class _Condition(Enum):
     LEFT = auto()
 
 
-class Keeper:
+class Restarter:
     """Looks after a running cluster. Never waits: call `look` several times a second."""
 
     def __init__(

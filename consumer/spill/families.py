@@ -1,6 +1,6 @@
 """Stores values in a RocksDB that is written once, read once and never compacted.
 
-Values go to one column family after another; each is a *generation*. When no value in a generation
+Values go to one of RocksDB's column families after another. When no value in a family
 is needed any more, it is dropped with all its files at once, so its space is free without rewriting
 another's. Nothing outlives the process, so the write-ahead log is off.
 
@@ -73,7 +73,7 @@ def _options() -> Options:
     table = BlockBasedOptions()
     table.set_block_cache(Cache(8 * _MIB))
     table.set_cache_index_and_filter_blocks(True)
-    # The files of a generation overlap where runs are interleaved: filters tell which has a key.
+    # The files of a family overlap where runs are interleaved: filters tell which has a key.
     table.set_bloom_filter(10, block_based=False)
     options.set_block_based_table_factory(table)
     return options
@@ -84,13 +84,13 @@ def value_bytes(value: bytes) -> int:
     return len(value) + VALUE_OVERHEAD_BYTES
 
 
-class Generation:
+class Family:
     """A column family, dropped as a whole."""
 
     __slots__ = ("live", "name", "table", "written")
 
     def __init__(self, name: str, table: Rdict) -> None:
-        """Called by `Generations.writable` only."""
+        """Called by `Families.writable` only."""
         self.name = name
         self.table: Rdict | None = table
         """The open column family; None once it is being dropped."""
@@ -105,28 +105,28 @@ class Generation:
         return self.written - self.live
 
 
-class Generations:
+class Families:
     """A database in a fresh directory, opened with the first value.
 
     One thread at a time may use it.
     """
 
-    def __init__(self, parent: Path, generation_bytes: int) -> None:
+    def __init__(self, parent: Path, family_bytes: int) -> None:
         """Opens nothing: the first value does.
 
         Args:
             parent: where the directory is made.
-            generation_bytes: size of a generation, unless one value alone is larger.
+            family_bytes: size of a family, unless one value alone is larger.
         """
         self.disk_bytes = 0
         """Bytes of all values put and not dropped. RocksDB's own logs, below 2 MB, do not count."""
-        self.generation_bytes = generation_bytes
+        self.family_bytes = family_bytes
         self._parent = parent
         self._directory: ScratchDirectory | None = None
         self._database: Rdict | None = None
         self._options: Options | None = None
-        self._all: list[Generation] = []
-        """Generations in the order they were begun; the last one is written to."""
+        self._all: list[Family] = []
+        """Families in the order they were begun; the last one is written to."""
         self._begun = 0
         self._write_options = WriteOptions()
         self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
@@ -144,15 +144,15 @@ class Generations:
     @property
     def garbage(self) -> int:
         """Bytes that are occupied and not needed any more."""
-        return sum(generation.garbage for generation in self._all)
+        return sum(family.garbage for family in self._all)
 
     @property
-    def full(self) -> Sequence[Generation]:
-        """All generations but the one that is written to."""
+    def full(self) -> Sequence[Family]:
+        """All families but the one that is written to."""
         return self._all[:-1]
 
-    def writable(self, size: int) -> Generation:
-        """Returns the generation for the next values, which are `size` bytes together.
+    def writable(self, size: int) -> Family:
+        """Returns the family for the next values, which are `size` bytes together.
 
         Begins a new one if the last has no room.
 
@@ -161,14 +161,14 @@ class Generations:
         """
         if self._all:
             last = self._all[-1]
-            if not last.written or last.written + size <= self.generation_bytes:
+            if not last.written or last.written + size <= self.family_bytes:
                 return last
         with telling("write", self):
             database = self._open()
             assert self._options is not None
             self._begun += 1
             name = str(self._begun)
-            self._all.append(Generation(name, database.create_column_family(name, self._options)))
+            self._all.append(Family(name, database.create_column_family(name, self._options)))
         return self._all[-1]
 
     def _open(self) -> Rdict:
@@ -179,21 +179,21 @@ class Generations:
             self._database = Rdict(str(self._directory.path / "rocksdb"), self._options)
         return self._database
 
-    def put(self, generation: Generation, key: bytes, value: bytes) -> None:
+    def put(self, family: Family, key: bytes, value: bytes) -> None:
         """Writes a value.
 
         Raises:
             SpillError: the disk refuses. Earlier values can still be read, also those that had not
                 reached the disk. RocksDB checks every 5 s whether there is room again.
         """
-        assert generation.table is not None
+        assert family.table is not None
         deadline_s = time.monotonic() + WRITE_TIMEOUT_S
         with telling("write", self):
-            while not self._put(generation.table, key, value):
+            while not self._put(family.table, key, value):
                 if time.monotonic() > deadline_s:
                     raise TimeoutError(f"it took nothing for {WRITE_TIMEOUT_S:.0f} s")
                 time.sleep(_WRITE_PAUSE_S)
-        generation.written += value_bytes(value)
+        family.written += value_bytes(value)
         self.disk_bytes += value_bytes(value)
 
     def _put(self, table: Rdict, key: bytes, value: bytes) -> bool:
@@ -206,39 +206,39 @@ class Generations:
             raise
         return True
 
-    def get(self, generation: Generation, key: bytes) -> bytes:
+    def get(self, family: Family, key: bytes) -> bytes:
         """Returns a value, after comparing its checksum.
 
         Raises:
             SpillError: the disk returned something else, or nothing.
         """
-        assert generation.table is not None
+        assert family.table is not None
         with telling("read", self, "start the consumer again, with another pending.dir"):
-            found: bytes | None = generation.table.get(key, None, self._read_options)
+            found: bytes | None = family.table.get(key, None, self._read_options)
             if found is None:
                 raise FileNotFoundError("a value is missing")
         return found
 
     def drop_dead(self) -> None:
-        """Drops the generations without live bytes, except the one that is written to.
+        """Drops the families without live bytes, except the one that is written to.
 
         Raises:
             SpillError: the disk refuses; the next call tries again.
         """
-        for generation in self.full:
-            if generation.live:
+        for family in self.full:
+            if family.live:
                 continue
-            generation.table = None  # an open table would keep the files
+            family.table = None  # an open table would keep the files
             assert self._database is not None
             with telling("write", self):
-                self._database.drop_column_family(generation.name)
-            self._all.remove(generation)
-            self.disk_bytes -= generation.written
+                self._database.drop_column_family(family.name)
+            self._all.remove(family)
+            self.disk_bytes -= family.written
 
     def close(self) -> None:
         """Deletes everything. The next value opens a new database."""
-        for generation in self._all:
-            generation.table = None
+        for family in self._all:
+            family.table = None
         self._all.clear()
         self.disk_bytes = 0
         try:
@@ -255,7 +255,7 @@ class Generations:
 
 
 @contextmanager
-def telling(what: str, generations: Generations, advice: str = _ADVICE) -> Iterator[None]:
+def telling(what: str, families: Families, advice: str = _ADVICE) -> Iterator[None]:
     """Turns errors of the disk or RocksDB into a SpillError that says what to do."""
     try:
         yield
@@ -264,5 +264,5 @@ def telling(what: str, generations: Generations, advice: str = _ADVICE) -> Itera
         if not isinstance(error, OSError) and type(error) is not Exception:
             raise
         raise SpillError(
-            f"can't {what} {generations.place}: {error}. Nothing was lost; {advice}"
+            f"can't {what} {families.place}: {error}. Nothing was lost; {advice}"
         ) from error

@@ -1,4 +1,4 @@
-"""Disk space of deleted runs is freed while other runs stay, a whole generation at a time."""
+"""Disk space of deleted runs is freed while other runs stay, a whole family at a time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, Message
 
 from logtx.consumer.core.pending import Record
-from logtx.consumer.spill import generations
+from logtx.consumer.spill import families
 from logtx.consumer.spill import store as spill
-from logtx.consumer.spill.generations import WRITE_BUFFER_BYTES, Generation
+from logtx.consumer.spill.families import WRITE_BUFFER_BYTES, Family
 from logtx.consumer.spill.store import RocksSpillStore
 from logtx.journal.errors import SpillError
 
@@ -44,14 +44,14 @@ def values(found: Iterable[Record]) -> list[tuple[int, bytes | None]]:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     found = Disk()
-    monkeypatch.setattr(generations, "Rdict", found.open)
+    monkeypatch.setattr(families, "Rdict", found.open)
     return found
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, disk: Disk) -> Iterator[RocksSpillStore]:
-    """A store with generations of 20 KB, so that a test has many of them."""
-    monkeypatch.setattr(spill, "GENERATION_BYTES", SMALL_BYTES)
+    """A store with families of 20 KB, so that a test has many of them."""
+    monkeypatch.setattr(spill, "FAMILY_BYTES", SMALL_BYTES)
     opened = RocksSpillStore(str(tmp_path))
     yield opened
     opened.close()
@@ -63,18 +63,18 @@ def live_bytes(store: RocksSpillStore) -> int:
     return sum(part.size for run in store._runs.values() for part in run.parts)
 
 
-def of_generations(store: RocksSpillStore) -> list[Generation]:
-    return store._generations._all
+def of_families(store: RocksSpillStore) -> list[Family]:
+    return store._families._all
 
 
 def check_accounts(store: RocksSpillStore) -> None:
-    """Checks that each generation counts what runs have in it, and that garbage is bounded."""
+    """Checks that each family counts what runs have in it, and that garbage is bounded."""
     parts = [part for run in store._runs.values() for part in run.parts]
-    for generation in of_generations(store):
-        assert generation.live == sum(p.size for p in parts if p.generation is generation)
-        assert generation.live <= generation.written
-    assert store.disk_bytes == sum(generation.written for generation in of_generations(store))
-    assert {id(p.generation) for p in parts} <= set(map(id, of_generations(store)))
+    for family in of_families(store):
+        assert family.live == sum(p.size for p in parts if p.family is family)
+        assert family.live <= family.written
+    assert store.disk_bytes == sum(family.written for family in of_families(store))
+    assert {id(p.family) for p in parts} <= set(map(id, of_families(store)))
     live = live_bytes(store)
     assert store.disk_bytes - live <= max(SMALL_BYTES, live) + SMALL_BYTES
 
@@ -137,11 +137,11 @@ def test_a_reader_goes_on_while_what_it_reads_is_moved(small: RocksSpillStore) -
     assert kept is not None
     reading = small.read(kept)
     found = [next(reading)]
-    before = [part.generation for part in small._runs[kept].parts]
+    before = [part.family for part in small._runs[kept].parts]
     assert len(before) > 4
     for other in others:
         small.delete(other)
-    assert small._runs[kept].parts[0].generation is not before[0]
+    assert small._runs[kept].parts[0].family is not before[0]
     assert values(found + list(reading)) == values(records(0, 200))
 
 
@@ -150,7 +150,7 @@ def size_on_disk(directory: Path) -> int:
 
 
 def test_space_is_free_on_the_disk_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(spill, "GENERATION_BYTES", WRITE_BUFFER_BYTES)
+    monkeypatch.setattr(spill, "FAMILY_BYTES", WRITE_BUFFER_BYTES)
     store = RocksSpillStore(str(tmp_path))
     small = store.append(None, OWNER, records(0, 10))
     large = None
