@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 import logtx
 from logtx.integration.spark.keeper import Keeper
 from logtx.journal.errors import LogtxError
-from logtx.producer.transaction import Transaction
+from logtx.producer.transaction_shell import TransactionShell
 from tests.integration.spark.conftest import make_session
 
 PADDED_BYTES = 16_384
@@ -60,16 +60,16 @@ def inject(fault: str, config: dict[str, Any]) -> None:
         case "kill-before":
             at_commit(number, lambda *_a, **_f: die())
         case "kill-during":
-            commit = Transaction.commit
+            commit = TransactionShell.commit
 
-            def sent(transaction: Transaction, timeout: float | None = None) -> Any:
+            def sent(transaction: TransactionShell, timeout: float | None = None) -> Any:
                 transaction.commit_async()
                 time.sleep(config.get("during_s", 0.001))
                 die()
                 return commit(transaction, timeout)
 
             def during(original: Callable[[], Any], *_a: Any, **_f: Any) -> Any:
-                Transaction.commit = sent  # type: ignore[method-assign]
+                TransactionShell.commit = sent  # type: ignore[method-assign]
                 return original()
 
             at_commit(number, during)
