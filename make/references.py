@@ -35,7 +35,6 @@ QUOTED: Final = r"\"[^\"]+\"(?: \([^)]*\))?"
 CODE: Final = re.compile(r"(?<!`)`([A-Za-z_][\w.]*)(?:\([^`]*\))?`(?!`)")
 NAME_LIKE: Final = re.compile(r"\w*[a-z]_[a-z]\w*|_\w+|[A-Z][a-z]+[A-Z]\w*|[A-Z][A-Z\d]*_[A-Z\d_]+")
 
-
 FOREIGN: Final = frozenset(
     {
         *("AlterConsumerGroupOffsets", "ListConsumerGroupOffsets", "IllegalStateException"),

@@ -1,7 +1,7 @@
 """What all transactions of a producer share: librdkafka, the session, and the resolver.
 
-Stands below the transactions: they use it. It sees one only through the
-resolver's protocol `Undecided`.
+Stands below the transactions: they use it. It sees one only through the resolver's protocol
+`Undecided`.
 """
 
 from __future__ import annotations

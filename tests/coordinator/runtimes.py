@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
 
 from logtx.coordinator.core.decision import ShardConfig, TopicFacts
 from logtx.coordinator.membership.members import Members
@@ -28,6 +30,20 @@ from logtx.journal.txid import TxId
 
 TIMEOUT_S = 10.0
 DATA = "data"
+AsyncTest = Callable[..., Coroutine[Any, Any, None]]
+
+
+def loop_test(timeout_s: float) -> Callable[[AsyncTest], Callable[..., None]]:
+    """Returns a decorator that runs a coroutine test to its end, within `timeout_s` seconds."""
+
+    def on_loop(test: AsyncTest) -> Callable[..., None]:
+        @wraps(test)
+        def run(*args: Any, **kwargs: Any) -> None:
+            asyncio.run(asyncio.wait_for(test(*args, **kwargs), timeout_s))
+
+        return run
+
+    return on_loop
 
 
 @dataclass

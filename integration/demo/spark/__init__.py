@@ -4,7 +4,6 @@ A streaming query reads topic `flights` and writes `airport_ledger` through the 
 driver is killed twice with a transaction open, and its successor goes on. Then another process
 recovers what was committed, audits the logs and exports the ledger to Parquet, by Spark jobs, and
 compares the export with the file. `docs/demo.md` says what is shown and how it is counted.
-Imported only by the demo, of which it is a part.
 
     supervisor   starts everything, follows the journal, gives the verdict
     driver       the streaming query

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from functools import wraps
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,20 +19,13 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC
 
 from ..clusters import Cluster, Committer, cluster_of, until
-from ..runtimes import DATA, TIMEOUT_S, Driver, prepare, running
+from ..runtimes import DATA, TIMEOUT_S, Driver, loop_test, prepare, running
 
 SLOW_S = 1.0
 RECEIVER = Member(nonce=2, address="127.0.0.1:2")
 
 
-def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a coroutine test to its end."""
-
-    @wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 30))
-
-    return run
+on_loop = loop_test(30)
 
 
 async def cut_short(driver: Driver, command: commands.Command) -> commands.Reply:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from functools import wraps
 from typing import Any
 
 import pytest
@@ -51,19 +49,12 @@ from logtx.journal.records.types import (
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
-from ..runtimes import DATA, TIMEOUT_S, Driver, abort, commit, prepare, running
+from ..runtimes import DATA, TIMEOUT_S, Driver, abort, commit, loop_test, prepare, running
 
 P0, P1 = (DATA, 0), (DATA, 1)
 
 
-def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a coroutine test to its end."""
-
-    @wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
-
-    return run
+on_loop = loop_test(60)
 
 
 @pytest.fixture

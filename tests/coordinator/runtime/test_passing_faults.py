@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Coroutine
-from functools import partial, wraps
+from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.records.fate import Fate
 from logtx.journal.txid import TxId
 
-from ..runtimes import DATA, TIMEOUT_S, abort, prepare, running
+from ..runtimes import DATA, TIMEOUT_S, abort, loop_test, prepare, running
 
 
 class BugError(Exception):
@@ -37,14 +37,7 @@ KAFKA = KafkaException(KafkaError(KafkaError._FAIL))
 passing = pytest.mark.parametrize("error", [UNKNOWN, KAFKA], ids=["unknown_topic", "kafka"])
 
 
-def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a coroutine test to its end."""
-
-    @wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 30))
-
-    return run
+on_loop = loop_test(30)
 
 
 @pytest.fixture

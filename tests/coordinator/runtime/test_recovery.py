@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial, wraps
+from functools import partial
 from itertools import count
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
 from ..harness import PARTITION, WALL_MS, Coordinator, Journal
-from ..runtimes import DATA, Driver, commit, prepare, running
+from ..runtimes import DATA, Driver, commit, loop_test, prepare, running
 
 P0, P1 = (DATA, 0), (DATA, 1)
 DAY_MS: Final = 24 * 3_600_000
@@ -42,14 +42,7 @@ EAGER: Final = HousekeepingConfig(snapshot_interval_records=20, outcome_retentio
 LOAD: Final = partial(load, partition=0, config=ShardConfig(), timeout_s=10)
 
 
-def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a coroutine test to its end."""
-
-    @wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
-
-    return run
+on_loop = loop_test(60)
 
 
 @pytest.fixture

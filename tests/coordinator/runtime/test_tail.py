@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
-from functools import wraps
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -18,15 +17,9 @@ from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.records.codec import encode_entry
 from logtx.journal.records.types import Bind, Entry
 
+from ..runtimes import loop_test
 
-def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a coroutine test to its end."""
-
-    @wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 30))
-
-    return run
+on_loop = loop_test(30)
 
 
 class Reader:
