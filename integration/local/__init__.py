@@ -1,4 +1,4 @@
-"""A real Apache Kafka on this machine, and the processes that run beside it.
+"""Runs a real Apache Kafka on this machine, and the processes beside it.
 
     from logtx.integration.local.cluster import LocalCluster, LocalKafka
 

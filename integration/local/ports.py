@@ -1,4 +1,4 @@
-"""Ports of this machine: which are free, and which to take."""
+"""Finds out which ports of this machine are free, and picks some."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from .errors import PortInUseError
 
 HOST: Final = "127.0.0.1"
 PORT_MAX: Final = 65_535
+"""The largest TCP port."""
 
-# Below the kernel's range for outgoing connections (32768 and up): a client that keeps connecting
-# to a port from that range, while the broker is down, can be given it as its own source port. It
+# Below the kernel's range for outgoing connections (32768 and up). A client that keeps connecting
+# to a port from that range, while the broker is down, can get this port as its own source port. It
 # then talks to itself, and the broker cannot have its port back.
 _FREE_PORTS: Final = range(20_000, 32_768)
 _PORT_ATTEMPTS: Final = 200
+"""Random ports that one `pick_ports` tries, and so the most that it can return."""
 _CONNECT_TIMEOUT_S: Final = 0.5
+"""Longest wait for a connection: bounds the time lost on a listener that does not accept."""
 
 
 def check_port(port: int, *, host: str = HOST) -> None:
-    """Raise PortInUseError unless we could listen on this port now."""
+    """Raises PortInUseError unless this process could listen on the port now."""
     problem = _listen_error(port, host)
     if problem is not None:
         raise PortInUseError(
@@ -31,14 +34,14 @@ def check_port(port: int, *, host: str = HOST) -> None:
 
 
 def is_free(port: int) -> bool:
-    """Whether we could listen on this port now."""
+    """Returns whether this process could listen on the port now."""
     return _listen_error(port, HOST) is None
 
 
 def accepts(port: int) -> bool:
-    """Whether somebody accepts connections there.
+    """Returns whether a process accepts connections on the port.
 
-    Costs 0.1 ms where nobody does; to ask by a Kafka client costs 10 ms and a thread.
+    Takes 0.1 ms if none does; asking with a Kafka client takes 10 ms and a thread.
     """
     try:
         socket.create_connection((HOST, port), timeout=_CONNECT_TIMEOUT_S).close()
@@ -48,9 +51,9 @@ def accepts(port: int) -> bool:
 
 
 def pick_ports(count: int, *, besides: Collection[int] = ()) -> list[int]:
-    """So many different ports that are free now, and none of `besides`.
+    """Returns `count` different ports that are free now and not in `besides`.
 
-    Raises PortInUseError if there are too few.
+    Raises PortInUseError if it finds too few.
     """
     chosen: list[int] = []
     for port in random.sample(_FREE_PORTS, _PORT_ATTEMPTS):
@@ -65,7 +68,7 @@ def pick_ports(count: int, *, besides: Collection[int] = ()) -> list[int]:
 
 def _listen_error(port: int, host: str) -> OSError | None:
     with socket.socket() as probe:
-        # As Java does: connections of an earlier broker in TIME_WAIT are no obstacle.
+        # As Java does: an earlier broker's connections in TIME_WAIT are no obstacle.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

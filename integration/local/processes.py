@@ -1,13 +1,13 @@
-"""Starts, watches, pauses, kills and stops child processes. None outlives us.
+"""Starts, watches, pauses, kills and stops child processes. No child outlives this process.
 
-They don't hear the terminal's Ctrl-C. The kernel's parent-death signal (prctl PR_SET_PDEATHSIG)
-ends a child when we are killed with SIGKILL. Two of its pitfalls are handled here:
+Children don't get the terminal's Ctrl-C. The kernel's parent-death signal (prctl PR_SET_PDEATHSIG)
+ends a child when this process is killed with SIGKILL. Two pitfalls of the signal are handled here:
 
-- it is set by a few lines of Python that then become the program (exec keeps both the signal and
-  the process id). A `preexec_fn` would do the same inside our own forked process, where gRPC's
-  fork handlers and other threads' locks make it unsafe;
+- a few lines of Python set it and then become the program (exec keeps both the signal and the
+  process id). A `preexec_fn` would do the same inside a fork of this process, where gRPC's fork
+  handlers and other threads' locks make it unsafe;
 - it fires when the *thread* that started the child ends, not the process. So one thread, which
-  lives as long as we do, starts all children.
+  lives as long as this process, starts all children.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from .errors import ProcessDiedError
 from .ports import HOST, pick_ports
 
 COORDINATOR_START_TIMEOUT_S: Final = 60.0
-"""How long a coordinator may take until it serves; on a busy machine Python alone takes seconds."""
+"""Longest start of a coordinator until it serves; Python alone takes seconds on a busy machine."""
 STOP_TIMEOUT_S: Final = 10.0
-"""How long a process may take to end after SIGTERM, before SIGKILL."""
+"""Longest wait for a process to end, after SIGTERM (then it gets SIGKILL) and after SIGKILL."""
 _POLL_S: Final = 0.02
+"""Pause between two looks for the ready line; each look reads the whole log of this start."""
 _LOG_LINES: Final = 8
+"""Log lines in an error; with fewer, the cause may be cut off."""
 
 _BECOME_CHILD: Final = """
 import ctypes, os, signal, sys
@@ -56,10 +58,10 @@ def spawn(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start `command` (an absolute program path and its arguments) in its own process group.
+    """Starts `command` (an absolute program path and its arguments) in its own process group.
 
-    Standard output and error are appended to `output`. The child gets SIGKILL when this process
-    ends in whatever way. Raises OSError if `output` cannot be opened.
+    Appends its standard output and error to `output`. The child gets SIGKILL when this process ends
+    in any way. Raises OSError if `output` cannot be opened.
     """
     wrapped = [sys.executable, "-I", "-S", "-c", _BECOME_CHILD, str(os.getpid()), *command]
     with output.open("ab") as sink:
@@ -77,9 +79,9 @@ def spawn(
 
 
 def last_lines(path: Path, count: int, *, from_byte: int = 0) -> list[str]:
-    """The last `count` lines of a log without blank ones and stack frames; [] if there is none.
+    """Returns a log's last `count` lines without blank ones and stack frames; [] if it has none.
 
-    Reads at most 64 KiB, from `from_byte` on.
+    Reads at most its last 64 KiB, and nothing below `from_byte`.
     """
     try:
         with path.open("rb") as log:
@@ -93,15 +95,15 @@ def last_lines(path: Path, count: int, *, from_byte: int = 0) -> list[str]:
 
 
 class Child:
-    """One process and those that take its place after a kill; all write to one log."""
+    """Runs one process, and successors in its place after a kill; all write to one log."""
 
     def __init__(self, name: str, log: Path, arguments: Sequence[str]) -> None:
-        """Nothing is started yet.
+        """Prepares the process; `start` runs it.
 
         Args:
-            name: for people.
-            log: standard output and error are appended to it.
-            arguments: of `python -m`.
+            name: name for people.
+            log: file that standard output and error are appended to.
+            arguments: arguments of `python -m`.
         """
         self.name = name
         self.starts = 0
@@ -112,27 +114,27 @@ class Child:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is alive; a paused one is."""
+        """Whether the process is alive (also while paused)."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int:
-        """Process id of the running process."""
+        """Process id of the process that was started last."""
         assert self._process is not None, "start() first"
         return self._process.pid
 
     @property
     def exit_status(self) -> int | None:
-        """Of the ended process; None while it runs, and before."""
+        """Exit status of the ended process; None before its start, while it runs, after `kill`."""
         return None if self._process is None else self._process.poll()
 
     @property
     def log(self) -> Path:
-        """What it and its predecessors printed."""
+        """File with what the process and its predecessors printed."""
         return self._log
 
     def start(self) -> None:
-        """Start it, or its successor.
+        """Starts the process, or its successor.
 
         Raises:
             OSError: its log can't be written.
@@ -147,7 +149,7 @@ class Child:
         return self._arguments
 
     def check(self) -> None:
-        """Raise ProcessDiedError if the process has ended, with its last lines."""
+        """Raises ProcessDiedError, with its last lines, if the process has ended by itself."""
         if self._process is not None and (status := self._process.poll()) is not None:
             raise ProcessDiedError(
                 f"The {self.name} ended by itself (exit status {status}); its log is {self._log}.",
@@ -155,32 +157,32 @@ class Child:
             )
 
     def last_lines(self, count: int) -> list[str]:
-        """What the process that was started last said last."""
+        """Returns the last lines that the process started last has printed."""
         return last_lines(self._log, count, from_byte=self._log_start)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, if it runs."""
+        """Sends a signal if the process runs."""
         if self.is_running:
             assert self._process is not None
             self._process.send_signal(number)
 
     def pause(self) -> None:
-        """SIGSTOP: it does nothing more until `resume` or `kill`."""
+        """Sends SIGSTOP: the process does nothing more until `resume` or `kill`."""
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Sends SIGCONT, to end a pause."""
         self.signal(signal.SIGCONT)
 
     def leave_behind(self) -> Child:
-        """Its running process as a child of its own; a successor can be started beside it."""
+        """Returns the running process as a child of its own; a successor can start beside it."""
         left = Child(f"zombie {self.starts} of {self.name}", self._log, self._arguments)
         left._process, self._process = self._process, None
         left._log_start = self._log_start
         return left
 
     def kill(self) -> None:
-        """SIGKILL, and wait for the end. Nothing to do if it is not running."""
+        """Sends SIGKILL and waits for the end. Does nothing if the process is not running."""
         if self._process is not None:
             if self._process.poll() is None:
                 self._process.kill()
@@ -188,12 +190,15 @@ class Child:
             self._process = None
 
     def ask_to_stop(self) -> None:
-        """SIGTERM; the process finishes what it is at."""
+        """Sends SIGTERM, and ends a pause; the process finishes what it is doing."""
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)  # a paused process would not see it
 
     def await_end(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """Wait for the end after `ask_to_stop`, then SIGKILL; whether it ended well and in time."""
+        """Waits for the end after `ask_to_stop`, and sends SIGKILL after `timeout_s` seconds.
+
+        Returns whether the process ended in time, with exit status 0.
+        """
         status = None
         if self._process is not None:
             try:
@@ -205,7 +210,7 @@ class Child:
 
 
 class CoordinatorChild(Child):
-    """`logtx coordinator`; at another port each time unless one is given.
+    """Runs `logtx coordinator`, on another port at each start unless `listen` is given.
 
     Clients find it through the log, wherever it listens.
     """
@@ -219,15 +224,15 @@ class CoordinatorChild(Child):
         listen: str | None = None,
         launcher: Sequence[str] = (),
     ) -> None:
-        """Nothing is started yet.
+        """Prepares the coordinator; `start` runs it.
 
         Args:
-            name: for people.
-            log: standard output and error are appended to it.
-            bootstrap_servers: the Kafka cluster.
-            options: further ones of `logtx coordinator`.
-            listen: host:port; None picks a free port at each start.
-            launcher: a module and its arguments that run `logtx` in its place.
+            name: name for people.
+            log: file that standard output and error are appended to.
+            bootstrap_servers: addresses of the Kafka cluster.
+            options: further options of `logtx coordinator`.
+            listen: host:port to listen on; None picks a free port at each start.
+            launcher: a module and its arguments, put before `logtx` on the command line.
         """
         super().__init__(name, log, ())
         self._servers = bootstrap_servers
@@ -235,12 +240,12 @@ class CoordinatorChild(Child):
         self._listen = listen
         self._launcher = launcher
         self.address = listen or ""
-        """host:port where it listens."""
+        """host:port where it listens; "" before the first start, if none was given."""
         self._started_s = 0.0
         self._ready = False
 
     def start(self) -> None:
-        """Start it, or its successor."""
+        """Starts the coordinator, or its successor. Raises as `Child.start`, and PortInUseError."""
         self.address = self._listen_at()
         self._ready = False
         self._started_s = time.monotonic()
@@ -255,10 +260,10 @@ class CoordinatorChild(Child):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it serves, or stands by.
+        """Whether it serves or stands by.
 
         Raises:
-            ProcessDiedError: it died, or takes too long; with its last lines.
+            ProcessDiedError: it died or takes too long; with its last lines.
         """
         if not self._ready:
             self._ready = says_ready(self._log, from_byte=self._log_start)
@@ -273,6 +278,6 @@ class CoordinatorChild(Child):
         return self._ready
 
     def await_ready(self) -> None:
-        """Wait until it serves; bounded, raises as `is_ready`."""
+        """Waits until it serves or stands by, for a limited time. Raises as `is_ready`."""
         while not self.is_ready:
             time.sleep(_POLL_S)

@@ -1,7 +1,7 @@
 """Restarts brokers that died, as an operator would.
 
-A broker is up → down (it died, and stays so for a moment: whoever killed it wants to see what
-follows) → starting → up. One that dies while starting is left alone: it would again.
+A broker is up → down → starting → up. A dead one stays down for a moment, so that the user who
+killed it can see what follows. One that dies while starting is left alone: it would die again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from .errors import BrokerStartError, LocalKafkaError
 from .node import Broker
 
 RESTART_AFTER_S: Final = 10.0
-"""How long a dead broker stays dead: others lead in its place after about 4 s."""
+"""How long a dead broker stays dead. Others lead in its place after about 4 s; a value below that
+would bring it back before they do."""
 
 
 class _Condition(Enum):
@@ -28,7 +29,7 @@ class _Condition(Enum):
 
 
 class Restarter:
-    """Looks after a running cluster. Never waits: call `look` several times a second."""
+    """Looks after a running cluster. It never waits: call `look` several times a second."""
 
     def __init__(
         self,
@@ -38,13 +39,13 @@ class Restarter:
         restart_after_s: float = RESTART_AFTER_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take all brokers for ready.
+        """Begins with all brokers taken for ready.
 
         Args:
-            cluster: started.
+            cluster: the cluster, which is started.
             tell: gets a sentence for people at each change.
-            restart_after_s: from a death to the start.
-            clock: seconds, never going back.
+            restart_after_s: seconds from a broker's death to its start.
+            clock: returns seconds that never go back.
         """
         self._cluster = cluster
         self._tell = tell
@@ -54,10 +55,10 @@ class Restarter:
         self._restart_at_s: dict[int, float] = {}
 
     def look(self) -> None:
-        """See who died, start whose time has come, see who is ready again.
+        """Finds brokers that died or are ready again, and starts those whose time has come.
 
         Raises:
-            BrokerStartError: too many brokers are left alone for a majority; or the only one died.
+            BrokerStartError: too many brokers are left alone for a majority, or the only one died.
         """
         for broker in self._cluster.brokers:
             match self._conditions[broker.id]:

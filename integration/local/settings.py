@@ -1,4 +1,4 @@
-"""The configuration of a local cluster's brokers. Ports and ids in, properties out."""
+"""Makes the configuration of a local cluster's brokers from ports and ids."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from .ports import HOST
 CLIENT: Final = "CLIENT"
 BROKER: Final = "BROKER"
 CONTROLLER: Final = "CONTROLLER"
-"""Listeners: for clients, for the other brokers (and for us), and for the KRaft quorum. Clients
-have theirs alone, so that their connections can be sent through a proxy and be cut there, while
-brokers go on talking to each other."""
+"""Listeners: for clients, for the other brokers (and this package), and for the KRaft quorum.
+Clients have one of their own, so that a proxy can cut their connections while brokers go on talking
+to each other."""
 
 _REPLICAS_MAX: Final = 3
+"""Most replicas of a partition: with three, any one broker may be lost; more cost disk and time."""
 
 _ALWAYS: Final[Mapping[str, str]] = {
     "process.roles": "broker,controller",
@@ -30,19 +31,19 @@ _ALWAYS: Final[Mapping[str, str]] = {
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
     "share.coordinator.state.topic.num.partitions": "4",
-    # A broker that was killed leads until its session ends, and a new one in its place waits as
-    # long; default 9 s. A session that ends too early, on a busy machine, costs a change of
-    # leaders and no record.
+    # A killed broker leads until its session ends, and a new one in its place waits that long too;
+    # default 9 s. A session that ends too early, on a busy machine, costs a change of leaders and
+    # no record.
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "3000",
-    # One that comes back leads again after this long; default 300 s.
+    # A broker that comes back leads again after at most this time; default 300 s.
     "leader.imbalance.check.interval.seconds": "10",
     # Half of our heap at its default of 128 MiB; enough here for 350,000 keys in one pass.
     "log.cleaner.dedupe.buffer.size": str(8 * 1024 * 1024),
     # The default of 3 s waits for more members to join; here it only delays.
     "group.initial.rebalance.delay.ms": "0",
-    # Members of Kafka 4's own kind of group are told of changes at their next heartbeat, and one
-    # that died is missed after its session: 5 and 45 s by default, and clients can't choose.
+    # Kafka 4's own kind of group tells its members of changes at their next heartbeat, and notices
+    # a dead one when its session ends: 5 and 45 s by default, and clients can't choose.
     "group.consumer.min.heartbeat.interval.ms": "500",
     "group.consumer.heartbeat.interval.ms": "500",
     "group.consumer.min.session.timeout.ms": "6000",
@@ -51,15 +52,15 @@ _ALWAYS: Final[Mapping[str, str]] = {
 
 
 def replication_factor(brokers: int) -> int:
-    """Replicas of each partition, Kafka's own topics included: three, if there are so many."""
+    """Returns the replicas of each partition, also of Kafka's own topics: at most three."""
     return min(_REPLICAS_MAX, brokers)
 
 
 def min_insync_replicas(brokers: int) -> int:
-    """So many must have a record before `acks=all` is acknowledged.
+    """Returns how many replicas must have a record before `acks=all` is acknowledged.
 
-    Two of three: one broker may be lost, and neither a record nor the service with it. Of two
-    replicas one: else either's death would stop all writing.
+    With three replicas it is two: one broker may be lost, without loss of a record or of service.
+    With two replicas it is one: otherwise the death of either would stop all writing.
     """
     return max(1, replication_factor(brokers) - 1)
 
@@ -67,12 +68,12 @@ def min_insync_replicas(brokers: int) -> int:
 def broker_settings(
     broker_id: int, cluster: Sequence[Ports], *, advertised_port: int, kafka_data: Path
 ) -> dict[str, str]:
-    """The properties of one broker.
+    """Returns the properties of one broker.
 
     Args:
-        broker_id: from 1 on.
+        broker_id: its id, from 1 on.
         cluster: ports of all brokers, in the order of their ids.
-        advertised_port: where clients are told to connect.
+        advertised_port: port to which clients are told to connect.
         kafka_data: the broker's directory of records.
     """
     own = cluster[broker_id - 1]

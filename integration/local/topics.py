@@ -1,4 +1,4 @@
-"""The few admin calls that the local Kafka, the CLI and the pytest plugin need."""
+"""Makes the few admin calls that the local Kafka, the CLI and the pytest plugin need."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from .errors import TopicError
 from .ports import accepts
 
 _METADATA_TIMEOUT_S: Final = 5.0
+"""Longest wait for a broker's answer. With less, a busy broker counts as silent; with more, a
+paused one delays the caller longer."""
 _POLL_S: Final = 0.02
+"""Pause between two looks for the leaders of a new topic; a smaller value asks the broker more."""
 
 
 def _admin(bootstrap_servers: str) -> AdminClient:
     return AdminClient(
         {
             "bootstrap.servers": bootstrap_servers,
-            "log_level": 0,  # librdkafka prints refused connections to stderr, and we expect some
+            "log_level": 0,  # librdkafka prints refused connections to stderr, and some are normal
             "reconnect.backoff.ms": 20,
             "reconnect.backoff.max.ms": 200,
         }
@@ -30,8 +33,10 @@ def _admin(bootstrap_servers: str) -> AdminClient:
 
 
 def live_brokers(server: str, cluster_id: str) -> frozenset[int]:
-    """Ids of the brokers that the one at `server` takes for alive; none if no broker of this
-    cluster answers there."""
+    """Returns the ids of the brokers that the one at `server` takes for alive.
+
+    Returns none if no broker of this cluster answers there.
+    """
     metadata = _metadata(server)
     if metadata is None or metadata.cluster_id != cluster_id:
         return frozenset()
@@ -39,8 +44,11 @@ def live_brokers(server: str, cluster_id: str) -> frozenset[int]:
 
 
 def lagging_partitions(server: str, *, brokers: int) -> list[str]:
-    """Partitions without a leader or with replicas out of sync, in words, as the broker at
-    `server` sees it; that broker itself if it doesn't answer, or knows of fewer brokers."""
+    """Returns a text for each partition that lacks a leader or has replicas out of sync.
+
+    The broker at `server` is asked. It is named itself if it doesn't answer, or knows of fewer than
+    `brokers` brokers.
+    """
     metadata = _metadata(server)
     if metadata is None:
         return [f"{server}: no answer"]
@@ -57,7 +65,7 @@ def lagging_partitions(server: str, *, brokers: int) -> list[str]:
 
 
 def _metadata(server: str) -> ClusterMetadata | None:
-    """Of all topics, from this broker; None if it doesn't answer."""
+    """Returns this broker's metadata of all topics; None if it doesn't answer."""
     if not accepts(int(server.rpartition(":")[2])):
         return None
     try:
@@ -75,10 +83,11 @@ def create_topic(
     config: Mapping[str, str] | None = None,
     timeout_s: float = 30,
 ) -> bool:
-    """Create a topic and wait until each partition has a leader; False if it existed already.
+    """Creates a topic, and waits until each partition has a leader.
 
-    `replication_factor` -1 is the cluster's default. Raises TopicError if the broker refuses, if
-    the topic exists with another partition count, or after `timeout_s`.
+    Returns False if the topic existed already. `replication_factor` -1 is the cluster's default.
+    Raises TopicError if the broker refuses, if the topic exists with another partition count, or if
+    it is not ready after `timeout_s` seconds.
     """
     admin = _admin(bootstrap_servers)
     topic = NewTopic(
@@ -101,8 +110,8 @@ def create_topic(
 
 
 def delete_topic(bootstrap_servers: str, name: str, *, timeout_s: float = 30) -> None:
-    """Delete a topic; raises TopicError if the broker refuses."""
-    admin = _admin(bootstrap_servers)  # a client that is collected abandons its requests
+    """Deletes a topic. Raises TopicError if the broker refuses, or after `timeout_s` seconds."""
+    admin = _admin(bootstrap_servers)  # a client that is garbage-collected abandons its requests
     try:
         admin.delete_topics([name])[name].result(timeout_s)
     except (KafkaException, TimeoutError) as error:
