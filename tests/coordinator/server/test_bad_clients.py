@@ -36,8 +36,9 @@ from logtx.journal.reader import JOURNAL_TOPIC, journal_partition_of
 from logtx.journal.txid import TxId
 
 TIMEOUT_S = 60.0
-"""A busy machine takes more than 15 s for the 1,200 calls of one test."""
+"""A busy machine takes more than 15 s for the 20,000 requests of one test."""
 PARTITIONS = 4
+CALLS_MAX = 50
 NARROW = (
     # Flow control of 64 KiB, so that an end that does not read shows soon. On a busy machine gRPC
     # would let both windows grow to megabytes.
@@ -52,6 +53,13 @@ def coordinator(
 ) -> Iterator[EmbeddedCoordinator]:
     """A coordinator with small limits."""
     monkeypatch.setattr(service, "SERVER_OPTIONS", (*service.SERVER_OPTIONS, *NARROW))
+    monkeypatch.setattr(
+        streams.StreamLimits,
+        "for_open_transactions",
+        lambda per_producer: streams.StreamLimits(
+            requests_max=per_producer + streams.PIPELINED_MAX, calls_max=CALLS_MAX
+        ),
+    )
     config = CoordinatorConfig(
         bootstrap_servers=memory_log.bootstrap_servers,
         listen="127.0.0.1:0",
@@ -196,16 +204,16 @@ def test_calls_beyond_a_number_are_refused(
     stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
     bind = pb.BindGroup(group=named_for(0), transaction_group="g")
     request = pb.CallRequest(partition=0, request=pb.Request(request_id=1, bind_group=bind))
-    calls = [stub.Call.future(request, timeout=TIMEOUT_S) for _ in range(1_200)]
+    calls = [stub.Call.future(request, timeout=TIMEOUT_S) for _ in range(CALLS_MAX + 20)]
     deadline = time.monotonic() + TIMEOUT_S
-    while sum(call.done() for call in calls) < 200:
+    while sum(call.done() for call in calls) < 20:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     refused = [call for call in calls if call.done()]
     assert {call.result().error.code for call in refused} == {CoordinatorBusyError.code}
     memory_log.release_appends(JOURNAL_TOPIC, 0)
     bound = [call.result().binding.transaction_group for call in calls if call not in refused]
-    assert bound == ["g"] * 1_000
+    assert bound == ["g"] * CALLS_MAX
 
 
 def test_a_stream_that_says_nothing_is_closed(
