@@ -7,12 +7,14 @@ A log's producers and consumers are confluent-kafka's own, or objects with the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
+
+from ..errors import LogtxError
 
 Headers = list[tuple[str, bytes | None]]
 DeliveryCallback = Callable[[KafkaError | None, Message], None]
@@ -105,6 +107,8 @@ class TopicInfo:
     """Effective topic settings; None where the log does not tell them (librdkafka's mock)."""
     replication_factor: int
     """Replicas of each partition; the lowest, if they differ."""
+    certain: bool = False
+    """Whether the answer can't be old: the log has one copy of its metadata."""
 
     @property
     def compacted(self) -> bool:
@@ -142,6 +146,16 @@ class Log(Protocol):
 
         Raises:
             UnknownTopicError: no topic has that name.
+        """
+
+    def topic_infos(
+        self, topics: Sequence[str], *, timeout_s: float = 10
+    ) -> dict[str, TopicInfo | LogtxError]:
+        """Describes several topics at once.
+
+        Returns:
+            Topic → what the log says about it, or the error: `UnknownTopicError` if no topic has
+            that name, `BrokerError` if the log refused to describe it.
         """
 
     def create_topic(

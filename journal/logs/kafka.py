@@ -13,11 +13,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from confluent_kafka import (
     OFFSET_INVALID,
@@ -41,6 +41,7 @@ from ..errors import BrokerError, LogtxError, UnknownTopicError
 from .interface import GroupOffset, LogConsumer, LogProducer, TopicInfo
 
 _T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
 _LIBRDKAFKA: Final = logging.getLogger("logtx.librdkafka")
 """Takes librdkafka's log, off standard error, unless the user sets another ``logger``."""
 _NEVER_POLLED: Final = {"log_level": 0}
@@ -105,6 +106,11 @@ _PASSING: Final = frozenset(
 )
 """Errors after which a request is repeated: elections, and a cluster that is starting."""
 _UNSUPPORTED: Final = frozenset({KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE})
+_NOT_TOLD: Final = _UNSUPPORTED | {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+}
+"""Errors of a question for a topic's settings after which it can do without them."""
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _PAUSE_S: Final = 0.05
@@ -124,6 +130,10 @@ _CONTROLLER_S: Final = 1.0
 
 A longer wait loses more time on a dead controller, a shorter one gives up a slow one too early.
 """
+_UNANSWERED: Final = _PASSING | {KafkaError._TIMED_OUT, KafkaError._TIMED_OUT_QUEUE}
+"""Errors that say nothing about what was asked."""
+_NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+"""Zeros: the id that a cluster tells whose brokers are too old for topic ids."""
 _URL_SAFE: Final = str.maketrans("+/", "-_")
 _MOCK_CLUSTER: Final = "mockCluster"
 """Prefix of the cluster id of librdkafka's mock."""
@@ -147,6 +157,12 @@ def to_error(error: KafkaError, asked: str) -> LogtxError:
     """
     text = f"{asked}: {error.name()}: {error.str()}"
     return UnknownTopicError(text) if error.code() in _UNKNOWN else BrokerError(text)
+
+
+class _Promise(Protocol[_T_co]):
+    """An answer to come; a `Future` is one."""
+
+    def result(self, timeout: float | None = None, /) -> _T_co: ...
 
 
 class _Asking:
@@ -189,7 +205,7 @@ class _Asking:
         except KafkaException as exception:
             raise to_error(exception.args[0], self.asked) from exception
 
-    def result(self, future: Future[_T]) -> _T:
+    def result(self, future: _Promise[_T]) -> _T:
         """Returns the result of an admin request that was given `left_s`.
 
         Waits half a second longer than that.
@@ -272,6 +288,57 @@ class _Committer:
             self._consumer.close()
 
 
+class _Answers:
+    """The answers of an admin request about several things, as one `Future` to wait for."""
+
+    def __init__(self, futures: Mapping[str, Future[Any]]) -> None:
+        self._futures = futures
+
+    def result(self, timeout: float | None = None, /) -> dict[str, Any]:
+        """Returns name → its answer, or the `KafkaException` in place of one.
+
+        Raises:
+            KafkaException: nothing was answered.
+            FutureTimeoutError: something was not answered in time.
+        """
+        if wait(self._futures.values(), timeout).not_done:
+            raise FutureTimeoutError
+        found = {
+            name: future.exception(0) or future.result(0) for name, future in self._futures.items()
+        }
+        for answer in found.values():
+            if not isinstance(answer, KafkaException):
+                return found
+        for answer in found.values():
+            if answer.args[0].code() in _UNANSWERED:
+                raise answer
+        return found
+
+
+def _topic_info(topic: str, described: Any, settings: Mapping[str, str] | None) -> TopicInfo:
+    topic_id = getattr(described, "topic_id", None)
+    # librdkafka writes plain base64, Kafka's own tools its URL-safe form.
+    text = "" if topic_id is None else str(topic_id).translate(_URL_SAFE)
+    return TopicInfo(
+        topic=topic,
+        topic_id="" if text == _NO_TOPIC_ID else text,
+        partition_count=len(described.partitions),
+        settings=settings,
+        replication_factor=min(len(p.replicas) for p in described.partitions),
+    )
+
+
+def _values(entries: Mapping[str, Any]) -> dict[str, str]:
+    return {name: entry.value for name, entry in entries.items() if entry.value is not None}
+
+
+def _settings(answer: Any) -> Mapping[str, str] | KafkaException | None:
+    """Returns a topic's settings; None where they are not told, or not to this client."""
+    if isinstance(answer, KafkaException):
+        return None if answer.args[0].code() in _NOT_TOLD else answer
+    return _values(answer)
+
+
 class KafkaLog:
     """The `Log` of a Kafka-compatible cluster; safe from any thread.
 
@@ -321,15 +388,60 @@ class KafkaLog:
                 replication_factor=min(len(p.replicas) for p in partitions),
             )
         described = asking.answer(lambda left: self._describe(topic, left, asking))
-        topic_id = getattr(described, "topic_id", None)
-        return TopicInfo(
-            topic=topic,
-            # librdkafka writes plain base64, Kafka's own tools its URL-safe form.
-            topic_id="" if topic_id is None else str(topic_id).translate(_URL_SAFE),
-            partition_count=len(described.partitions),
-            settings=asking.answer(lambda left: self._topic_settings(topic, left, asking)),
-            replication_factor=min(len(p.replicas) for p in described.partitions),
-        )
+        settings = asking.answer(lambda left: self._topic_settings(topic, left, asking))
+        return _topic_info(topic, described, settings)
+
+    def topic_infos(
+        self, topics: Sequence[str], *, timeout_s: float = 10
+    ) -> dict[str, TopicInfo | LogtxError]:
+        """Describes several topics with two requests.
+
+        Returns:
+            Topic → what the log says about it, or the error: `UnknownTopicError` if no topic has
+            that name, `BrokerError` if the broker refused to describe it.
+
+        Raises:
+            BrokerError: no answer.
+        """
+        asking = _Asking(f"describe {len(topics)} topics", timeout_s)
+        if self._mock(asking):
+            return {topic: self._info_or_error(topic, asking) for topic in topics}
+
+        def describe(wait_s: float) -> _Answers:
+            collection = TopicCollection(list(topics))
+            return _Answers(self._admin().describe_topics(collection, request_timeout=wait_s))
+
+        described = asking.answer(lambda left: self._ask_controller(left, asking, describe))
+        there = [t for t, answer in described.items() if not isinstance(answer, KafkaException)]
+        settings = self._settings_of(there, asking) if there else {}
+        found: dict[str, TopicInfo | LogtxError] = {}
+        for topic, answer in described.items():
+            told = answer if isinstance(answer, KafkaException) else settings[topic]
+            if isinstance(told, KafkaException):
+                found[topic] = to_error(told.args[0], f"describe topic {topic!r}")
+            else:
+                found[topic] = _topic_info(topic, answer, told)
+        return found
+
+    def _info_or_error(self, topic: str, asking: _Asking) -> TopicInfo | LogtxError:
+        try:
+            return self.topic_info(topic, timeout_s=asking.left_s)
+        except UnknownTopicError as error:
+            return error
+
+    def _settings_of(
+        self, topics: Sequence[str], asking: _Asking
+    ) -> dict[str, Mapping[str, str] | KafkaException | None]:
+        resources = {t: ConfigResource(ConfigResource.Type.TOPIC, t) for t in topics}
+
+        def ask(wait_s: float) -> _Answers:
+            futures = self._admin().describe_configs(
+                list(resources.values()), request_timeout=wait_s
+            )
+            return _Answers({t: futures[resource] for t, resource in resources.items()})
+
+        answers = asking.answer(lambda left: self._ask_controller(left, asking, ask))
+        return {topic: _settings(answer) for topic, answer in answers.items()}
 
     def _describe(self, topic: str, left_s: float, asking: _Asking) -> Any:
         def ask(wait_s: float) -> Future[Any]:
@@ -339,7 +451,7 @@ class KafkaLog:
         return self._ask_controller(left_s, asking, ask)
 
     def _ask_controller(
-        self, left_s: float, asking: _Asking, ask: Callable[[float], Future[_T]]
+        self, left_s: float, asking: _Asking, ask: Callable[[float], _Promise[_T]]
     ) -> _T:
         """Returns the answer of the current controller to `ask(seconds)`.
 
@@ -371,10 +483,10 @@ class KafkaLog:
         try:
             entries = self._ask_controller(left_s, asking, ask)
         except KafkaException as exception:
-            if exception.args[0].code() in _UNSUPPORTED:
+            if exception.args[0].code() in _NOT_TOLD:
                 return None
             raise
-        return {name: entry.value for name, entry in entries.items() if entry.value is not None}
+        return _values(entries)
 
     def create_topic(
         self,

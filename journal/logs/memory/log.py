@@ -9,13 +9,13 @@ record fails alone), no replication, no compaction and no retention by time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 from confluent_kafka import KafkaError
 
-from ...errors import BrokerError
+from ...errors import BrokerError, LogtxError, UnknownTopicError
 from ..interface import GroupOffset, TopicInfo
 from .broker import METADATA_MAX_CHARS, SCHEME, MemoryBroker, MemoryTopic
 from .consumer import MemoryConsumer
@@ -63,7 +63,20 @@ class MemoryLog(MemoryBroker):
                 partition_count=len(found.partitions),
                 settings=dict(found.settings),
                 replication_factor=1,
+                certain=True,
             )
+
+    def topic_infos(
+        self, topics: Sequence[str], *, timeout_s: float = 10
+    ) -> dict[str, TopicInfo | LogtxError]:
+        """Describes several topics at once."""
+        found: dict[str, TopicInfo | LogtxError] = {}
+        for topic in topics:
+            try:
+                found[topic] = self.topic_info(topic, timeout_s=timeout_s)
+            except UnknownTopicError as error:
+                found[topic] = error
+        return found
 
     def create_topic(
         self,
