@@ -34,11 +34,11 @@ from .runtime.markers import MarkerWriter
 from .runtime.offsets_topic import OffsetsWriter
 from .runtime.partition import TICK_S, PartitionRuntime, Role
 from .runtime.services import Services
+from .runtime.topics import TopicLookUps
 from .server.bindings import GroupBindings
 from .server.metrics import CoordinatorCollector, MetricsServer, Reader
 from .server.retention import RetentionConfig, RetentionGuard
 from .server.streams import SERVER_OPTIONS, STREAMS_AND_CALLS_MAX, StreamLimits, Streams
-from .server.topics import TopicRegistry
 from .tasks import Failures, essential_task
 
 SWITCH_S: Final = 0.0005
@@ -102,7 +102,7 @@ class Coordinator:
             {"bootstrap.servers": config.bootstrap_servers, **config.client}
         )
         self._runtimes: dict[int, PartitionRuntime] = {}
-        self._topics = TopicRegistry(self._log)
+        self._topics = TopicLookUps(self._log)
         self._bindings = GroupBindings(self._log)
         self._counters = CoordinatorCounters()
         self._metrics: MetricsServer | None = None
@@ -180,7 +180,7 @@ class Coordinator:
         return Services(
             log=self._log,
             journal=Appender(self._log, {}, "journal"),
-            markers=MarkerWriter(self._log, self._topics.facts),
+            markers=MarkerWriter(self._log, self._topics),
             offsets=OffsetsWriter(self._log, offsets.partition_count),
             tail=ownership.tail,
             members=ownership.members,
@@ -190,7 +190,7 @@ class Coordinator:
             process_nonce=nonce,
             partition_count=journal.partition_count,
             housekeeping=self._config.housekeeping,
-            topics=self._topics.facts,
+            topics=self._topics.known.facts,
             counters=self._counters,
             who_answers=ownership.peers.who_answers,
             membership_changed=ownership.changed,
@@ -246,6 +246,7 @@ class Coordinator:
             await asyncio.gather(
                 services.journal.close(), services.markers.close(), services.offsets.close()
             )
+        self._topics.close()
         if self._services is not None:
             self._services.questions.close()
         self._reading.shutdown(wait=False, cancel_futures=True)
@@ -268,6 +269,8 @@ class Coordinator:
             await asyncio.sleep(TICK_S)
             for runtime in self._runtimes.values():
                 runtime.tick()
+            if self._services is not None:
+                self._services.markers.tick()
 
 
 def _nobody_waits(_reply: commands.Reply) -> None:

@@ -33,6 +33,7 @@ from ...journal.errors import (
     RequestTooLargeError,
     SessionClosedError,
     TooManyTransactionsError,
+    TopicError,
 )
 from ...journal.logs.interface import Log
 from ...journal.records.types import OffsetStep
@@ -97,6 +98,8 @@ class _Request:
     on_reply: OnReply
     deadline_s: float
     sent: bool = False
+    copied: bool = False
+    """Whether a stream broke on which it had been sent: a copy may still be under way there."""
     refused: LogtxError | None = None
     """Why the coordinator had no room for it; nothing was done."""
     pause_s: float = REFUSED_PAUSE_MIN_S
@@ -307,7 +310,7 @@ class CoordinatorClient:
                 if not expired:
                     self._changed.wait(self._idle_s(now_s))
             for request in expired:
-                request.on_reply(request.refused or self._timed_out(request))
+                request.on_reply(self._expired(request))
 
     def _idle_s(self, now_s: float) -> float:
         """Returns for how many seconds no request can be due.
@@ -319,7 +322,9 @@ class CoordinatorClient:
         due += [r.due_s for r in self._requests.values() if r.due_s is not None]
         return max(min(due) - now_s, 0.0)
 
-    def _timed_out(self, request: _Request) -> LogtxError:
+    def _expired(self, request: _Request) -> LogtxError:
+        if request.refused is not None and request.due_s is not None and not request.copied:
+            return request.refused  # Every copy of it was answered.
         if request.sent:
             return RequestTimedOutError(f"no answer within {self._timeout_s:g} s")
         return CoordinatorNotAvailableError(
@@ -409,6 +414,7 @@ class CoordinatorClient:
         with self._lock:
             for request_id, request in self._requests.items():
                 request.due_s = None
+                request.copied = request.copied or request.sent
                 found.stream.send((request_id, request))
             self._stream = found.stream
             if self._closing.is_set():
@@ -426,8 +432,23 @@ class CoordinatorClient:
         if isinstance(reply, _LATER):
             self._refuse(request_id, reply)
         else:
-            self._answered(request_id, reply)
+            self._answered(request_id, self._in_doubt(request_id, reply))
         return True
+
+    def _in_doubt(self, request_id: int, reply: Reply) -> Reply:
+        """Returns the reply to give: a refused commit may have been decided by an earlier copy.
+
+        Topics are looked up outside of the state machine that decides. A copy that waits for its
+        own look-up, on a stream whose end is not noticed there, may still find the topics.
+        """
+        with self._lock:
+            request = self._requests.get(request_id)
+            copied = request is not None and request.copied and isinstance(request.command, End)
+        if not (copied and isinstance(reply, TopicError)):
+            return reply
+        error = RequestTimedOutError(f"the request was repeated, so this is not certain: {reply}")
+        error.__cause__ = reply
+        return error
 
 
 def _unanswered(error: LogtxError) -> LogtxError:

@@ -352,7 +352,12 @@ class Shard:
     # ---- what clients ask -----------------------------------------------------------------------
 
     def handle(  # noqa: PLR0912
-        self, command: commands.Command, ref: Ref, now: Instant, topics: Topics
+        self,
+        command: commands.Command,
+        ref: Ref,
+        now: Instant,
+        topics: Topics,
+        doubt: LogtxError | None = None,
     ) -> Decision:
         """Decides a command. A refusal is a reply too, and leaves everything as it was.
 
@@ -361,19 +366,21 @@ class Shard:
             ref: the caller's token, given back with the reply.
             now: the time.
             topics: what is known of the data topics that the command names.
+            doubt: why a command that names them can't be decided; None if it can. What is decided
+                already is answered all the same: a repeated commit must never be told as refused.
         """
         try:
             match command:
                 case commands.Connect():
                     return self._handle_connect(command, ref, now)
                 case commands.Begin():
-                    return self._handle_begin(command, ref, now, topics)
+                    return self._handle_begin(command, ref, now, topics, doubt)
                 case commands.AddPartitions():
-                    return self._handle_add_partitions(command, ref, topics)
+                    return self._handle_add_partitions(command, ref, topics, doubt)
                 case commands.AddOffsets():
                     return self._handle_add_offsets(command, ref)
                 case commands.End():
-                    return self._handle_end(command, ref, now, topics)
+                    return self._handle_end(command, ref, now, topics, doubt)
                 case commands.GetOutcome():
                     return self._handle_get_outcome(command, ref)
                 case commands.FetchOffsets():
@@ -432,7 +439,12 @@ class Shard:
         )
 
     def _handle_begin(
-        self, command: commands.Begin, ref: Ref, now: Instant, topics: Topics
+        self,
+        command: commands.Begin,
+        ref: Ref,
+        now: Instant,
+        topics: Topics,
+        doubt: LogtxError | None,
     ) -> Decision:
         session = command.session
         known = self.producers.begun(command)
@@ -440,6 +452,7 @@ class Shard:
             txid = TxId(self.partition, self.incarnation, known)
             return Decision(replies=((ref, commands.Began(txid)),))
         self.producers.check_may_begin(session)
+        _check_certain(doubt)
         producer, open_count = self.producers[session.producer_id], self.transactions.open_count
         check_room(self.config, self.partition, producer, open_count)
         check_timeout(self.config, command.timeout_ms)
@@ -473,9 +486,10 @@ class Shard:
         return transaction
 
     def _handle_add_partitions(
-        self, command: commands.AddPartitions, ref: Ref, topics: Topics
+        self, command: commands.AddPartitions, ref: Ref, topics: Topics, doubt: LogtxError | None
     ) -> Decision:
         transaction = self._require(command.txid, command.session)
+        _check_certain(doubt)
         known, told = transaction.partitions, command.first_offsets
         resolved = resolve(topics, (p for p in command.partitions if p not in known))
         new = (
@@ -530,7 +544,12 @@ class Shard:
     # ---- ending a transaction -------------------------------------------------------------------
 
     def _handle_end(
-        self, command: commands.End, ref: Ref, now: Instant, topics: Topics
+        self,
+        command: commands.End,
+        ref: Ref,
+        now: Instant,
+        topics: Topics,
+        doubt: LogtxError | None,
     ) -> Decision:
         """Source: PIP-31, "CommandEndTxn"; here every request names its TxId."""
         txid, commit = command.txid, command.action is commands.Action.COMMIT
@@ -540,6 +559,7 @@ class Shard:
                 return Decision(replies=((ref, outcome),))
         transaction = self._require(txid, command.session)
         if commit:
+            _check_certain(doubt)
             return self._commit(transaction, command, now, topics, asked_by=(ref,))
         added = added_to(
             topics,
@@ -701,6 +721,11 @@ class Shard:
                 return self._abort(transaction, AbortReason.DISCONNECTED, now)
             self._clocks.forget_given_up()
         return None
+
+
+def _check_certain(doubt: LogtxError | None) -> None:
+    if doubt is not None:
+        raise doubt
 
 
 def _check_not_doomed(transaction: TransactionMetadata) -> None:

@@ -105,6 +105,7 @@ class _GoOn:
 class _Kept:
     command: commands.Command
     ref: Ref
+    doubt: LogtxError | None
 
 
 _Item: TypeAlias = _Answer | _LookUp | Fenced | _Doubt | _GoOn
@@ -180,7 +181,14 @@ class Tenure:
         self._execute(self.shard.loaded(now))
         self.tick(now, topics)
 
-    def submit(self, command: commands.Command, ref: Ref, now: Instant, topics: Topics) -> None:
+    def submit(
+        self,
+        command: commands.Command,
+        ref: Ref,
+        now: Instant,
+        topics: Topics,
+        doubt: LogtxError | None = None,
+    ) -> None:
         """Decides a command now, or after the pause. Its reply follows as soon as it is safe.
 
         Args:
@@ -189,17 +197,19 @@ class Tenure:
             now: the time.
             topics: what is known of data topics. The caller has looked up those that the command
                 names.
+            doubt: why a command that names them can't be decided; None if it can.
         """
         assert not self.over, "the caller refuses what comes after the end"
         assert not self.quiescing, "the caller keeps what comes while the partition is given away"
         if self._pausing or self._kept:
-            self._kept.append(_Kept(command, ref))
+            self._kept.append(_Kept(command, ref, doubt))
         else:
-            self._decide(command, ref, now, topics)
+            self._decide(_Kept(command, ref, doubt), now, topics)
         self.tick(now, topics)
 
-    def _decide(self, command: commands.Command, ref: Ref, now: Instant, topics: Topics) -> None:
-        decision = self.shard.handle(command, ref, now, topics)
+    def _decide(self, kept: _Kept, now: Instant, topics: Topics) -> None:
+        command, ref = kept.command, kept.ref
+        decision = self.shard.handle(command, ref, now, topics, kept.doubt)
         self._apply(decision)
         if decision.look_up is not None:
             item = _LookUp(ref, command, decision.look_up)
@@ -215,8 +225,7 @@ class Tenure:
             topics: what is known of data topics.
         """
         while self._kept and not self._resting:
-            kept = self._kept.popleft()
-            self._decide(kept.command, kept.ref, now, topics)
+            self._decide(self._kept.popleft(), now, topics)
         self._carry_out()
         while not self._resting and (decision := self.shard.due(now, topics)) is not None:
             self._apply(decision)

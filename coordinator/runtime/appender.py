@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from ...journal.logs.interface import Headers, Log, LogProducer
+from ..core.lanes import Flow
 from ..tasks import raise_on
 
 _LOG = logging.getLogger(__name__)
@@ -56,6 +57,7 @@ class _Append(NamedTuple):
     value: bytes | None
     key: bytes | None
     headers: Headers | None
+    flow: Flow | None
 
 
 class Appender:
@@ -94,8 +96,11 @@ class Appender:
         value: bytes | None = None,
         key: bytes | None = None,
         headers: Headers | None = None,
+        flow: Flow | None = None,
     ) -> None:
         """Queues a record. If the producer refuses it, `acknowledge` gets the error, also later.
+
+        If `flow` is given, every later record of the same flow is refused too: none overtakes it.
 
         An idempotent producer can't survive a fatal error. After one, everything is refused until
         `renew_if_broken` is called: only the caller knows when a new producer may overtake the old.
@@ -103,12 +108,15 @@ class Appender:
         if not self._burst:
             self._loop.call_soon(self._send)
         self._burst.append(
-            _Append(self._producer, topic, partition, acknowledge, value, key, headers)
+            _Append(self._producer, topic, partition, acknowledge, value, key, headers, flow)
         )
 
     def _send(self) -> None:
         burst, self._burst = self._burst, []
         for each in burst:
+            if each.flow is not None and each.flow.cut:
+                self._refused(each, KafkaError(KafkaError._QUEUE_FULL))
+                continue
             try:
                 each.producer.produce(
                     each.topic,
@@ -128,6 +136,8 @@ class Appender:
     def _refused(self, each: _Append, error: KafkaError) -> None:
         if error.fatal():
             self._broken = each.producer
+        if each.flow is not None:
+            each.flow.cut = True
         self._loop.call_soon(each.acknowledge, None, error)
 
     def _delivered(self, each: _Append, error: KafkaError | None, message: Message) -> None:
@@ -138,6 +148,11 @@ class Appender:
         if not self._drain_scheduled:
             self._drain_scheduled = True
             self._call_loop(self._drain)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is queued or unanswered."""
+        return not self._burst and not self._acknowledged and not len(self._producer)
 
     @property
     def is_warm(self) -> bool:

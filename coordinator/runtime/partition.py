@@ -120,13 +120,18 @@ class PartitionRuntime:
         """The current tenure; None while this coordinator does not serve the partition."""
         return serving.tenure if (serving := self._live) is not None else None
 
-    def submit(self, command: commands.Command, answer: Answer) -> None:
-        """Decides a command now. Calls `answer` with the reply when the client may be told."""
+    def submit(
+        self, command: commands.Command, answer: Answer, doubt: LogtxError | None = None
+    ) -> None:
+        """Decides a command now. Calls `answer` with the reply when the client may be told.
+
+        `doubt` says why a command can't be decided that names its data topics; None if it can.
+        """
         serving = self._live
         if serving is None:
             answer(self._refusal())
         else:
-            serving.submit(command, answer)
+            serving.submit(command, answer, doubt)
 
     def marker_backlog(self, partition: TopicPartition) -> int:
         """Returns the number of this journal partition's markers that a data partition lacks."""

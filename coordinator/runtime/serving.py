@@ -144,14 +144,16 @@ class Serving:
                 if cleared % CLEARED_MAX == 0:
                     await asyncio.sleep(CLEARED_PAUSE_S)
 
-    def submit(self, command: commands.Command, answer: Answer) -> None:
+    def submit(
+        self, command: commands.Command, answer: Answer, doubt: LogtxError | None = None
+    ) -> None:
         """Decides a command now. Calls `answer` with the reply when the client may be told."""
         if self.tenure.quiescing:
             # Answered when the next owner serves: a client sent away now would find no owner.
             self._kept.append(answer)
             return
         self._notice_time()
-        self.tenure.submit(command, answer, _now(), self._services.topics)
+        self.tenure.submit(command, answer, _now(), self._services.topics, doubt)
 
     def detach(self, producer_id: str, nonce: int) -> None:
         """Tells the tenure that a producer's stream broke."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
@@ -41,8 +41,8 @@ from ..protocol.requests import PROTOCOL_VERSION, decode_request
 from ..runtime.counters import CoordinatorCounters
 from ..runtime.partition import PartitionRuntime, Role
 from ..runtime.serving import Answer
+from ..runtime.topics import TopicLookUps
 from .bindings import GroupBindings
-from .topics import TopicRegistry
 from .window import Window
 
 MESSAGE_MAX_BYTES: Final = 4 * 1024 * 1024
@@ -128,9 +128,12 @@ class _Stream:
     session: commands.SessionId
     out: _Replies
     answers: set[Answer] = field(default_factory=set)
+    over: bool = False
+    """Whether no request of it may be decided any more: the client repeats them elsewhere."""
 
     def end(self, error: LogtxError) -> None:
         """Tells the client why, and ends the stream."""
+        self.over = True
         self.out.tell(encode_reply(0, error))
         self.out.end()
 
@@ -201,7 +204,7 @@ class Streams(pb_grpc.CoordinatorServicer):
     def __init__(
         self,
         runtimes: Mapping[int, PartitionRuntime],
-        topics: TopicRegistry,
+        topics: TopicLookUps,
         bindings: GroupBindings,
         limits: StreamLimits,
         counters: CoordinatorCounters,
@@ -210,7 +213,7 @@ class Streams(pb_grpc.CoordinatorServicer):
 
         Args:
             runtimes: journal partition → its runtime; may be filled until the server starts.
-            topics: facts of data topics.
+            topics: looks up data topics.
             bindings: bindings of consumer groups.
             limits: how much of clients' work may be under way.
             counters: counters for the metrics.
@@ -242,7 +245,7 @@ class Streams(pb_grpc.CoordinatorServicer):
                 command = decode_request(request.request, None)
                 if isinstance(command, commands.Connect):
                     raise NotSupportedError("a producer connects by a stream (Session)")
-                await self._prepare(command, runtime)
+                doubt = await self._prepare(command, runtime)
                 await runtime.room()
                 if isinstance(
                     command, commands.ListTransactions | commands.ListKeys | commands.GetKey
@@ -250,7 +253,7 @@ class Streams(pb_grpc.CoordinatorServicer):
                     async with self._listings:
                         runtime.submit(command, answer)
                         return encode_reply(request_id, await future)
-                runtime.submit(command, answer)
+                runtime.submit(command, answer, doubt)
                 return encode_reply(request_id, await future)
         except (LogtxError, ValueError) as error:
             return encode_reply(request_id, _as_logtx(error))
@@ -385,34 +388,43 @@ class Streams(pb_grpc.CoordinatorServicer):
             command = decode_request(request, stream.session)
             if isinstance(command, commands.Connect):
                 raise NotSupportedError("this stream is connected already")
-            await self._prepare(command, runtime)
+            doubt = await self._prepare(command, runtime)
         except (LogtxError, ValueError) as error:
             answer(_as_logtx(error))
             return
         await runtime.room()
+        if stream.over:
+            # It was ended while topics were looked up. A copy of this request may have been refused
+            # since, on another stream; this one must not be decided.
+            answer(SessionClosedError("the stream has ended"))
+            return
         stream.answers.add(answer)
-        runtime.submit(command, answer)
+        runtime.submit(command, answer, doubt)
 
-    async def _prepare(self, command: commands.Command, runtime: PartitionRuntime) -> None:
+    async def _prepare(
+        self, command: commands.Command, runtime: PartitionRuntime
+    ) -> LogtxError | None:
         """Looks up what the shard must know to decide a command.
 
+        Returns:
+            Why a command that names its data topics can't be decided; None if it can. This is not
+            raised, for only the shard knows whether the command was done before.
+
         Raises:
-            TopicError, BrokerError: a data topic can't take part.
             GroupBoundError: a consumer group's offsets belong to another transaction group.
             CoordinatorBusyError: too many markers wait for a data partition, or too many commits
                 for their offsets.
         """
         match command:
             case commands.Begin() | commands.AddPartitions():
-                await self._learn_topics(command.partitions)
                 _check_lanes(command.partitions, runtime)
+                return await self._topics.learn(command.partitions)
             case commands.End(action=commands.Action.COMMIT):
-                await self._learn_topics(command.writes)
                 _check_lanes(command.writes, runtime)
+                return await self._topics.learn(command.writes)
             case commands.End():
                 # An abort must succeed whatever happened to its topics.
-                with suppress(LogtxError):
-                    await self._learn_topics(command.writes)
+                await self._topics.learn(command.writes)
             case commands.ClaimOffsets():
                 await self._bindings.check(command.group, runtime.partition, len(self._runtimes))
             case commands.AddOffsets():
@@ -423,10 +435,7 @@ class Streams(pb_grpc.CoordinatorServicer):
                         f"{OFFSETS_WAITING_MAX} commits of consumer group {command.group!r} wait"
                         f" for their offsets to be written to {OFFSETS_TOPIC}"
                     )
-
-    async def _learn_topics(self, partitions: Collection[TopicPartition]) -> None:
-        if partitions and (missing := self._topics.missing(partitions)):
-            await self._topics.look_up(missing)
+        return None
 
     def _runtime(self, partition: int) -> PartitionRuntime:
         self._check_journal()

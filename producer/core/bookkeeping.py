@@ -26,6 +26,7 @@ from ...journal.errors import (
     BrokerError,
     ClaimFencedError,
     ConfigError,
+    CoordinatorBusyError,
     GroupBoundError,
     LogtxError,
     NotSupportedError,
@@ -88,6 +89,7 @@ class EndResult(StrEnum):
 _REFUSALS: Final = (
     ClaimFencedError,
     ConfigError,
+    CoordinatorBusyError,
     GroupBoundError,
     NotSupportedError,
     OffsetsConflictError,

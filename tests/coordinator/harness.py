@@ -196,16 +196,21 @@ class _Tenure(Tenure):
         self._waits: Ref | None = None
 
     def _handle_purely(
-        self, command: commands.Command, ref: Ref, now: Instant, topics: Topics
+        self,
+        command: commands.Command,
+        ref: Ref,
+        now: Instant,
+        topics: Topics,
+        doubt: LogtxError | None = None,
     ) -> Decision:
         before = dump(self.shard)
-        decision = self._handle(command, ref, now, topics)
+        decision = self._handle(command, ref, now, topics, doubt)
         assert dump(self.shard) == before, f"handle() changed the state: {command}"
         self._waits = None if decision.replies or decision.look_up else ref
         return decision
 
-    def _decide(self, command: commands.Command, ref: Ref, now: Instant, topics: Topics) -> None:
-        super()._decide(command, ref, now, topics)
+    def _decide(self, kept: Any, now: Instant, topics: Topics) -> None:
+        super()._decide(kept, now, topics)
         if self._waits is not None:
             self._coordinator.listen(Waits(self._waits))
 

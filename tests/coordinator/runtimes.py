@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
-from logtx.coordinator.core.decision import ShardConfig, TopicFacts
+from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.membership.members import Members
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.runtime.appender import Appender
@@ -22,6 +22,7 @@ from logtx.coordinator.runtime.offsets_topic import OffsetsWriter
 from logtx.coordinator.runtime.partition import PartitionRuntime, Role
 from logtx.coordinator.runtime.services import Services
 from logtx.coordinator.runtime.tail import Batch, Tail
+from logtx.coordinator.runtime.topics import TopicLookUps
 from logtx.journal.control import BranchRange, TopicPartition
 from logtx.journal.errors import LogtxError
 from logtx.journal.logs.memory.log import MemoryLog
@@ -137,15 +138,17 @@ async def running(
     """Yields a runtime that owns journal partition 0; stops it at the end of the block."""
     closed: list[tuple[str, LogtxError]] = []
     nonce = random.getrandbits(63)
-    info = log.topic_info(DATA)
+
+    look_ups = TopicLookUps(log)
 
     def deliver(batch: Batch) -> None:
         runtime.feed(batch)
 
+    assert await look_ups.learn([(DATA, 0)]) is None
     services = Services(
         log=log,
         journal=Appender(log, {"message.timeout.ms": 2_000}, "journal"),
-        markers=MarkerWriter(log),
+        markers=MarkerWriter(log, look_ups),
         offsets=OffsetsWriter(log, 1),
         tail=Tail(log, deliver),
         members=Members(nonce, address),
@@ -154,13 +157,7 @@ async def running(
         address=address,
         process_nonce=nonce,
         partition_count=1,
-        topics={
-            DATA: TopicFacts(
-                topic_id=info.topic_id,
-                partition_count=info.partition_count,
-                record_max_bytes=1_000_000,
-            )
-        },
+        topics=look_ups.known.facts,
         housekeeping=housekeeping or HousekeepingConfig(),
         membership_changed=lambda: None,
         close_session=lambda _p, producer, _n, error: closed.append((producer, error)),
@@ -183,6 +180,7 @@ async def running(
             services.offsets.close(),
             services.tail.close(),
         )
+        look_ups.close()
         services.reading.shutdown()
         services.loading.shutdown()
 

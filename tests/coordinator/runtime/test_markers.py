@@ -9,9 +9,10 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import KafkaError
 
-from logtx.coordinator.core.decision import TopicFacts
+from logtx.coordinator.core import lanes, topics
 from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.coordinator.runtime.markers import MarkerWriter
+from logtx.coordinator.runtime.topics import TopicLookUps
 from logtx.journal.control import TXID_HEADER, TopicPartition
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import read_records
@@ -50,8 +51,9 @@ def markers(log: MemoryLog, partition: TopicPartition) -> list[int]:
 class Stage:
     """A writer of markers, and the transactions that it finished."""
 
-    def __init__(self, log: MemoryLog, topics: dict[str, TopicFacts] | None = None) -> None:
-        self.writer = MarkerWriter(log, topics or {})
+    def __init__(self, log: MemoryLog) -> None:
+        self.look_ups = TopicLookUps(log)
+        self.writer = MarkerWriter(log, self.look_ups)
         self.finished: dict[int, Gone] = {}
 
     def write(self, transaction: TransactionMetadata) -> None:
@@ -62,6 +64,11 @@ class Stage:
         assert begin not in self.finished
         self.finished[begin] = gone
 
+    async def close(self) -> None:
+        """Stops the writer."""
+        self.look_ups.close()
+        await self.writer.close()
+
     async def until(self, holds: Callable[[], bool]) -> None:
         """Waits until something holds, for a short time."""
         deadline = time.monotonic() + 10
@@ -71,9 +78,11 @@ class Stage:
 
 
 @pytest.fixture
-def log(memory_log: MemoryLog) -> MemoryLog:
-    """A log with a topic of two partitions."""
+def log(memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> MemoryLog:
+    """A log with a topic of two partitions; doubts about topics are settled quickly."""
     memory_log.create_topic("d", partitions=2)
+    monkeypatch.setattr(topics, "CONFIRM_MS", 400)
+    monkeypatch.setattr(lanes, "LOOK_PAUSE_MS", 50)
     return memory_log
 
 
@@ -91,7 +100,7 @@ def test_a_partition_without_a_leader_delays_itself_alone(log: MemoryLog) -> Non
         assert stage.writer.backlog(0, FREE) == stage.writer.backlog(1, HELD) == 0
         log.release_appends(*HELD)
         await stage.until(lambda: len(stage.finished) == 10)
-        await stage.writer.close()
+        await stage.close()
 
     asyncio.run(run())
     assert markers(log, HELD) == [0, 1, 2, 3, 4]
@@ -111,7 +120,7 @@ def test_trap_12_a_deleted_topic_holds_nobody_up(log: MemoryLog) -> None:
         log.delete_topic("doomed")
         stage.write(decided(2, doomed))
         await stage.until(lambda: len(stage.finished) == 3)
-        await stage.writer.close()
+        await stage.close()
         return stage
 
     stage = asyncio.run(run())
@@ -121,23 +130,23 @@ def test_trap_12_a_deleted_topic_holds_nobody_up(log: MemoryLog) -> None:
 
 
 def test_trap_12_a_topic_created_anew_gets_no_marker_of_the_old_one(log: MemoryLog) -> None:
-    def facts() -> TopicFacts:
-        topic_id = log.topic_info("d").topic_id
-        return TopicFacts(topic_id=topic_id, partition_count=2, record_max_bytes=1_000_000)
-
     async def run() -> Stage:
-        known = {"d": facts()}
-        stage, old_id = Stage(log, known), known["d"].topic_id
+        stage, old_id = Stage(log), log.topic_info("d").topic_id
         stage.write(decided(0, FREE, topic_id=old_id))
         await stage.until(lambda: 0 in stage.finished)
         log.delete_topic("d")
         log.create_topic("d", partitions=2)
-        known["d"] = facts()
+        new_id = log.topic_info("d").topic_id
+        await stage.look_ups.learn([FREE])
+        stage.look_ups.look_up("d")
+        await stage.until(lambda: not stage.look_ups.known.is_looking("d"))
         stage.write(decided(1, FREE, topic_id=old_id))
-        stage.write(decided(2, FREE, topic_id=known["d"].topic_id))
+        stage.write(decided(2, FREE, topic_id=new_id))
         stage.write(decided(3, FREE))
+        await asyncio.sleep(0.1)
+        assert 1 not in stage.finished, "one answer does not prove that a topic is gone"
         await stage.until(lambda: len(stage.finished) == 4)
-        await stage.writer.close()
+        await stage.close()
         return stage
 
     assert asyncio.run(run()).finished == {0: (), 1: (FREE,), 2: (), 3: ()}
@@ -152,7 +161,7 @@ def test_a_partition_that_refuses_its_markers_delays_itself_alone(log: MemoryLog
             stage.write(decided(begin, HELD))
             stage.write(decided(10 + begin, FREE))
         await stage.until(lambda: len(stage.finished) == 8)
-        await stage.writer.close()
+        await stage.close()
 
     asyncio.run(run())
     firsts = list(dict.fromkeys(markers(log, HELD)))

@@ -1,0 +1,507 @@
+"""Decides which marker goes out next, how, and when it counts as written.
+
+There is one lane per journal partition and data partition. Consumers rely on this rule: in every
+data partition, the first markers of a journal partition stand in commit-sequence order. They take
+a marker at or below the last commit sequence met for a duplicate. So a lane never lets a marker
+overtake one that failed. A lane is in one of these states (`VALID_PREVIOUS` has the transitions):
+
+- FLOWING: many markers in flight, by the shared producer of all lanes. That one is idempotent and
+  gapless: when the broker refuses a batch, nothing behind the refused marker is written, in any
+  partition, and the producer takes nothing any more.
+- FAILED: a marker failed. Nothing goes out until all in flight are answered, and no answer counts
+  from the failure on: an acknowledgement behind it would be out of order. Then everything that was
+  in flight is put back in order, and goes out again. A marker whose acknowledgement was lost is
+  written twice; consumers ignore the second.
+- PAUSED: it waits before it tries again; the pauses grow.
+- CAREFUL: one marker at a time, by the careful producer, which all lanes that were refused share.
+  It promises no order, and needs none: the next marker goes out when the one before is answered. A
+  partition that can't take its marker so delays only itself, and costs no producer of its own.
+- DOUBTFUL: the topic of the next marker may be gone. Nothing goes out until further look-ups agree
+  (`topics`). A marker of a topic that is gone counts as written, and the journal says so. A marker
+  in a topic that was created again would claim records that were never there (trap 12). A marker
+  that is given up though its topic lives would lose a commit that was told.
+
+Why the order holds. A lane has its markers in flight with one producer (`_Lane.producer`), and
+changes to another only when none is in flight. In FLOWING the gapless producer keeps the order, up
+to the first failure; in CAREFUL there is only one. `Flow` covers a producer's local refusals, which
+are not in the broker's order: when one of a lane's markers was refused before it was sent, the
+shell refuses those behind it too.
+
+No batch is larger than a topic takes: the markers in flight to one data partition are bounded by
+its ``max.message.bytes``, over all its lanes. A topic with a small limit so never stops the shared
+producer, except while its limit is not known, or was just lowered.
+
+Pure: the shell has the producers, the clock and the log.
+
+Source: Transactional Messaging in Kafka, "Transaction flow", End phase, steps 4 to 6.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final, Protocol
+
+from ...journal.control import (
+    TXCTL_HEADER,
+    TXID_HEADER,
+    Marker,
+    PartitionList,
+    TopicPartition,
+    encode_marker,
+)
+from ...journal.records.types import DataPartition
+from ...journal.state import State
+from ...journal.txid import TxId
+from .topics import Existence, TopicKnowledge
+from .transactions import TransactionMetadata
+
+IN_FLIGHT_MAX: Final = 1_000
+"""Markers of one lane in flight at once. Fewer make a lane wait for the broker more often; more are
+written a second time after a failure."""
+UNKNOWN_LIMIT_BYTES: Final = 16_384
+"""Bytes in flight to a data partition whose ``max.message.bytes`` is not known yet. More could stop
+the shared producer; less makes recovery wait for more answers until the topics are looked up."""
+MARKER_OVERHEAD_BYTES: Final = 128
+"""Upper bound of what a marker takes in a batch beside its control header."""
+BATCH_OVERHEAD_BYTES: Final = 128
+"""Upper bound of what a batch takes beside its records."""
+RETRY_MIN_MS: Final = 50
+"""First pause after a lane failed."""
+RETRY_MAX_MS: Final = 1_000
+"""Longest pause: bounds how late a lane goes on once its partition takes markers again."""
+LOOK_PAUSE_MS: Final = 500
+"""Pause between two look-ups of a topic that may be gone. A shorter one asks the brokers more; a
+longer one delays the verdict, which also needs `topics.CONFIRM_MS`."""
+
+Headers = list[tuple[str, bytes | None]]
+Finished = Callable[[int, tuple[TopicPartition, ...]], None]
+"""Called once all markers are written, with the BEGIN offset and the partitions that were gone."""
+
+
+class LaneState(Enum):
+    """What a lane may do; the module's docstring explains the states."""
+
+    FLOWING = auto()
+    CAREFUL = auto()
+    FAILED = auto()
+    PAUSED = auto()
+    DOUBTFUL = auto()
+
+
+VALID_PREVIOUS: Final[Mapping[LaneState, frozenset[LaneState]]] = {
+    LaneState.FLOWING: frozenset({LaneState.PAUSED, LaneState.CAREFUL, LaneState.DOUBTFUL}),
+    LaneState.CAREFUL: frozenset({LaneState.PAUSED, LaneState.DOUBTFUL}),
+    LaneState.FAILED: frozenset({LaneState.FLOWING, LaneState.CAREFUL}),
+    LaneState.PAUSED: frozenset({LaneState.FAILED}),
+    LaneState.DOUBTFUL: frozenset({LaneState.FLOWING, LaneState.CAREFUL, LaneState.FAILED}),
+}
+"""State → states that may precede it; a lane starts FLOWING. Tests and docs derive from it."""
+
+
+class Failure(Enum):
+    """Why a marker was not written, from the least to the most that it says of its partition."""
+
+    FULL = 0
+    """The producer's queue was full; it goes on."""
+    STOPPED = 1
+    """The producer stopped, or there was none: the cause may be another partition's marker."""
+    REFUSED = 2
+    """The broker refused it."""
+    TOO_LARGE = 3
+    """The broker refused its batch for its size."""
+    NO_TOPIC = 4
+    """The broker, or the client's metadata, knows no such topic or partition."""
+
+
+class Producer(Enum):
+    """The producer that a marker goes out by."""
+
+    SHARED = auto()
+    CAREFUL = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Flow:
+    """The markers that a lane sends one behind the other, from its start or from its last failure.
+
+    `cut` says that the producer refused one of them before it was sent. The shell sets it, and then
+    refuses every further one.
+    """
+
+    cut: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Ending:
+    """A decided transaction whose markers are being written."""
+
+    transaction: TransactionMetadata
+    epoch: int
+    listed: PartitionList
+    missing: int
+    hw: Callable[[], int]
+    finished: Finished | None
+    """None: its shard is gone, and the next owner writes its markers again."""
+    gone: list[TopicPartition] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One marker of one transaction."""
+
+    lane: _Lane
+    ending: _Ending
+    partition: DataPartition
+    size: int = 0
+    """Upper bound of its bytes in a batch, from when it is sent."""
+
+    @property
+    def txid(self) -> TxId:
+        """The transaction that it ends."""
+        return self.ending.transaction.txid
+
+
+@dataclass(slots=True, eq=False)
+class _Target:
+    """A data partition: what its lanes have in flight together."""
+
+    bytes_in_flight: int = 0
+    held_back: dict[_Lane, None] = field(default_factory=dict)
+    """Lanes with markers that wait until others are answered, in the order of their coming."""
+
+
+@dataclass(slots=True, eq=False)
+class _Lane:
+    """The markers of one journal partition for one data partition, in commit-sequence order."""
+
+    target: _Target
+    state: LaneState = LaneState.FLOWING
+    queue: deque[Job] = field(default_factory=deque)
+    in_flight: deque[Job] = field(default_factory=deque)
+    flow: Flow = field(default_factory=Flow)
+    producer: int = 0
+    """Number of the shared producer that has what is in flight; 0: the careful one."""
+    failure: Failure | None = None
+    """What is known of the first failure, while FAILED or PAUSED or DOUBTFUL."""
+    answered: int = 0
+    """Number of markers in flight that were answered since that failure."""
+    pause_ms: int = 0
+    """Latest pause after a failure."""
+    until_empty: bool = False
+    """Whether CAREFUL lasts until no marker waits: a batch was too large."""
+
+
+class Shell(Protocol):
+    """What the lanes need of the outside world. Every call returns at once; answers come later."""
+
+    def append(self, job: Job, headers: Headers, producer: Producer, flow: Flow) -> None:
+        """Sends a marker. Calls `MarkerLanes.written` or `not_written` later, once."""
+
+    def renew(self) -> None:
+        """Replaces the shared producer, which has stopped. The old one is closed."""
+
+    def look_up(self, topic: str) -> None:
+        """Looks a topic up, and calls `MarkerLanes.looked_up` when there is an answer, or none."""
+
+    def wake_at(self, at_ms: int) -> None:
+        """Calls `MarkerLanes.tick` at this monotonic time, or soon after.
+
+        Only the earliest time counts: `tick` asks for the next one.
+        """
+
+
+class MarkerLanes:
+    """The lanes of all journal partitions that one coordinator owns."""
+
+    def __init__(self, shell: Shell, topics: TopicKnowledge) -> None:
+        """Begins without lanes.
+
+        Args:
+            shell: what the lanes act through.
+            topics: what is known of data topics; the shell tells it what look-ups find.
+        """
+        self._shell = shell
+        self._topics = topics
+        self._lanes: dict[tuple[int, TopicPartition], _Lane] = {}
+        self._targets: dict[TopicPartition, _Target] = {}
+        self._shared = 1
+        """Number of the current shared producer."""
+        self._due: list[tuple[int, int, _Lane]] = []
+        """Heap of (monotonic ms, order of entry, lane): PAUSED lanes."""
+        self._looks: dict[str, dict[_Lane, None]] = {}
+        """Topic → its DOUBTFUL lanes, in the order in which they came to doubt."""
+        self._look_at: list[tuple[int, str]] = []
+        """Heap of (monotonic ms, topic): look-ups to come."""
+        self._entered = 0
+
+    # ---- what is written ------------------------------------------------------------------------
+
+    def write(
+        self,
+        transaction: TransactionMetadata,
+        epoch: int,
+        hw: Callable[[], int],
+        finished: Finished,
+    ) -> None:
+        """Writes a decided transaction's markers. Call it in commit-sequence order.
+
+        Args:
+            transaction: a transaction whose decision is acknowledged.
+            epoch: the owner's epoch.
+            hw: returns the journal partition's high watermark; called when a marker goes out.
+            finished: called once, when every partition has its marker or is gone.
+        """
+        partitions = transaction.partitions
+        if not partitions:
+            finished(transaction.begin, ())
+            return
+        listed = PartitionList.of(partitions)
+        ending = _Ending(transaction, epoch, listed, len(partitions), hw, finished)
+        for key, partition in partitions.items():
+            lane = self._lanes.get((transaction.txid.partition, key))
+            if lane is None:
+                lane = self._open(transaction.txid.partition, key)
+            lane.queue.append(Job(lane, ending, partition))
+            self._send(lane)
+
+    def _open(self, journal_partition: int, key: TopicPartition) -> _Lane:
+        target = self._targets.get(key)
+        if target is None:
+            target = self._targets[key] = _Target()
+            if key[0] not in self._topics.facts:
+                self._shell.look_up(key[0])
+        lane = self._lanes[journal_partition, key] = _Lane(target)
+        return lane
+
+    def _send(self, lane: _Lane) -> None:
+        """Sends what may go out now."""
+        flowing = lane.state is LaneState.FLOWING
+        if not flowing and lane.state is not LaneState.CAREFUL:
+            return
+        if lane.in_flight and lane.producer != (self._shared if flowing else 0):
+            return  # Until they are answered: a marker could overtake those of another producer.
+        in_flight_max = IN_FLIGHT_MAX if flowing else 1
+        while lane.queue and len(lane.in_flight) < in_flight_max:
+            job = lane.queue[0]
+            if self._topics.is_suspect(job.partition) and not self._may_go(lane, job):
+                return
+            headers = _headers(job)
+            size = len(headers[1][1] or b"") + MARKER_OVERHEAD_BYTES
+            if not self._has_room(lane.target, job.partition.topic, size):
+                lane.target.held_back[lane] = None
+                return
+            lane.queue.popleft()
+            job.size = size
+            lane.target.bytes_in_flight += size
+            lane.producer = self._shared if flowing else 0
+            lane.in_flight.append(job)
+            producer = Producer.SHARED if flowing else Producer.CAREFUL
+            self._shell.append(job, headers, producer, lane.flow)
+
+    def _may_go(self, lane: _Lane, job: Job) -> bool:
+        """Returns whether a suspect marker may go out; gives it up, or waits, if not."""
+        match self._topics.existence(job.partition):
+            case Existence.ALIVE:
+                return True
+            case Existence.GONE if not lane.in_flight:
+                self._doubt(lane, None)
+                self._settle(job.partition.topic)
+            case _ if not lane.in_flight:
+                self._doubt(lane, None)
+        return False
+
+    def _has_room(self, target: _Target, topic: str, size: int) -> bool:
+        if target.bytes_in_flight == 0:
+            return True
+        facts = self._topics.facts.get(topic)
+        limit = UNKNOWN_LIMIT_BYTES if facts is None else facts.record_max_bytes
+        return target.bytes_in_flight + size + BATCH_OVERHEAD_BYTES <= limit
+
+    # ---- what the producers answer --------------------------------------------------------------
+
+    def written(self, job: Job, now_ms: int) -> None:
+        """Takes the acknowledgement of a marker."""
+        lane = job.lane
+        if lane.state is LaneState.FAILED:
+            self._answered(lane, now_ms)
+            return
+        assert lane.in_flight[0] is job, "acknowledgements of one partition come in order"
+        lane.in_flight.popleft()
+        lane.pause_ms = 0
+        self._free(lane.target, job)
+        if lane.state is LaneState.CAREFUL and not (lane.until_empty and lane.queue):
+            lane.until_empty = False
+            self._turn(lane, LaneState.FLOWING)
+        _count(job, gone=False)
+        self._send(lane)
+
+    def not_written(self, job: Job, failure: Failure, now_ms: int) -> None:
+        """Takes a producer's report that a marker was not written, or that it is not known."""
+        lane = job.lane
+        if lane.state is not LaneState.FAILED:
+            self._turn(lane, LaneState.FAILED)
+            lane.failure, lane.answered = failure, 0
+        elif lane.failure is None or failure.value > lane.failure.value:
+            # A stopped producer refuses new records at once, before it reports what stopped it.
+            lane.failure = failure
+        self._answered(lane, now_ms)
+
+    def _answered(self, lane: _Lane, now_ms: int) -> None:
+        lane.answered += 1
+        if lane.answered < len(lane.in_flight):
+            return
+        jobs, lane.in_flight = lane.in_flight, deque()
+        # What an ended tenure left behind is written again by the next one, in its own order.
+        lane.queue.extendleft(j for j in reversed(jobs) if j.ending.finished is not None)
+        lane.flow = Flow()
+        failure = lane.failure
+        assert failure is not None
+        if lane.producer == self._shared and failure is not Failure.FULL:
+            self._shared += 1
+            self._shell.renew()
+        for job in jobs:
+            self._free(lane.target, job)
+        lane.until_empty = failure is Failure.TOO_LARGE
+        if failure in (Failure.NO_TOPIC, Failure.TOO_LARGE) and jobs:
+            self._shell.look_up(jobs[0].partition.topic)
+        if failure is Failure.NO_TOPIC and lane.queue:
+            self._doubt(lane, failure)
+        else:
+            self._pause(lane, now_ms)
+
+    def _free(self, target: _Target, job: Job) -> None:
+        target.bytes_in_flight -= job.size
+        if target.held_back:
+            waiting, target.held_back = target.held_back, {}
+            for lane in waiting:
+                self._send(lane)
+
+    def _pause(self, lane: _Lane, now_ms: int) -> None:
+        self._turn(lane, LaneState.PAUSED)
+        lane.pause_ms = min(max(lane.pause_ms * 2, RETRY_MIN_MS), RETRY_MAX_MS)
+        self._entered += 1
+        heapq.heappush(self._due, (now_ms + lane.pause_ms, self._entered, lane))
+        self._shell.wake_at(now_ms + lane.pause_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Goes on with the lanes whose pause is over, and looks up topics again."""
+        while self._due and self._due[0][0] <= now_ms:
+            lane = heapq.heappop(self._due)[2]
+            self._go_on(lane)
+        while self._look_at and self._look_at[0][0] <= now_ms:
+            topic = heapq.heappop(self._look_at)[1]
+            if topic in self._looks:
+                self._shell.look_up(topic)
+        due_ms = [heap[0][0] for heap in (self._due, self._look_at) if heap]
+        if due_ms:
+            self._shell.wake_at(min(due_ms))
+
+    def _go_on(self, lane: _Lane) -> None:
+        failure, lane.failure = lane.failure, None
+        careful = failure in (Failure.REFUSED, Failure.TOO_LARGE, Failure.NO_TOPIC)
+        self._turn(lane, LaneState.CAREFUL if careful else LaneState.FLOWING)
+        self._send(lane)
+
+    # ---- topics that may be gone ----------------------------------------------------------------
+
+    def _doubt(self, lane: _Lane, failure: Failure | None) -> None:
+        self._turn(lane, LaneState.DOUBTFUL)
+        lane.failure = failure
+        topic = lane.queue[0].partition.topic
+        self._looks.setdefault(topic, {})[lane] = None
+        self._shell.look_up(topic)
+
+    def looked_up(self, topic: str, now_ms: int) -> None:
+        """Goes on after a look-up whose answer, if there is one, `topics` has been told."""
+        if topic in self._looks:
+            self._settle(topic)
+        if topic in self._looks:
+            heapq.heappush(self._look_at, (now_ms + LOOK_PAUSE_MS, topic))
+            self._shell.wake_at(now_ms + LOOK_PAUSE_MS)
+
+    def _settle(self, topic: str) -> None:
+        """Ends the doubts about a topic that are settled: gives markers up, or goes on."""
+        for lane in list(self._looks.get(topic, ())):
+            if self._is_settled(lane):
+                self._looks.get(topic, {}).pop(lane, None)
+                self._go_on(lane)
+        if not self._looks.get(topic, True):
+            del self._looks[topic]
+
+    def _is_settled(self, lane: _Lane) -> bool:
+        """Gives up the markers whose topic is gone. Returns whether the next one may go out."""
+        while lane.queue:
+            existence = self._topics.existence(lane.queue[0].partition)
+            if existence is not Existence.GONE:
+                return existence is Existence.ALIVE
+            _count(lane.queue.popleft(), gone=True)
+        return True
+
+    # ---- what others ask ------------------------------------------------------------------------
+
+    def backlog(self, journal_partition: int, partition: TopicPartition) -> int:
+        """Returns the number of markers of a journal partition that a data partition lacks."""
+        lane = self._lanes.get((journal_partition, partition))
+        return 0 if lane is None else len(lane.queue) + len(lane.in_flight)
+
+    def backlogs(self) -> dict[int, tuple[int, int]]:
+        """Returns journal partition → (markers not written, most of one data partition)."""
+        found: dict[int, tuple[int, int]] = {}
+        for (journal_partition, _), lane in self._lanes.items():
+            total, longest = found.get(journal_partition, (0, 0))
+            waiting = len(lane.queue) + len(lane.in_flight)
+            found[journal_partition] = total + waiting, max(longest, waiting)
+        return found
+
+    def forget(self, journal_partition: int) -> None:
+        """Drops the queued markers of a journal partition that this coordinator must load again.
+
+        Markers in flight stay: their decisions are durable, and the lane keeps its order.
+        """
+        for key, lane in self._lanes.items():
+            if key[0] == journal_partition:
+                lane.queue.clear()
+                for job in lane.in_flight:
+                    job.ending.finished = None
+
+    def sweep(self) -> None:
+        """Drops lanes that have nothing to do: topics and partitions come and go."""
+        for key, lane in list(self._lanes.items()):
+            resting = lane.state in (LaneState.FLOWING, LaneState.CAREFUL)
+            if resting and not lane.queue and not lane.in_flight:
+                lane.target.held_back.pop(lane, None)
+                del self._lanes[key]
+        used = {key for _, key in self._lanes}
+        for partition in [p for p in self._targets if p not in used]:
+            del self._targets[partition]
+
+    def _turn(self, lane: _Lane, state: LaneState) -> None:
+        assert lane.state in VALID_PREVIOUS[state], f"{lane.state} → {state}"
+        lane.state = state
+
+
+def _headers(job: Job) -> Headers:
+    transaction = job.ending.transaction
+    assert transaction.commit_sequence is not None
+    marker = Marker(
+        committed=transaction.state in (State.COMMITTING, State.COMMITTED),
+        commit_sequence=transaction.commit_sequence,
+        hw=job.ending.hw(),
+        epoch=job.ending.epoch,
+        branches=tuple(transaction.branches.get(job.partition.key, ())),
+    )
+    control = encode_marker(marker, job.ending.listed)
+    return [(TXID_HEADER, transaction.txid.to_bytes()), (TXCTL_HEADER, control)]
+
+
+def _count(job: Job, *, gone: bool) -> None:
+    ending = job.ending
+    ending.missing -= 1
+    if gone:
+        ending.gone.append(job.partition.key)
+    if ending.missing == 0 and ending.finished is not None:
+        ending.finished(ending.transaction.begin, tuple(ending.gone))

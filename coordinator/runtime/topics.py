@@ -1,0 +1,185 @@
+"""Looks up data topics: for commands that are about to be decided, and for markers in doubt.
+
+`TopicKnowledge` decides what is asked and what is believed. Here is the asking: many topics in one
+request, one look-up per topic at a time for all who wait, never on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from confluent_kafka import KafkaException
+
+from ...journal.control import TopicPartition
+from ...journal.errors import (
+    BrokerError,
+    LogtxError,
+    UnknownTopicError,
+    UnsupportedTopicError,
+)
+from ...journal.logs.interface import Log, TopicInfo
+from ..core.decision import TopicFacts
+from ..core.topics import AGAIN_MS, TopicKnowledge
+
+_LOG = logging.getLogger(__name__)
+
+WAIT_MAX_S: Final = 5.0
+"""Longest wait for look-ups before a command goes on without them. A longer one holds up the other
+commands of its stream when the brokers do not answer."""
+BATCH_MAX: Final = 200
+"""Topics in one request; more make its answer late for all of them."""
+REQUESTS_MAX: Final = 2
+"""Requests at one time. A broker that does not answer holds one for 10 s."""
+TIMEOUT_S: Final = 10.0
+"""Bound of one request."""
+DEFAULT_RECORD_MAX_BYTES: Final = 1_048_588
+"""Kafka's default of ``max.message.bytes``, for a log that does not tell it."""
+RESERVED: Final = frozenset({"__transaction_control", "__transaction_offsets"})
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+"""Kafka's rule for names of topics. A name that breaks it could fail the request for all others."""
+
+
+class TopicLookUps:
+    """Looks up data topics for all journal partitions of a coordinator; lives on its event loop."""
+
+    def __init__(self, log: Log) -> None:
+        """Asks nothing before the first question."""
+        self.known: Final = TopicKnowledge()
+        """What is known of data topics."""
+        self._log = log
+        self._wanted: dict[str, None] = {}
+        """Topics to look up next, in the order in which they were asked for."""
+        self._requests: set[asyncio.Task[None]] = set()
+        self._answered = asyncio.Event()
+        """Set, and replaced, whenever an answer has come."""
+        self._listeners: list[Callable[[str], None]] = []
+        self._threads = ThreadPoolExecutor(REQUESTS_MAX, thread_name_prefix="topics")
+        self._closed = False
+
+    def listen(self, listener: Callable[[str], None]) -> None:
+        """Calls `listener` with each topic that was looked up, also if no answer came."""
+        self._listeners.append(listener)
+
+    def look_up(self, topic: str) -> None:
+        """Looks up a topic. Does nothing if that is under way."""
+        if self.known.is_looking(topic) or self._closed:
+            return
+        self.known.began(topic)
+        self._wanted[topic] = None
+        self._ask()
+
+    def _ask(self) -> None:
+        if self._wanted and len(self._requests) < REQUESTS_MAX:
+            # At the end of this turn of the loop: one request for all that are asked for in it.
+            task = asyncio.create_task(self._request())
+            self._requests.add(task)
+            task.add_done_callback(self._requests.discard)
+
+    async def _request(self) -> None:
+        topics = list(self._wanted)[:BATCH_MAX]
+        for topic in topics:
+            del self._wanted[topic]
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, self._find, topics)
+        for topic in topics:
+            self._take(topic, found[topic])
+        answered, self._answered = self._answered, asyncio.Event()
+        answered.set()
+        for topic in topics:
+            for listener in self._listeners:
+                listener(topic)
+        self._requests.discard(asyncio.current_task())
+        self._ask()
+
+    def _find(self, topics: list[str]) -> Mapping[str, TopicInfo | LogtxError]:
+        """Asks the log; runs in a thread. Whatever goes wrong is an answer, so that no one waits
+        for ever."""
+        if not topics:
+            return {}
+        try:
+            return self._log.topic_infos(topics, timeout_s=TIMEOUT_S)
+        except LogtxError as error:
+            return dict.fromkeys(topics, error)
+        except (KafkaException, OSError, RuntimeError, ValueError) as error:
+            # What librdkafka raises by itself, for example when there are no file handles left.
+            return dict.fromkeys(topics, BrokerError(f"describe topics: {error!r}"))
+
+    def _take(self, topic: str, answer: TopicInfo | LogtxError) -> None:
+        now_ms = monotonic_ms()
+        if isinstance(answer, TopicInfo):
+            facts, unsupported = _facts(answer), _unsupported(answer)
+            self.known.told(topic, facts, now_ms, unsupported, certain=answer.certain)
+        elif isinstance(answer, UnknownTopicError):
+            self.known.told(topic, None, now_ms)
+        else:
+            _LOG.warning("topic_not_described topic=%s error=%s", topic, answer)
+            self.known.failed(topic, answer, now_ms)
+
+    async def learn(self, partitions: Collection[TopicPartition]) -> LogtxError | None:
+        """Looks up what commands that name `partitions` need.
+
+        Returns:
+            Why such a command can't be decided; None if it can. A retriable error says that nothing
+            is certain and nothing was done. The wait is bounded by `WAIT_MAX_S`.
+        """
+        since_ms = now_ms = monotonic_ms()
+        if self.known.are_fresh(partitions, now_ms):
+            return None
+        for topic, _ in partitions:
+            if topic in RESERVED:
+                return UnsupportedTopicError(f"topic {topic} is logtx's own")
+            if not _LEGAL.fullmatch(topic):
+                return UnknownTopicError(f"there is no topic {topic!r}: Kafka allows no such name")
+        while now_ms - since_ms < WAIT_MAX_S * 1000:
+            needs = self.known.needs(partitions, now_ms, since_ms)
+            for topic in sorted(needs.look_up):
+                self.look_up(topic)
+            if not needs.wait_for:
+                break
+            await self._next_answer()
+            now_ms = monotonic_ms()
+        return self.known.refusal(partitions, now_ms)
+
+    async def _next_answer(self) -> None:
+        """Waits for any answer, or until a look-up may be repeated."""
+        try:
+            async with asyncio.timeout(AGAIN_MS / 1000):
+                await self._answered.wait()
+        except TimeoutError:
+            return
+
+    def close(self) -> None:
+        """Stops asking, without waiting for requests under way."""
+        self._closed = True
+        for request in self._requests:
+            request.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def monotonic_ms() -> int:
+    """Returns the monotonic clock, as the cores have it."""
+    return time.monotonic_ns() // 1_000_000
+
+
+def _facts(info: TopicInfo) -> TopicFacts:
+    settings = info.settings or {}
+    return TopicFacts(
+        topic_id=info.topic_id,
+        partition_count=info.partition_count,
+        record_max_bytes=int(settings.get("max.message.bytes", DEFAULT_RECORD_MAX_BYTES)),
+    )
+
+
+def _unsupported(info: TopicInfo) -> UnsupportedTopicError | None:
+    if not info.compacted:
+        return None
+    return UnsupportedTopicError(
+        f"topic {info.topic} is compacted (cleanup.policy): Kafka refuses markers there, which"
+        " have no key, and would drop committed values under aborted ones; write to a topic"
+        " with cleanup.policy=delete and export from it to the compacted one"
+    )

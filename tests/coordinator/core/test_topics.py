@@ -1,0 +1,306 @@
+"""What is believed of topics when brokers answer late, contradict each other, or not at all."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from logtx.coordinator.core import topics
+from logtx.coordinator.core.decision import TopicFacts
+from logtx.coordinator.core.topics import (
+    ABSENT_CONFIRM_MS,
+    AGAIN_MS,
+    CONFIRM_MS,
+    FIRST_CONFIRM_MS,
+    FRESH_MS,
+    LOOKS_MIN,
+    RENEW_MS,
+    Existence,
+    TopicKnowledge,
+)
+from logtx.journal.errors import (
+    BrokerError,
+    CoordinatorBusyError,
+    UnknownTopicError,
+    UnsupportedTopicError,
+)
+from logtx.journal.records.types import DataPartition
+
+T0, T1 = ("t", 0), ("t", 1)
+
+
+def facts(topic_id: str = "new", partitions: int = 1) -> TopicFacts:
+    """Returns what a broker tells."""
+    return TopicFacts(topic_id=topic_id, partition_count=partitions, record_max_bytes=1_000_000)
+
+
+class Stage:
+    """Knowledge of a topic, and a clock."""
+
+    def __init__(self, *, known: bool = True) -> None:
+        self.known = TopicKnowledge()
+        self.now_ms = 100_000
+        if known:
+            self.known.told("t", facts(), self.now_ms, certain=True)
+
+    def tell(self, told: TopicFacts | None, times: int = 1, every_ms: int = 500) -> None:
+        """Tells the same answer several times."""
+        for _ in range(times):
+            self.known.told("t", told, self.now_ms)
+            self.now_ms += every_ms
+
+    def waits(self, *partitions: tuple[str, int], since_ms: int | None = None) -> bool:
+        """Returns whether a command must wait that names these partitions."""
+        since_ms = self.now_ms if since_ms is None else since_ms
+        return bool(self.known.needs(partitions or (T0,), self.now_ms, since_ms).wait_for)
+
+    def looks(self, *partitions: tuple[str, int]) -> bool:
+        """Returns whether such a command would look the topic up."""
+        return bool(self.known.needs(partitions or (T0,), self.now_ms, self.now_ms).look_up)
+
+    def refusal(self, *partitions: tuple[str, int]) -> Exception | None:
+        """Returns why such a command can't be decided."""
+        return self.known.refusal(partitions or (T0,), self.now_ms)
+
+    def existence(self, topic_id: str = "new") -> Existence:
+        """Returns whether the topic of this id exists."""
+        return self.known.existence(DataPartition("t", 0, topic_id))
+
+
+def test_a_topic_that_was_not_known_is_used_after_a_second_look() -> None:
+    stage = Stage(known=False)
+    assert stage.looks()
+    assert stage.waits()
+    stage.tell(facts(), every_ms=FIRST_CONFIRM_MS)
+    assert stage.waits()
+    assert isinstance(stage.refusal(), CoordinatorBusyError)
+    stage.tell(facts())
+    assert not stage.waits()
+    assert stage.refusal() is None
+
+
+def test_an_answer_that_cant_be_old_is_enough() -> None:
+    stage = Stage()
+    assert not stage.waits()
+    assert stage.known.are_fresh([T0], stage.now_ms)
+
+
+def test_a_first_answer_about_a_predecessor_ties_nothing() -> None:
+    stage = Stage(known=False)
+    stage.tell(facts("old"), every_ms=100)
+    for _ in range(3):
+        stage.tell(facts("new"), every_ms=FIRST_CONFIRM_MS)
+    assert stage.refusal() is None
+    assert stage.known.facts["t"].topic_id == "new"
+
+
+def test_finding_5_one_look_up_for_all_who_wait() -> None:
+    stage = Stage(known=False)
+    assert stage.looks()
+    stage.known.began("t")
+    assert not stage.looks()
+    assert stage.waits()
+
+
+def test_finding_5_facts_are_renewed_before_they_are_old() -> None:
+    stage = Stage()
+    stage.now_ms += RENEW_MS - 1
+    assert not stage.looks()
+    assert stage.known.are_fresh([T0], stage.now_ms)
+    stage.now_ms += 1
+    assert stage.looks()
+    assert not stage.waits()
+    stage.now_ms += FRESH_MS - RENEW_MS
+    assert stage.waits()
+
+
+def test_a_topic_is_not_looked_up_without_end() -> None:
+    stage = Stage(known=False)
+    stage.tell(None, every_ms=0)
+    assert stage.waits()
+    assert not stage.looks()
+    stage.now_ms += AGAIN_MS
+    assert stage.looks()
+
+
+def test_finding_6_a_partition_beyond_the_known_ones_is_looked_up() -> None:
+    stage = Stage()
+    assert stage.waits(T1)
+    assert isinstance(stage.refusal(T1), CoordinatorBusyError)
+    stage.tell(facts(partitions=2))
+    assert not stage.waits(T1)
+    assert stage.refusal(T1) is None
+
+
+def test_a_partition_that_does_not_exist_is_refused_after_a_while() -> None:
+    stage = Stage()
+    since_ms = stage.now_ms
+    assert stage.waits(T1, since_ms=since_ms)
+    stage.tell(facts(), every_ms=ABSENT_CONFIRM_MS)
+    assert stage.waits(T1, since_ms=since_ms)
+    stage.tell(facts(), every_ms=0)
+    assert not stage.waits(T1, since_ms=since_ms)
+    assert isinstance(stage.refusal(T1), UnknownTopicError)
+    assert not stage.waits(T1), "the next one need not wait as long"
+    assert not stage.waits(T0), "others wait for nothing"
+
+
+def test_a_topic_that_grew_lately_is_looked_up_though_it_was_refused_before() -> None:
+    stage = Stage()
+    stage.waits(T1)
+    stage.tell(facts(), times=10)
+    stage.now_ms += 10 * ABSENT_CONFIRM_MS
+    stage.tell(facts(), every_ms=0)
+    assert stage.waits(T1)
+
+
+def test_a_broker_that_knows_fewer_partitions_is_behind() -> None:
+    stage = Stage()
+    stage.tell(facts(partitions=4))
+    stage.tell(facts(partitions=1), times=50)
+    assert stage.known.facts["t"].partition_count == 4
+
+
+def test_a_topic_that_does_not_exist_is_refused_after_a_while() -> None:
+    stage = Stage(known=False)
+    since_ms = stage.now_ms
+    stage.waits(since_ms=since_ms)
+    stage.tell(None, every_ms=ABSENT_CONFIRM_MS)
+    assert isinstance(stage.refusal(), CoordinatorBusyError)
+    stage.tell(None, every_ms=0)
+    assert not stage.waits(since_ms=since_ms)
+    assert isinstance(stage.refusal(), UnknownTopicError)
+
+
+def test_finding_7_what_is_known_is_used_when_a_look_up_fails() -> None:
+    stage = Stage()
+    stage.now_ms += 10 * FRESH_MS
+    since_ms = stage.now_ms
+    assert stage.waits(since_ms=since_ms)
+    stage.known.failed("t", BrokerError("TOPIC_AUTHORIZATION_FAILED"), stage.now_ms)
+    assert not stage.waits(since_ms=since_ms)
+    assert stage.refusal() is None
+
+
+def test_finding_7_a_failed_look_up_of_an_unknown_topic_says_that_nothing_was_done() -> None:
+    stage = Stage(known=False)
+    stage.known.failed("t", BrokerError("no answer"), stage.now_ms)
+    assert not stage.waits()
+    error = stage.refusal()
+    assert isinstance(error, CoordinatorBusyError)
+    assert "no answer" in str(error)
+    assert "nothing was done" in str(error)
+
+
+@pytest.mark.parametrize("told", [None, facts("other")])
+def test_while_brokers_do_not_agree_nothing_is_tied(told: TopicFacts | None) -> None:
+    stage = Stage()
+    stage.tell(told)
+    assert stage.waits()
+    assert isinstance(stage.refusal(), CoordinatorBusyError)
+    assert stage.known.facts["t"].topic_id == "new", "facts do not go back"
+    stage.tell(facts())
+    assert stage.refusal() is None
+
+
+def test_a_topic_that_was_created_again_is_believed_when_look_ups_agree() -> None:
+    stage = Stage()
+    stage.tell(facts("newer"), times=CONFIRM_MS // 500)
+    assert stage.known.facts["t"].topic_id == "new"
+    assert stage.existence() is Existence.DOUBTFUL
+    stage.tell(facts("newer"))
+    assert stage.known.facts["t"].topic_id == "newer"
+    assert stage.existence() is Existence.GONE
+    assert stage.existence("newer") is Existence.ALIVE
+    assert stage.refusal() is None
+
+
+@pytest.mark.parametrize("told", [None, facts("other")])
+def test_it_takes_time_and_several_looks_until_a_topic_is_gone(told: TopicFacts | None) -> None:
+    stage = Stage()
+    stage.tell(told, times=LOOKS_MIN + 3, every_ms=10)
+    assert stage.existence() is Existence.DOUBTFUL, "many looks, in a moment"
+    stage.now_ms += CONFIRM_MS
+    stage.tell(told)
+    assert stage.existence() is Existence.DOUBTFUL, "nobody looked in between"
+    stage.tell(facts())
+    assert stage.existence() is Existence.ALIVE
+    stage.tell(told, times=2 + CONFIRM_MS // 500)
+    assert stage.existence() is Existence.GONE
+
+
+def test_a_topic_that_was_deleted_is_refused_when_look_ups_agree() -> None:
+    stage = Stage()
+    stage.now_ms += FRESH_MS
+    since_ms = stage.now_ms
+    while stage.waits(since_ms=since_ms):
+        stage.tell(None)
+        if stage.now_ms - since_ms < CONFIRM_MS:
+            assert isinstance(stage.refusal(), CoordinatorBusyError)
+    assert stage.now_ms - since_ms >= CONFIRM_MS
+    assert isinstance(stage.refusal(), UnknownTopicError)
+
+
+def test_answers_that_take_turns_agree_that_the_old_topic_is_gone() -> None:
+    stage = Stage()
+    for number in range(2 + CONFIRM_MS // 500):
+        stage.tell(None if number % 2 else facts("newer"))
+    assert stage.existence() is Existence.GONE
+    assert stage.existence("newer") is not Existence.GONE
+
+
+def test_a_topic_that_is_gone_is_suspect_until_it_exists_again() -> None:
+    stage, tie = Stage(), DataPartition("t", 0, "new")
+    assert not stage.known.is_suspect(tie)
+    stage.tell(None, times=2 + CONFIRM_MS // 500)
+    assert stage.known.is_suspect(tie)
+    assert "t" not in stage.known.facts
+    stage.tell(facts())
+    assert not stage.known.is_suspect(tie)
+
+
+def test_finding_23_a_cluster_that_learns_of_topic_ids_loses_no_marker() -> None:
+    stage = Stage(known=False)
+    stage.known.told("t", facts(""), stage.now_ms)
+    assert stage.refusal() is None, "there are no ids to compare"
+    stage.tell(facts("new"), times=2 + CONFIRM_MS // 500)
+    assert stage.existence("") is Existence.ALIVE
+    assert not stage.known.is_suspect(DataPartition("t", 0, ""))
+
+
+def test_a_topic_that_takes_no_markers() -> None:
+    stage = Stage()
+    error = UnsupportedTopicError("compacted")
+    stage.known.told("t", facts(), stage.now_ms, error)
+    assert stage.refusal() is error
+    assert not stage.known.are_fresh([T0], stage.now_ms)
+    assert stage.known.facts["t"] == facts(), "markers of what is decided still go there"
+    stage.tell(facts())
+    assert stage.refusal() is None
+
+
+def test_what_nobody_uses_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "TOPICS_MAX", 20)
+    known = TopicKnowledge()
+    for number in range(100):
+        known.needs([(f"t{number}", 0)], number, number)
+        known.told(f"t{number}", facts(), number, certain=True)
+    assert len(known.facts) <= 20
+    assert "t99" in known.facts
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_brokers_that_are_behind_for_less_than_the_time_confirmed_are_never_believed(
+    seed: int,
+) -> None:
+    chance, stage = random.Random(seed), Stage()
+    tie = DataPartition("t", 0, "new")
+    for _ in range(100):
+        lie = chance.choice((None, facts("old"), facts("older")))
+        until_ms = stage.now_ms + chance.randint(1, CONFIRM_MS - 1)
+        while stage.now_ms < until_ms:
+            stage.tell(chance.choice((lie, lie, facts())), every_ms=chance.randint(1, 400))
+            assert stage.known.existence(tie) is not Existence.GONE
+            assert stage.known.facts["t"].topic_id == "new"
+        stage.tell(facts(), every_ms=chance.randint(1, 400))
