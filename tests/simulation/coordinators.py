@@ -7,12 +7,19 @@ the other, and takes snapshots and trims, as `coordinator/runtime` does with a b
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
 from logtx.coordinator.core.answers import answer_fate
-from logtx.coordinator.core.decision import Effect, Instant, Ref, WriteMarkers, WriteOffsets
+from logtx.coordinator.core.decision import (
+    Effect,
+    Instant,
+    Ref,
+    TopicFacts,
+    WriteMarkers,
+    WriteOffsets,
+)
 from logtx.coordinator.core.replica import Replica
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.tenure import Tenure
@@ -21,6 +28,7 @@ from logtx.coordinator.protocol.checkpoint import Checkpoint
 from logtx.coordinator.runtime import loading
 from logtx.coordinator.runtime.loading import load, lost_tail
 from logtx.coordinator.runtime.offsets_topic import OffsetsKey
+from logtx.journal.control import TopicPartition
 from logtx.journal.errors import (
     CoordinatorLoadingError,
     JournalTruncatedError,
@@ -34,7 +42,7 @@ from logtx.journal.records.types import Entry, Owner
 from logtx.journal.txid import TxId
 
 from .history import Told
-from .lanes import MarkerLanes, OffsetsLanes
+from .lanes import Markers, OffsetsLanes
 from .logs import LogView, Pipe
 from .schedule import Party
 from .setting import WALL_MS, Setting
@@ -42,6 +50,8 @@ from .setting import WALL_MS, Setting
 # A history's log tells its end truthfully, and virtual time is not the clock's: no confirmation.
 loading.CONFIRM_S = 0.0
 
+SWEEP_MS: Final = 90
+"""Time between two sweeps of idle lanes."""
 TICK_MS: Final = 40
 """Time between two ticks."""
 LOAD_MS: Final = (1, 12)
@@ -106,9 +116,15 @@ class Coordinator(Party):
         self.held_back_ms = 0
         self._clock_offset_ms = chance.randrange(10**6)
         self.process_nonce = chance.getrandbits(62)
+        self.markers = Markers(self.setting, self)
+        self.later(SWEEP_MS, self._sweep)
         self.seats = [Seat(self, p) for p in range(self.setting.journals)]
         for seat in self.seats:
             self.later(chance.randint(1, 10), seat.tick)
+
+    def _sweep(self) -> None:
+        self.markers.sweep()
+        self.later(SWEEP_MS, self._sweep)
 
     def known_end(self, partition: int) -> int:
         """Returns the furthest end of a journal partition that the answering others know."""
@@ -136,7 +152,6 @@ class Seat:
         self.tenure: Tenure | None = None
         self._setting = coordinator.setting
         self._pipe = self._setting.pipe(coordinator, "journal append")
-        self.markers = MarkerLanes(self._setting, coordinator)
         self.offsets = OffsetsLanes(self._setting, coordinator)
         self._replica: Replica | None = None
         """Follows the journal while this coordinator does not serve it."""
@@ -155,7 +170,7 @@ class Seat:
         setting = self._setting
         self.coordinator.later(TICK_MS, self.tick)
         if self.tenure is not None:
-            self.tenure.tick(self.coordinator.now(), setting.topics)
+            self.tenure.tick(self.coordinator.now(), self._facts)
             return
         owner = setting.owner(self.partition)
         orphaned = owner is None or owner == self.name or setting.is_dead(owner)
@@ -266,7 +281,7 @@ class Seat:
                 key = OffsetsKey(group, self.partition, shard.incarnation, epoch)
                 self.offsets.clear(key)
         self._keep_house(self.tenure, self.tenure.snapshot_offset or 0, None)
-        self.tenure.begin(self.coordinator.now(), setting.topics)
+        self.tenure.begin(self.coordinator.now(), self._facts)
 
     # ---- snapshots, checkpoint, trimming --------------------------------------------------------
 
@@ -367,7 +382,7 @@ class Seat:
         kept, self._kept = self._kept, []
         for answer in kept:
             answer(why)
-        self.markers.forget()
+        self.coordinator.markers.lanes.forget(self.partition)
         links = self.coordinator.links
         for key in [key for key in links if key[0] == self.partition]:
             links.pop(key).end(why)
@@ -385,22 +400,54 @@ class Seat:
 
     # ---- requests -------------------------------------------------------------------------------
 
+    @property
+    def _facts(self) -> Mapping[str, TopicFacts]:
+        return self.coordinator.markers.known.facts
+
     def submit(
-        self, command: commands.Command, answer: Callable[[commands.Reply], None]
-    ) -> Asked | None:
-        """Takes a request that arrives."""
+        self,
+        command: commands.Command,
+        answer: Callable[[commands.Reply], None],
+        began: Callable[[Asked], None] = lambda _: None,
+    ) -> None:
+        """Takes a request that arrives.
+
+        Args:
+            command: what is asked.
+            answer: called with the reply, at most once.
+            began: called when the tenure has it; what it is given is the `Ref` of the reply.
+        """
+        match command:
+            case commands.Begin() | commands.AddPartitions():
+                named: Collection[TopicPartition] = command.partitions
+            case commands.End():
+                named = command.writes
+            case _:
+                named = ()
+        # As in `Streams._prepare`: what the topics say is looked up before, whoever serves then.
+        self.coordinator.markers.learn(
+            named, lambda doubt: self._ask(command, answer, began, doubt)
+        )
+
+    def _ask(
+        self,
+        command: commands.Command,
+        answer: Callable[[commands.Reply], None],
+        began: Callable[[Asked], None],
+        doubt: LogtxError | None,
+    ) -> None:
         setting = self._setting
         if self.tenure is None:
             answer(NotCoordinatorError(f"journal partition {self.partition} is not served here"))
-            return None
+            return
         if self.tenure.quiescing:
             # Answered only when another serves: told at once, the client would find no owner.
             self._kept.append(answer)
-            return None
+            return
         asked = Asked(command, answer, setting.history.tick(), setting.now_ms)
         setting.note(self.name, "asked", command)
-        self.tenure.submit(command, asked, self.coordinator.now(), setting.topics)
-        return asked
+        began(asked)
+        self.tenure.submit(command, asked, self.coordinator.now(), self._facts, doubt)
 
 
 class _Shell:
@@ -479,7 +526,7 @@ class _Shell:
     def execute(self, effect: Effect) -> None:
         match effect:
             case WriteMarkers(transaction):
-                self._seat.markers.write(self.tenure, transaction)
+                self._seat.coordinator.markers.write(self.tenure, transaction)
             case WriteOffsets():
                 self._seat.offsets.write(self.tenure, effect)
 

@@ -12,6 +12,7 @@ CHANNELS: Final[dict[str, tuple[str, ...]]] = {
     "journal append": ("lost", "unacknowledged", "late", "duplicated", "reordered", "delayed"),
     "data append": ("lost", "unacknowledged", "late", "delayed"),
     "marker append": ("refused", "unacknowledged", "delayed"),
+    "offsets append": ("unacknowledged", "delayed"),
 }
 """Channel → faults of its messages. ``late``: the writer gives it up, and it lands after all."""
 EVENTS: Final = (
@@ -30,6 +31,12 @@ EVENTS: Final = (
     "consumer paused",
     "look-up failed",
     "group rebalanced",
+    "marker producer full",
+    "look-up of a topic slow",
+    "look-up of a topic failed",
+    "broker knows no topic",
+    "broker knows the topic's predecessor",
+    "broker knows fewer partitions",
 )
 KINDS: Final = (*(f"{c} {kind}" for c, kinds in CHANNELS.items() for kind in kinds), *EVENTS)
 _CHANCES: Final = (0.0, 0.0, 0.01, 0.03, 0.1)
@@ -71,9 +78,14 @@ class Faults:
                 return kind
         return ""
 
-    def happens(self, event: str, share: float) -> bool:
+    def happens(self, event: str, share: float, *, counted: bool = True) -> bool:
         """Returns whether one of `EVENTS` happens now: in `share` of the calls, if enabled."""
         if not (self.on and self._events[event] and self._chance.random() < share):
             return False
-        self._counts[event] += 1
+        if counted:
+            self._counts[event] += 1
         return True
+
+    def count(self, event: str) -> None:
+        """Counts one of `EVENTS` that took effect."""
+        self._counts[event] += 1

@@ -1,65 +1,193 @@
-"""Lanes of a simulated coordinator: markers in commit-sequence order, and offsets.
+"""What a simulated coordinator's lanes act through: producers that stop, look-ups that come late.
 
-They keep what `coordinator/runtime/markers.py` and `coordinator/runtime/offsets_topic.py` promise:
-in a lane no marker overtakes one that failed, and each consumer group has one write of its offsets
-in flight.
+`MarkerLanes` and `TopicKnowledge` are the real ones. Played are `coordinator/runtime/markers.py`
+(the producers), `coordinator/runtime/topics.py` (the look-ups) and
+`coordinator/runtime/offsets_topic.py` (each consumer group has one write of its offsets in flight).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from logtx.coordinator.core.decision import WriteOffsets
+from logtx.coordinator.core import lanes, topics
+from logtx.coordinator.core.decision import TopicFacts, WriteOffsets
+from logtx.coordinator.core.lanes import Failure, Flow, Headers, Job, MarkerLanes, Producer
 from logtx.coordinator.core.tenure import Tenure
+from logtx.coordinator.core.topics import TopicKnowledge
 from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.runtime.offsets_topic import OffsetsKey
-from logtx.journal.control import (
-    TXCTL_HEADER,
-    TXID_HEADER,
-    Marker,
-    PartitionList,
-    TopicPartition,
-    encode_marker,
-)
-from logtx.journal.state import State
+from logtx.journal.control import TXCTL_HEADER, TopicPartition, decode_control
+from logtx.journal.errors import BrokerError, LogtxError
 
 from .history import OffsetsRecord
 from .logs import Pipe
 from .schedule import Party
 from .setting import Setting
 
-MARKERS_IN_FLIGHT: Final = 3
-"""Markers of a lane on their way at once. With 1 none could overtake a failed one."""
 RETRY_MS: Final = 25
-"""Pause before a lane repeats what failed."""
+"""Pause before a write of offsets is repeated."""
+LEARN_MAX_MS: Final = 400
+"""How long a command waits for look-ups, as `topics.WAIT_MAX_S`."""
+
+# A history lasts one or two seconds; brokers are behind for up to `topology.BEHIND_MS`.
+lanes.IN_FLIGHT_MAX = 3  # type: ignore[misc]  # with 1 none could overtake a failed one
+lanes.RETRY_MIN_MS, lanes.RETRY_MAX_MS = 10, 80  # type: ignore[misc]
+lanes.LOOK_PAUSE_MS = 20  # type: ignore[misc]
+topics.FRESH_MS, topics.RENEW_MS = 200, 100  # type: ignore[misc]
+topics.CONFIRM_MS, topics.ABSENT_CONFIRM_MS = 220, 60  # type: ignore[misc]
+topics.FIRST_CONFIRM_MS = 130  # type: ignore[misc]
+topics.AGAIN_MS, topics.GAP_MAX_MS = 12, 60  # type: ignore[misc]
 
 
 @dataclass(slots=True, eq=False)
-class _Ending:
-    transaction: TransactionMetadata
-    tenure: Tenure
-    listed: PartitionList
-    missing: int
-    told: bool = True
-    """Whether the tenure still exists, and is to be told of the end."""
+class _Playing:
+    """One of a coordinator's marker producers."""
+
+    gapless: bool
+    pipes: dict[TopicPartition, Pipe] = field(default_factory=dict)
+    stopped: bool = False
+    """Whether it had a fatal error, and takes nothing any more."""
+    cut: set[TopicPartition] = field(default_factory=set)
+    """Partitions in which nothing lands any more: a marker was refused, or never sent."""
 
 
-@dataclass(slots=True)
-class _Lane:
-    """The markers of one journal for one data partition, in commit-sequence order."""
+class Markers:
+    """One coordinator's producers and look-ups: the `Shell` of its lanes."""
 
-    partition: TopicPartition
-    pipe: Pipe
-    queue: deque[_Ending] = field(default_factory=deque)
-    in_flight: deque[_Ending] = field(default_factory=deque)
-    answers: int = 0
-    refused: bool = False
-    """Whether the broker refused a marker when it arrived."""
-    failed: bool = False
+    def __init__(self, setting: Setting, coordinator: Party) -> None:
+        """Begins with nothing on its way, and knows no topic."""
+        self.known = TopicKnowledge()
+        self._setting = setting
+        self._coordinator = coordinator
+        self.lanes = MarkerLanes(self, self.known)
+        self._producers = {
+            Producer.SHARED: _Playing(gapless=True),
+            Producer.CAREFUL: _Playing(gapless=False),
+        }
+
+    def write(self, tenure: Tenure, transaction: TransactionMetadata) -> None:
+        """Writes a decided transaction's markers; must be called in commit-sequence order."""
+        shard = tenure.shard
+        self.lanes.write(transaction, shard.epoch, lambda: shard.hw, tenure.written)
+
+    def sweep(self) -> None:
+        """Drops idle lanes; called now and then."""
+        self.lanes.sweep()
+
+    # ---- what the lanes ask ---------------------------------------------------------------------
+
+    def append(self, job: Job, headers: Headers, producer: Producer, flow: Flow) -> None:
+        """Sends a marker."""
+        setting, coordinator = self._setting, self._coordinator
+        playing, key = self._producers[producer], job.partition.key
+        full = flow.cut or setting.faults.happens("marker producer full", 0.02)
+        if full or playing.stopped:
+            flow.cut = True
+            failure = Failure.FULL if full else Failure.STOPPED
+            coordinator.later(0, lambda: self._not_written(job, failure))
+            return
+        pipe = playing.pipes.get(key)
+        if pipe is None:
+            pipe = playing.pipes[key] = setting.pipe(coordinator, "marker append")
+        handed_at = setting.history.tick()
+        why: list[Failure] = []
+
+        def land() -> int | None:
+            # Behind a refused marker the broker takes nothing of a gapless producer; and what a
+            # stopped one had not sent yet, it drops.
+            if key in playing.cut or (playing.stopped and setting.chance.random() < 0.5):
+                playing.cut.add(key)
+                return None
+            return self._land(job, headers, handed_at)
+
+        def refuse() -> None:
+            kinds = Failure.REFUSED, Failure.TOO_LARGE, Failure.NO_TOPIC
+            why.append(setting.chance.choice(kinds))
+            if playing.gapless:
+                playing.stopped = True
+                playing.cut.add(key)
+
+        def acknowledge(offset: int | None) -> None:
+            if offset is not None:
+                self.lanes.written(job, setting.now_ms)
+                return
+            playing.stopped |= playing.gapless
+            self._not_written(job, why[0] if why else Failure.STOPPED)
+
+        pipe.append(land, acknowledge, refuse)
+
+    def _land(self, job: Job, headers: Headers, handed_at: int) -> int | None:
+        setting, name, key = self._setting, self._coordinator.name, job.partition.key
+        offset = setting.broker.append_data(key, headers, None, name, handed_at)
+        control = decode_control(dict(headers)[TXCTL_HEADER] or b"")
+        setting.note(name, f"{key} offset {offset}: {job.txid}", control)
+        return offset
+
+    def _not_written(self, job: Job, failure: Failure) -> None:
+        self.lanes.not_written(job, failure, self._setting.now_ms)
+
+    def renew(self) -> None:
+        """Takes another shared producer."""
+        self._producers[Producer.SHARED] = _Playing(gapless=True)
+
+    def wake_at(self, at_ms: int) -> None:
+        """Ticks then."""
+        delay_ms = max(0, at_ms - self._setting.now_ms)
+        self._coordinator.later(delay_ms, lambda: self.lanes.tick(self._setting.now_ms))
+
+    def look_up(self, topic: str) -> None:
+        """Looks a topic up."""
+        if self.known.is_looking(topic):
+            return
+        self.known.began(topic)
+        setting = self._setting
+        slow = setting.faults.happens("look-up of a topic slow", 0.1)
+        asked_ms, told_ms = setting.chance.randint(1, 6), setting.chance.randint(1, 6)
+        if slow:
+            told_ms += setting.chance.randint(20, 300)
+        # Taken when a broker answers, and not by the party: brokers go on while it stands still.
+        answers: list[TopicFacts | LogtxError | None] = []
+        setting.scheduler.after(asked_ms, lambda: answers.append(self._answer_of_a_broker(topic)))
+        self._coordinator.later(asked_ms + told_ms, lambda: self._told(topic, answers[0]))
+
+    def _answer_of_a_broker(self, topic: str) -> TopicFacts | LogtxError | None:
+        if self._setting.faults.happens("look-up of a topic failed", 0.1):
+            return BrokerError("no answer")
+        return self._setting.topology.answer(topic)
+
+    def _told(self, topic: str, answer: TopicFacts | LogtxError | None) -> None:
+        now_ms = self._setting.now_ms
+        if isinstance(answer, LogtxError):
+            self.known.failed(topic, answer, now_ms)
+        else:
+            self.known.told(topic, answer, now_ms)
+        self.lanes.looked_up(topic, now_ms)
+
+    # ---- what commands need ---------------------------------------------------------------------
+
+    def learn(
+        self, partitions: Collection[TopicPartition], then: Callable[[LogtxError | None], None]
+    ) -> None:
+        """Looks up what a command needs, and calls `then` with what it can't be decided for."""
+        since_ms = self._setting.now_ms
+
+        def look() -> None:
+            now_ms = self._setting.now_ms
+            if self.known.are_fresh(partitions, now_ms):
+                then(None)
+                return
+            needs = self.known.needs(partitions, now_ms, since_ms)
+            for topic in sorted(needs.look_up):
+                self.look_up(topic)
+            if needs.wait_for and now_ms - since_ms < LEARN_MAX_MS:
+                self._coordinator.later(4, look)
+            else:
+                then(self.known.refusal(partitions, now_ms))
+
+        look()
 
 
 @dataclass(slots=True)
@@ -72,106 +200,6 @@ class _OffsetsLane:
     in_flight: bool = False
 
 
-class MarkerLanes:
-    """One coordinator's lanes for the markers of one journal partition."""
-
-    def __init__(self, setting: Setting, coordinator: Party) -> None:
-        """Begins with nothing on its way."""
-        self._setting = setting
-        self._coordinator = coordinator
-        self._lanes: dict[TopicPartition, _Lane] = {}
-
-    def write(self, tenure: Tenure, transaction: TransactionMetadata) -> None:
-        """Writes a decided transaction's markers; must be called in commit-sequence order."""
-        partitions = transaction.partitions
-        if not partitions:
-            tenure.written(transaction.begin)
-            return
-        ending = _Ending(transaction, tenure, PartitionList.of(partitions), len(partitions))
-        for key in partitions:
-            lane = self._lanes.get(key)
-            if lane is None:
-                pipe = self._setting.pipe(self._coordinator, "marker append")
-                lane = self._lanes[key] = _Lane(key, pipe)
-            lane.queue.append(ending)
-            self._send(lane)
-
-    def _send(self, lane: _Lane) -> None:
-        while lane.queue and len(lane.in_flight) < MARKERS_IN_FLIGHT and not lane.failed:
-            ending = lane.queue.popleft()
-            lane.in_flight.append(ending)
-            self._send_one(lane, ending)
-
-    def _send_one(self, lane: _Lane, ending: _Ending) -> None:
-        setting, transaction, shard = self._setting, ending.transaction, ending.tenure.shard
-        assert transaction.commit_sequence is not None
-        marker = Marker(
-            committed=transaction.state in (State.COMMITTING, State.COMMITTED),
-            commit_sequence=transaction.commit_sequence,
-            hw=shard.hw,
-            epoch=shard.epoch,
-            branches=tuple(transaction.branches.get(lane.partition, ())),
-        )
-        headers: list[tuple[str, bytes | None]] = [
-            (TXID_HEADER, transaction.txid.to_bytes()),
-            (TXCTL_HEADER, encode_marker(marker, ending.listed)),
-        ]
-        handed_at = setting.history.tick()
-
-        def land() -> int | None:
-            # The gapless guarantee: nothing lands behind a marker that was refused.
-            if lane.refused:
-                return None
-            what = "COMMITTED" if marker.committed else "ABORTED"
-            offset = setting.broker.append_data(
-                lane.partition, headers, None, self._coordinator.name, handed_at
-            )
-            setting.note(
-                self._coordinator.name,
-                f"{lane.partition} offset {offset}: {what}",
-                f"{transaction.txid} hw={marker.hw} epoch={marker.epoch}",
-            )
-            return offset
-
-        def refuse() -> None:
-            lane.refused = True
-
-        lane.pipe.append(land, lambda offset: self._marked(lane, ending, offset), refuse)
-
-    def _marked(self, lane: _Lane, ending: _Ending, offset: int | None) -> None:
-        if offset is not None and not lane.failed:
-            assert lane.in_flight[0] is ending
-            lane.in_flight.popleft()
-            self._count(ending)
-            self._send(lane)
-            return
-        # After the first failure nothing counts as written until it is written again.
-        lane.failed = True
-        lane.answers += 1
-        if lane.answers == len(lane.in_flight):
-            lane.queue.extendleft(reversed(lane.in_flight))
-            lane.in_flight.clear()
-            lane.answers = 0
-            self._coordinator.later(RETRY_MS, lambda: self._retry(lane))
-
-    def _retry(self, lane: _Lane) -> None:
-        lane.failed = lane.refused = False
-        self._send(lane)
-
-    @staticmethod
-    def _count(ending: _Ending) -> None:
-        ending.missing -= 1
-        if ending.missing == 0 and ending.told:
-            ending.tenure.written(ending.transaction.begin)
-
-    def forget(self) -> None:
-        """Ends with the tenure. What is in flight stays, for its decisions are durable."""
-        for lane in self._lanes.values():
-            lane.queue.clear()
-            for ending in lane.in_flight:
-                ending.told = False
-
-
 class OffsetsLanes:
     """One coordinator's writes of the input offsets committed in one journal partition."""
 
@@ -179,7 +207,7 @@ class OffsetsLanes:
         """Begins with nothing on its way."""
         self._setting = setting
         self._coordinator = coordinator
-        self._pipe = setting.pipe(coordinator, "marker append")
+        self._pipe = setting.pipe(coordinator, "offsets append")
         self._lanes: dict[OffsetsKey, _OffsetsLane] = {}
 
     def write(self, tenure: Tenure, effect: WriteOffsets) -> None:

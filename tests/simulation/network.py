@@ -157,9 +157,9 @@ class Stream:
     def _arrived(self, request_id: int, command: commands.Command) -> None:
         # Even after the end of the stream: frames may still lie in the socket.
         answer = partial(self._answer, request_id, command)
-        asked = self.coordinator.seats[self.partition].submit(command, answer)
-        if asked is not None:
-            self.asked[request_id] = asked
+        self.coordinator.seats[self.partition].submit(
+            command, answer, partial(self.asked.__setitem__, request_id)
+        )
 
     def _answer(self, request_id: int, command: commands.Command, reply: commands.Reply) -> None:
         self.asked.pop(request_id, None)

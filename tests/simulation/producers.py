@@ -19,7 +19,8 @@ from logtx.producer.core.tally import Floors
 
 from .logs import Pipe
 from .network import Network, Session, query
-from .setting import INPUT, OUTPUT, Setting
+from .setting import Setting
+from .topology import INPUT, OUTPUT
 from .transaction import Host, Transaction
 
 IN_FLIGHT_MAX: Final = 3

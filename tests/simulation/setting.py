@@ -8,7 +8,7 @@ from random import Random
 from typing import Final
 
 from logtx.consumer.core.counters import ConsumerCounters
-from logtx.coordinator.core.decision import ShardConfig, TopicFacts
+from logtx.coordinator.core.decision import ShardConfig
 from logtx.journal.control import TopicPartition
 from logtx.journal.reader import journal_partition_of
 
@@ -16,11 +16,9 @@ from .faults import Faults
 from .history import History
 from .logs import Broker, Pipe
 from .schedule import Party, Scheduler
+from .topology import OUTPUT, Topology
 
 WALL_MS: Final = 1_700_000_000_000
-INPUT: Final = "in"
-"""Topic whose offsets are the input: they are numbers without records."""
-OUTPUT: Final = "out"
 
 
 @dataclass(slots=True)
@@ -32,6 +30,7 @@ class Setting:
     faults: Faults
     history: History
     broker: Broker
+    topology: Topology
     shard_config: ShardConfig
     journals: int
     outputs: int
@@ -41,12 +40,6 @@ class Setting:
     is_dead: Callable[[str], bool]
     """Whether no coordinator answers at this address."""
     counters: ConsumerCounters = field(default_factory=ConsumerCounters)
-    topics: dict[str, TopicFacts] = field(
-        default_factory=lambda: {
-            name: TopicFacts(topic_id=f"id-{name}", partition_count=8, record_max_bytes=1_000_000)
-            for name in (INPUT, OUTPUT)
-        }
-    )
 
     @property
     def now_ms(self) -> int:

@@ -36,7 +36,8 @@ from .history import Work
 from .logs import Pipe
 from .network import Network, Session, query
 from .schedule import Party
-from .setting import OUTPUT, Setting
+from .setting import Setting
+from .topology import OUTPUT
 
 Headers = list[tuple[str, bytes | None]]
 

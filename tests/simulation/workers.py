@@ -24,7 +24,8 @@ from logtx.producer.core.bookkeeping import Phase
 from .history import Input
 from .network import query
 from .producers import Producer
-from .setting import INPUT, Setting
+from .setting import Setting
+from .topology import INPUT
 from .transaction import Transaction
 
 INPUTS: Final[tuple[TopicPartition, ...]] = tuple((INPUT, n) for n in range(3))

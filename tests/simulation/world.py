@@ -29,7 +29,8 @@ from .network import Network, query
 from .producers import Producer
 from .schedule import Party, Scheduler
 from .serial import SerialConsumer
-from .setting import OUTPUT, Setting
+from .setting import Setting
+from .topology import OUTPUT, Topology
 from .workers import Group, Worker
 
 CONFIG: Final = ShardConfig(max_timeout_ms=10_000, session_grace_ms=200, reload_grace_ms=400)
@@ -68,11 +69,13 @@ class World:
         history = self.history = History(seed)
         scheduler = Scheduler()
         journals = chance.randint(1, 2)
+        faults = Faults(chance, history.counts)
         self.setting = Setting(
             scheduler=scheduler,
             chance=chance,
-            faults=Faults(chance, history.counts),
+            faults=faults,
             history=history,
+            topology=Topology(scheduler, chance, faults),
             broker=Broker(scheduler, history, journals),
             shard_config=CONFIG,
             journals=journals,
