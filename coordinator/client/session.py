@@ -142,6 +142,8 @@ class CoordinatorClient:
         self._changed = threading.Condition(self._lock)
         """Wakes the thread that waits for the next due request."""
         self._requests: dict[int, _Request] = {}
+        self._begins: dict[int, None] = {}
+        """Ids of the BEGINs in `_requests`, oldest first."""
         self._next_id = 1
         self._stream: Connection[_Item] | None = None
         """Stream that requests are sent on; None while there is none."""
@@ -255,6 +257,8 @@ class CoordinatorClient:
                 request_id = self._next_id
                 self._next_id += 1
                 self._requests[request_id] = request
+                if isinstance(command, Begin):
+                    self._begins[request_id] = None
                 if self._stream is not None:
                     self._stream.send((request_id, request))
         if failure is not None:
@@ -267,8 +271,9 @@ class CoordinatorClient:
         wire = encode_request(request_id, request.command)
         if isinstance(request.command, Begin):
             with self._lock:
-                # Answers come in any order; dict order makes the first request left the oldest.
-                oldest = next(iter(self._requests), request_id)
+                # Of the BEGINs alone: another request may wait for long, and the coordinator keeps
+                # each BEGIN until it is told that the client has the answer.
+                oldest = next(iter(self._begins), request_id)
             wire.begin.answered_below = min(oldest, request_id)
         if wire.ByteSize() > REQUEST_MAX_BYTES:
             refusal = RequestTooLargeError(
@@ -281,9 +286,13 @@ class CoordinatorClient:
 
     def _answered(self, request_id: int, reply: Reply) -> None:
         with self._lock:
-            request = self._requests.pop(request_id, None)
+            request = self._remove(request_id)
         if request is not None:
             request.on_reply(reply)
+
+    def _remove(self, request_id: int) -> _Request | None:
+        self._begins.pop(request_id, None)
+        return self._requests.pop(request_id, None)
 
     def _refuse(self, request_id: int, error: LogtxError) -> None:
         """Schedules a refused request again: an overloaded coordinator only slows this client."""
@@ -301,7 +310,7 @@ class CoordinatorClient:
             now_s = time.monotonic()
             with self._lock:
                 late = [i for i, r in self._requests.items() if r.deadline_s <= now_s]
-                expired = [self._requests.pop(i) for i in late]
+                expired = [r for i in late if (r := self._remove(i)) is not None]
                 for request_id, request in self._requests.items():
                     if request.due_s is not None and request.due_s <= now_s:
                         request.due_s = None
@@ -335,6 +344,7 @@ class CoordinatorClient:
         with self._lock:
             requests = list(self._requests.values())
             self._requests.clear()
+            self._begins.clear()
         for request in requests:
             request.on_reply(_unanswered(error) if request.sent else error)
 

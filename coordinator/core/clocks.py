@@ -7,9 +7,13 @@ starts them again when it has loaded the journal. Losing them delays an abort; i
 from __future__ import annotations
 
 import heapq
+from typing import Final
 
 from .decision import Instant, ShardConfig
 from .transactions import TransactionMetadata
+
+STALE_MIN: Final = 1_000
+"""Entries of decided transactions that may always stay. Fewer make small heaps over and over."""
 
 
 class Clocks:
@@ -17,10 +21,12 @@ class Clocks:
 
     def __init__(self, config: ShardConfig) -> None:
         self._config = config
-        self._unstarted: list[TransactionMetadata] = []
-        """Transactions whose timeout does not run yet."""
+        self._unstarted: dict[int, TransactionMetadata] = {}
+        """BEGIN → transaction whose timeout does not run yet."""
         self._deadlines: list[tuple[int, int]] = []
-        """Heap of (monotonic ms, BEGIN)."""
+        """Heap of (monotonic ms, BEGIN). An entry counts only while `_running` has its BEGIN."""
+        self._running: set[int] = set()
+        """BEGINs of the transactions whose timeout runs."""
         self._detached: dict[str, int] = {}
         """Producer id → end of its grace in monotonic ms, while it has no stream."""
         self._graces: list[tuple[int, str]] = []
@@ -28,13 +34,25 @@ class Clocks:
 
     def begin(self, transaction: TransactionMetadata) -> None:
         """Notes that a transaction began. Its timeout runs from the next `start`."""
-        self._unstarted.append(transaction)
+        self._unstarted[transaction.begin] = transaction
 
     def start(self, now: Instant) -> None:
         """Starts the timeouts of all transactions that began since the last call."""
-        for transaction in self._unstarted:
+        for transaction in self._unstarted.values():
             self._expire_at(now.monotonic_ms + transaction.timeout_ms, transaction)
         self._unstarted.clear()
+
+    def stop(self, begin: int) -> None:
+        """Stops a transaction's timeout: it is decided.
+
+        Its entry is dropped when it comes up, or with others of its kind: they never outnumber
+        those that count for long.
+        """
+        self._unstarted.pop(begin, None)
+        self._running.discard(begin)
+        if len(self._deadlines) > 2 * len(self._running) + STALE_MIN:
+            self._deadlines = [d for d in self._deadlines if d[1] in self._running]
+            heapq.heapify(self._deadlines)
 
     def reload(self, transactions: list[TransactionMetadata], now: Instant) -> None:
         """Starts over with the open transactions of a journal that was just loaded.
@@ -63,8 +81,11 @@ class Clocks:
 
         Names each transaction once, the earliest deadline first.
         """
-        if self._deadlines and self._deadlines[0][0] <= now.monotonic_ms:
-            return heapq.heappop(self._deadlines)[1]
+        while self._deadlines and self._deadlines[0][0] <= now.monotonic_ms:
+            begin = heapq.heappop(self._deadlines)[1]
+            if begin in self._running:
+                self._running.discard(begin)
+                return begin
         return None
 
     def given_up(self, now: Instant) -> str | None:
@@ -81,9 +102,10 @@ class Clocks:
 
     def forget_given_up(self) -> None:
         """Forgets the producer that `given_up` returned: it has nothing open any more."""
-        heapq.heappop(self._graces)
+        del self._detached[heapq.heappop(self._graces)[1]]
 
     def _expire_at(self, deadline_ms: int, transaction: TransactionMetadata) -> None:
+        self._running.add(transaction.begin)
         heapq.heappush(self._deadlines, (deadline_ms, transaction.begin))
 
     def _give_up_at(self, deadline_ms: int, producer_id: str) -> None:

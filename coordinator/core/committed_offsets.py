@@ -166,7 +166,7 @@ class CommittedOffsets:
 
     def evaluate(
         self, transaction: TransactionMetadata, open_now: Mapping[int, TransactionMetadata]
-    ) -> StepsVerdict:
+    ) -> tuple[StepsVerdict, tuple[int, ...]]:
         """Compares each step's `from` with the committed position.
 
         A commit waits only for a lower TxId of its own producer. So there are no cycles, and no
@@ -175,8 +175,12 @@ class CommittedOffsets:
         Args:
             transaction: the transaction to commit.
             open_now: undecided transactions of the same producer.
+
+        Returns:
+            The verdict; and if it is to wait, the BEGINs of transactions to wait for: when one of
+            them is decided, the verdict may be another.
         """
-        verdict = StepsVerdict.EQUAL
+        blockers: list[int] = []
         for group, steps in transaction.offsets.items():
             state = self._groups[group]
             for partition, step in steps.items():
@@ -186,15 +190,18 @@ class CommittedOffsets:
                     continue
                 earlier = () if place is None else state.to_come.get((partition, place), ())
                 # A transaction with further steps from that place no longer ends there.
-                if not any(
-                    begin < transaction.begin
+                ending_there = (
+                    begin
+                    for begin in earlier
+                    if begin < transaction.begin
                     and begin in open_now
                     and open_now[begin].offsets[group][partition].to.place == place
-                    for begin in earlier
-                ):
-                    return StepsVerdict.CONFLICT
-                verdict = StepsVerdict.WAIT
-        return verdict
+                )
+                blocker = min(ending_there, default=None)
+                if blocker is None:
+                    return StepsVerdict.CONFLICT, ()
+                blockers.append(blocker)
+        return (StepsVerdict.WAIT if blockers else StepsVerdict.EQUAL), tuple(blockers)
 
     def check_fits(self, transaction: TransactionMetadata) -> None:
         """Refuses a commit whose IOV would not fit into `__transaction_offsets`.

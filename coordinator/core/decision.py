@@ -65,7 +65,7 @@ class WriteMarkers:
 
 @value(frozen=True, slots=True)
 class WriteOffsets:
-    """Effect: publish a consumer group's whole IOV as of a commit."""
+    """Effect: publish a consumer group's IOV as of a commit."""
 
     group: str
     begin: int
@@ -74,6 +74,7 @@ class WriteOffsets:
     `NO_EPOCH` if a new owner publishes the IOV again.
     """
     offsets: GroupOffsets
+    """What the commit moved. A new owner first publishes the whole IOV of each group."""
 
 
 Effect = WriteMarkers | WriteOffsets

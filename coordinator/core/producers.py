@@ -106,9 +106,10 @@ class Producers(dict[str, ProducerMetadata]):
         begins = producer.begins
         answered_below = record.answered_below
         producer.answered_below = max(producer.answered_below, answered_below)
-        if begins:
-            for request_id in [r for r in begins if r < answered_below]:
-                del begins[request_id]
+        # Ids ascend, but for some that were lost with a stream and come again. Those stay until the
+        # ones before them go: each BEGIN costs the same, whatever is unanswered.
+        while begins and (oldest := next(iter(begins))) < answered_below:
+            del begins[oldest]
         begins[record.request_id] = transaction.begin
 
     def replay_decided(self, transaction: TransactionMetadata) -> None:

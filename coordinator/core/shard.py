@@ -130,7 +130,8 @@ class Shard:
         self.watermark = Watermark()
         self._clocks = Clocks(self.config)
         self._to_abort: deque[tuple[int, AbortReason]] = deque()
-        """BEGINs of fenced or doomed transactions that are to be aborted, and why."""
+        """BEGINs of transactions that are to be aborted, and why: fenced ones, doomed ones, and
+        those of a producer that went away."""
         self._waiting = WaitingCommits()
         self._unread: dict[int, PrepareCommit] = {}
         """BEGIN of an unfinished transaction → its decision, whose writes are not decoded yet."""
@@ -218,8 +219,8 @@ class Shard:
         for group, steps in transaction.offsets.items():
             self.offsets.commit(group, steps.values(), transaction.txid, offset)
             if self.watermark.serving:
-                iov = self.offsets.committed(group)
-                self.watermark.emit(offset, WriteOffsets(group, record.begin, iov))
+                moved = self.offsets.committed(group, steps)
+                self.watermark.emit(offset, WriteOffsets(group, record.begin, moved))
         if self.watermark.serving:
             self.watermark.emit(offset, WriteMarkers(transaction))
 
@@ -276,7 +277,8 @@ class Shard:
         self.offsets.release(transaction)
         self.producers.replay_decided(transaction)
         if self.watermark.serving:
-            self._waiting.wake(transaction.producer_id)
+            self._waiting.wake(begin)
+            self._clocks.stop(begin)
         return transaction
 
     def resume(
@@ -566,6 +568,10 @@ class Shard:
             transaction.partitions,
             (p for p in command.writes if exists(topics, p)),
         )
+        if doubt is not None:
+            # Tied to no topic, the marker goes to the one that has the name. An ABORTED marker does
+            # no harm in a topic that was created again, for it claims no records.
+            added = tuple(replace(p, topic_id="") for p in added)
         return self._abort(transaction, AbortReason.REQUESTED, now, ref, added)
 
     def _handle_abort(self, command: commands.AbortTransaction, ref: Ref, now: Instant) -> Decision:
@@ -589,9 +595,10 @@ class Shard:
     ) -> Decision:
         """Decides a commit. Returns an empty decision if the commit has to wait."""
         begin, open_now = transaction.begin, self.producers[transaction.producer_id].open
-        verdict = self.offsets.evaluate(transaction, open_now)
+        verdict, blockers = self.offsets.evaluate(transaction, open_now)
         if verdict is StepsVerdict.WAIT and transaction.doomed is None:
-            if self._waiting.join(begin, command, asked_by, self.config.max_waiting_bytes):
+            bytes_max = self.config.max_waiting_bytes
+            if self._waiting.join(begin, command, asked_by, blockers, bytes_max):
                 return Decision()
             busy = CoordinatorBusyError("too many bytes of commits wait for input offsets")
             return self._refused(asked_by, busy)
@@ -657,10 +664,11 @@ class Shard:
 
         In this order, it
 
-        1. aborts transactions of fenced generations, and those whose input was claimed since;
+        1. aborts transactions of fenced generations, those whose input was claimed since, and the
+           rest of what a producer left behind that went away;
         2. decides commits that waited for an earlier transaction's offsets;
         3. aborts transactions past their timeout, the earliest deadline first;
-        4. aborts transactions of producers that went away, the earliest deadline first.
+        4. aborts the transactions of the producer that went away first.
 
         Args:
             now: the time.
@@ -668,7 +676,7 @@ class Shard:
         """
         self._clocks.start(now)
         return (
-            self._due_fenced(now)
+            self._due_to_abort(now)
             or self._due_waiting(now, topics)
             or self._due_expired(now)
             or self._due_detached(now)
@@ -691,7 +699,7 @@ class Shard:
         """Stops the waiting of commits whose client went away. Their transactions stay open."""
         self._waiting.forget(refs)
 
-    def _due_fenced(self, now: Instant) -> Decision | None:
+    def _due_to_abort(self, now: Instant) -> Decision | None:
         while self._to_abort:
             begin, reason = self._to_abort.popleft()
             transaction = self.transactions.get(begin)
@@ -700,7 +708,11 @@ class Shard:
         return None
 
     def _due_waiting(self, now: Instant, topics: Topics) -> Decision | None:
-        for transaction, waiting in self._waiting.woken(self.transactions):
+        while (woken := self._waiting.next_woken()) is not None:
+            begin, waiting = woken
+            transaction = self.transactions.get(begin)
+            if transaction is None or transaction.state is not State.OPEN:
+                continue
             decision = self._commit(transaction, waiting.command, now, topics)
             if decision.replies:
                 return decision
@@ -716,10 +728,10 @@ class Shard:
     def _due_detached(self, now: Instant) -> Decision | None:
         while (producer_id := self._clocks.given_up(now)) is not None:
             producer = self.producers.get(producer_id)
-            if producer is not None and producer.open:
-                transaction = next(iter(producer.open.values()))
-                return self._abort(transaction, AbortReason.DISCONNECTED, now)
             self._clocks.forget_given_up()
+            if producer is not None and producer.open:
+                self._to_abort.extend((b, AbortReason.DISCONNECTED) for b in producer.open)
+                return self._due_to_abort(now)
         return None
 
 

@@ -44,6 +44,9 @@ EFFECTS_MAX: Final = 500
 
 More holds it longer; fewer makes a new owner take more ticks to redo what was left undone.
 """
+DUE_MAX: Final = 500
+"""Decisions that no client asks for in one turn, about 10 ms. A hundred thousand transactions may
+expire at once; with more in one turn the others would believe that the owner is gone."""
 RECORD_MAX_BYTES: Final = 900_000
 """Largest journal record. Larger comes too near to Kafka's default limit of 1 MiB for a batch, at
 which the append would fail and end the tenure; smaller refuses more requests."""
@@ -157,6 +160,8 @@ class Tenure:
         """BEGIN → number of its effects that are not durable yet."""
         self._gone: dict[int, tuple[TopicPartition, ...]] = {}
         """BEGIN → its partitions that don't exist any more and got no marker."""
+        self.more_due = False
+        """Whether the latest tick left decisions that are due."""
         self._pausing = False
         self._kept: deque[_Kept] = deque()
         """Commands that arrived during a pause, decided at the first tick after it."""
@@ -218,7 +223,8 @@ class Tenure:
     def tick(self, now: Instant, topics: Topics) -> None:
         """Decides what was kept during a pause, and does what is due.
 
-        Also carries out the next `EFFECTS_MAX` waiting effects.
+        Also carries out the next `EFFECTS_MAX` waiting effects. If more than `DUE_MAX` decisions
+        are due, `more_due` is set, and the caller ticks again soon.
 
         Args:
             now: the time.
@@ -227,8 +233,12 @@ class Tenure:
         while self._kept and not self._resting:
             self._decide(self._kept.popleft(), now, topics)
         self._carry_out()
-        while not self._resting and (decision := self.shard.due(now, topics)) is not None:
+        self.more_due = False
+        for _ in range(DUE_MAX):
+            if self._resting or (decision := self.shard.due(now, topics)) is None:
+                return
             self._apply(decision)
+        self.more_due = True
 
     @property
     def _resting(self) -> bool:
@@ -312,6 +322,11 @@ class Tenure:
                 self.truncated_at = self.acknowledged_end
             what = why or f"offset {offset}"
             self._surprised(f"the append predicted at {predicted} was answered by {what}")
+            return
+        if predicted != self.acknowledged_end:
+            # That acknowledgements come in order is the shell's promise. If it were broken, this
+            # one would be taken for a proof of those before it, which may be lost (trap 2).
+            self._surprised(f"the append at {predicted} was acknowledged before earlier ones")
             return
         self.acknowledged_end = offset + 1
         if self._taker is not None and self._taker.done and offset + 1 >= self._snapshot_end:

@@ -5,14 +5,13 @@ Pure and volatile: they are lost with the process, and the clients ask again.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from ..protocol.commands import End
 from .decision import Ref
-from .transactions import TransactionMetadata, TransactionMetadataStore
 
 # Upper bounds of the parts of a commit's request. Too low, and commits that wait could fill their
 # stream's window; too high refuses commits (BUSY) that have room.
@@ -47,16 +46,26 @@ class WaitingCommits:
         self._waiting: dict[int, Waiting] = {}
         self._sizes: Counter[str] = Counter()
         """Producer → bytes of its waiting commits."""
-        self._wake: set[str] = set()
-        """Producers whose commits are to be looked at again."""
+        self._blocked: dict[int, dict[int, None]] = {}
+        """BEGIN of an undecided transaction → BEGINs of commits that wait for it."""
+        self._woken: deque[int] = deque()
+        """BEGINs of commits to look at again."""
 
-    def join(self, begin: int, command: End, refs: tuple[Ref, ...], bytes_max: int) -> bool:
+    def join(
+        self,
+        begin: int,
+        command: End,
+        refs: tuple[Ref, ...],
+        blockers: Iterable[int],
+        bytes_max: int,
+    ) -> bool:
         """Lets a commit wait. A repeat joins the commit that waits, and replaces its command.
 
         Args:
             begin: BEGIN of its transaction.
             command: the commit.
             refs: tokens of the requests that ask for it now.
+            blockers: BEGINs of the transactions that it waits for.
             bytes_max: limit for all waiting commits of its producer. A single one always has room.
 
         Returns:
@@ -68,6 +77,8 @@ class WaitingCommits:
         if refs and others and others + waiting.size > bytes_max:
             return False
         self._put(begin, waiting)
+        for blocker in blockers:
+            self._blocked.setdefault(blocker, {})[begin] = None
         return True
 
     def _put(self, begin: int, waiting: Waiting) -> None:
@@ -89,22 +100,18 @@ class WaitingCommits:
         waiting = self._drop(begin)
         return waiting.refs if waiting is not None else ()
 
-    def wake(self, producer_id: str) -> None:
-        """Marks a producer's commits to be looked at again, because a transaction was decided."""
-        self._wake.add(producer_id)
+    def wake(self, decided: int) -> None:
+        """Marks the commits that wait for a transaction: it is decided. `decided` is its BEGIN."""
+        self._woken.extend(sorted(self._blocked.pop(decided, ())))
 
-    def woken(
-        self, store: TransactionMetadataStore
-    ) -> Iterator[tuple[TransactionMetadata, Waiting]]:
-        """Yields the commits to look at again, in TxId order.
-
-        The marks of `wake` stay until a caller has iterated to the end.
-        """
-        for begin in sorted(self._waiting) if self._wake else ():
-            transaction = store.get(begin)
-            if transaction is not None and transaction.producer_id in self._wake:
-                yield transaction, self._waiting[begin]
-        self._wake.clear()
+    def next_woken(self) -> tuple[int, Waiting] | None:
+        """Returns the next commit to look at again, with its BEGIN. Each wake gives it once."""
+        while self._woken:
+            begin = self._woken.popleft()
+            waiting = self._waiting.get(begin)
+            if waiting is not None:
+                return begin, waiting
+        return None
 
     def forget(self, refs: Iterable[Ref]) -> None:
         """Drops the requests of clients that went away. Their transactions stay open."""
@@ -120,4 +127,5 @@ class WaitingCommits:
         """Drops all waiting commits."""
         self._waiting.clear()
         self._sizes.clear()
-        self._wake.clear()
+        self._blocked.clear()
+        self._woken.clear()

@@ -3,8 +3,6 @@
 `MarkerLanes` decides which marker goes out next and when it counts as written. Here are the two
 producers that it sends by, the clock, and the look-ups of topics. Nothing here may end a lane:
 whatever a producer can't take is reported as not written, and the lane tries again.
-
-Source: Transactional Messaging in Kafka, "Transaction flow", End phase, steps 4 to 6.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ import asyncio
 import io
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Final
 
 import fastavro
@@ -28,13 +29,17 @@ from ...journal.position import Position
 from ...journal.reader import OFFSETS_TOPIC, journal_partition_of
 from ...journal.txid import TxId
 from ..core.committed_offsets import IOV_MAX_BYTES
+from ..core.offsets_lanes import OffsetsKey, OffsetsLanes, Written
 from ..protocol.commands import GroupOffsets
+from ..tasks import essential_task
 from .appender import Appender
+from .topics import monotonic_ms
 
 _LOG = logging.getLogger(__name__)
 _VERSION: Final = b"\x01"
-RETRY_S: Final = 0.5
-"""Pause before a failed write is repeated; a longer one lets more commits wait for theirs."""
+ENCODED_AT_ONCE_MAX: Final = 50
+"""Partitions of an IOV that is encoded on the event loop: 0.3 ms. More hold the loop longer; fewer
+send small ones through a thread, which takes longer."""
 OFFSETS_TOPIC_SETTINGS: Final = {"cleanup.policy": "compact"}
 
 _KEY: Final = fastavro.parse_schema(
@@ -75,18 +80,6 @@ _VALUE: Final = fastavro.parse_schema(
         ],
     }
 )
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetsKey:
-    """Key of a record: a consumer group, and the owner that wrote its IOV."""
-
-    group: str
-    partition: int
-    """Journal partition."""
-    incarnation: int
-    epoch: int
-    """Epoch of the owner that wrote it."""
 
 
 def encode_key(key: OffsetsKey) -> bytes:
@@ -166,40 +159,33 @@ def _decode(schema: Any, raw: bytes | None) -> dict[str, Any]:
     return body
 
 
-@dataclass(slots=True)
-class _Lane:
-    """The writes of one key: at most one is in flight, and only the newest IOV waits."""
-
-    key: OffsetsKey
-    newest: GroupOffsets | None = None
-    waiting: list[Callable[[], None]] = field(default_factory=list)
-    writing: int = 0
-    """Number of commits that the write in flight covers."""
-    in_flight: bool = False
-
-
 class OffsetsWriter:
-    """Writes IOVs. Each write holds the whole vector, so a newer one replaces those before it."""
+    """Writes IOVs as `OffsetsLanes` asks for it; lives on the event loop."""
 
     def __init__(self, log: Log, partition_count: int) -> None:
         """Starts a producer; `partition_count` is that of `__transaction_offsets`."""
         self._appender = Appender(log, {}, "offsets")
         self._partition_count = partition_count
-        self._lanes: dict[OffsetsKey, _Lane] = {}
+        self._lanes = OffsetsLanes(self)
+        self._encoding = ThreadPoolExecutor(1, thread_name_prefix="offsets-encoding")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wake: asyncio.TimerHandle | None = None
+        self._wake_at_ms = 0
+        self._closed = False
 
-    def write(self, key: OffsetsKey, offsets: GroupOffsets, written: Callable[[], None]) -> None:
-        """Writes a group's IOV. Calls `written` when it, or a newer one, is durable."""
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = _Lane(key)
-        lane.newest = offsets
-        lane.waiting.append(written)
-        self._send(lane)
+    # ---- what the coordinator asks --------------------------------------------------------------
+
+    def write(self, key: OffsetsKey, steps: GroupOffsets, written: Written) -> None:
+        """Writes what a commit moved. See `OffsetsLanes.write`."""
+        self._lanes.write(key, steps, written, monotonic_ms())
 
     def backlog(self, key: OffsetsKey) -> int:
         """Returns the number of commits of a group whose IOV is not durable yet."""
-        lane = self._lanes.get(key)
-        return 0 if lane is None else len(lane.waiting) + lane.writing
+        return self._lanes.backlog(key)
+
+    def forget(self, partition: int) -> None:
+        """Drops what is queued for a journal partition that must be loaded again."""
+        self._lanes.forget(partition)
 
     def clear(self, key: OffsetsKey) -> None:
         """Removes an earlier owner's record. If that fails, readers ignore it by its sequence."""
@@ -210,12 +196,55 @@ class OffsetsWriter:
 
         self._append(key, None, acknowledge)
 
-    def forget(self, partition: int) -> None:
-        """Drops what is queued for a journal partition that must be loaded again."""
-        for key in [k for k in self._lanes if k.partition == partition]:
-            lane = self._lanes.pop(key)
-            lane.newest = None
-            lane.waiting.clear()
+    async def close(self) -> None:
+        """Stops. The next owner writes what was not written."""
+        self._closed = True
+        if self._wake is not None:
+            self._wake.cancel()
+        self._encoding.shutdown(wait=False, cancel_futures=True)
+        await self._appender.close()
+
+    # ---- what the lanes ask: see `core.offsets_lanes.Shell` -------------------------------------
+
+    def append(self, key: OffsetsKey, offsets: GroupOffsets) -> None:
+        """Encodes and writes an IOV: a large one in a thread, for it takes milliseconds."""
+        if len(offsets.offsets) <= ENCODED_AT_ONCE_MAX:
+            self._append_value(key, encode_value(offsets))
+            return
+        if self._closed:
+            return
+        task = essential_task(self._encode(key, offsets), "offsets")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _encode(self, key: OffsetsKey, offsets: GroupOffsets) -> None:
+        loop = asyncio.get_running_loop()
+        value = await loop.run_in_executor(self._encoding, encode_value, offsets)
+        if not self._closed:
+            self._append_value(key, value)
+
+    def _append_value(self, key: OffsetsKey, value: bytes) -> None:
+        def acknowledge(_offset: int | None, error: KafkaError | None) -> None:
+            if error is not None:
+                _LOG.warning("offsets_not_written group=%s error=%s", key.group, error.name())
+            self._lanes.answered(key, monotonic_ms(), durable=error is None)
+
+        self._append(key, value, acknowledge)
+
+    def wake_at(self, at_ms: int) -> None:
+        """Calls `OffsetsLanes.tick` at `at_ms`."""
+        if self._wake is not None:
+            if self._wake_at_ms <= at_ms:
+                return
+            self._wake.cancel()
+        self._wake_at_ms = at_ms
+        delay_s = max(0, at_ms - monotonic_ms()) / 1000
+        self._wake = asyncio.get_running_loop().call_later(delay_s, self._woken)
+
+    def _woken(self) -> None:
+        self._wake = None
+        if not self._closed:
+            self._lanes.tick(monotonic_ms())
 
     def _append(
         self,
@@ -227,29 +256,3 @@ class OffsetsWriter:
         self._appender.renew_if_broken()
         to = journal_partition_of(key.group, self._partition_count)
         self._appender.append(OFFSETS_TOPIC, to, acknowledge, key=encode_key(key), value=value)
-
-    def _send(self, lane: _Lane) -> None:
-        if lane.in_flight or lane.newest is None:
-            return
-        offsets, lane.newest = lane.newest, None
-        waiting, lane.waiting = lane.waiting, []
-        lane.in_flight, lane.writing = True, len(waiting)
-
-        def acknowledge(_offset: int | None, error: KafkaError | None) -> None:
-            lane.in_flight, lane.writing = False, 0
-            if error is None:
-                for written in waiting:
-                    written()
-                self._send(lane)
-                return
-            _LOG.warning("offsets_not_written group=%s error=%s", lane.key.group, error.name())
-            if self._lanes.get(lane.key) is lane:
-                lane.newest = lane.newest or offsets
-                lane.waiting[:0] = waiting
-                asyncio.get_running_loop().call_later(RETRY_S, self._send, lane)
-
-        self._append(lane.key, encode_value(offsets), acknowledge)
-
-    async def close(self) -> None:
-        """Stops. The next owner writes what was not written."""
-        await self._appender.close()

@@ -33,6 +33,7 @@ from ...journal.errors import (
 from ...journal.reader import JOURNAL_TOPIC
 from ...journal.records.types import Owner
 from ..core.decision import ShardConfig
+from ..core.offsets_lanes import OffsetsKey
 from ..core.replica import Replica
 from ..core.shard import Shard
 from ..core.tenure import Tenure
@@ -41,7 +42,6 @@ from ..protocol import commands
 from ..tasks import essential_task
 from .candidate import LOOK_S, Candidate, Refusal, Won
 from .loading import load, lost_tail
-from .offsets_topic import OffsetsKey
 from .services import Services
 from .serving import Answer, Serving
 from .tail import Batch

@@ -27,12 +27,12 @@ from ...journal.records.fate import Fate
 from ...journal.txid import TxId
 from ..core.answers import answer_fate
 from ..core.decision import Effect, Instant, WriteMarkers, WriteOffsets
+from ..core.offsets_lanes import OffsetsKey
 from ..core.shard import Shard
 from ..core.tenure import Tenure
 from ..protocol import commands
 from .appender import Appender
 from .housekeeping import Housekeeping
-from .offsets_topic import OffsetsKey
 from .pressure import Pressure
 from .services import Services
 
@@ -118,6 +118,8 @@ class Serving:
         """The shard's next offset at the last check."""
         self._quiet = asyncio.Event()
         """Set when nothing is in flight any more, after `quiesce`."""
+        self._going_on = False
+        """Whether a tick is scheduled for the next turn of the loop."""
         self._kept: list[Answer] = []
         """Callbacks of requests that arrived while the partition was being given away."""
         self._wanted: deque[tuple[Answer, commands.Command, TxId]] = deque()
@@ -154,6 +156,7 @@ class Serving:
             return
         self._notice_time()
         self.tenure.submit(command, answer, _now(), self._services.topics, doubt)
+        self._go_on()
 
     def detach(self, producer_id: str, nonce: int) -> None:
         """Tells the tenure that a producer's stream broke."""
@@ -162,7 +165,7 @@ class Serving:
     def tick(self) -> None:
         """Does what has become due with time."""
         self._notice_time()
-        self.tenure.tick(_now(), self._services.topics)
+        self._tick_tenure()
         now_s = time.monotonic()
         if now_s >= self._doubt_s:
             # An owner that appends learns about a successor from its appends; an idle one does not.
@@ -170,6 +173,17 @@ class Serving:
             if self._looked_at == self.tenure.shard.next_offset:
                 self.doubt()
             self._looked_at = self.tenure.shard.next_offset
+
+    def _tick_tenure(self) -> None:
+        self._going_on = False
+        self.tenure.tick(_now(), self._services.topics)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Ticks again in the next turn of the loop if more is due. Clients are served before it."""
+        if self.tenure.more_due and not self._going_on and not self.tenure.over:
+            self._going_on = True
+            asyncio.get_running_loop().call_soon(self._tick_tenure)
 
     def _notice_time(self) -> None:
         """Pauses the tenure if the process stood still: another may be the owner by now."""
@@ -260,7 +274,7 @@ class Serving:
             self.tenure.end_told(end)
         if not self.tenure.over:
             # Commands that a pause kept need not wait for the next tick.
-            self.tenure.tick(_now(), self._services.topics)
+            self._tick_tenure()
 
     def answer(self, ref: Answer, reply: commands.Reply) -> None:
         """Gives a client its reply."""

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Final
 
+from ...coordinator.core.offsets_lanes import OffsetsKey
 from ...coordinator.protocol.commands import GroupOffsets
-from ...coordinator.runtime.offsets_topic import OffsetsKey, decode_key, decode_value
+from ...coordinator.runtime.offsets_topic import decode_key, decode_value
 from ...journal.errors import UnknownTopicError
 from ...journal.logs.interface import Log
 from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, read_entries, read_records

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from logtx.coordinator.core.answers import answer_fate
@@ -256,6 +256,8 @@ class Coordinator:
         self.markers: dict[int, WriteMarkers] = {}
         """Effects to be carried out, by BEGIN; `finish` reports one as done."""
         self._tenure: Tenure | None = None
+        self._iovs: dict[str, dict[TopicPartition, Position]] = {}
+        """The IOVs that the tenure has written."""
         self._asked = False
         self._listen = listen
 
@@ -289,7 +291,7 @@ class Coordinator:
         offset = self.journal.append(Entry(shard.epoch, incarnation, owner))
         shard.replay(offset, self.journal.entries[offset])
         assert shard.epoch == offset, "nobody bids in between"
-        self.shard, self._tenure = shard, _Tenure(shard, self)
+        self.shard, self._tenure, self._iovs = shard, _Tenure(shard, self), {}
         self.listen(Owned(shard.epoch))
         self.tenure.begin(self.now, self.topics)
         self._tell_end()
@@ -413,9 +415,13 @@ class Coordinator:
         self.answer(ref, answer_fate(command, outcome))
 
     def execute(self, effect: Effect) -> None:
-        """Keeps markers until `finish`; writes offsets at once."""
+        """Keeps markers until `finish`; writes offsets at once, as whole IOVs."""
         if isinstance(effect, WriteMarkers):
             self.markers[effect.transaction.begin] = effect
+        else:
+            iov = self._iovs.setdefault(effect.group, {})
+            iov.update(effect.offsets.offsets)
+            effect = replace(effect, offsets=replace(effect.offsets, offsets=dict(iov)))
         self.listen(Emitted(effect, self.shard.hw))
         if isinstance(effect, WriteOffsets):
             self.tenure.written(effect.begin)

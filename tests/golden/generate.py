@@ -18,8 +18,9 @@ from unittest.mock import patch
 
 from logtx.coordinator.core import snapshot as snapshots
 from logtx.coordinator.core.decision import TopicFacts, WriteMarkers, WriteOffsets
+from logtx.coordinator.core.offsets_lanes import OffsetsKey
 from logtx.coordinator.protocol import commands
-from logtx.coordinator.runtime.offsets_topic import OffsetsKey, encode_key, encode_value
+from logtx.coordinator.runtime.offsets_topic import encode_key, encode_value
 from logtx.journal.control import (
     OWN_BRANCH,
     TXCTL_HEADER,

@@ -141,11 +141,19 @@ def emitted(facts: JournalFacts, markers: Markers, tenure: TenureFacts) -> str |
     return high_watermark(facts, tenure)
 
 
-def published_iov(facts: JournalFacts, group: str, offsets: commands.GroupOffsets) -> str | None:
-    """Checks an IOV that is told or published: it must be what the journal's commits made of it."""
+def published_iov(
+    facts: JournalFacts, group: str, offsets: commands.GroupOffsets, *, whole: bool = True
+) -> str | None:
+    """Checks an IOV that is told or published: it must be what the journal's commits made of it.
+
+    `whole` is False for what is published of one commit: only the partitions that it moved.
+    """
     places = {key: position.place for key, position in offsets.offsets.items()}
     sequence = offsets.commit_sequence
-    if places != (facts.reference.iov(group, sequence) if sequence is not None else {}):
+    iov = facts.reference.iov(group, sequence) if sequence is not None else {}
+    if not whole:
+        iov = {key: place for key, place in iov.items() if key in places}
+    if places != iov:
         return f"an IOV that no commit left behind: {places} (8)"
     return None
 

@@ -505,7 +505,7 @@ class Draft:
                     problem = invariants.emitted(self.facts, markers, world.tenures.facts[tenure])
                     effects = tuple(sorted((*effects, markers.begin)))
                 case ("offsets", begin, group, offsets):
-                    problem = invariants.published_iov(self.facts, group, offsets)
+                    problem = invariants.published_iov(self.facts, group, offsets, whole=False)
                     at_once.append(begin)
                 case ("surprised",):
                     over = True

@@ -14,6 +14,8 @@ from typing import Final, TypeAlias
 
 from logtx.coordinator.protocol import commands
 from logtx.journal.errors import (
+    OffsetsConflictError,
+    TopicError,
     TransactionAbortedError,
     TransactionCommittedError,
     UnknownTransactionError,
@@ -23,7 +25,7 @@ from logtx.journal.txid import TxId
 
 from .claim_checkers import claims, processed
 from .history import Consumed, Delivered, History, Rest, Resumed, Told
-from .reference import Journal, Partition, Reading
+from .reference import Decision, Journal, Partition, Reading
 from .serial_checkers import serial_order
 
 ANSWER_MAX_MS: Final = 1_200
@@ -125,6 +127,28 @@ def _ends(told: Told) -> tuple[TxId, bool, int | None] | None:
 def decided_once(history: History, reading: Reading) -> Iterator[str]:
     """Invariant 2: one decision, the first in the journal, and nobody is told another."""
     yield from named(reading, "decided-once")
+    yield from _begun_twice(history)
+    for told in history.told:
+        ends = _ends(told)
+        if ends is not None and _contradicts(reading, *ends):
+            yield f"{told.coordinator} told {told.reply!r}: {_decision(reading, ends[0])}"
+        refused = _refused_for_good(told)
+        if refused is not None and _is_decided(reading, refused, told.asked_at):
+            yield f"{told.coordinator} told {told.reply!r} of {refused}, which was decided"
+    for txid, work in history.works.items():
+        decision = _decision(reading, txid)
+        if work.believes and (
+            decision is None or (work.believes == "committed") != decision.committed
+        ):
+            yield f"{work.producer} believes that {txid} is {work.believes}: {decision}"
+    for key, partition in reading.partitions.items():
+        for marked in partition.markers:
+            decision = _decision(reading, marked.txid)
+            if decision is not None and decision.committed != marked.marker.committed:
+                yield f"{key} {marked.record.offset()}: {marked.marker} of {marked.txid}"
+
+
+def _begun_twice(history: History) -> Iterator[str]:
     begun: dict[TxId, tuple[object, ...]] = {}
     answers: dict[tuple[object, ...], TxId] = {}
     for told in history.told:
@@ -135,29 +159,26 @@ def decided_once(history: History, reading: Reading) -> Iterator[str]:
                 yield f"{txid} was given to {begun[txid]} and to {request}"
             if answers.setdefault(request, txid) != txid:
                 yield f"{request} began {answers[request]} and {txid}"
-        ends = _ends(told)
-        if ends is None:
-            continue
-        txid, commits, sequence = ends
-        found = reading.transaction(txid)
-        decision = found.decision if found else None
-        if decision is not None and (
-            decision.committed != commits or sequence not in (None, decision.sequence)
-        ):
-            yield f"{told.coordinator} told {told.reply!r} of {txid}, decided {decision}"
-    for txid, work in history.works.items():
-        found = reading.transaction(txid)
-        decision = found.decision if found else None
-        if work.believes and (
-            decision is None or (work.believes == "committed") != decision.committed
-        ):
-            yield f"{work.producer} believes that {txid} is {work.believes}: {decision}"
-    for key, partition in reading.partitions.items():
-        for marked in partition.markers:
-            found = reading.transaction(marked.txid)
-            decision = found.decision if found else None
-            if decision is not None and decision.committed != marked.marker.committed:
-                yield f"{key} {marked.record.offset()}: {marked.marker} of {marked.txid}"
+
+
+def _refused_for_good(told: Told) -> TxId | None:
+    """Returns the transaction if its commit was told to be not done, now and for ever."""
+    command = told.command
+    if isinstance(command, commands.End) and command.action is commands.Action.COMMIT:
+        return command.txid if isinstance(told.reply, TopicError | OffsetsConflictError) else None
+    return None
+
+
+def _contradicts(reading: Reading, txid: TxId, commits: bool, sequence: int | None) -> bool:
+    decision = _decision(reading, txid)
+    return decision is not None and (
+        decision.committed != commits or sequence not in (None, decision.sequence)
+    )
+
+
+def _decision(reading: Reading, txid: TxId) -> Decision | None:
+    found = reading.transaction(txid)
+    return found.decision if found else None
 
 
 def _missing(

@@ -20,6 +20,7 @@ from logtx.coordinator.core.decision import (
     WriteMarkers,
     WriteOffsets,
 )
+from logtx.coordinator.core.offsets_lanes import OffsetsKey
 from logtx.coordinator.core.replica import Replica
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.tenure import Tenure
@@ -27,7 +28,6 @@ from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.checkpoint import Checkpoint
 from logtx.coordinator.runtime import loading
 from logtx.coordinator.runtime.loading import load, lost_tail
-from logtx.coordinator.runtime.offsets_topic import OffsetsKey
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import (
     CoordinatorLoadingError,
@@ -42,7 +42,7 @@ from logtx.journal.records.types import Entry, Owner
 from logtx.journal.txid import TxId
 
 from .history import Told
-from .lanes import Markers, OffsetsLanes
+from .lanes import Markers, Offsets
 from .logs import LogView, Pipe
 from .schedule import Party
 from .setting import WALL_MS, Setting
@@ -152,7 +152,7 @@ class Seat:
         self.tenure: Tenure | None = None
         self._setting = coordinator.setting
         self._pipe = self._setting.pipe(coordinator, "journal append")
-        self.offsets = OffsetsLanes(self._setting, coordinator)
+        self.offsets = Offsets(self._setting, coordinator)
         self._replica: Replica | None = None
         """Follows the journal while this coordinator does not serve it."""
         self._kept: list[Callable[[commands.Reply], None]] = []
@@ -383,6 +383,7 @@ class Seat:
         for answer in kept:
             answer(why)
         self.coordinator.markers.lanes.forget(self.partition)
+        self.offsets.lanes.forget(self.partition)
         links = self.coordinator.links
         for key in [key for key in links if key[0] == self.partition]:
             links.pop(key).end(why)

@@ -42,6 +42,12 @@ KINDS: Final = (*(f"{c} {kind}" for c, kinds in CHANNELS.items() for kind in kin
 _CHANCES: Final = (0.0, 0.0, 0.01, 0.03, 0.1)
 """Shares of messages with a fault, drawn per kind. Most histories lack most kinds, so that some
 get far."""
+_MARKER_CHANCES: Final = (0.0, 0.0, 0.05, 0.1, 0.2)
+"""The same for markers: there are few of them in each lane."""
+
+
+def _chances(channel: str) -> tuple[float, ...]:
+    return _MARKER_CHANCES if channel == "marker append" else _CHANCES
 
 
 class Faults:
@@ -58,7 +64,7 @@ class Faults:
         self._chance = chance
         self._counts = counts
         self._channels = {
-            channel: [(kind, chance.choice(_CHANCES)) for kind in kinds]
+            channel: [(kind, chance.choice(_chances(channel))) for kind in kinds]
             for channel, kinds in CHANNELS.items()
         }
         self._totals = {c: sum(p for _, p in kinds) for c, kinds in self._channels.items()}

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from logtx.coordinator.core.offsets_lanes import OffsetsKey
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.commands import GroupOffsets
-from logtx.coordinator.runtime.offsets_topic import OffsetsKey
 from logtx.journal.control import TopicPartition
 from logtx.journal.records.types import Entry
 from logtx.journal.txid import TxId

@@ -1,8 +1,8 @@
 """What a simulated coordinator's lanes act through: producers that stop, look-ups that come late.
 
-`MarkerLanes` and `TopicKnowledge` are the real ones. Played are `coordinator/runtime/markers.py`
-(the producers), `coordinator/runtime/topics.py` (the look-ups) and
-`coordinator/runtime/offsets_topic.py` (each consumer group has one write of its offsets in flight).
+`MarkerLanes`, `OffsetsLanes` and `TopicKnowledge` are the real ones. Played are
+`coordinator/runtime/markers.py` (the producers), `coordinator/runtime/topics.py` (the look-ups) and
+`coordinator/runtime/offsets_topic.py` (the writes).
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from logtx.coordinator.core import lanes, topics
+from logtx.coordinator.core import lanes, offsets_lanes, topics
 from logtx.coordinator.core.decision import TopicFacts, WriteOffsets
 from logtx.coordinator.core.lanes import Failure, Flow, Headers, Job, MarkerLanes, Producer
+from logtx.coordinator.core.offsets_lanes import OffsetsKey, OffsetsLanes
 from logtx.coordinator.core.tenure import Tenure
 from logtx.coordinator.core.topics import TopicKnowledge
 from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.coordinator.protocol import commands
-from logtx.coordinator.runtime.offsets_topic import OffsetsKey
 from logtx.journal.control import TXCTL_HEADER, TopicPartition, decode_control
 from logtx.journal.errors import BrokerError, LogtxError
 
@@ -27,8 +27,6 @@ from .logs import Pipe
 from .schedule import Party
 from .setting import Setting
 
-RETRY_MS: Final = 25
-"""Pause before a write of offsets is repeated."""
 LEARN_MAX_MS: Final = 400
 """How long a command waits for look-ups, as `topics.WAIT_MAX_S`."""
 
@@ -36,6 +34,7 @@ LEARN_MAX_MS: Final = 400
 lanes.IN_FLIGHT_MAX = 3  # type: ignore[misc]  # with 1 none could overtake a failed one
 lanes.RETRY_MIN_MS, lanes.RETRY_MAX_MS = 10, 80  # type: ignore[misc]
 lanes.LOOK_PAUSE_MS = 20  # type: ignore[misc]
+offsets_lanes.RETRY_MS, offsets_lanes.PAUSE_US_PER_PARTITION = 25, 4_000  # type: ignore[misc]
 topics.FRESH_MS, topics.RENEW_MS = 200, 100  # type: ignore[misc]
 topics.CONFIRM_MS, topics.ABSENT_CONFIRM_MS = 220, 60  # type: ignore[misc]
 topics.FIRST_CONFIRM_MS = 130  # type: ignore[misc]
@@ -83,7 +82,7 @@ class Markers:
         """Sends a marker."""
         setting, coordinator = self._setting, self._coordinator
         playing, key = self._producers[producer], job.partition.key
-        full = flow.cut or setting.faults.happens("marker producer full", 0.02)
+        full = flow.cut or setting.faults.happens("marker producer full", 0.05)
         if full or playing.stopped:
             flow.cut = True
             failure = Failure.FULL if full else Failure.STOPPED
@@ -190,54 +189,38 @@ class Markers:
         look()
 
 
-@dataclass(slots=True)
-class _OffsetsLane:
-    """One consumer group's writes: at most one is in flight, and only the newest one waits."""
-
-    tenure: Tenure
-    newest: commands.GroupOffsets | None = None
-    waiting: list[int] = field(default_factory=list)
-    in_flight: bool = False
-
-
-class OffsetsLanes:
-    """One coordinator's writes of the input offsets committed in one journal partition."""
+class Offsets:
+    """One coordinator's writes of IOVs: the `Shell` of its lanes."""
 
     def __init__(self, setting: Setting, coordinator: Party) -> None:
         """Begins with nothing on its way."""
         self._setting = setting
         self._coordinator = coordinator
         self._pipe = setting.pipe(coordinator, "offsets append")
-        self._lanes: dict[OffsetsKey, _OffsetsLane] = {}
+        self.lanes = OffsetsLanes(self)
 
     def write(self, tenure: Tenure, effect: WriteOffsets) -> None:
         """Publishes a consumer group's IOV."""
         shard = tenure.shard
-        key = OffsetsKey(effect.group, tenure.shard.partition, shard.incarnation, shard.epoch)
-        lane = self._lanes.setdefault(key, _OffsetsLane(tenure))
-        lane.newest = effect.offsets
-        lane.waiting.append(effect.begin)
-        self._send(key, lane)
+        key = OffsetsKey(effect.group, shard.partition, shard.incarnation, shard.epoch)
 
-    def _send(self, key: OffsetsKey, lane: _OffsetsLane) -> None:
-        if lane.in_flight or lane.newest is None or lane.tenure.over:
-            return
-        offsets, lane.newest = lane.newest, None
-        waiting, lane.waiting = lane.waiting, []
-        lane.in_flight = True
+        def written() -> None:
+            tenure.written(effect.begin)
+
+        self.lanes.write(key, effect.offsets, written, self._setting.now_ms)
+
+    def append(self, key: OffsetsKey, offsets: commands.GroupOffsets) -> None:
+        """Writes a record."""
 
         def acknowledge(offset: int | None) -> None:
-            lane.in_flight = False
-            if offset is not None:
-                for begin in waiting:
-                    lane.tenure.written(begin)
-                self._send(key, lane)
-            else:
-                lane.newest = lane.newest or offsets
-                lane.waiting[:0] = waiting
-                self._coordinator.later(RETRY_MS, lambda: self._send(key, lane))
+            self.lanes.answered(key, self._setting.now_ms, durable=offset is not None)
 
         self._append(OffsetsRecord(key, offsets), acknowledge)
+
+    def wake_at(self, at_ms: int) -> None:
+        """Ticks then."""
+        delay_ms = max(0, at_ms - self._setting.now_ms)
+        self._coordinator.later(delay_ms, lambda: self.lanes.tick(self._setting.now_ms))
 
     def _append(self, record: OffsetsRecord, acknowledge: Callable[[int | None], None]) -> None:
         log = self._setting.history.offsets_log

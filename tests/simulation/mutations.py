@@ -6,6 +6,7 @@ the journal. `test_mutations.py` shows that each is caught by the checker named 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -16,17 +17,21 @@ from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.entries import EntryState, PlainRun
 from logtx.consumer.core.ranges import ControlCache, Match
 from logtx.consumer.core.serial_order import SerialBuffer, SerialOrder
-from logtx.coordinator.core import shard, snapshot
+from logtx.coordinator.core import lanes, shard, snapshot, topics
 from logtx.coordinator.core.claims import Claims
 from logtx.coordinator.core.committed_offsets import CommittedOffsets
 from logtx.coordinator.core.committed_offsets import StepsVerdict as OffsetsVerdict
 from logtx.coordinator.core.decision import WriteMarkers
+from logtx.coordinator.core.lanes import LaneState, MarkerLanes, Producer
+from logtx.coordinator.core.offsets_lanes import OffsetsLanes
 from logtx.coordinator.core.producers import Producers
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.tenure import Tenure
+from logtx.coordinator.core.topics import Existence, TopicKnowledge
 from logtx.coordinator.core.watermark import Deferred
 from logtx.coordinator.protocol.commands import Action
 from logtx.journal.control import Marker
+from logtx.journal.errors import UnknownTopicError
 from logtx.journal.records.fate import NO_EPOCH, EpochFilter
 from logtx.journal.records.types import AbortReason, Entry, Owner, PrepareAbort
 from logtx.journal.state import State
@@ -46,7 +51,7 @@ class Mutation:
     """Name of the checker that must catch it."""
     of: str
     """What it breaks: ``key``, ``snapshot``, ``claim``, ``shard`` (the rest of one coordinator),
-    ``producer``, ``consumer`` or ``serial``."""
+    ``shell`` (the lanes and what is known of topics), ``producer``, ``consumer``, ``serial``."""
     apply: Callable[[Patch], None]
 
     @property
@@ -211,7 +216,7 @@ def hw_too_early(patch: Patch) -> None:
 @caught_by("offsets")
 def no_compare_and_set(patch: Patch) -> None:
     """Input offsets are not compared when the commit is decided (trap 26)."""
-    patch(CommittedOffsets, "evaluate", lambda *_: OffsetsVerdict.EQUAL)
+    patch(CommittedOffsets, "evaluate", lambda *_: (OffsetsVerdict.EQUAL, ()))
 
 
 @caught_by("offsets")
@@ -219,9 +224,9 @@ def no_wait_for_earlier_input(patch: Patch) -> None:
     """A commit does not wait for the earlier transaction whose input it continues."""
     evaluate = CommittedOffsets.evaluate
 
-    def mutant(self: CommittedOffsets, *args: Any) -> OffsetsVerdict:
-        verdict = evaluate(self, *args)
-        return OffsetsVerdict.EQUAL if verdict is OffsetsVerdict.WAIT else verdict
+    def mutant(self: CommittedOffsets, *args: Any) -> Any:
+        verdict, blockers = evaluate(self, *args)
+        return OffsetsVerdict.EQUAL if verdict is OffsetsVerdict.WAIT else verdict, blockers
 
     patch(CommittedOffsets, "evaluate", mutant)
 
@@ -242,7 +247,7 @@ def retried_begin_opens_another(patch: Patch) -> None:
 def fenced_generation_commits(patch: Patch) -> None:
     """The session of a command is not looked at, and fenced transactions stay open."""
     patch(Producers, "require", lambda self, s: self[s.producer_id])
-    patch(Shard, "_due_fenced", lambda *_: None)
+    patch(Shard, "_due_to_abort", lambda *_: None)
 
 
 @caught_by("fenced", of="key")
@@ -327,7 +332,7 @@ def condition_not_looked_at(patch: Patch) -> None:
 def doomed_may_commit(patch: Patch) -> None:
     """What is doomed may still be committed, and nobody aborts it at once (trap 24)."""
     patch(shard, "_check_not_doomed", lambda _: None)
-    patch(Shard, "_due_fenced", lambda *_: None)
+    patch(Shard, "_due_to_abort", lambda *_: None)
 
 
 @caught_by("claims", of="claim")
@@ -345,9 +350,139 @@ def snapshot_forgets_claims(patch: Patch) -> None:
 @caught_by("processed", of="claim")
 def input_of_anybody(patch: Patch) -> None:
     """An IOV is taken from whoever commits it, without compare and without claim (traps 24, 26)."""
-    patch(CommittedOffsets, "evaluate", lambda *_: OffsetsVerdict.EQUAL)
+    patch(CommittedOffsets, "evaluate", lambda *_: (OffsetsVerdict.EQUAL, ()))
     older_claims_go_on(patch)
     claims_doom_nothing(patch)
+
+
+@caught_by("decided-once", of="shell")
+def topics_before_the_outcome(patch: Patch) -> None:
+    """A commit is refused for its topics, though an earlier copy of it was decided."""
+    handle = Shard._handle_end
+
+    def mutant(self: Shard, *args: Any) -> Any:
+        if args[-1] is not None:
+            raise UnknownTopicError("refused before it is looked whether it is decided")
+        return handle(self, *args)
+
+    patch(Shard, "_handle_end", mutant)
+
+
+# ---- markers and what is known of topics --------------------------------------------------------
+
+
+@caught_by("durable", of="shell")
+def gone_at_once(patch: Patch) -> None:
+    """One answer that there is no such topic is enough to give up its markers (trap 12)."""
+    patch(topics, "LOOKS_MIN", 1)
+    patch(topics, "CONFIRM_MS", 0)
+
+
+@caught_by("durable", of="shell")
+def facts_go_back(patch: Patch) -> None:
+    """The latest answer is believed, whatever it says."""
+    patch(topics, "_is_confirmed", lambda *_: True)
+    patch(TopicKnowledge, "existence", _existence_by_belief)
+
+
+def _existence_by_belief(self: TopicKnowledge, partition: Any) -> Existence:
+    facts = self.facts.get(partition.topic)
+    lives = facts is not None and facts.topic_id == partition.topic_id
+    return Existence.ALIVE if lives else Existence.GONE
+
+
+@caught_by("durable", of="shell")
+def first_answer_is_enough(patch: Patch) -> None:
+    """A topic that was not known is used after one answer, which may be of its predecessor."""
+    told = TopicKnowledge.told
+
+    def mutant(self: TopicKnowledge, topic: str, *args: Any, **_: Any) -> None:
+        told(self, topic, *args)
+        self._topics[topic].certain = True
+
+    patch(TopicKnowledge, "told", mutant)
+
+
+@caught_by("commit-order", of="shell")
+def failed_markers_are_overtaken(patch: Patch) -> None:
+    """What was in flight at a failure goes out behind the markers that waited."""
+    answered = MarkerLanes._answered
+
+    def mutant(self: MarkerLanes, lane: Any, now_ms: int) -> None:
+        waited = list(lane.queue)
+        answered(self, lane, now_ms)
+        if lane.state is LaneState.PAUSED and waited:
+            failed = [job for job in lane.queue if job not in waited]
+            lane.queue = deque([*waited, *failed])
+
+    patch(MarkerLanes, "_answered", mutant)
+
+
+@caught_by("finished", of="shell")
+def two_producers_at_once(patch: Patch) -> None:
+    """A lane uses the new producer while the old one still has markers of it."""
+    renew = MarkerLanes._answered
+
+    def mutant(self: MarkerLanes, lane: Any, now_ms: int) -> None:
+        renew(self, lane, now_ms)
+        for other in self._lanes.values():
+            if other.state is LaneState.FLOWING and other.in_flight:
+                other.producer = self._shared
+                self._send(other)
+
+    patch(MarkerLanes, "_answered", mutant)
+
+
+@caught_by("commit-order", of="shell")
+def careful_with_many(patch: Patch) -> None:
+    """The producer that keeps no order has several markers of a lane in flight."""
+    send = MarkerLanes._send
+
+    def mutant(self: MarkerLanes, lane: Any) -> None:
+        if lane.state is LaneState.CAREFUL:
+            lane.state = LaneState.FLOWING
+            lane.producer = 0
+            self._shared, shared = 0, self._shared
+            append = self._shell.append
+            self._shell.append = (  # type: ignore[method-assign]
+                lambda job, headers, _producer, flow: append(job, headers, Producer.CAREFUL, flow)
+            )
+            send(self, lane)
+            self._shell.append, self._shared = append, shared  # type: ignore[method-assign]
+            lane.state = LaneState.CAREFUL
+        else:
+            send(self, lane)
+
+    patch(MarkerLanes, "_send", mutant)
+
+
+@caught_by("commit-order", of="shell")
+def full_queue_is_passed_over(patch: Patch) -> None:
+    """Behind a marker that the producer's queue had no room for, others are sent."""
+
+    class NeverCut:
+        cut = property(lambda _: False, lambda *_: None)
+
+    patch(lanes, "Flow", NeverCut)
+
+
+@caught_by("finished", of="shell")
+def a_lane_dies(patch: Patch) -> None:
+    """A lane that was refused is not tried again."""
+    patch(MarkerLanes, "tick", lambda *_: None)
+
+
+@caught_by("offsets", of="shell")
+def steps_without_the_vector(patch: Patch) -> None:
+    """What a commit moved is written in place of the group's whole IOV."""
+    write = OffsetsLanes.write
+
+    def mutant(self: OffsetsLanes, key: Any, steps: Any, *args: Any) -> None:
+        if key in self._lanes:
+            self._lanes[key].offsets.clear()
+        write(self, key, steps, *args)
+
+    patch(OffsetsLanes, "write", mutant)
 
 
 # ---- what a new owner does ----------------------------------------------------------------------

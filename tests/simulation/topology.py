@@ -76,7 +76,7 @@ class Topology:
             self._behind, self._truthful_until_ms = None, now_ms + TRUTHFUL_MS
         if self._behind is None and now_ms >= self._truthful_until_ms:
             kind = self._chance.choice(BEHIND)
-            if self._faults.happens(kind, 0.1, counted=False):
+            if self._faults.happens(kind, 0.3, counted=False):
                 until_ms = now_ms + self._chance.randint(*BEHIND_MS)
                 self._behind = _Behind(kind, until_ms, self._chance.choice((0.5, 0.9, 1.0)))
         return self._behind

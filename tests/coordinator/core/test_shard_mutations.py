@@ -60,7 +60,7 @@ def doomed_live_on_after_reload(patch: Patch) -> None:
 def doomed_transactions_commit(patch: Patch) -> None:
     """Only the abort of what is doomed is written, and a commit may come before it."""
     patch(shard, "_check_not_doomed", lambda _: None)
-    patch(Shard, "_due_fenced", lambda *_: None)
+    patch(Shard, "_due_to_abort", lambda *_: None)
 
 
 def older_claims_go_on(patch: Patch) -> None:

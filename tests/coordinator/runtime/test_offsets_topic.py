@@ -13,11 +13,12 @@ from confluent_kafka import KafkaError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logtx.coordinator.core import offsets_lanes
 from logtx.coordinator.core.committed_offsets import IOV_MAX_BYTES, CommittedOffsets
+from logtx.coordinator.core.offsets_lanes import OffsetsKey, OffsetsLanes
 from logtx.coordinator.protocol.commands import GroupOffsets
 from logtx.coordinator.runtime import offsets_topic as offsets_log
 from logtx.coordinator.runtime.offsets_topic import (
-    OffsetsKey,
     OffsetsWriter,
     decode_key,
     decode_value,
@@ -182,7 +183,7 @@ class FakeAppender:
 def writer(monkeypatch: pytest.MonkeyPatch, memory_log: MemoryLog) -> OffsetsWriter:
     """A writer over a `FakeAppender`."""
     monkeypatch.setattr(offsets_log, "Appender", FakeAppender)
-    monkeypatch.setattr(offsets_log, "RETRY_S", 0.0)
+    monkeypatch.setattr(offsets_lanes, "RETRY_MS", 0)
     return OffsetsWriter(memory_log, 4)
 
 
@@ -221,6 +222,49 @@ def test_the_backlog_counts_every_commit_that_waits(writer: OffsetsWriter) -> No
     assert writer.backlog(K) == 2
     fake(writer).acknowledge(1)
     assert writer.backlog(K) == 0
+
+
+def test_a_commit_gives_what_it_moved_and_the_record_has_all(writer: OffsetsWriter) -> None:
+    for partition in range(3):
+        moved = {("a", partition): Position.at(partition)}
+        writer.write(K, GroupOffsets(moved, TxId(0, 7, 1), partition), lambda: None)
+    fake(writer).acknowledge(0)
+    raw = fake(writer).appended[1][2]
+    assert decode_value(raw).offsets == {("a", n): Position.at(n) for n in range(3)}
+
+
+class Paced:
+    """Lanes, and what they ask of the outside."""
+
+    def __init__(self) -> None:
+        self.lanes = OffsetsLanes(self)
+        self.appended: list[int] = []
+        self.wake_ms = -1
+
+    def append(self, _key: OffsetsKey, offsets: GroupOffsets) -> None:
+        """Keeps the size of the IOV."""
+        self.appended.append(len(offsets.offsets))
+
+    def wake_at(self, at_ms: int) -> None:
+        """Keeps the time."""
+        self.wake_ms = at_ms
+
+
+def test_finding_12_the_larger_an_iov_the_less_often_it_is_written() -> None:
+    stage, written = Paced(), list[int]()
+    whole = {("a", n): Position.at(0) for n in range(1_000)}
+    stage.lanes.write(K, GroupOffsets(whole, TxId(0, 7, 1), 0), lambda: written.append(0), 0)
+    for now_ms in range(1, 201):
+        moved = {("a", now_ms): Position.at(1)}
+        offsets = GroupOffsets(moved, TxId(0, 7, 1), now_ms)
+        stage.lanes.write(K, offsets, lambda n=now_ms: written.append(n), now_ms)
+        stage.lanes.answered(K, now_ms, durable=True)
+        if now_ms >= stage.wake_ms:
+            stage.lanes.tick(now_ms)
+    assert stage.appended == [1_000] * 3, "at 0, 100 and 200 ms"
+    assert written == list(range(101))
+    stage.lanes.answered(K, 201, durable=True)
+    assert written == list(range(201))
 
 
 def test_groups_do_not_wait_for_each_other(writer: OffsetsWriter) -> None:
