@@ -21,6 +21,7 @@ from ..journal.logs.interface import Log, TopicInfo
 from ..journal.logs.open import open_log
 from .core.decision import ShardConfig
 from .core.shard import Shard
+from .core.tenure import RECORD_MAX_BYTES
 from .membership import peers_pb2_grpc
 from .ownership import Ownership
 from .protocol import commands
@@ -45,6 +46,8 @@ SWITCH_S: Final = 0.0005
 """Python's thread switch interval: how long a librdkafka thread with an acknowledgement waits while
 the event loop holds the interpreter. Python's default of 5 ms costs a tenth of the transactions
 per second with hundreds in flight."""
+JOURNAL_CONFIG: Final = {"batch.size": RECORD_MAX_BYTES}
+"""The journal's ``max.message.bytes`` is checked for its largest record, and no batch is larger."""
 STOP_GRACE_S: Final = 1.0
 """How long calls that are under way may go on while the server stops; then they are cancelled."""
 READERS: Final = 2
@@ -179,7 +182,7 @@ class Coordinator:
     ) -> Services:
         return Services(
             log=self._log,
-            journal=Appender(self._log, {}, "journal"),
+            journal=Appender(self._log, JOURNAL_CONFIG, "journal"),
             markers=MarkerWriter(self._log, self._topics),
             offsets=OffsetsWriter(self._log, offsets.partition_count),
             tail=ownership.tail,

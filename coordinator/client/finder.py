@@ -16,6 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 from ...journal.errors import (
     CoordinatorNotAvailableError,
+    JournalError,
     LogtxError,
     NotCoordinatorError,
     RetriableError,
@@ -181,7 +182,8 @@ class Finder(Generic[S]):
         self.why = f"{address}: {reply}"
         if isinstance(reply, NotCoordinatorError):
             pursuit.named(reply.hint, now_s)
-        elif isinstance(reply, LogtxError) and not isinstance(reply, RetriableError):
+        elif isinstance(reply, LogtxError) and not isinstance(reply, RetriableError | JournalError):
+            # A coordinator that can't read the journal says so though another one may serve.
             raise reply
 
     def _outdated(self, connected: Connected) -> bool:

@@ -14,6 +14,7 @@ from ...journal.control import TopicPartition
 from ...journal.errors import (
     CoordinatorNotAvailableError,
     GroupBoundError,
+    JournalError,
     LogtxError,
     NotCoordinatorError,
     OffsetsPendingError,
@@ -181,7 +182,7 @@ class CoordinatorQueries:
                 raise reply if isinstance(reply, LogtxError) else LogtxError(f"got {reply}")
             except OffsetsPendingError:
                 raise
-            except RetriableError as error:
+            except (RetriableError, JournalError) as error:
                 hint = error.hint if isinstance(error, NotCoordinatorError) else ""
                 with self._lock:
                     self._owners.pop(partition, None)

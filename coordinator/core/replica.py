@@ -72,6 +72,7 @@ class Replica:
         self.certain = certain or start == 0
         """Whether no later snapshot can contradict what is believed. The caller sets it once it
         has read far enough."""
+        self._start = start
         self._config = config
         self._shard = Shard(partition, config) if start == 0 else None
         self._reader: SnapshotReader | None = None
@@ -113,6 +114,10 @@ class Replica:
         if offset != self.next_offset:
             raise missing(self.partition, self.next_offset, offset)
         self.next_offset = offset + 1
+        if offset == self._start and self._shard is None and not begins_at(offset, entry):
+            # The checkpoint led elsewhere, as after a restore: the snapshot that is met next may
+            # be a void one.
+            self.certain = False
         try:
             self._replay(offset, entry)
         except _SENSELESS as error:

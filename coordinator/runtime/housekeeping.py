@@ -27,7 +27,7 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from ...journal.errors import LogtxError, RequestTooLargeError
+from ...journal.errors import BrokerError, LogtxError, RequestTooLargeError
 from ...journal.logs.interface import Log
 from ...journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, read_records
 from ..core.tenure import Tenure
@@ -187,6 +187,8 @@ class Housekeeping:
             )
             with closing(messages):
                 stamps = [message.timestamp()[1] for message in messages]
+            if not stamps:
+                raise BrokerError(f"the record at {snapshot} was not read: nothing is trimmed now")
             self._stamp = snapshot, stamps[0], time.monotonic()
         _, stamp_ms, read_s = self._stamp
         return stamp_ms + int((time.monotonic() - read_s) * 1000)

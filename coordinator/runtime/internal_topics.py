@@ -116,3 +116,6 @@ def _mends(
         yield "min.insync.replicas", str(max(replicas - 1, 1))
     elif in_sync == 1 < replicas:
         _LOG.warning("one_replica_in_sync topic=%s replicas=%d", info.topic, replicas)
+    elif replicas == 1 and not info.certain:
+        # Kafka's own default; the loss of one disk would lose every decision.
+        _LOG.warning("one_replica topic=%s fix=--replication-factor 3", info.topic)

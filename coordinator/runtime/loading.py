@@ -92,7 +92,7 @@ def _load(
     if snapshot and snapshot >= first:
         replica = Replica(partition, config, snapshot, certain=True)
         read(log, replica, end, deadline_s)
-        if replica.ready:
+        if replica.ready and replica.certain:
             return replica
     replica = Replica(partition, config, first)
     read(log, replica, end, deadline_s)

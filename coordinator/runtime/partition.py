@@ -54,6 +54,10 @@ smaller one could never load a long journal."""
 PUBLISH_BEFORE_S: Final = 0.1
 """How long a receiver waits until clients can find it, before it tells the giver that it serves.
 The giver's clients wait meanwhile; with a shorter one, clients may still look up the giver."""
+FAILED_PAUSE_S: Final = 60.0
+"""Pause before a journal partition that could not be read is loaded again: a leader that slept, or
+a copy that was restored, is noticed without a restart. A shorter one reads a long journal again and
+again."""
 TICK_S: Final = 0.05
 """Pause between two calls of `PartitionRuntime.tick`: a timeout is noticed up to this much late."""
 
@@ -332,7 +336,9 @@ class PartitionRuntime:
                 self._candidate.unfollow()
                 self.role, self.failure = Role.FAILED, error
                 self._services.membership_changed()
-                return
+                if isinstance(error, JournalTopicError):
+                    return
+                await asyncio.sleep(FAILED_PAUSE_S)
             except (LogtxError, KafkaException) as error:
                 # This includes an unknown topic: brokers report one for a moment while their
                 # metadata changes. It also includes what librdkafka itself raises, for example
@@ -343,6 +349,11 @@ class PartitionRuntime:
     async def _load(self) -> None:
         self.role = Role.LOADING
         started_s, loop = time.monotonic(), asyncio.get_running_loop()
+        # Asked on the partition's own thread: a partition without a leader must not hold one of the
+        # threads that all partitions load in.
+        log, question = self._services.log, f"end-{self.partition}"
+        start = log.start_offset
+        await self._services.questions.ask(question, start, JOURNAL_TOPIC, self.partition)
         replica = await loop.run_in_executor(self._services.loading, self._read_journal)
         loaded_s = time.monotonic() - started_s
         self._services.counters.loaded(self.partition, loaded_s)
@@ -379,7 +390,7 @@ class PartitionRuntime:
             )
 
     def _follow(self, replica: Replica) -> None:
-        self.role = Role.STANDBY
+        self.role, self.failure = Role.STANDBY, None
         self._candidate.follow(replica)
 
     async def _serve(self, won: Won) -> None:

@@ -23,7 +23,7 @@ from ...journal.errors import (
     UnknownTopicError,
 )
 from ...journal.reader import JOURNAL_TOPIC, find_fates
-from ...journal.records.fate import Fate
+from ...journal.records.fate import NO_EPOCH, Fate
 from ...journal.txid import TxId
 from ..core.answers import answer_fate
 from ..core.decision import Effect, Instant, WriteMarkers, WriteOffsets
@@ -49,10 +49,6 @@ STILL_S: Final = 0.4
 """Pause between two looks at the clock from which the process counts as having stood still: others
 may have given it up meanwhile. Much longer than `TICK_S`; each such pause makes the owner ask
 for the journal's end."""
-CLEARED_MAX: Final = 500
-"""Offsets records of former owners that are removed at once; more hold up the event loop longer."""
-CLEARED_PAUSE_S: Final = 0.05
-"""Pause before the next are removed, in which clients are served."""
 DOUBT_S: Final = 2.0
 """How often an owner that appends nothing asks whether it is still the owner. A longer pause lets a
 replaced idle owner notice later; a shorter one asks the brokers more."""
@@ -131,20 +127,15 @@ class Serving:
     def begin(self) -> None:
         """Redoes what earlier owners may have left undone, and starts serving."""
         self.tenure.begin(_now(), self._services.topics)
-        self._ask(self._clear_offsets())
 
-    async def _clear_offsets(self) -> None:
-        """Removes the offsets records that earlier owners wrote, `CLEARED_MAX` at a time."""
-        shard, cleared = self.tenure.shard, 0
-        for group in shard.offsets.groups():
-            for epoch in shard.past_epochs:
-                if self.tenure.over:
-                    return
-                key = OffsetsKey(group, self._partition, shard.incarnation, epoch)
-                self._services.offsets.clear(key)
-                cleared += 1
-                if cleared % CLEARED_MAX == 0:
-                    await asyncio.sleep(CLEARED_PAUSE_S)
+    def _asserted(self, group: str) -> None:
+        """Notes that a group's whole IOV is durable, and removes what earlier owners wrote."""
+        # Not before: a reader would meet the removal, and nothing behind it.
+        shard = self.tenure.shard
+        self.tenure.written(NO_EPOCH)
+        for epoch in () if self.tenure.over else shard.past_epochs:
+            key = OffsetsKey(group, self._partition, shard.incarnation, epoch)
+            self._services.offsets.clear(key)
 
     def submit(
         self, command: commands.Command, answer: Answer, doubt: LogtxError | None = None
@@ -318,7 +309,9 @@ class Serving:
         match effect:
             case WriteOffsets(group, begin, offsets):
                 key = OffsetsKey(group, self._partition, shard.incarnation, shard.epoch)
-                services.offsets.write(key, offsets, partial(tenure.written, begin))
+                again = begin == NO_EPOCH
+                done = partial(self._asserted, group) if again else partial(tenure.written, begin)
+                services.offsets.write(key, offsets, done)
             case WriteMarkers(transaction):
                 services.counters.decided(self._partition, shard.epoch, transaction)
                 services.markers.write(transaction, shard.epoch, lambda: shard.hw, tenure.written)

@@ -39,7 +39,7 @@ from enum import IntEnum
 from functools import partial
 from typing import Final
 
-from confluent_kafka import Message
+from confluent_kafka import KafkaException, Message
 
 from ...journal.control import TopicPartition
 from ...journal.errors import ConfigError, LogtxError, UnknownTopicError
@@ -217,7 +217,7 @@ class RetentionGuard:
                 # A deleted topic's records are gone for everybody. The transaction may commit or
                 # abort; its marker for this partition counts as written.
                 continue
-            except LogtxError as error:
+            except (LogtxError, KafkaException) as error:
                 _LOG.warning("retention_not_known topic=%s partition=%d error=%s", *key, error)
                 self._unanswered[key] = time.monotonic() + UNANSWERED_PAUSE_S
                 continue

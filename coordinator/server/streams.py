@@ -239,7 +239,7 @@ class Streams(pb_grpc.CoordinatorServicer):
                 future.set_result(reply)
 
         try:
-            async with self._counted_call():
+            async with self._counted_call(request.request):
                 self._check_count(request.partition_count)
                 runtime = self._runtime(request.partition)
                 command = decode_request(request.request, None)
@@ -259,7 +259,13 @@ class Streams(pb_grpc.CoordinatorServicer):
             return encode_reply(request_id, _as_logtx(error))
 
     @asynccontextmanager
-    async def _counted_call(self) -> AsyncIterator[None]:
+    async def _counted_call(self, request: pb.Request) -> AsyncIterator[None]:
+        is_bind = request.WhichOneof("command") == "bind_group"
+        if is_bind and not request.bind_group.HasField("transaction_group"):
+            # Claims hold their place while their groups' bindings are asked for, here or elsewhere.
+            # If these questions needed a place too, claims would wait for each other.
+            yield
+            return
         if self._calls >= self._limits.calls_max:
             raise CoordinatorBusyError(f"{self._calls} calls are under way, as many as allowed")
         self._calls += 1

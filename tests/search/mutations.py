@@ -45,6 +45,7 @@ def late_acknowledgements_count(patch: Patch) -> None:
 
     def mutant(self: Tenure, predicted: int, offset: int | None, why: str = "") -> None:
         if offset is not None:
+            self.acknowledged_end = predicted
             acknowledged(self, predicted, offset, why)
             return
         for parked in [p for p in self._parked if p.behind == predicted + 1]:

@@ -20,7 +20,6 @@ from logtx.coordinator.core.decision import (
     WriteMarkers,
     WriteOffsets,
 )
-from logtx.coordinator.core.offsets_lanes import OffsetsKey
 from logtx.coordinator.core.replica import Replica
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.tenure import Tenure
@@ -276,10 +275,6 @@ class Seat:
         setting.note(self.name, f"serves journal {self.partition} in epoch", shard.epoch)
         shell = _Shell(self, self._pipe)
         shell.tenure = self.tenure = Tenure(shard, shell)
-        for group in shard.offsets.groups():
-            for epoch in shard.past_epochs[-8:]:
-                key = OffsetsKey(group, self.partition, shard.incarnation, epoch)
-                self.offsets.clear(key)
         self._keep_house(self.tenure, self.tenure.snapshot_offset or 0, None)
         self.tenure.begin(self.coordinator.now(), self._facts)
 

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from logtx.coordinator.core import lanes, offsets_lanes, topics
@@ -21,6 +21,7 @@ from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.coordinator.protocol import commands
 from logtx.journal.control import TXCTL_HEADER, TopicPartition, decode_control
 from logtx.journal.errors import BrokerError, LogtxError
+from logtx.journal.records.fate import NO_EPOCH
 
 from .history import OffsetsRecord
 from .logs import Pipe
@@ -206,6 +207,8 @@ class Offsets:
 
         def written() -> None:
             tenure.written(effect.begin)
+            for epoch in shard.past_epochs if effect.begin == NO_EPOCH else ():
+                self.clear(replace(key, epoch=epoch))
 
         self.lanes.write(key, effect.offsets, written, self._setting.now_ms)
 
