@@ -137,6 +137,7 @@ class Block:
         block when it is asked for the next one.
 
         Raises:
+            TransactionStateError: the block's commit was asked for, by the loop or the application.
             ProducerFencedError: a newer producer took over.
             ConfigError: a header has the name of one of logtx's own headers.
         """
@@ -145,8 +146,8 @@ class Block:
         try:
             self.txn.produce(topic, value, key, partition, on_delivery, timestamp, headers)
         except TransactionStateError as error:
-            if not self.txn.is_decided:
-                raise
+            if not self.txn.is_decided or self.txn.is_committed:
+                raise  # It came too late for a transaction that is, or will be, committed.
             self.failure = TransactionAbortedError(str(error))
         except _REDONE as error:
             self.failure = error

@@ -47,9 +47,10 @@ class Producer:
     transaction at a time, whichever process runs it: a newer producer closes the former one and
     aborts what that has open, and the former raises ExpiredTransactionError (Transaction keys).
 
-    Calls of `confluent_kafka.Producer` work as there. After `begin_transaction`, and until an end
-    is asked for, `produce` writes into the transaction begun last; otherwise it writes a plain
-    record.
+    Calls of `confluent_kafka.Producer` work as there. After `begin_transaction` `produce` writes
+    into the transaction begun last, until its end was asked for, and with `commit_transaction` or
+    `abort_transaction` until it has ended; otherwise it writes a plain record. If that transaction
+    was aborted meanwhile, `produce` raises.
 
     Source: Transactional Messaging in Kafka, "Implementation overview", "Pipelining" and "Fencing".
     """
@@ -78,6 +79,8 @@ class Producer:
         self._engine = self._transactions.engine
         self._send = self._engine.sender.send
         self._current: TransactionShell | None = None
+        self._ending: TransactionShell | None = None
+        """The transaction that `commit_transaction` or `abort_transaction` ends."""
         self._plain_offsets = PlainOffsets(self._fetch_offsets)
 
     # ---- transactions as objects ----------------------------------------------------------------
@@ -162,7 +165,11 @@ class Producer:
         `confluent_kafka.KafkaException`.
         """
         current = self._current
-        if current is not None and current.is_open:
+        if current is not None and (
+            current.is_open or current.was_ended_unasked or self._ending is current
+        ):
+            # A transaction that is not open any more refuses the record. Written plainly, it would
+            # be delivered whatever becomes of the transaction.
             current.produce(topic, value, key, partition, on_delivery, timestamp, headers)
             return
         self._engine.check()
@@ -178,7 +185,7 @@ class Producer:
 
     def commit_transaction(self, timeout: float | None = None) -> Outcome:
         """Commits the transaction begun last; see `Transaction.commit`."""
-        current = self._require_current()
+        current = self._ending = self._require_current()
         try:
             return current.commit(_seconds(timeout))
         finally:
@@ -186,7 +193,7 @@ class Producer:
 
     def abort_transaction(self, timeout: float | None = None) -> Outcome:
         """Aborts the transaction begun last; see `Transaction.abort`."""
-        current = self._require_current()
+        current = self._ending = self._require_current()
         try:
             return current.abort(_seconds(timeout))
         finally:
@@ -240,6 +247,10 @@ class Producer:
         producer: Any = self._engine.sender.producer
         return producer.list_topics(topic, _bounded(timeout))
 
+    def __bool__(self) -> bool:
+        """Returns True: a producer with nothing queued is a producer."""
+        return True
+
     def __len__(self) -> int:
         """Returns the number of records whose reports were not served yet."""
         return self._transactions.queued
@@ -277,7 +288,7 @@ class Producer:
 
     def _drop_ended(self, transaction: TransactionShell) -> None:
         if self._current is transaction and transaction.is_decided:
-            self._current = None
+            self._current = self._ending = None
 
 
 class _Checked:

@@ -48,6 +48,11 @@ class Transaction(ABC):
     def is_decided(self) -> bool:
         """Whether it is known to be committed or aborted."""
 
+    @property
+    @abstractmethod
+    def is_committed(self) -> bool:
+        """Whether it is known to be committed."""
+
     @abstractmethod
     def produce(
         self,
@@ -160,6 +165,11 @@ class Transaction(ABC):
             TransactionStateError: not a branch of this transaction, or not open any more.
         """
 
+    @property
+    @abstractmethod
+    def _was_ended(self) -> bool:
+        """Whether the application asked for its end. The coordinator may also abort it unasked."""
+
     def __enter__(self) -> Self:
         """Begins a block that commits at its end."""
         return self
@@ -170,10 +180,13 @@ class Transaction(ABC):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Commits, or aborts if an exception leaves the block; does not swallow it."""
+        """Commits, or aborts if an exception leaves the block; does not swallow it.
+
+        Raises as `commit` does, also if the transaction was aborted while the block ran.
+        """
         if error is None:
-            if not self.is_open:
-                return  # The block ended it.
+            if self._was_ended:
+                return  # By the block: who asked for the end has its outcome.
             try:
                 self.commit()
             except LogtxError as failure:

@@ -119,6 +119,8 @@ class TransactionShell(Writer, Transaction):
         self._future: Future[Outcome] | None = None
         self._pending: Future[Outcome] | None = None
         self._end_error: LogtxError | None = None
+        self._asked_to_end = False
+        """Whether the application called for commit or abort."""
         self._resolve_until_s = 0.0
         self._holds_slot = True
         self._not_committed: list[Callable[[], None]] = []
@@ -147,6 +149,10 @@ class TransactionShell(Writer, Transaction):
     @property
     def is_decided(self) -> bool:
         return self._book.phase in (Phase.COMMITTED, Phase.ABORTED)
+
+    @property
+    def is_committed(self) -> bool:
+        return self._book.phase is Phase.COMMITTED
 
     def send_offsets(
         self, source: OffsetSource | str, steps: Sequence[OffsetStep] | None = None, /
@@ -187,13 +193,25 @@ class TransactionShell(Writer, Transaction):
         return self._wait(self.commit_async(), timeout)
 
     def commit_async(self) -> Future[Outcome]:
+        self._asked_to_end = True
         return self._end_async(Action.COMMIT)
 
     def abort(self, timeout: float | None = None) -> Outcome:
         return self._wait(self.abort_async(), timeout)
 
     def abort_async(self) -> Future[Outcome]:
+        self._asked_to_end = True
         return self._end_async(Action.ABORT)
+
+    @property
+    def _was_ended(self) -> bool:
+        return self._asked_to_end
+
+    @property
+    def was_ended_unasked(self) -> bool:
+        """Whether it is not open any more, though the application asked neither for commit nor for
+        abort."""
+        return not self._asked_to_end and not self.is_open
 
     def branch(self) -> Branch:
         txid = self.txid
@@ -475,7 +493,7 @@ class TransactionShell(Writer, Transaction):
     def give_up(self) -> None:
         """Aborts, because the producer closes, unless its end was asked for."""
         if self.is_open:
-            self.abort_async()
+            self._end_async(Action.ABORT)
 
     def abandon(self) -> None:
         """Ends the wait for the decision: the producer is closed, so nothing else would end it."""
