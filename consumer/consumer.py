@@ -511,12 +511,14 @@ class Consumer:
         key = key_of(partition)
         assigned = self._reading.require(key)
         start, started_at = self._positions.start_at(partition)
-        self._reading.add(key, start, assigned.stored, started_at)
-        try:
-            self._inner.seek(KafkaPartition(key[0], key[1], start.o1))
-        except KafkaException:
-            # librdkafka can't seek before the first poll and after an error.
-            self._reading.reassign([key])
+        with self._reading.moving():
+            self._reading.add(key, start, assigned.stored, started_at)
+            try:
+                self._inner.seek(KafkaPartition(key[0], key[1], start.o1))
+                self._reading.sync_pauses()
+            except KafkaException:
+                # librdkafka can't seek before the first poll and after an error.
+                self._reading.reassign([key])
 
     # ---- the rest -------------------------------------------------------------------------------
 

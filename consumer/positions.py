@@ -318,16 +318,18 @@ class Positions:
         return 0.0
 
     def _go_back(self, taken: Taken) -> None:
+        keys = list(self._reading.assigned)
+        with self._reading.moving():
+            for key in keys:
+                assigned = self._reading.assigned[key]
+                stored = taken.positions.get(key)
+                start = stored if stored is not None else assigned.origin
+                again = self._reading.add(key, start, stored, assigned.started_at)
+                again.claim, again.unsent = taken.claim, False
+            self._reading.reassign(keys)
+        # Last: if any of this failed, it is still to be done.
         self._claims_at_s = None
         self._rewinds = False
-        keys = list(self._reading.assigned)
-        for key in keys:
-            assigned = self._reading.assigned[key]
-            stored = taken.positions.get(key)
-            start = stored if stored is not None else assigned.origin
-            again = self._reading.add(key, start, stored, assigned.started_at)
-            again.claim, again.unsent = taken.claim, False
-        self._reading.reassign(keys)
 
     def close(self) -> None:
         """Closes the store."""

@@ -8,6 +8,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from itertools import groupby
 from typing import Any, Final, TypeAlias, cast
@@ -16,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.collector import collector_paused
-from ..journal.control import TopicPartition
+from ..journal.control import TXID_HEADER, TopicPartition
 from ..journal.errors import ConsumerError, LogtxError, MalformedHeaderError
 from ..journal.logs.interface import Log, LogConsumer
 from ..journal.position import Position
@@ -70,8 +71,9 @@ class Assigned:
     """One assigned partition."""
 
     __slots__ = (
-        *("active", "ahead_bytes", "buffer", "claim", "failure_raised", "key", "marked"),
-        *("origin", "paused", "started_at", "stored", "throttled", "unsent", "urgent"),
+        *("active", "ahead_bytes", "began_o1", "buffer", "checks_headers", "claim"),
+        *("failure_raised", "key", "marked", "origin", "paused", "started_at", "stored"),
+        *("throttled", "unsent", "urgent"),
     )
 
     def __init__(
@@ -80,6 +82,8 @@ class Assigned:
         self.key = key
         self.origin = origin
         """Position at which reading began."""
+        self.began_o1 = origin.o1 if started_at is StartedAt.AT_START else 0
+        """Where reading began, if that was the partition's start; else 0."""
         self.buffer: PartitionBuffer
         self.stored = stored
         """The committed position; with an IOV, the end of the last step handed out."""
@@ -102,6 +106,8 @@ class Assigned:
         """Whether other partitions wait for its next records: then it is never throttled."""
         self.failure_raised = False
         """Whether its failure was raised once."""
+        self.checks_headers = False
+        """Whether a record was met whose headers can't be read: then each record's are tried."""
 
     def kafka(self) -> KafkaPartition:
         """Returns it as confluent-kafka's type, with the offset at which reading goes on."""
@@ -109,8 +115,7 @@ class Assigned:
 
     def torn_skip_below(self, torn_reset: str | None) -> int:
         """Returns what ``torn.reset`` means here, as `PartitionBuffer`'s argument of that name."""
-        began_at = self.origin.o1 if self.started_at is StartedAt.AT_START else 0
-        return {"skip": 2**63, "error": 0}.get(torn_reset or "", began_at)
+        return {"skip": 2**63, "error": 0}.get(torn_reset or "", self.began_o1)
 
 
 MakeBuffer: TypeAlias = Callable[[Assigned], PartitionBuffer]
@@ -130,6 +135,41 @@ def _runs(batch: list[Message]) -> Iterator[tuple[int, list[Message]]]:
         start = stop
 
 
+class _UnreadableHeadersError(Exception):
+    """Signals that confluent-kafka can't read a record's headers, and all must be read again."""
+
+
+class _Unreadable:
+    """A record whose headers can't be read: it is taken for one with a malformed TxId."""
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        return [(TXID_HEADER, None)]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._message, name)
+
+    def __len__(self) -> int:
+        return len(self._message)
+
+
+def _readable_runs(batch: Sequence[Message]) -> Iterator[Sequence[Record]]:
+    """Yields records in order, those whose headers can't be read by themselves."""
+    start = 0
+    for at, message in enumerate(batch):
+        try:
+            message.headers()
+        except SystemError:
+            if start < at:
+                yield cast(Sequence[Record], batch[start:at])
+            yield [cast(Record, _Unreadable(message))]
+            start = at + 1
+    if start < len(batch):
+        yield cast(Sequence[Record], batch[start:])
+
+
 def malformed_event(record: Record, error: MalformedHeaderError) -> Record:
     """Returns the event that takes a record's place: a message with an error and its payload."""
     message = cast(Message, record)
@@ -141,7 +181,7 @@ def malformed_event(record: Record, error: MalformedHeaderError) -> Record:
         offset=cast(int, offset),
         key=cast(bytes, message.key()),
         value=cast(bytes, message.value()),
-        headers=cast(Any, message.headers()),
+        headers=None if isinstance(record, _Unreadable) else cast(Any, message.headers()),
         error=KafkaError(KafkaError._BAD_MSG, text),
         timestamp=message.timestamp(),
     )
@@ -189,6 +229,9 @@ class Reading:
         """Partitions that wait for a side read or have failed."""
         self._fetched_s = 0.0
         self._upkeep_s = 0.0
+        self._interrupted = False
+        """Whether records may have been taken from librdkafka and not be in a buffer, or librdkafka
+        may read elsewhere than the buffers go on: an exception came in between."""
 
     # ---- partitions -----------------------------------------------------------------------------
 
@@ -218,8 +261,32 @@ class Reading:
             self._drop_buffer(former)
             assigned.paused, assigned.marked = former.paused, former.marked
             assigned.claim, assigned.unsent = former.claim, former.unsent
+            assigned.checks_headers = former.checks_headers
         self.assigned[assigned.key] = assigned
         self._changed()
+
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """Surrounds what moves buffers and librdkafka together.
+
+        If an exception leaves the block, whichever it is, the next `fetch` begins all partitions
+        again from where their buffers stand.
+        """
+        before, self._interrupted = self._interrupted, True
+        yield
+        self._interrupted = before
+
+    def _restart_all(self) -> None:
+        """Begins every partition again at its buffer's position, and drops what is read ahead."""
+        for former in list(self.assigned.values()):
+            again = Assigned(former.key, former.buffer.position(), former.stored, former.started_at)
+            again.began_o1, again.checks_headers = former.began_o1, former.checks_headers
+            again.buffer = self._make_buffer(again)
+            self._put(again)
+        if self.assigned:
+            _LOG.info("reading_restarted partitions=%d", len(self.assigned))
+            self.reassign(list(self.assigned))
+        self._interrupted = False
 
     def require(self, key: TopicPartition) -> Assigned:
         """Returns an assigned partition.
@@ -314,17 +381,27 @@ class Reading:
         # Spill what is over the limit before more is read: if the disk refuses, reading stops and
         # memory does not grow.
         self.pending_map.enforce()
+        if self._interrupted:
+            self._restart_all()
+        # Until all that was taken is in the buffers. An exception may come from anywhere within: a
+        # callback that librdkafka serves, a signal handler, a header that does not decode.
+        self._interrupted = True
         # consume() with a time-out waits for a full batch; poll() returns at the first record.
         first = self._inner.poll(timeout_s)
         self._fetched_s = time.monotonic()
         if first is None:
+            self._interrupted = False
             return False
         with collector_paused():
             batch = self._inner.consume(limit, 0) if limit > 1 else []
             batch.insert(0, first)
             if any(map(_error_of, batch)):
                 batch = self._without_events(batch)
-            self._sort(batch)
+            try:
+                self._sort(batch)
+            except _UnreadableHeadersError:
+                self._restart_all()
+        self._interrupted = False
         return True
 
     def tend(self) -> None:
@@ -359,7 +436,16 @@ class Reading:
         buffer = assigned.buffer
         if assigned.active or assigned.key in self._blocked:
             assigned.ahead_bytes += sum(map(len, batch))
-        buffer.feed(cast(Sequence[Record], batch))
+        if assigned.checks_headers:
+            for run in _readable_runs(batch):
+                buffer.feed(run)
+        else:
+            try:
+                buffer.feed(cast(Sequence[Record], batch))
+            except SystemError as error:
+                # confluent-kafka raises it for the name of a header that is not UTF-8.
+                assigned.checks_headers = True
+                raise _UnreadableHeadersError from error
         self._wake(assigned)
         if assigned.throttled or assigned.urgent:
             return
@@ -420,21 +506,38 @@ class Reading:
             "offset_reset topic=%s partition=%d from=%d to=%d start=%d end=%d",
             *(topic, partition, assigned.buffer.next_offset, position.o1, start, end),
         )
-        self.add(assigned.key, position, assigned.stored, started_at)
-        self.reassign([assigned.key])
+        with self.moving():
+            self.add(assigned.key, position, assigned.stored, started_at)
+            self.reassign([assigned.key])
 
     def reassign(self, keys: Sequence[TopicPartition]) -> None:
         """Makes librdkafka read these partitions from where their buffers go on."""
-        if self._config.cooperative:
-            places = [self.assigned[key].kafka() for key in keys]
-            self._inner.incremental_unassign(places)
-            self._inner.incremental_assign(places)
-        else:
-            # seek fails on a partition that stopped with an error, and assign replaces all.
-            self._inner.assign([a.kafka() for a in self.assigned.values()])
-        paused = [a.kafka() for a in self.assigned.values() if a.paused or a.throttled]
-        if paused:
-            self._inner.pause(paused)
+        with self.moving():
+            if self._config.cooperative:
+                there = {(p.topic, p.partition) for p in self._inner.assignment()}
+                places = [self.assigned[key].kafka() for key in keys]
+                self._inner.incremental_unassign(
+                    [p for p in places if (p.topic, p.partition) in there]
+                )
+                self._inner.incremental_assign(places)
+            else:
+                # seek fails on a partition that stopped with an error, and assign replaces all.
+                self._inner.assign([a.kafka() for a in self.assigned.values()])
+            self.sync_pauses()
+
+    def sync_pauses(self) -> None:
+        """Pauses and resumes in librdkafka what is paused and not paused here.
+
+        librdkafka's pauses outlive every seek and assignment.
+        """
+        stopped: list[KafkaPartition] = []
+        going: list[KafkaPartition] = []
+        for assigned in self.assigned.values():
+            (stopped if assigned.paused or assigned.throttled else going).append(assigned.kafka())
+        if stopped:
+            self._inner.pause(stopped)
+        if going:
+            self._inner.resume(going)
 
     # ---- out ------------------------------------------------------------------------------------
 
@@ -451,11 +554,12 @@ class Reading:
             room = limit - len(taken)
             if room <= 0:
                 break
-            assigned = self._active.popleft()
+            assigned = self._active[0]
             if assigned.paused:
-                self._active.append(assigned)
+                self._active.rotate(-1)
                 continue
             records = assigned.buffer.take(room)
+            self._active.popleft()  # Only now: if `take` raises, the partition stays in the queue.
             self.counters.delivered_records += len(records)
             assigned.unsent = assigned.unsent or bool(records)
             if taken:

@@ -78,6 +78,8 @@ class MemoryConsumer:
         self._poll_interval_max_s = float(config.get("max.poll.interval.ms", 300_000)) / 1000
         self._client_id = str(config.get("client.id", "rdkafka"))
         self._readings: dict[Partition, _Reading] = {}
+        self._paused: set[Partition] = set()
+        """Partitions that were paused and not resumed, whether or not they are assigned."""
         self._member: Member | None = None
         self._callbacks: dict[str, RebalanceCallback | None] = {}
         self._callback_assigned = False
@@ -195,7 +197,9 @@ class MemoryConsumer:
 
     def _add(self, partitions: list[KafkaPartition]) -> None:
         for p in partitions:
-            self._readings[p.topic, p.partition] = _Reading(p.offset)
+            reading = self._readings[p.topic, p.partition] = _Reading(p.offset)
+            # As in librdkafka, where a pause outlives every seek and assignment.
+            reading.paused = (p.topic, p.partition) in self._paused
         if not self._broker.down:
             for key, reading in self._readings.items():
                 self._resolve(key, reading)
@@ -243,6 +247,7 @@ class MemoryConsumer:
             if reading is None:
                 raise _exception(KafkaError._UNKNOWN_PARTITION, "partition is not assigned")
             reading.paused = paused
+            (self._paused.add if paused else self._paused.discard)((p.topic, p.partition))
 
     # ---- reading
 

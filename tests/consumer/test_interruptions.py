@@ -1,0 +1,225 @@
+"""Whatever is raised while records are read, and wherever reading goes on: nothing is lost.
+
+Findings 3, 4 and 12 of the clients.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from logtx.consumer import reading
+from logtx.consumer.consumer import Consumer
+from logtx.consumer.core.buffer import PartitionBuffer
+from logtx.consumer.reading import Reading, _readable_runs
+from logtx.journal.errors import SpillError
+
+from .conftest import MakeConsumer
+from .logs import Transactions, nothing_more, read
+
+MakeTopic = Callable[..., str]
+COUNT = 200
+
+
+@pytest.fixture
+def topic(make_topic: MakeTopic, transactions: Transactions) -> str:
+    """A topic with plain records and transactions of several records, numbered in order."""
+    name = make_topic()
+    for first in range(0, COUNT, 10):
+        values = [b"%d" % number for number in range(first, first + 10)]
+        if first % 20:
+            transactions.transaction(name, values)
+        else:
+            transactions.append(name, values)
+    return name
+
+
+def values(first: int = 0) -> list[bytes]:
+    """Returns what a consumer gets from a record on."""
+    return [b"%d" % number for number in range(first, COUNT)]
+
+
+@pytest.mark.parametrize("how", ["seek", "assign"])
+def test_finding_3_a_partition_that_was_throttled_goes_on_elsewhere(
+    how: str,
+    topic: str,
+    make_topic: MakeTopic,
+    make_consumer: MakeConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading, "AHEAD_MAX_RECORDS", 20)
+    idle = make_topic()
+    consumer = make_consumer(enable_auto_commit="false")
+    consumer.assign([TopicPartition(topic, 0, 0), TopicPartition(idle, 0, 0)])
+    read(consumer, 5)
+    assigned = consumer._reading.assigned[topic, 0]
+    deadline = time.monotonic() + 10
+    while not assigned.throttled:
+        assert time.monotonic() < deadline
+        consumer._reading.fetch(0.1)
+    if how == "seek":
+        consumer.seek(TopicPartition(topic, 0, 0))
+    else:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+    assert read(consumer, COUNT) == values()
+
+
+class _Once:
+    """Raises an exception at one call of a method, in the middle of its work or before it."""
+
+    def __init__(self, original: Any, error: BaseException, at: int, *, after: bool) -> None:
+        self.original, self.error, self.at, self.after = original, error, at, after
+        self.calls = 0
+
+    def __get__(self, instance: Any, _owner: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.calls += 1
+            if self.calls != self.at:
+                return self.original(instance, *args, **kwargs)
+            if self.after:
+                self.original(instance, *args, **kwargs)
+            raise self.error
+
+        return call
+
+
+ERRORS = (
+    KeyboardInterrupt(),
+    MemoryError(),
+    SpillError("no space"),
+    KafkaException(KafkaError(KafkaError._TRANSPORT)),
+    ValueError("of a callback"),
+)
+
+
+def read_on(consumer: Consumer, count: int) -> list[bytes | None]:
+    """Reads as an application does that goes on after an error."""
+    found: list[bytes | None] = []
+    deadline = time.monotonic() + 20
+    raised = 0
+    while len(found) < count:
+        assert time.monotonic() < deadline, found
+        try:
+            found += [m.value() for m in consumer.consume(7, 0.5)]
+        except BaseException as error:
+            if not isinstance(error, tuple(map(type, ERRORS))):
+                raise
+            raised += 1
+    assert raised == 1
+    return found
+
+
+@pytest.mark.parametrize("transport", ["memory"], indirect=True)
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("owner", "method", "at"),
+    [
+        (Reading, "_sort", 1),
+        (Reading, "_sort", 2),
+        (Reading, "_feed", 2),
+        (PartitionBuffer, "feed", 2),
+        (PartitionBuffer, "_scan", 1),
+        (PartitionBuffer, "_after_batch", 1),
+    ],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_finding_4_an_exception_while_records_are_taken_loses_none(
+    owner: type,
+    method: str,
+    at: int,
+    after: bool,
+    error: BaseException,
+    topic: str,
+    make_consumer: MakeConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Reading.fetch, "__defaults__", (30,))
+    consumer = make_consumer()
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    once = _Once(getattr(owner, method), error, at, after=after)
+    monkeypatch.setattr(owner, method, once)
+    assert read_on(consumer, COUNT) == values()
+    assert nothing_more(consumer)
+
+
+def test_finding_12_a_move_that_fails_is_done_again(
+    topic: str, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = make_consumer()
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    read(consumer, 5)
+    once = _Once(Reading.sync_pauses, MemoryError(), 1, after=False)
+    monkeypatch.setattr(Reading, "sync_pauses", once)
+    with pytest.raises(MemoryError):
+        consumer.seek(TopicPartition(topic, 0, 0))
+    assert read(consumer, COUNT) == values()
+
+
+class FakeMessage:
+    """A record whose headers can't be read."""
+
+    def __init__(self, number: int, *, readable: bool) -> None:
+        self.number, self.readable = number, readable
+
+    def headers(self) -> list[tuple[str, bytes]] | None:
+        """Raises as confluent-kafka does for a name that is not UTF-8."""
+        if not self.readable:
+            raise SystemError("<method 'headers'> returned a result with an exception set")
+        return None
+
+    def offset(self) -> int:
+        """Returns its offset."""
+        return self.number
+
+    def __len__(self) -> int:
+        """Returns the bytes of its value."""
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("readable", "runs"),
+    [("yyy", [[0, 1, 2]]), ("yny", [[0], [1], [2]]), ("nny", [[0], [1], [2]]), ("n", [[0]])],
+)
+def test_finding_4_records_whose_headers_cant_be_read_come_by_themselves(
+    readable: str, runs: list[list[int]]
+) -> None:
+    batch: list[Any] = [
+        FakeMessage(number, readable=letter == "y") for number, letter in enumerate(readable)
+    ]
+    found = list(_readable_runs(batch))
+    assert [[record.offset() for record in run] for run in found] == runs
+    for run in found:
+        for record in run:
+            assert len(record.headers() or ()) == (readable[record.offset()] == "n")
+            assert len(record) == 1  # type: ignore[arg-type]
+
+
+def test_a_record_whose_headers_cant_be_read_is_an_event(
+    topic: str, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = make_consumer()
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    feed = PartitionBuffer.feed
+    broken: list[int] = []
+
+    def unreadable_once(self: PartitionBuffer, batch: Any) -> None:
+        if not broken:
+            broken.append(batch[0].offset())
+            raise SystemError("<method 'headers'> returned a result with an exception set")
+        feed(self, batch)
+
+    monkeypatch.setattr(PartitionBuffer, "feed", unreadable_once)
+    assert read(consumer, COUNT) == values()
+    assert consumer._reading.assigned[topic, 0].checks_headers
+    message = Message(topic=topic, partition=0, offset=9, value=b"v")
+    event = reading.malformed_event(
+        reading._Unreadable(message),  # type: ignore[arg-type]
+        reading.MalformedHeaderError("no TxId"),
+    )
+    assert event.error().code() == KafkaError._BAD_MSG  # type: ignore[attr-defined]
+    assert event.value() == b"v"
