@@ -31,15 +31,23 @@ from .setting import Setting
 LEARN_MAX_MS: Final = 400
 """How long a command waits for look-ups, as `topics.WAIT_MAX_S`."""
 
-# A history lasts one or two seconds; brokers are behind for up to `topology.BEHIND_MS`.
-lanes.IN_FLIGHT_MAX = 3  # type: ignore[misc]  # with 1 none could overtake a failed one
-lanes.RETRY_MIN_MS, lanes.RETRY_MAX_MS = 10, 80  # type: ignore[misc]
-lanes.LOOK_PAUSE_MS = 20  # type: ignore[misc]
-offsets_lanes.RETRY_MS, offsets_lanes.PAUSE_US_PER_PARTITION = 25, 4_000  # type: ignore[misc]
-topics.FRESH_MS, topics.RENEW_MS = 200, 100  # type: ignore[misc]
-topics.CONFIRM_MS, topics.ABSENT_CONFIRM_MS = 220, 60  # type: ignore[misc]
-topics.FIRST_CONFIRM_MS = 130  # type: ignore[misc]
-topics.AGAIN_MS, topics.GAP_MAX_MS = 12, 60  # type: ignore[misc]
+QUICK: Final = (
+    (lanes, "IN_FLIGHT_MAX", 3),  # with 1 none could overtake a failed one
+    (lanes, "RETRY_MIN_MS", 10),
+    (lanes, "RETRY_MAX_MS", 80),
+    (lanes, "LOOK_PAUSE_MS", 20),
+    (offsets_lanes, "RETRY_MS", 25),
+    (offsets_lanes, "PAUSE_US_PER_PARTITION", 4_000),
+    (topics, "FRESH_MS", 200),
+    (topics, "RENEW_MS", 100),
+    (topics, "CONFIRM_MS", 220),
+    (topics, "ABSENT_CONFIRM_MS", 60),
+    (topics, "FIRST_CONFIRM_MS", 130),
+    (topics, "AGAIN_MS", 12),
+    (topics, "GAP_MAX_MS", 60),
+)
+"""Module, constant, and its value while a history runs: it lasts one or two seconds, and brokers
+are behind for up to `topology.BEHIND_MS`."""
 
 
 @dataclass(slots=True, eq=False)

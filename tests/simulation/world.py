@@ -24,6 +24,7 @@ from .consumers import Consumer
 from .coordinators import Coordinator
 from .faults import Faults
 from .history import History
+from .lanes import QUICK
 from .logs import LATE_MAX_MS, Broker
 from .network import Network, query
 from .producers import Producer
@@ -48,16 +49,26 @@ HANG_MS: Final = 1_300
 """Timeout of the transaction that hangs while the others must go on."""
 
 
+REAL: Final = {(name, module): getattr(module, name) for module, name, _ in QUICK}
+
+
 @contextmanager
 def _small_and_quick() -> Iterator[None]:
-    """Makes snapshots have several chunks in a small world, and decodes no record twice."""
-    former = snapshot.CHUNK_BYTES, reader.decode_entry
-    remembered = lru_cache(maxsize=None)(former[1])
-    snapshot.CHUNK_BYTES, reader.decode_entry = 600, remembered  # type: ignore[misc]
+    """Makes snapshots have several chunks in a small world, and decodes no record twice.
+
+    Pauses and ages are short. A mutation that changed one of them stays.
+    """
+    remembered = lru_cache(maxsize=None)(reader.decode_entry)
+    wanted = [(snapshot, "CHUNK_BYTES", 600), (reader, "decode_entry", remembered)]
+    wanted += [(m, name, value) for m, name, value in QUICK if getattr(m, name) == REAL[name, m]]
+    former = [(module, name, getattr(module, name)) for module, name, _ in wanted]
+    for module, name, value in wanted:
+        setattr(module, name, value)
     try:
         yield
     finally:
-        snapshot.CHUNK_BYTES, reader.decode_entry = former  # type: ignore[misc]
+        for module, name, value in former:
+            setattr(module, name, value)
 
 
 class World:
