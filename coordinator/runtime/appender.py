@@ -142,9 +142,17 @@ class Appender:
 
     def _delivered(self, each: _Append, error: KafkaError | None, message: Message) -> None:
         """Takes an acknowledgement; runs in the producer's thread."""
+        try:
+            offset = message.offset()
+        except SystemError:
+            # A fatal error came just before, within the same flush(): confluent-kafka has set its
+            # exception and goes on to call back, so that the first call of C code fails. The report
+            # would be lost, and whatever waits for it would wait for ever.
+            self._broken = each.producer
+            offset = message.offset()
         if error is not None and error.fatal():
             self._broken = each.producer
-        self._acknowledged.append((each.acknowledge, message.offset(), error))
+        self._acknowledged.append((each.acknowledge, offset, error))
         if not self._drain_scheduled:
             self._drain_scheduled = True
             self._call_loop(self._drain)
@@ -221,7 +229,7 @@ def _flush(producer: LogProducer, timeout_s: float) -> bool:
     """Flushes for at most `timeout_s` seconds. Returns whether the producer had a fatal error."""
     try:
         producer.flush(timeout_s)
-    except KafkaException as error:
+    except (KafkaException, SystemError) as error:
         # flush() raises it once; the next flush() serves what is left.
         _LOG.warning("producer_stopped error=%s", error)
         return True

@@ -130,7 +130,7 @@ class SerialConsumer(Party):
             wanted = self._order.wants_ends(self._buffers)
             if wanted:
                 self._order.set_ends({key: setting.broker.end(*key) for key in wanted})
-        self._deliver(1_000 if self._steady else setting.chance.choice((1, 2, 5, 50)))
+        self._deliver(1_000 if self._steady else setting.chance.choice((1, 1, 1, 2, 5, 50)))
         if not self._steady and setting.chance.random() < 0.4:
             self._committed = {key: buffer.position() for key, buffer in self._buffers.items()}
             self._committed_count = self._count

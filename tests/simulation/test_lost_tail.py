@@ -39,6 +39,8 @@ class UncleanElection(World):
             return  # No answer would become false: what is lost was not known to be there.
         self.lost = True
         setting.broker.lose_tail(0, count)
+        # What goes wrong otherwise would end an owner that noticed nothing.
+        setting.faults.on = False
         scheduler.run_until(scheduler.now_ms + NOTICED_MS)
         for coordinator in self.coordinators.values():
             coordinator.wake()
