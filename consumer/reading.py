@@ -17,8 +17,8 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.collector import collector_paused
-from ..journal.control import TXID_HEADER, TopicPartition
-from ..journal.errors import ConsumerError, LogtxError, MalformedHeaderError
+from ..journal.control import TopicPartition
+from ..journal.errors import ConsumerError, LogtxError
 from ..journal.logs.interface import Log, LogConsumer
 from ..journal.position import Position
 from .config import MIB, ConsumerConfig, IsolationLevel
@@ -27,6 +27,7 @@ from .core.counters import ConsumerCounters
 from .core.pending import PendingTransactionMap, Record
 from .core.uncommitted import UncommittedBuffer
 from .lookup import LookUps
+from .malformed import UnreadableHeadersError, malformed_event, readable_runs
 from .side_read import SideReader
 from .spill.store import RocksSpillStore
 
@@ -71,9 +72,9 @@ class Assigned:
     """One assigned partition."""
 
     __slots__ = (
-        *("active", "ahead_bytes", "began_o1", "buffer", "checks_headers", "claim"),
-        *("failure_raised", "key", "marked", "origin", "paused", "started_at", "stored"),
-        *("throttled", "unsent", "urgent"),
+        *("active", "ahead_bytes", "buffer", "checks_headers", "claim", "failure_raised", "key"),
+        *("marked", "origin", "paused", "start", "started_at", "stored", "throttled", "unsent"),
+        *("urgent",),
     )
 
     def __init__(
@@ -81,9 +82,9 @@ class Assigned:
     ) -> None:
         self.key = key
         self.origin = origin
-        """Position at which reading began."""
-        self.began_o1 = origin.o1 if started_at is StartedAt.AT_START else 0
-        """Where reading began, if that was the partition's start; else 0."""
+        """Position at which reading began: a rewind without a commit leads there."""
+        self.start = origin
+        """Position at which its buffer began: further on, if reading was interrupted since."""
         self.buffer: PartitionBuffer
         self.stored = stored
         """The committed position; with an IOV, the end of the last step handed out."""
@@ -109,13 +110,19 @@ class Assigned:
         self.checks_headers = False
         """Whether a record was met whose headers can't be read: then each record's are tried."""
 
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether its buffer began further on, or again, after reading had begun."""
+        return self.start is not self.origin
+
     def kafka(self) -> KafkaPartition:
         """Returns it as confluent-kafka's type, with the offset at which reading goes on."""
         return KafkaPartition(self.key[0], self.key[1], self.buffer.next_offset)
 
     def torn_skip_below(self, torn_reset: str | None) -> int:
         """Returns what ``torn.reset`` means here, as `PartitionBuffer`'s argument of that name."""
-        return {"skip": 2**63, "error": 0}.get(torn_reset or "", self.began_o1)
+        began_at = self.origin.o1 if self.started_at is StartedAt.AT_START else 0
+        return {"skip": 2**63, "error": 0}.get(torn_reset or "", began_at)
 
 
 MakeBuffer: TypeAlias = Callable[[Assigned], PartitionBuffer]
@@ -133,59 +140,6 @@ def _runs(batch: list[Message]) -> Iterator[tuple[int, list[Message]]]:
         stop = start + len(list(alike))
         yield number, batch[start:stop]
         start = stop
-
-
-class _UnreadableHeadersError(Exception):
-    """Signals that confluent-kafka can't read a record's headers, and all must be read again."""
-
-
-class _Unreadable:
-    """A record whose headers can't be read: it is taken for one with a malformed TxId."""
-
-    def __init__(self, message: Message) -> None:
-        self._message = message
-
-    def headers(self) -> list[tuple[str, bytes | None]]:
-        return [(TXID_HEADER, None)]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._message, name)
-
-    def __len__(self) -> int:
-        return len(self._message)
-
-
-def _readable_runs(batch: Sequence[Message]) -> Iterator[Sequence[Record]]:
-    """Yields records in order, those whose headers can't be read by themselves."""
-    start = 0
-    for at, message in enumerate(batch):
-        try:
-            message.headers()
-        except SystemError:
-            if start < at:
-                yield cast(Sequence[Record], batch[start:at])
-            yield [cast(Record, _Unreadable(message))]
-            start = at + 1
-    if start < len(batch):
-        yield cast(Sequence[Record], batch[start:])
-
-
-def malformed_event(record: Record, error: MalformedHeaderError) -> Record:
-    """Returns the event that takes a record's place: a message with an error and its payload."""
-    message = cast(Message, record)
-    topic, partition, offset = message.topic(), message.partition(), message.offset()
-    text = f"record at {topic}[{partition}] offset {offset} is not delivered: {error}"
-    event = Message(
-        topic=cast(str, topic),
-        partition=cast(int, partition),
-        offset=cast(int, offset),
-        key=cast(bytes, message.key()),
-        value=cast(bytes, message.value()),
-        headers=None if isinstance(record, _Unreadable) else cast(Any, message.headers()),
-        error=KafkaError(KafkaError._BAD_MSG, text),
-        timestamp=message.timestamp(),
-    )
-    return cast(Record, event)
 
 
 class Reading:
@@ -250,7 +204,9 @@ class Reading:
             stored: the committed position, if any.
             started_at: how `start` was chosen.
         """
-        assigned = Assigned(key, start, stored, started_at)
+        return self._begin(Assigned(key, start, stored, started_at))
+
+    def _begin(self, assigned: Assigned) -> Assigned:
         assigned.buffer = self._make_buffer(assigned)
         self._put(assigned)
         return assigned
@@ -279,10 +235,9 @@ class Reading:
     def _restart_all(self) -> None:
         """Begins every partition again at its buffer's position, and drops what is read ahead."""
         for former in list(self.assigned.values()):
-            again = Assigned(former.key, former.buffer.position(), former.stored, former.started_at)
-            again.began_o1, again.checks_headers = former.began_o1, former.checks_headers
-            again.buffer = self._make_buffer(again)
-            self._put(again)
+            again = Assigned(former.key, former.origin, former.stored, former.started_at)
+            again.start = former.buffer.position()
+            self._begin(again)
         if self.assigned:
             _LOG.info("reading_restarted partitions=%d", len(self.assigned))
             self.reassign(list(self.assigned))
@@ -360,7 +315,7 @@ class Reading:
         uncommitted = self._config.isolation_level is IsolationLevel.READ_UNCOMMITTED
         return (UncommittedBuffer if uncommitted else PartitionBuffer)(
             assigned.key,
-            assigned.origin,
+            assigned.start,
             self.pending_map,
             malformed=malformed_event,
             counters=self.counters,
@@ -399,7 +354,7 @@ class Reading:
                 batch = self._without_events(batch)
             try:
                 self._sort(batch)
-            except _UnreadableHeadersError:
+            except UnreadableHeadersError:
                 self._restart_all()
         self._interrupted = False
         return True
@@ -437,7 +392,7 @@ class Reading:
         if assigned.active or assigned.key in self._blocked:
             assigned.ahead_bytes += sum(map(len, batch))
         if assigned.checks_headers:
-            for run in _readable_runs(batch):
+            for run in readable_runs(batch):
                 buffer.feed(run)
         else:
             try:
@@ -445,7 +400,7 @@ class Reading:
             except SystemError as error:
                 # confluent-kafka raises it for the name of a header that is not UTF-8.
                 assigned.checks_headers = True
-                raise _UnreadableHeadersError from error
+                raise UnreadableHeadersError from error
         self._wake(assigned)
         if assigned.throttled or assigned.urgent:
             return

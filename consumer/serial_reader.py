@@ -30,6 +30,7 @@ from .core.counters import ConsumerCounters
 from .core.entries import EndedTransaction
 from .core.serial_order import CommitDecision, SerialBuffer, SerialOrder, Whole
 from .journal_tail import JournalTail
+from .malformed import malformed_event
 from .reading import (
     AHEAD_MAX_RECORDS,
     FETCH_EVERY_S,
@@ -37,7 +38,6 @@ from .reading import (
     Assigned,
     Reading,
     StartedAt,
-    malformed_event,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -125,14 +125,15 @@ class SerialReader:
         """
         buffer = SerialBuffer(
             assigned.key,
-            assigned.origin,
+            assigned.start,
             self._reading.pending_map,
             journal_partition=self._tail.partition,
             malformed=malformed_event,
             counters=self._counters,
             torn_skip_below=assigned.torn_skip_below(self._config.torn_reset),
         )
-        if assigned.started_at is StartedAt.AT_END and not buffer.delivered:
+        begins_at_end = assigned.started_at is StartedAt.AT_END and not assigned.was_interrupted
+        if begins_at_end and not buffer.delivered:
             # What is decided by now is not delivered, even if its markers come later.
             last = self._tail.last_decision()
             if last is not None:

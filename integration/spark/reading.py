@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from ...consumer.core.buffer import PartitionBuffer
 from ...consumer.core.pending import PendingTransactionMap, RawTxId, Record
 from ...consumer.core.uncommitted import UncommittedBuffer
-from ...consumer.reading import malformed_event
+from ...consumer.malformed import malformed_event
 from ...consumer.side_read import SideReader
 from ...consumer.spill.store import RocksSpillStore
 from ...journal.collector import collector_paused

@@ -15,8 +15,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from logtx.consumer import reading
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.core.buffer import PartitionBuffer
-from logtx.consumer.reading import Reading, _readable_runs
-from logtx.journal.errors import SpillError
+from logtx.consumer.malformed import UnreadableRecord, malformed_event, readable_runs
+from logtx.consumer.reading import Reading
+from logtx.journal.errors import MalformedHeaderError, SpillError
 
 from .conftest import MakeConsumer
 from .logs import Transactions, nothing_more, read
@@ -191,7 +192,7 @@ def test_finding_4_records_whose_headers_cant_be_read_come_by_themselves(
     batch: list[Any] = [
         FakeMessage(number, readable=letter == "y") for number, letter in enumerate(readable)
     ]
-    found = list(_readable_runs(batch))
+    found = list(readable_runs(batch))
     assert [[record.offset() for record in run] for run in found] == runs
     for run in found:
         for record in run:
@@ -217,9 +218,9 @@ def test_a_record_whose_headers_cant_be_read_is_an_event(
     assert read(consumer, COUNT) == values()
     assert consumer._reading.assigned[topic, 0].checks_headers
     message = Message(topic=topic, partition=0, offset=9, value=b"v")
-    event = reading.malformed_event(
-        reading._Unreadable(message),  # type: ignore[arg-type]
-        reading.MalformedHeaderError("no TxId"),
+    event = malformed_event(
+        UnreadableRecord(message),  # type: ignore[arg-type]
+        MalformedHeaderError("no TxId"),
     )
     assert event.error().code() == KafkaError._BAD_MSG  # type: ignore[attr-defined]
     assert event.value() == b"v"

@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, TopicPartition
 
 from logtx.consumer.consumer import Consumer
+from logtx.consumer.reading import Reading
 from logtx.coordinator.protocol.commands import Binding, Claimed, GroupOffsets
 from logtx.journal.control import TopicPartition as Key
 from logtx.journal.errors import (
@@ -177,6 +178,31 @@ def test_trap_26_after_an_abort_later_steps_are_refused_and_rewind_goes_back(
     [step] = consumer.offset_steps()
     assert step.from_place == Place(2, 1)
     assert queries.commit([step])
+
+
+@pytest.mark.usefixtures("queries")
+@pytest.mark.parametrize("then", ["steps", "rewind"])
+def test_what_was_delivered_before_an_exception_stays_part_of_the_next_step(
+    then: str, make_consumer: MakeConsumer, written: Transactions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = opened(make_consumer)
+    read(consumer, 1)
+    written.append("t", [b"p3"])
+    with monkeypatch.context() as patch:
+        patch.setattr(Reading, "_sort", _raise)
+        with pytest.raises(ValueError, match="of a callback"):
+            consumer._reading.fetch(1)
+    consumer._reading.fetch(0.1)
+    if then == "rewind":
+        consumer.rewind()
+        assert read(consumer, 5) == [b"a1", b"a2", b"p1", b"p2", b"p3"]
+    else:
+        assert places(consumer.offset_steps()) == [(0, None, Place(2, 1))]
+        assert read(consumer, 4) == [b"a2", b"p1", b"p2", b"p3"]
+
+
+def _raise(*_: object) -> None:
+    raise ValueError("of a callback")
 
 
 @pytest.mark.usefixtures("queries", "written")

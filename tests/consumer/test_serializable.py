@@ -258,6 +258,18 @@ def test_a_malformed_header_is_an_event(written: Transactions, serial: MakeConsu
     assert found[0].error() is not None
 
 
+def test_an_exception_while_reading_from_the_end_skips_nothing_more(
+    written: Transactions, serial: MakeConsumer
+) -> None:
+    consumer = serial(auto_offset_reset="latest")
+    assert nothing_more(consumer, 0.1)
+    first = across(written, b"a", 1, 1)
+    mark(written, first, 0, 1)
+    with pytest.raises(ValueError, match="interrupted"), consumer._reading.moving():
+        raise ValueError("interrupted")
+    assert read(consumer, 2) == [b"a-00", b"a-10"]
+
+
 def test_latest_begins_with_what_is_decided_from_now_on(
     written: Transactions, serial: MakeConsumer
 ) -> None:

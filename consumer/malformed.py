@@ -1,0 +1,65 @@
+"""Records that can't be delivered as they are: their headers don't decode, or can't be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from confluent_kafka import KafkaError, Message
+
+from ..journal.control import TXID_HEADER
+from ..journal.errors import MalformedHeaderError
+from .core.pending import Record
+
+
+class UnreadableHeadersError(Exception):
+    """Signals that confluent-kafka can't read a record's headers, and all must be read again."""
+
+
+class UnreadableRecord:
+    """A record whose headers can't be read: it is taken for one with a malformed TxId."""
+
+    def __init__(self, message: Message) -> None:
+        self._message = message
+
+    def headers(self) -> list[tuple[str, bytes | None]]:
+        return [(TXID_HEADER, None)]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._message, name)
+
+    def __len__(self) -> int:
+        return len(self._message)
+
+
+def readable_runs(batch: Sequence[Message]) -> Iterator[Sequence[Record]]:
+    """Yields records in order, those whose headers can't be read by themselves."""
+    start = 0
+    for at, message in enumerate(batch):
+        try:
+            message.headers()
+        except SystemError:
+            if start < at:
+                yield cast(Sequence[Record], batch[start:at])
+            yield [cast(Record, UnreadableRecord(message))]
+            start = at + 1
+    if start < len(batch):
+        yield cast(Sequence[Record], batch[start:])
+
+
+def malformed_event(record: Record, error: MalformedHeaderError) -> Record:
+    """Returns the event that takes a record's place: a message with an error and its payload."""
+    message = cast(Message, record)
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    text = f"record at {topic}[{partition}] offset {offset} is not delivered: {error}"
+    event = Message(
+        topic=cast(str, topic),
+        partition=cast(int, partition),
+        offset=cast(int, offset),
+        key=cast(bytes, message.key()),
+        value=cast(bytes, message.value()),
+        headers=None if isinstance(record, UnreadableRecord) else cast(Any, message.headers()),
+        error=KafkaError(KafkaError._BAD_MSG, text),
+        timestamp=message.timestamp(),
+    )
+    return cast(Record, event)
