@@ -328,15 +328,24 @@ def _topic_info(topic: str, described: Any, settings: Mapping[str, str] | None) 
     )
 
 
-def _values(entries: Mapping[str, Any]) -> dict[str, str]:
-    return {name: entry.value for name, entry in entries.items() if entry.value is not None}
+def _mock_topic_info(topic: str, listed: Mapping[str, Any]) -> TopicInfo | UnknownTopicError:
+    if topic not in listed:
+        return UnknownTopicError(f"there is no topic {topic!r}")
+    partitions = listed[topic].partitions.values()
+    return TopicInfo(
+        topic=topic,
+        topic_id="",
+        partition_count=len(partitions),
+        settings=None,
+        replication_factor=min(len(p.replicas) for p in partitions),
+    )
 
 
 def _settings(answer: Any) -> Mapping[str, str] | KafkaException | None:
     """Returns a topic's settings; None where they are not told, or not to this client."""
     if isinstance(answer, KafkaException):
         return None if answer.args[0].code() in _NOT_TOLD else answer
-    return _values(answer)
+    return {name: entry.value for name, entry in answer.items() if entry.value is not None}
 
 
 class KafkaLog:
@@ -373,23 +382,10 @@ class KafkaLog:
             BrokerError: no answer, or refused.
         """
         asking = _Asking(f"describe topic {topic!r}", timeout_s)
-        if self._mock(asking):
-            # A request for one topic's metadata would create the topic in the mock; one for all
-            # does not.
-            found = asking.answer(lambda left: self._admin().list_topics(timeout=left))
-            if topic not in found.topics:
-                raise UnknownTopicError(f"there is no topic {topic!r}")
-            partitions = found.topics[topic].partitions.values()
-            return TopicInfo(
-                topic=topic,
-                topic_id="",
-                partition_count=len(partitions),
-                settings=None,
-                replication_factor=min(len(p.replicas) for p in partitions),
-            )
-        described = asking.answer(lambda left: self._describe(topic, left, asking))
-        settings = asking.answer(lambda left: self._topic_settings(topic, left, asking))
-        return _topic_info(topic, described, settings)
+        told = self._topic_infos([topic], asking)[topic]
+        if isinstance(told, TopicInfo):
+            return told
+        raise told
 
     def topic_infos(
         self, topics: Sequence[str], *, timeout_s: float = 10
@@ -403,9 +399,16 @@ class KafkaLog:
         Raises:
             BrokerError: no answer.
         """
-        asking = _Asking(f"describe {len(topics)} topics", timeout_s)
+        return self._topic_infos(topics, _Asking(f"describe {len(topics)} topics", timeout_s))
+
+    def _topic_infos(
+        self, topics: Sequence[str], asking: _Asking
+    ) -> dict[str, TopicInfo | LogtxError]:
         if self._mock(asking):
-            return {topic: self._info_or_error(topic, asking) for topic in topics}
+            # A request for one topic's metadata would create the topic in the mock; one for all
+            # does not.
+            listed = asking.answer(lambda left: self._admin().list_topics(timeout=left)).topics
+            return {topic: _mock_topic_info(topic, listed) for topic in topics}
 
         def describe(wait_s: float) -> _Answers:
             collection = TopicCollection(list(topics))
@@ -418,16 +421,12 @@ class KafkaLog:
         for topic, answer in described.items():
             told = answer if isinstance(answer, KafkaException) else settings[topic]
             if isinstance(told, KafkaException):
-                found[topic] = to_error(told.args[0], f"describe topic {topic!r}")
+                error = to_error(told.args[0], f"describe topic {topic!r}")
+                error.__cause__ = told
+                found[topic] = error
             else:
                 found[topic] = _topic_info(topic, answer, told)
         return found
-
-    def _info_or_error(self, topic: str, asking: _Asking) -> TopicInfo | LogtxError:
-        try:
-            return self.topic_info(topic, timeout_s=asking.left_s)
-        except UnknownTopicError as error:
-            return error
 
     def _settings_of(
         self, topics: Sequence[str], asking: _Asking
@@ -471,22 +470,6 @@ class KafkaLog:
             asking.repeated = True
             wait_s *= 2
             self._renew_metadata(asking.left_s)
-
-    def _topic_settings(
-        self, topic: str, left_s: float, asking: _Asking
-    ) -> Mapping[str, str] | None:
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-
-        def ask(wait_s: float) -> Future[Any]:
-            return self._admin().describe_configs([resource], request_timeout=wait_s)[resource]
-
-        try:
-            entries = self._ask_controller(left_s, asking, ask)
-        except KafkaException as exception:
-            if exception.args[0].code() in _NOT_TOLD:
-                return None
-            raise
-        return _values(entries)
 
     def create_topic(
         self,
