@@ -13,13 +13,17 @@ overtake one that failed. A lane is in one of these states (`VALID_PREVIOUS` has
   in flight is put back in order, and goes out again. A marker whose acknowledgement was lost is
   written twice; consumers ignore the second.
 - PAUSED: it waits before it tries again; the pauses grow.
-- CAREFUL: one marker at a time, by the careful producer, which all lanes that were refused share.
+- CAREFUL: one marker at a time, by the careful producer, which all lanes share whose partition was
+  the cause of a failure.
   It promises no order, and needs none: the next marker goes out when the one before is answered. A
   partition that can't take its marker so delays only itself, and costs no producer of its own.
 - DOUBTFUL: the topic of the next marker may be gone. Nothing goes out until further look-ups agree
   (`topics`). A marker of a topic that is gone counts as written, and the journal says so. A marker
   in a topic that was created again would claim records that were never there (trap 12). A marker
   that is given up though its topic lives would lose a commit that was told.
+
+A marker that gets no answer at all fails its lane: the shared producer is replaced. It never
+reports such a marker by itself, because none times out there.
 
 Why the order holds. A lane has its markers in flight with one producer (`_Lane.producer`), and
 changes to another only when none is in flight. In FLOWING the gapless producer keeps the order, up
@@ -103,18 +107,28 @@ VALID_PREVIOUS: Final[Mapping[LaneState, frozenset[LaneState]]] = {
 
 
 class Failure(Enum):
-    """Why a marker was not written, from the least to the most that it says of its partition."""
+    """Why a marker was not written, from the least to the most that it says of its partition.
+
+    From `STALLED` on, the partition itself is the cause.
+    """
 
     FULL = 0
     """The producer's queue was full; it goes on."""
     STOPPED = 1
     """The producer stopped, or there was none: the cause may be another partition's marker."""
-    REFUSED = 2
+    STALLED = 2
+    """No answer came: its partition has no leader, or the producer hangs."""
+    REFUSED = 3
     """The broker refused it."""
-    TOO_LARGE = 3
+    TOO_LARGE = 4
     """The broker refused its batch for its size."""
-    NO_TOPIC = 4
+    NO_TOPIC = 5
     """The broker, or the client's metadata, knows no such topic or partition."""
+
+    @property
+    def is_of_the_partition(self) -> bool:
+        """Whether the partition is the cause, and not what it shares with others."""
+        return self.value >= Failure.STALLED.value
 
 
 class Producer(Enum):
@@ -193,6 +207,8 @@ class _Lane:
     """Latest pause after a failure."""
     until_empty: bool = False
     """Whether CAREFUL lasts until no marker waits: a batch was too large."""
+    watched: tuple[Job, int] | None = None
+    """The oldest marker in flight, and `answered`, when the lanes were watched last."""
 
 
 class Shell(Protocol):
@@ -282,12 +298,19 @@ class MarkerLanes:
         flowing = lane.state is LaneState.FLOWING
         if not flowing and lane.state is not LaneState.CAREFUL:
             return
-        if lane.in_flight and lane.producer != (self._shared if flowing else 0):
+        number = self._shared if flowing else 0
+        if lane.in_flight and lane.producer != number:
             return  # Until they are answered: a marker could overtake those of another producer.
         in_flight_max = IN_FLIGHT_MAX if flowing else 1
         while lane.queue and len(lane.in_flight) < in_flight_max:
             job = lane.queue[0]
-            if self._topics.is_suspect(job.partition) and not self._may_go(lane, job):
+            existence = self._existence(job)
+            if existence is Existence.GONE:
+                _count(lane.queue.popleft(), gone=True)
+                continue
+            if existence is Existence.DOUBTFUL:
+                if not lane.in_flight:
+                    self._doubt(lane)
                 return
             headers = _headers(job)
             size = len(headers[1][1] or b"") + MARKER_OVERHEAD_BYTES
@@ -297,22 +320,14 @@ class MarkerLanes:
             lane.queue.popleft()
             job.size = size
             lane.target.bytes_in_flight += size
-            lane.producer = self._shared if flowing else 0
+            lane.producer = number
             lane.in_flight.append(job)
             producer = Producer.SHARED if flowing else Producer.CAREFUL
             self._shell.append(job, headers, producer, lane.flow)
 
-    def _may_go(self, lane: _Lane, job: Job) -> bool:
-        """Returns whether a suspect marker may go out; gives it up, or waits, if not."""
-        match self._topics.existence(job.partition):
-            case Existence.ALIVE:
-                return True
-            case Existence.GONE if not lane.in_flight:
-                self._doubt(lane, None)
-                self._settle(job.partition.topic)
-            case _ if not lane.in_flight:
-                self._doubt(lane, None)
-        return False
+    def _existence(self, job: Job) -> Existence:
+        suspect = self._topics.is_suspect(job.partition)
+        return self._topics.existence(job.partition) if suspect else Existence.ALIVE
 
     def _has_room(self, target: _Target, topic: str, size: int) -> bool:
         if target.bytes_in_flight == 0:
@@ -343,12 +358,16 @@ class MarkerLanes:
         """Takes a producer's report that a marker was not written, or that it is not known."""
         lane = job.lane
         if lane.state is not LaneState.FAILED:
-            self._turn(lane, LaneState.FAILED)
-            lane.failure, lane.answered = failure, 0
-        elif lane.failure is None or failure.value > lane.failure.value:
+            self._fail(lane, failure)
+        assert lane.failure is not None
+        if failure.value > lane.failure.value:
             # A stopped producer refuses new records at once, before it reports what stopped it.
             lane.failure = failure
         self._answered(lane, now_ms)
+
+    def _fail(self, lane: _Lane, failure: Failure) -> None:
+        self._turn(lane, LaneState.FAILED)
+        lane.failure, lane.answered = failure, 0
 
     def _answered(self, lane: _Lane, now_ms: int) -> None:
         lane.answered += 1
@@ -366,10 +385,10 @@ class MarkerLanes:
         for job in jobs:
             self._free(lane.target, job)
         lane.until_empty = failure is Failure.TOO_LARGE
-        if failure in (Failure.NO_TOPIC, Failure.TOO_LARGE) and jobs:
+        if failure is Failure.TOO_LARGE:
             self._shell.look_up(jobs[0].partition.topic)
         if failure is Failure.NO_TOPIC and lane.queue:
-            self._doubt(lane, failure)
+            self._doubt(lane)
         else:
             self._pause(lane, now_ms)
 
@@ -402,35 +421,48 @@ class MarkerLanes:
 
     def _go_on(self, lane: _Lane) -> None:
         failure, lane.failure = lane.failure, None
-        careful = failure in (Failure.REFUSED, Failure.TOO_LARGE, Failure.NO_TOPIC)
+        careful = failure is not None and failure.is_of_the_partition
         self._turn(lane, LaneState.CAREFUL if careful else LaneState.FLOWING)
         self._send(lane)
 
+    def watch(self) -> None:
+        """Fails the lanes that have got no answer since the call before this one."""
+        stalled = [lane for lane in self._lanes.values() if self._is_stalled(lane)]
+        for lane in stalled:
+            if lane.state is LaneState.FLOWING:
+                self._fail(lane, Failure.STALLED)
+        if stalled:
+            self._shared += 1
+            self._shell.renew()
+
+    def _is_stalled(self, lane: _Lane) -> bool:
+        # An older producer is being closed, and the careful one has a time-out: both report.
+        if not lane.in_flight or lane.producer != self._shared:
+            lane.watched = None
+            return False
+        now = lane.in_flight[0], lane.answered
+        watched, lane.watched = lane.watched, now
+        return watched == now
+
     # ---- topics that may be gone ----------------------------------------------------------------
 
-    def _doubt(self, lane: _Lane, failure: Failure | None) -> None:
+    def _doubt(self, lane: _Lane) -> None:
         self._turn(lane, LaneState.DOUBTFUL)
-        lane.failure = failure
         topic = lane.queue[0].partition.topic
         self._looks.setdefault(topic, {})[lane] = None
         self._shell.look_up(topic)
 
     def looked_up(self, topic: str, now_ms: int) -> None:
         """Goes on after a look-up whose answer, if there is one, `topics` has been told."""
-        if topic in self._looks:
-            self._settle(topic)
-        if topic in self._looks:
-            heapq.heappush(self._look_at, (now_ms + LOOK_PAUSE_MS, topic))
-            self._shell.wake_at(now_ms + LOOK_PAUSE_MS)
-
-    def _settle(self, topic: str) -> None:
-        """Ends the doubts about a topic that are settled: gives markers up, or goes on."""
         for lane in list(self._looks.get(topic, ())):
             if self._is_settled(lane):
-                self._looks.get(topic, {}).pop(lane, None)
+                del self._looks[topic][lane]
                 self._go_on(lane)
-        if not self._looks.get(topic, True):
-            del self._looks[topic]
+        if self._looks.get(topic):
+            heapq.heappush(self._look_at, (now_ms + LOOK_PAUSE_MS, topic))
+            self._shell.wake_at(now_ms + LOOK_PAUSE_MS)
+        else:
+            self._looks.pop(topic, None)
 
     def _is_settled(self, lane: _Lane) -> bool:
         """Gives up the markers whose topic is gone. Returns whether the next one may go out."""

@@ -16,7 +16,7 @@ asked can't be chosen. Therefore:
 - While the answers do not agree, nothing that would be tied to the topic is decided. The client is
   told that nothing was done, and asks again.
 - What is known is used when a look-up fails: neither a decision nor a marker needs the admin API as
-  long as the topic was seen once. The id is compared again when the marker goes out.
+  long as the topic's id was certain once. The id is compared again when the marker goes out.
 
 Pure: the caller has the clock, and looks topics up, one look-up per topic at a time.
 """

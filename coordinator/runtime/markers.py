@@ -9,24 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from ...journal.control import TopicPartition
 from ...journal.logs.interface import Log
-from ..core.lanes import Failure, Finished, Flow, Headers, Job, MarkerLanes, Producer
-from ..core.transactions import TransactionMetadata
+from ..core.lanes import Failure, Flow, Headers, Job, MarkerLanes, Producer
+from .alarm import Alarm, monotonic_ms
 from .appender import Appender
-from .topics import TopicLookUps, monotonic_ms
+from .topics import TopicLookUps
 
 _LOG = logging.getLogger(__name__)
 
 MARKER_CONFIG: Final[Mapping[str, Any]] = {
     # No marker times out: in a lane that flows it would leave a gap that the guarantee of the
     # shared producer does not cover. While a partition has no leader, librdkafka holds its markers
-    # back, in order.
+    # back, in order; `MarkerLanes.watch` ends that.
     "message.timeout.ms": 0,
     # librdkafka believes after this time that a topic is gone; its default is 30 s.
     "topic.metadata.propagation.max.ms": 5_000,
@@ -39,10 +38,13 @@ CAREFUL_CONFIG: Final = {
     # One marker of a lane at a time needs no order. An idempotent producer would hold up all other
     # lanes after each refusal, to begin a new epoch.
     "enable.idempotence": False,
+    "message.timeout.ms": 30_000,
 }
-SWEEP_S: Final = 60.0
-"""How often lanes without work, and the careful producer if nothing needs it, are given up. A
-shorter time makes busy ones anew more often; a longer one keeps idle ones in memory."""
+SWEEP_S: Final = 10.0
+"""How often lanes are watched, and those without work dropped. A marker without an answer for one
+to two of these periods costs the shared producer of all lanes; a longer one lets it wait longer."""
+CAREFUL_IDLE_S: Final = 60.0
+"""When an unused careful producer is closed. A shorter time makes it anew more often."""
 _FAILURES: Final = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: Failure.NO_TOPIC,
     KafkaError.UNKNOWN_TOPIC_ID: Failure.NO_TOPIC,
@@ -71,12 +73,12 @@ class MarkerWriter:
         """
         self._log = log
         self._topics = topics
-        self._lanes = MarkerLanes(self, topics.known)
+        self.lanes: Final = MarkerLanes(self, topics.known)
+        """Takes the markers of decided transactions."""
         self._shared: Appender | None = Appender(log, SHARED_CONFIG, "markers")
         self._careful: Appender | None = None
         self._careful_used_ms = 0
-        self._wake: asyncio.TimerHandle | None = None
-        self._wake_at_ms = 0
+        self._alarm = Alarm(self.lanes.tick)
         self._sweep_at_ms = monotonic_ms() + int(SWEEP_S * 1000)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -84,45 +86,23 @@ class MarkerWriter:
 
     # ---- what the coordinator asks --------------------------------------------------------------
 
-    def write(
-        self,
-        transaction: TransactionMetadata,
-        epoch: int,
-        hw: Callable[[], int],
-        finished: Finished,
-    ) -> None:
-        """Writes a decided transaction's markers. See `MarkerLanes.write`."""
-        self._lanes.write(transaction, epoch, hw, finished)
-
-    def backlog(self, journal_partition: int, partition: TopicPartition) -> int:
-        """Returns the number of markers of a journal partition that a data partition lacks."""
-        return self._lanes.backlog(journal_partition, partition)
-
-    def backlogs(self) -> dict[int, tuple[int, int]]:
-        """Returns journal partition → (markers not written, most of one data partition)."""
-        return self._lanes.backlogs()
-
-    def forget(self, journal_partition: int) -> None:
-        """Drops the queued markers of a journal partition that this coordinator must load again."""
-        self._lanes.forget(journal_partition)
-
     def tick(self) -> None:
-        """Gives up what nothing needs any more; called now and then."""
+        """Gives up what nothing needs any more, or what gives no answer; called now and then."""
         now_ms = monotonic_ms()
         if now_ms < self._sweep_at_ms or self._closed:
             return
         self._sweep_at_ms = now_ms + int(SWEEP_S * 1000)
-        self._lanes.sweep()
+        self.lanes.watch()
+        self.lanes.sweep()
         careful, idle_ms = self._careful, now_ms - self._careful_used_ms
-        if careful is not None and idle_ms > SWEEP_S * 1000 and careful.is_idle:
+        if careful is not None and idle_ms > CAREFUL_IDLE_S * 1000 and careful.is_idle:
             self._careful = None
             self._spawn(careful.close())
 
     async def close(self, timeout_s: float = 5) -> None:
         """Stops. The next owner of the journal partition writes the markers that are left."""
         self._closed = True
-        if self._wake is not None:
-            self._wake.cancel()
+        self._alarm.cancel()
         for task in self._tasks:
             task.cancel()
         open_now = [a for a in (self._shared, self._careful) if a is not None]
@@ -160,9 +140,11 @@ class MarkerWriter:
         return self._careful
 
     def renew(self) -> None:
-        """Gives up the shared producer. The next marker makes another."""
+        """Gives up the shared producer: what it still has is reported. The next marker makes
+        another."""
         stopped, self._shared = self._shared, None
         if stopped is not None:
+            _LOG.info("marker_producer_renewed")
             self._spawn(stopped.close())
 
     def look_up(self, topic: str) -> None:
@@ -171,32 +153,22 @@ class MarkerWriter:
 
     def wake_at(self, at_ms: int) -> None:
         """Calls `MarkerLanes.tick` at `at_ms`."""
-        if self._wake is not None and self._wake_at_ms <= at_ms:
-            return
-        if self._wake is not None:
-            self._wake.cancel()
-        self._wake_at_ms = at_ms
-        loop = asyncio.get_running_loop()
-        self._wake = loop.call_later(max(0, at_ms - monotonic_ms()) / 1000, self._woken)
-
-    def _woken(self) -> None:
-        self._wake = None
         if not self._closed:
-            self._lanes.tick(monotonic_ms())
+            self._alarm.set(at_ms)
 
     def _looked_up(self, topic: str) -> None:
         if not self._closed:
-            self._lanes.looked_up(topic, monotonic_ms())
+            self.lanes.looked_up(topic, monotonic_ms())
 
     def _answered(self, job: Job, error: KafkaError | None) -> None:
         if error is None:
-            self._lanes.written(job, monotonic_ms())
+            self.lanes.written(job, monotonic_ms())
             return
         failure = _FAILURES.get(error.code(), Failure.REFUSED)
-        if failure.value >= Failure.REFUSED.value:
+        if failure.is_of_the_partition:
             where = job.partition.key
             _LOG.warning("marker_refused topic=%s partition=%d error=%s", *where, error.name())
-        self._lanes.not_written(job, failure, monotonic_ms())
+        self.lanes.not_written(job, failure, monotonic_ms())
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(coroutine)

@@ -32,8 +32,8 @@ from ..core.committed_offsets import IOV_MAX_BYTES
 from ..core.offsets_lanes import OffsetsKey, OffsetsLanes, Written
 from ..protocol.commands import GroupOffsets
 from ..tasks import essential_task
+from .alarm import Alarm, monotonic_ms
 from .appender import Appender
-from .topics import monotonic_ms
 
 _LOG = logging.getLogger(__name__)
 _VERSION: Final = b"\x01"
@@ -169,8 +169,7 @@ class OffsetsWriter:
         self._lanes = OffsetsLanes(self)
         self._encoding = ThreadPoolExecutor(1, thread_name_prefix="offsets-encoding")
         self._tasks: set[asyncio.Task[None]] = set()
-        self._wake: asyncio.TimerHandle | None = None
-        self._wake_at_ms = 0
+        self._alarm = Alarm(self._lanes.tick)
         self._closed = False
 
     # ---- what the coordinator asks --------------------------------------------------------------
@@ -199,8 +198,7 @@ class OffsetsWriter:
     async def close(self) -> None:
         """Stops. The next owner writes what was not written."""
         self._closed = True
-        if self._wake is not None:
-            self._wake.cancel()
+        self._alarm.cancel()
         self._encoding.shutdown(wait=False, cancel_futures=True)
         await self._appender.close()
 
@@ -233,18 +231,8 @@ class OffsetsWriter:
 
     def wake_at(self, at_ms: int) -> None:
         """Calls `OffsetsLanes.tick` at `at_ms`."""
-        if self._wake is not None:
-            if self._wake_at_ms <= at_ms:
-                return
-            self._wake.cancel()
-        self._wake_at_ms = at_ms
-        delay_s = max(0, at_ms - monotonic_ms()) / 1000
-        self._wake = asyncio.get_running_loop().call_later(delay_s, self._woken)
-
-    def _woken(self) -> None:
-        self._wake = None
         if not self._closed:
-            self._lanes.tick(monotonic_ms())
+            self._alarm.set(at_ms)
 
     def _append(
         self,

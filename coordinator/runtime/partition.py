@@ -139,7 +139,7 @@ class PartitionRuntime:
 
     def marker_backlog(self, partition: TopicPartition) -> int:
         """Returns the number of this journal partition's markers that a data partition lacks."""
-        return self._services.markers.backlog(self.partition, partition)
+        return self._services.markers.lanes.backlog(self.partition, partition)
 
     def offsets_backlog(self, group: str) -> int:
         """Returns the number of commits of a consumer group whose IOV is not durable yet."""

@@ -31,6 +31,7 @@ from ..core.offsets_lanes import OffsetsKey
 from ..core.shard import Shard
 from ..core.tenure import Tenure
 from ..protocol import commands
+from .alarm import monotonic_ms
 from .appender import Appender
 from .housekeeping import Housekeeping
 from .pressure import Pressure
@@ -222,7 +223,7 @@ class Serving:
         self.pressure.end()
         for answer in self._kept:
             answer(error)
-        self._services.markers.forget(self._partition)
+        self._services.markers.lanes.forget(self._partition)
         self._services.offsets.forget(self._partition)
         self._services.close_sessions(self._partition, error)
         self.over.set()
@@ -314,7 +315,9 @@ class Serving:
                 services.offsets.write(key, offsets, done)
             case WriteMarkers(transaction):
                 services.counters.decided(self._partition, shard.epoch, transaction)
-                services.markers.write(transaction, shard.epoch, lambda: shard.hw, tenure.written)
+                services.markers.lanes.write(
+                    transaction, shard.epoch, lambda: shard.hw, tenure.written
+                )
 
     def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
         """Ends a producer's session for good."""
@@ -326,4 +329,4 @@ class Serving:
 
 
 def _now() -> Instant:
-    return Instant(time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000)
+    return Instant(monotonic_ms(), time.time_ns() // 1_000_000)

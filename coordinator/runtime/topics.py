@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -26,6 +25,8 @@ from ...journal.errors import (
 from ...journal.logs.interface import Log, TopicInfo
 from ..core.decision import TopicFacts
 from ..core.topics import AGAIN_MS, TopicKnowledge
+from ..tasks import essential_task
+from .alarm import monotonic_ms
 
 _LOG = logging.getLogger(__name__)
 
@@ -77,12 +78,19 @@ class TopicLookUps:
     def _ask(self) -> None:
         if self._wanted and len(self._requests) < REQUESTS_MAX:
             # At the end of this turn of the loop: one request for all that are asked for in it.
-            task = asyncio.create_task(self._request())
+            task = essential_task(self._request(), "topics")
             self._requests.add(task)
-            task.add_done_callback(self._requests.discard)
+            task.add_done_callback(self._requested)
+
+    def _requested(self, task: asyncio.Task[None]) -> None:
+        self._requests.discard(task)
+        if not self._closed:
+            self._ask()
 
     async def _request(self) -> None:
         topics = list(self._wanted)[:BATCH_MAX]
+        if not topics:
+            return  # Another request of this turn took them all.
         for topic in topics:
             del self._wanted[topic]
         found = await asyncio.get_running_loop().run_in_executor(self._threads, self._find, topics)
@@ -93,14 +101,10 @@ class TopicLookUps:
         for topic in topics:
             for listener in self._listeners:
                 listener(topic)
-        self._requests.discard(asyncio.current_task())
-        self._ask()
 
     def _find(self, topics: list[str]) -> Mapping[str, TopicInfo | LogtxError]:
         """Asks the log; runs in a thread. Whatever goes wrong is an answer, so that no one waits
         for ever."""
-        if not topics:
-            return {}
         try:
             return self._log.topic_infos(topics, timeout_s=TIMEOUT_S)
         except LogtxError as error:
@@ -159,11 +163,6 @@ class TopicLookUps:
         for request in self._requests:
             request.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def monotonic_ms() -> int:
-    """Returns the monotonic clock, as the cores have it."""
-    return time.monotonic_ns() // 1_000_000
 
 
 def _facts(info: TopicInfo) -> TopicFacts:

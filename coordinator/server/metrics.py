@@ -42,6 +42,7 @@ from ...journal.reader import JOURNAL_TOPIC
 from ...journal.state import State
 from ..core.admin import live_keys
 from ..core.decision import Instant
+from ..runtime.alarm import monotonic_ms
 from ..runtime.counters import LATENCY_BOUNDS_S, CoordinatorCounters
 from ..runtime.markers import MarkerWriter
 from ..runtime.partition import PartitionRuntime, Role
@@ -135,7 +136,7 @@ class Reader:
 
     def read(self, now: Instant) -> Reading:
         """Returns a copy of all numbers as they are."""
-        backlogs = self._markers.backlogs()
+        backlogs = self._markers.lanes.backlogs()
         sessions = self._streams.sessions()
         samples = tuple(
             self._partition(runtime, now, backlogs.get(p, (0, 0)), sessions.get(p, 0))
@@ -246,7 +247,7 @@ class CoordinatorCollector(Collector):
 
     async def _read(self) -> Reading:
         wall_ms = time.time_ns() // 1_000_000
-        return self._reader.read(Instant(time.monotonic_ns() // 1_000_000, wall_ms))
+        return self._reader.read(Instant(monotonic_ms(), wall_ms))
 
     def _ends(self, reading: Reading) -> Iterator[Metric]:
         """Yields what Kafka must be asked for. Series that it does not answer for are left out."""

@@ -133,8 +133,10 @@ def decided_once(history: History, reading: Reading) -> Iterator[str]:
         if ends is not None and _contradicts(reading, *ends):
             yield f"{told.coordinator} told {told.reply!r}: {_decision(reading, ends[0])}"
         refused = _refused_for_good(told)
-        if refused is not None and _is_decided(reading, refused, told.asked_at):
-            yield f"{told.coordinator} told {told.reply!r} of {refused}, which was decided"
+        decision = None if refused is None else _decision(reading, refused)
+        # One that was replaced may still refuse what its successor has aborted: both say the same.
+        if decision is not None and decision.committed and decision.at < told.asked_at:
+            yield f"{told.coordinator} told {told.reply!r} of {refused}, which was committed"
     for txid, work in history.works.items():
         decision = _decision(reading, txid)
         if work.believes and (

@@ -32,6 +32,7 @@ EVENTS: Final = (
     "look-up failed",
     "group rebalanced",
     "marker producer full",
+    "marker producer hangs",
     "look-up of a topic slow",
     "look-up of a topic failed",
     "broker knows no topic",

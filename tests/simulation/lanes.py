@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from logtx.coordinator.core import lanes, offsets_lanes, topics
@@ -60,6 +61,8 @@ class _Playing:
     """Whether it had a fatal error, and takes nothing any more."""
     cut: set[TopicPartition] = field(default_factory=set)
     """Partitions in which nothing lands any more: a marker was refused, or never sent."""
+    hung: dict[TopicPartition, list[Job]] = field(default_factory=dict)
+    """Markers that get no answer until the producer is closed; those behind them wait too."""
 
 
 class Markers:
@@ -82,8 +85,9 @@ class Markers:
         self.lanes.write(transaction, shard.epoch, lambda: shard.hw, tenure.written)
 
     def sweep(self) -> None:
-        """Drops idle lanes; called now and then."""
+        """Drops idle lanes, and fails those that get no answer; called now and then."""
         self.lanes.sweep()
+        self.lanes.watch()
 
     # ---- what the lanes ask ---------------------------------------------------------------------
 
@@ -96,6 +100,10 @@ class Markers:
             flow.cut = True
             failure = Failure.FULL if full else Failure.STOPPED
             coordinator.later(0, lambda: self._not_written(job, failure))
+            return
+        hangs = playing.gapless and setting.faults.happens("marker producer hangs", 0.02)
+        if hangs or key in playing.hung:
+            playing.hung.setdefault(key, []).append(job)
             return
         pipe = playing.pipes.get(key)
         if pipe is None:
@@ -138,8 +146,11 @@ class Markers:
         self.lanes.not_written(job, failure, self._setting.now_ms)
 
     def renew(self) -> None:
-        """Takes another shared producer."""
+        """Takes another shared producer; the one before reports what it still has."""
+        closed = self._producers[Producer.SHARED]
         self._producers[Producer.SHARED] = _Playing(gapless=True)
+        for job in [job for jobs in closed.hung.values() for job in jobs]:
+            self._coordinator.later(5, partial(self._not_written, job, Failure.STOPPED))
 
     def wake_at(self, at_ms: int) -> None:
         """Ticks then."""

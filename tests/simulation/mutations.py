@@ -472,6 +472,12 @@ def a_lane_dies(patch: Patch) -> None:
     patch(MarkerLanes, "tick", lambda *_: None)
 
 
+@caught_by("finished", of="shell")
+def a_lane_is_not_watched(patch: Patch) -> None:
+    """A marker that gets no answer is waited for without end."""
+    patch(MarkerLanes, "watch", lambda *_: None)
+
+
 @caught_by("offsets", of="shell")
 def steps_without_the_vector(patch: Patch) -> None:
     """What a commit moved is written in place of the group's whole IOV."""

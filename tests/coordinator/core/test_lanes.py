@@ -218,7 +218,7 @@ def test_every_failure_in_every_state_that_has_markers_in_flight(
     else:
         assert stage.state() is LaneState.PAUSED
         stage.wait()
-    was_refused = failure.value >= Failure.REFUSED.value or state is LaneState.FAILED
+    was_refused = failure.is_of_the_partition or state is LaneState.FAILED
     assert stage.state() is (LaneState.CAREFUL if was_refused else LaneState.FLOWING)
     assert len({s.producer for s in stage.sent}) == 1
     stopped = state is not LaneState.CAREFUL and (
@@ -418,6 +418,35 @@ def test_finding_9_a_lane_whose_batch_was_too_large_stays_careful_until_it_is_em
     assert stage.renewed == 1
 
 
+def test_a_lane_that_gets_no_answer_takes_the_careful_producer(stage: Stage) -> None:
+    stage.write(decided(0, A0))
+    stage.write(decided(1, B0, A1))
+    stage.lanes.watch()
+    held = stage.sent.popleft()
+    stage.answer()
+    stage.answer()
+    stage.write(decided(2, B0, A1, A0))
+    assert stage.state() is LaneState.FLOWING
+    stage.lanes.watch()
+    assert stage.state() is LaneState.FAILED
+    assert stage.renewed == 1, "what is left is reported when the old producer is closed"
+    stage.lanes.watch()
+    assert stage.renewed == 1
+    stage.sent.appendleft(held)
+    while stage.sent:
+        stage.answer(Failure.STOPPED)
+    assert stage.renewed == 1
+    stage.wait()
+    assert {s.job.partition.key: s.producer for s in stage.sent} == {
+        A0: Producer.CAREFUL,
+        A1: Producer.SHARED,
+        B0: Producer.SHARED,
+    }
+    while stage.sent:
+        stage.answer()
+    assert sorted(stage.finished) == [(0, 0), (0, 1), (0, 2)]
+
+
 def test_finding_4_a_deleted_topic_of_1000_partitions_needs_one_producer() -> None:
     stage = Stage()
     stage.know("a")
@@ -537,6 +566,8 @@ class History:
         for topic, topic_id in IDS.items():
             self.stage.tell(topic, topic_id)
         self.stage.wait(self.chance.choice((1, 60, 600)))
+        if self.chance.random() < 0.3:
+            self.stage.lanes.watch()
 
     def tell(self) -> None:
         """Tells what a broker says, which may be behind."""

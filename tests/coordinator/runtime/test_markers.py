@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError
 
 from logtx.coordinator.core import lanes, topics
 from logtx.coordinator.core.transactions import TransactionMetadata
+from logtx.coordinator.runtime import markers as markers_module
 from logtx.coordinator.runtime.markers import MarkerWriter
 from logtx.coordinator.runtime.topics import TopicLookUps
 from logtx.journal.control import TXID_HEADER, TopicPartition
@@ -58,7 +59,7 @@ class Stage:
 
     def write(self, transaction: TransactionMetadata) -> None:
         """Writes a transaction's markers."""
-        self.writer.write(transaction, 0, lambda: 0, self._done)
+        self.writer.lanes.write(transaction, 0, lambda: 0, self._done)
 
     def _done(self, begin: int, gone: Gone) -> None:
         assert begin not in self.finished
@@ -96,8 +97,8 @@ def test_a_partition_without_a_leader_delays_itself_alone(log: MemoryLog) -> Non
             stage.write(decided(begin, FREE))
         await stage.until(lambda: len(stage.finished) == 5)
         assert sorted(stage.finished) == [5, 6, 7, 8, 9], "those that need it wait"
-        assert stage.writer.backlog(0, HELD) == 5
-        assert stage.writer.backlog(0, FREE) == stage.writer.backlog(1, HELD) == 0
+        assert stage.writer.lanes.backlog(0, HELD) == 5
+        assert stage.writer.lanes.backlog(0, FREE) == stage.writer.lanes.backlog(1, HELD) == 0
         log.release_appends(*HELD)
         await stage.until(lambda: len(stage.finished) == 10)
         await stage.close()
@@ -105,6 +106,32 @@ def test_a_partition_without_a_leader_delays_itself_alone(log: MemoryLog) -> Non
     asyncio.run(run())
     assert markers(log, HELD) == [0, 1, 2, 3, 4]
     assert markers(log, FREE) == list(range(10))
+
+
+def test_markers_without_an_answer_go_out_again_by_another_producer(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(markers_module, "SWEEP_S", 0.05)
+
+    async def run() -> None:
+        stage = Stage(log)
+        log.hold_appends(*HELD)
+        for begin in range(5):
+            stage.write(decided(begin, HELD, FREE))
+
+        def went_out_again() -> bool:
+            stage.writer.tick()
+            return stage.writer._careful is not None
+
+        await stage.until(went_out_again)
+        assert stage.finished == {}
+        log.release_appends(*HELD)
+        await stage.until(lambda: len(stage.finished) == 5)
+        await stage.close()
+
+    asyncio.run(run())
+    assert list(dict.fromkeys(markers(log, HELD))) == [0, 1, 2, 3, 4]
+    assert markers(log, FREE) == [0, 1, 2, 3, 4]
 
 
 def test_trap_12_a_deleted_topic_holds_nobody_up(log: MemoryLog) -> None:
@@ -125,7 +152,7 @@ def test_trap_12_a_deleted_topic_holds_nobody_up(log: MemoryLog) -> None:
 
     stage = asyncio.run(run())
     assert stage.finished == {0: (doomed,), 1: (), 2: (doomed,)}
-    assert stage.writer.backlog(0, doomed) == 0
+    assert stage.writer.lanes.backlog(0, doomed) == 0
     assert markers(log, FREE) == [0, 1]
 
 
