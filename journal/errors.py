@@ -2,46 +2,96 @@
 
 Errors that cross the wire carry a stable ``code``; the coordinator's client turns a code back into
 its class with `error_from_code`. A code is never given to another error.
+
+Each is a `confluent_kafka.KafkaException` too, so that programs that were written for
+confluent-kafka handle them: ``args[0]`` is a `KafkaError` that says what librdkafka would say.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
+
+from confluent_kafka import KafkaError, KafkaException
 
 
-class LogtxError(Exception):
+class LogtxError(KafkaException):
     """Base of everything that logtx raises on purpose."""
 
     code: ClassVar[int] = 0
     """Number on the wire; 0 marks an error that never crosses it."""
+    kafka_code: ClassVar[int] = KafkaError._FAIL
+    """Code of the `KafkaError`."""
+    retriable: ClassVar[bool] = False
+    """Whether the same call may be made again."""
+    fatal: ClassVar[bool] = False
+    """Whether the client can't go on: close it, and make another."""
+    txn_requires_abort: ClassVar[bool] = False
+    """Whether the transaction can only be aborted; then its work is done again in a new one."""
+
+    def __init__(self, message: str = "", *, kafka_code: int | None = None) -> None:
+        """Keeps what happened.
+
+        Args:
+            message: what happened, for people.
+            kafka_code: code of the `KafkaError`, if it is another one than the class has.
+        """
+        told = self.kafka_code if kafka_code is None else kafka_code
+        super().__init__(
+            KafkaError(told, message, self.fatal, self.retriable, self.txn_requires_abort)
+        )
+        self._message = message
+        self._told = told
+
+    def __str__(self) -> str:
+        return self._message
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Spark sends errors between processes, and `KafkaError` would be taken for the message.
+        return _again, (type(self), self._message, self._told), self.__dict__
+
+
+def _again(cls: type[LogtxError], message: str, kafka_code: int) -> LogtxError:
+    error = cls.__new__(cls)
+    LogtxError.__init__(error, message, kafka_code=kafka_code)
+    return error
 
 
 class ConfigError(LogtxError):
     """A setting is missing, unknown or out of range; the message names it and the fix."""
 
     code = 1
+    kafka_code = KafkaError._INVALID_ARG
 
 
 class NotSupportedError(LogtxError):
     """The request asks for something that this version does not do. Nothing was changed."""
 
     code = 2
+    kafka_code = KafkaError._NOT_IMPLEMENTED
 
 
 class RetriableError(LogtxError):
     """A passing condition: the same request may be sent again and is safe to repeat."""
+
+    kafka_code = KafkaError._RETRY
+    retriable = True
 
 
 class CoordinatorNotAvailableError(RetriableError):
     """No coordinator could be reached within the time allowed; check that one is running."""
 
     code = 10
+    kafka_code = KafkaError.COORDINATOR_NOT_AVAILABLE
 
 
 class NotCoordinatorError(RetriableError):
     """The process asked does not own this journal partition; discover the owner again."""
 
     code = 11
+    kafka_code = KafkaError.NOT_COORDINATOR
 
     def __init__(self, message: str = "", *, hint: str = "") -> None:
         """Stores `hint`: the owner's host:port, or "" if it is not known."""
@@ -53,52 +103,64 @@ class CoordinatorLoadingError(RetriableError):
     """The owner is still replaying its journal partition; retry after a pause."""
 
     code = 12
+    kafka_code = KafkaError.COORDINATOR_LOAD_IN_PROGRESS
 
 
 class RequestTimedOutError(RetriableError):
     """No answer came within the time allowed; the outcome of the request is not known."""
 
     code = 13
+    kafka_code = KafkaError._TIMED_OUT
 
 
 class OffsetsPendingError(RetriableError):
     """A pending transaction holds the offset of a requested partition; retry once it has ended."""
 
     code = 14
+    kafka_code = KafkaError.UNSTABLE_OFFSET_COMMIT
 
 
 class SessionClosedError(RetriableError):
     """The producer's stream to the coordinator broke; its client connects again by itself."""
 
     code = 15
+    kafka_code = KafkaError._TRANSPORT
 
 
 class TooManyTransactionsError(RetriableError):
     """The coordinator's limit of open transactions is reached; end some, or begin again later."""
 
     code = 16
+    kafka_code = KafkaError.THROTTLING_QUOTA_EXCEEDED
 
 
 class CoordinatorBusyError(RetriableError):
     """The coordinator can't take more requests now; nothing was done, so ask again later."""
 
     code = 17
+    kafka_code = KafkaError.THROTTLING_QUOTA_EXCEEDED
 
 
 class TransactionError(LogtxError):
     """A request named a transaction that can't do what was asked. Begin another one."""
+
+    kafka_code = KafkaError.INVALID_TXN_STATE
 
 
 class UnknownTransactionError(TransactionError):
     """The TxId is not known: it was never begun, or is past the outcome retention."""
 
     code = 20
+    kafka_code = KafkaError.INVALID_TXN_STATE
+    txn_requires_abort = True
 
 
 class TransactionAbortedError(TransactionError):
     """The transaction was aborted, by its producer, a timeout or fencing; redo its work."""
 
     code = 21
+    kafka_code = KafkaError.TRANSACTION_ABORTABLE
+    txn_requires_abort = True
 
 
 class TransactionCommittedError(TransactionError):
@@ -111,12 +173,15 @@ class TransactionStateError(TransactionError):
     """The call does not fit the transaction's state, such as a produce after its commit."""
 
     code = 23
+    kafka_code = KafkaError._STATE
 
 
 class TransactionAbortOnlyError(TransactionError):
     """A record of this transaction failed: abort it and redo its work in a new one."""
 
     code = 24
+    kafka_code = KafkaError.TRANSACTION_ABORTABLE
+    txn_requires_abort = True
 
 
 class OffsetsConflictError(TransactionError):
@@ -126,12 +191,16 @@ class OffsetsConflictError(TransactionError):
     """
 
     code = 25
+    kafka_code = KafkaError.ILLEGAL_GENERATION
+    txn_requires_abort = True
 
 
 class GroupBoundError(TransactionError):
     """The consumer group commits its offsets in another transaction group; use that one."""
 
     code = 26
+    kafka_code = KafkaError.INVALID_GROUP_ID
+    txn_requires_abort = True
 
 
 class RequestTooLargeError(TransactionError):
@@ -142,12 +211,15 @@ class RequestTooLargeError(TransactionError):
     """
 
     code = 27
+    kafka_code = KafkaError.MSG_SIZE_TOO_LARGE
+    txn_requires_abort = True
 
 
 class ConcurrentTransactionsError(TransactionError):
     """A transaction key has one open transaction at a time: commit or abort it first."""
 
     code = 28
+    kafka_code = KafkaError.CONCURRENT_TRANSACTIONS
 
 
 class ClaimFencedError(TransactionError):
@@ -157,6 +229,8 @@ class ClaimFencedError(TransactionError):
     """
 
     code = 29
+    kafka_code = KafkaError.ILLEGAL_GENERATION
+    txn_requires_abort = True
 
 
 class UnknownOutcomeError(TransactionError):
@@ -165,11 +239,16 @@ class UnknownOutcomeError(TransactionError):
     It is decided, or will be: ask again with `Producer.outcome`; never assume an abort.
     """
 
+    kafka_code = KafkaError._TIMED_OUT
+    retriable = True
+
 
 class ProducerFencedError(LogtxError):
     """A newer producer of the same ``transactional.id`` took over. Close this one."""
 
     code = 30
+    kafka_code = KafkaError._FENCED
+    fatal = True
 
 
 class NotAllowedError(ProducerFencedError):
@@ -188,64 +267,78 @@ class UnknownKeyError(LogtxError):
     """No such transaction key: no client ever connected with it, or it was deleted."""
 
     code = 34
+    kafka_code = KafkaError.INVALID_PRODUCER_ID_MAPPING
 
 
 class DoubleStartError(LogtxError):
     """Two producers connected with one ``transactional.id`` and one generation: both are closed."""
 
     code = 31
+    kafka_code = KafkaError._FENCED
+    fatal = True
 
 
 class TopicError(LogtxError):
     """A topic can't be used as asked."""
 
     code = 43
+    kafka_code = KafkaError.TOPIC_EXCEPTION
+    txn_requires_abort = True
 
 
 class UnknownTopicError(TopicError):
     """A topic or partition does not exist; create it first."""
 
     code = 40
+    kafka_code = KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
 class UnsupportedTopicError(TopicError):
     """The topic's settings rule out transactions: a compacted topic takes no markers."""
 
     code = 41
+    kafka_code = KafkaError.INVALID_CONFIG
 
 
 class JournalTopicError(TopicError):
     """The journal topic's settings could lose decisions; the message says how to change them."""
 
     code = 42
+    kafka_code = KafkaError.INVALID_CONFIG
 
 
 class JournalError(LogtxError):
     """The journal can't be read in its present state; its partition is not served."""
 
     code = 60
+    kafka_code = KafkaError.KAFKA_STORAGE_ERROR
 
 
 class CorruptRecordError(JournalError):
     """A journal record does not decode; the message gives partition and offset."""
 
     code = 61
+    kafka_code = KafkaError._BAD_MSG
 
 
 class UnknownRecordError(JournalError):
     """A journal record has a type or version newer than this program; upgrade it."""
 
     code = 62
+    kafka_code = KafkaError.UNSUPPORTED_VERSION
 
 
 class JournalTruncatedError(JournalError):
     """The journal ends below what was acknowledged: the broker lost its tail."""
 
     code = 63
+    kafka_code = KafkaError._LOG_TRUNCATION
 
 
 class ConsumerError(LogtxError):
     """A data partition holds something that can't be delivered in its present state."""
+
+    kafka_code = KafkaError._BAD_MSG
 
 
 class MalformedHeaderError(ConsumerError):
@@ -255,12 +348,16 @@ class MalformedHeaderError(ConsumerError):
 class IntegrityError(ConsumerError):
     """A transaction's records do not match its marker, and re-reading the log did not help."""
 
+    kafka_code = KafkaError._INCONSISTENT
+
 
 class TornTransactionError(ConsumerError):
     """Part of a committed transaction was deleted by retention before it was read.
 
     Set ``torn.reset`` to ``skip`` to go on without it.
     """
+
+    kafka_code = KafkaError.OFFSET_OUT_OF_RANGE
 
 
 class SpillError(ConsumerError):
@@ -269,6 +366,8 @@ class SpillError(ConsumerError):
     Free space, name a writable ``pending.dir`` or raise ``pending.disk.max.bytes``, then start the
     consumer again.
     """
+
+    kafka_code = KafkaError._FS
 
 
 class BrokerError(LogtxError):

@@ -189,7 +189,7 @@ class Engine:
             # Only the reconnection was not allowed. The holder of a transaction of this producer
             # gets ExpiredTransactionError in both cases: whether it learns first that the
             # transaction is over, or that the reconnection was refused.
-            error = ExpiredTransactionError(*error.args)
+            error = ExpiredTransactionError(str(error))
         self.fatal = self.fatal or error
         _LOG.warning("session_closed producer_id=%s", self.config.producer_id)
         self._on_fatal(error)

@@ -144,6 +144,9 @@ class Writer:
             pairs = check_headers(headers)
             record = Record(number, topic, value, key, partition, timestamp, pairs, on_delivery)
             self._route(record)
+        except LogtxError:
+            self._withdraw(number)
+            raise
         except KafkaException as error:
             raise self._refused(number, topic, error) from error
         except BaseException:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_STORED, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from ...journal.errors import LogtxError
 from .process import Process, run
 from .readers import TRANSIENT, Notes, all_partitions, consumer_readers, open_reader
 
@@ -45,6 +46,8 @@ def consume(process: Process) -> None:
                 _commit(consumer, notes)
         except TRANSIENT as error:
             _transient(process, error)
+        except LogtxError:
+            raise
         except KafkaException as error:
             if error.args[0].fatal():
                 raise
@@ -64,7 +67,11 @@ def _assign(process: Process, consumer: Any, notes: Notes) -> None:
     while not process.stopping.is_set():
         try:
             consumer.assign(partitions)
-        except (*TRANSIENT, KafkaException) as error:
+        except TRANSIENT as error:
+            _transient(process, error)
+        except LogtxError:
+            raise
+        except KafkaException as error:
             _transient(process, error)
         else:
             notes.assigned(partitions)
@@ -88,6 +95,8 @@ def _revoked(notes: Notes) -> Any:
 def _commit(consumer: Any, notes: Notes) -> None:
     try:
         notes.committed(consumer.commit(asynchronous=False) or ())
+    except LogtxError:
+        raise
     except KafkaException as error:
         # Kafka's consumer says so when there is nothing new to commit. Or a rebalance came, and
         # other members continue from an earlier offset.

@@ -181,7 +181,7 @@ def by_hand(worker: Process) -> None:
         except ConsumerError:
             raise
         except (LogtxError, KafkaException) as error:
-            if isinstance(error, KafkaException) and error.args[0].fatal():
+            if not isinstance(error, LogtxError) and error.args[0].fatal():
                 raise
             worker.recorder.write("error", error=repr(error))
             rewinds = True

@@ -88,11 +88,12 @@ def _append(log: Log, partition: int, count: int, deadline_s: float) -> None:
                 break
             producer.produce(JOURNAL_TOPIC, VOID, partition=partition, on_delivery=delivered)
         producer.flush(max(deadline_s - time.monotonic(), 0))
-        if failures or len(producer):
-            why = failures[0].str() if failures else "no answer in time"
-            raise BrokerError(f"journal partition {partition} takes no records: {why}")
+        left = len(producer)
     except KafkaException as error:
         raise BrokerError(f"journal partition {partition} takes no records: {error}") from error
     finally:
         producer.purge()
         producer.close()
+    if failures or left:
+        why = failures[0].str() if failures else "no answer in time"
+        raise BrokerError(f"journal partition {partition} takes no records: {why}")

@@ -299,10 +299,12 @@ class Serving:
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._services.reading, find)
-        except (BrokerError, UnknownTopicError, KafkaException) as error:
-            return CoordinatorLoadingError(f"the journal does not answer: {error}")
         except LogtxError as error:
-            return error
+            if not isinstance(error, BrokerError | UnknownTopicError):
+                return error
+            return CoordinatorLoadingError(f"the journal does not answer: {error}")
+        except KafkaException as error:
+            return CoordinatorLoadingError(f"the journal does not answer: {error}")
 
     def execute(self, effect: Effect) -> None:
         """Writes markers or offsets."""

@@ -156,7 +156,8 @@ def to_error(error: KafkaError, asked: str) -> LogtxError:
         asked: what was requested, for the message.
     """
     text = f"{asked}: {error.name()}: {error.str()}"
-    return UnknownTopicError(text) if error.code() in _UNKNOWN else BrokerError(text)
+    cls = UnknownTopicError if error.code() in _UNKNOWN else BrokerError
+    return cls(text, kafka_code=error.code())
 
 
 class _Promise(Protocol[_T_co]):
@@ -189,6 +190,8 @@ class _Asking:
         while True:
             try:
                 return ask(self.left_s)
+            except LogtxError:
+                raise
             except KafkaException as exception:
                 error: KafkaError = exception.args[0]
                 if error.code() not in repeat_on:
@@ -202,6 +205,8 @@ class _Asking:
         """Works like `until_done`, but raises logtx's errors."""
         try:
             return self.until_done(ask)
+        except LogtxError:
+            raise
         except KafkaException as exception:
             raise to_error(exception.args[0], self.asked) from exception
 
@@ -463,6 +468,8 @@ class KafkaLog:
             now_s = time.monotonic()
             try:
                 return asking.result(ask(max(min(until_s - now_s, wait_s), _NO_TIME_S)))
+            except LogtxError:
+                raise
             except KafkaException as exception:
                 is_late = exception.args[0].code() == KafkaError._TIMED_OUT
                 if not is_late or now_s + wait_s >= until_s:
@@ -508,6 +515,8 @@ class KafkaLog:
         try:
             asking.until_done(lambda left: self._ask_controller(left, asking, ask))
             created = True
+        except LogtxError:
+            raise
         except KafkaException as exception:
             if exception.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise to_error(exception.args[0], asking.asked) from exception
@@ -526,6 +535,8 @@ class KafkaLog:
         late = _PASSING | _UNKNOWN | {KafkaError._NOENT}
         try:
             asking.until_done(ask, late)
+        except LogtxError:
+            raise
         except KafkaException as exception:
             raise to_error(exception.args[0], asking.asked) from exception
 
@@ -546,6 +557,8 @@ class KafkaLog:
         while True:
             try:
                 self._describe(topic, asking.left_s, asking)
+            except LogtxError:
+                raise
             except KafkaException as exception:
                 if exception.args[0].code() in _UNKNOWN:
                     return
@@ -610,6 +623,8 @@ class KafkaLog:
 
         try:
             return asking.until_done(ask_who_leads_now)
+        except LogtxError:
+            raise
         except KafkaException as exception:
             error: KafkaError = exception.args[0]
             if error.code() == KafkaError._NOENT:

@@ -17,6 +17,7 @@ Source: Transactional Messaging in Kafka, "Transaction flow" and "Failure cases"
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from enum import StrEnum
 from typing import Final
 
@@ -116,7 +117,7 @@ def end_result(reply: State | LogtxError) -> EndResult:
 
 def copy_of(error: LogtxError) -> LogtxError:
     """Returns a copy to raise: threads that raise one instance would mix their tracebacks."""
-    return type(error)(*error.args)
+    return copy(error)
 
 
 def abort_only(cause: LogtxError) -> LogtxError:
