@@ -36,6 +36,18 @@ Python handles signals. Longer slices delay both; shorter ones cost CPU on an id
 RebalanceCallback = Callable[["Consumer", list[KafkaPartition]], Any]
 
 
+class ConsumerGroupMetadata:
+    """A consumer, for `Producer.send_offsets_to_transaction`."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.group_id = consumer.group_id
+        self._consumer = consumer
+
+    def offset_steps(self, positions: Sequence[KafkaPartition] | None = None) -> list[OffsetStep]:
+        """Returns steps, as `Consumer.offset_steps`."""
+        return self._consumer.offset_steps(positions)
+
+
 class Consumer:
     """Reads topics, and delivers committed transactions whole and in commit order.
 
@@ -62,8 +74,11 @@ class Consumer:
         self.offsets_storage = self._config.offsets_storage
         self._own_log = log is None
         self._log: Log = log if log is not None else open_log(config)
+        self._on_commit = self._config.librdkafka.get("on_commit")
         try:
-            self._inner: LogConsumer = self._log.consumer(self._config.librdkafka)
+            self._inner: LogConsumer = self._log.consumer(
+                {**self._config.librdkafka, "on_commit": self._commit_answered}
+            )
         except KafkaException as error:
             reason: KafkaError = error.args[0]
             raise ConfigError(f"librdkafka refuses the settings: {reason.str()}") from error
@@ -230,6 +245,11 @@ class Consumer:
         self._positions.give_up(gone)
         self._unrestored = [p for p in self._unrestored if key_of(p) not in gone]
 
+    def _commit_answered(self, error: KafkaError | None, places: list[KafkaPartition]) -> None:
+        self._positions.on_commit(error, places)
+        if self._on_commit is not None:
+            self._on_commit(error, places)
+
     def _call(self, kind: str, partitions: list[KafkaPartition]) -> None:
         callback = self._callbacks.get(kind)
         if callback is not None:
@@ -275,7 +295,8 @@ class Consumer:
         ``enable.auto.offset.store=false``, what `store_offsets` chose.
 
         Args:
-            message: a message of the last `poll` or `consume`: commits the position after it.
+            message: a message that was delivered: commits the position after it. The latest 1,000
+                transactions of each partition are remembered, since it was assigned or moved.
             offsets: positions to commit, with the metadata of `position` if they have any.
             asynchronous: don't wait for the answer.
 
@@ -284,7 +305,7 @@ class Consumer:
 
         Raises:
             NotSupportedError: ``offsets.storage=transactions``.
-            ConsumerError: the message is of an earlier `poll` or `consume`.
+            ConsumerError: the message is not remembered.
             KafkaException: the broker refused, such as after a rebalance.
         """
         self._check_open()
@@ -296,12 +317,12 @@ class Consumer:
         """Chooses what the next commit stores: by ``enable.auto.commit``, `commit` or a revocation.
 
         Args:
-            message: a message of the last `poll` or `consume`: chooses the position after it.
+            message: a message that was delivered, as for `commit`: chooses the position after it.
             offsets: positions instead, with the metadata of `position` if they have any.
 
         Raises:
             ConfigError: ``enable.auto.offset.store`` is not false.
-            ConsumerError: the message is of an earlier `poll` or `consume`.
+            ConsumerError: the message is not remembered.
             KafkaException: a partition is not assigned.
         """
         self._check_open()
@@ -309,7 +330,7 @@ class Consumer:
 
     # ---- input offsets of transactions ----------------------------------------------------------
 
-    def offset_steps(self) -> list[OffsetStep]:
+    def offset_steps(self, positions: Sequence[KafkaPartition] | None = None) -> list[OffsetStep]:
         """Returns what was delivered since the last call, for `Transaction.send_offsets`.
 
         There is one step per assigned partition that moved. It leads from the committed position,
@@ -318,13 +339,23 @@ class Consumer:
         `rewind`: the coordinator will refuse the steps handed out after it, and their input must be
         read again.
 
+        Args:
+            positions: up to where, in some partitions: what `position` returned, or the offset of a
+                delivered message plus 1. None: all that was delivered. Those below 0 don't count.
+
         Raises:
             ClaimFencedError: the group took partitions away whose input was delivered and not yet
                 handed out as steps: abort, `rewind`, redo.
-            ConfigError: ``offsets.storage=kafka``, whose positions transactions don't commit.
+            ConfigError: ``offsets.storage=kafka``, whose positions transactions don't commit; or
+                delivery was never at one of `positions`. Then nothing is handed out.
         """
         self._check_open()
-        return self._positions.steps()
+        return self._positions.steps(positions)
+
+    def consumer_group_metadata(self) -> ConsumerGroupMetadata:
+        """Returns what `Producer.send_offsets_to_transaction` needs to know of this consumer."""
+        self._check_open()
+        return ConsumerGroupMetadata(self)
 
     def rewind(self, *, wait: bool = True) -> None:
         """Goes back to the committed positions, and delivers again what no transaction committed.

@@ -35,10 +35,9 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from ..journal.control import TopicPartition
 from ..journal.errors import ClaimFencedError, ConfigError, ConsumerError
 from ..journal.logs.interface import Log, LogConsumer
-from ..journal.position import Position
+from ..journal.position import Position, is_position
 from ..journal.records.types import OffsetStep
 from .config import ConsumerConfig, OffsetsStorage
-from .core.pending import Record
 from .position_store import Taken, open_positions
 from .reading import OFFSET_TIMEOUT_S, Reading, StartedAt
 
@@ -55,6 +54,10 @@ _RESETS: Final = {OFFSET_BEGINNING: "earliest", OFFSET_END: "latest"}
 def key_of(partition: KafkaPartition) -> TopicPartition:
     """Returns the partition's topic and number."""
     return partition.topic, partition.partition
+
+
+def _order(position: Position) -> tuple[int, int]:
+    return position.o2, position.o3
 
 
 def place_of(key: TopicPartition, position: Position | None) -> KafkaPartition:
@@ -191,24 +194,36 @@ class Positions:
     ) -> dict[TopicPartition, Position] | None:
         if message is not None:
             return self._after(message)
-        return None if offsets is None else {key_of(p): self._as_position(p) for p in offsets}
+        return None if offsets is None else {key_of(p): self._named(p) for p in offsets}
 
     def _after(self, message: Message) -> dict[TopicPartition, Position]:
         key = cast(TopicPartition, (message.topic(), message.partition()))
         assigned = self._reading.assigned.get(key)
-        found = assigned.buffer.position_after(cast(Record, message)) if assigned else None
+        found = assigned.buffer.position_after(cast(int, message.offset())) if assigned else None
         if found is None:
             raise ConsumerError(
-                f"can't commit after offset {message.offset()} of {key[0]}[{key[1]}]: only after "
-                "a message of the last poll or consume; commit() commits all that was delivered"
+                f"can't commit after offset {message.offset()} of {key[0]}[{key[1]}]: it is none of"
+                " the messages delivered lately, since the partition was assigned or moved;"
+                " commit() commits all that was delivered"
             )
         return {key: found}
 
-    def _as_position(self, partition: KafkaPartition) -> Position:
-        current = self.present(key_of(partition))
-        if current is not None and partition.offset == current.o2:
-            return current
-        return Position.from_metadata(partition.offset, partition.metadata)
+    def _named(self, partition: KafkaPartition) -> Position:
+        """Returns the position that an offset of the application names.
+
+        It is a former or the present position with its metadata, or the offset of a message that
+        was delivered, plus 1. That message may have come with a transaction, whose marker lies
+        elsewhere.
+        """
+        assigned = self._reading.assigned.get(key_of(partition))
+        told = Position.from_metadata(partition.offset, partition.metadata)
+        if assigned is None:
+            return told
+        present = assigned.buffer.position()
+        if is_position(partition.metadata):
+            return present if told.place == present.place else told
+        after = assigned.buffer.position_after(partition.offset - 1)
+        return after or (present if partition.offset == present.o2 else told)
 
     def commit_moved(
         self, keys: Sequence[TopicPartition], *, wait: bool
@@ -225,13 +240,35 @@ class Positions:
                 continue
             everything = self._config.enable_auto_offset_store
             position = assigned.buffer.position() if everything else assigned.marked
-            if position is not None and position != assigned.stored:
+            # What was asked for may be refused, so a commit that waits asks for it again.
+            known = assigned.stored if wait else assigned.asked or assigned.stored
+            if position is not None and position != known:
                 moved[key] = position
-        if moved:
-            self.store.commit(moved, wait=wait)
+        if not moved:
+            return [] if wait else None
+        if not wait:
+            for key, position in moved.items():
+                self._reading.assigned[key].asked = position
+            self.store.commit(moved, wait=False)
+            return None
+        self.store.commit(moved, wait=True)
         for key, position in moved.items():
-            self._reading.assigned[key].stored = position
-        return [place_of(k, p) for k, p in moved.items()] if wait else None
+            assigned = self._reading.assigned[key]
+            assigned.stored, assigned.asked = position, None
+        return [place_of(k, p) for k, p in moved.items()]
+
+    def on_commit(self, error: KafkaError | None, places: Sequence[KafkaPartition]) -> None:
+        """Takes the answer to a commit. What was refused is asked for again by the next one."""
+        for place in places:
+            assigned = self._reading.assigned.get(key_of(place))
+            asked = None if assigned is None else assigned.asked
+            if assigned is None or asked is None or place.offset != asked.o1:
+                continue
+            if (place.metadata or "") != asked.to_metadata():
+                continue  # The answer to an earlier one.
+            assigned.asked = None
+            if error is None and place.error is None:
+                assigned.stored = asked
 
     def auto_commit(self) -> None:
         """Commits every ``auto.commit.interval.ms``, if ``enable.auto.commit`` is set.
@@ -245,7 +282,7 @@ class Positions:
 
     # ---- input offsets of transactions ----------------------------------------------------------
 
-    def steps(self) -> list[OffsetStep]:
+    def steps(self, places: Sequence[KafkaPartition] | None = None) -> list[OffsetStep]:
         """Returns the steps since the last call, as `Consumer.offset_steps`."""
         if not self._transactional:
             raise ConfigError("to send offsets with transactions set offsets.storage=transactions")
@@ -254,18 +291,60 @@ class Positions:
                 "partitions were given to another consumer of the group after their input was "
                 "delivered: abort what was made of it, and rewind"
             )
-        steps: list[OffsetStep] = []
         if self._rewinds:
-            return steps
-        for (topic, partition), assigned in self._reading.assigned.items():
-            position = assigned.buffer.position()
+            return []
+        present = {key: a.buffer.position() for key, a in self._reading.assigned.items()}
+        ends = present if places is None else self._ends(places)
+        steps: list[OffsetStep] = []
+        for key, end in ends.items():
+            assigned = self._reading.assigned[key]
             before = assigned.stored or assigned.origin
-            if position.place != before.place:
+            if end.place != before.place:
                 from_place = assigned.stored.place if assigned.stored else None
-                steps.append(OffsetStep(topic, partition, from_place, position, assigned.claim))
-                assigned.stored = position
-            assigned.unsent = False
+                steps.append(OffsetStep(*key, from_place, end, assigned.claim))
+        # Nothing fails from here on: a refused call changes nothing.
+        for step in steps:
+            self._reading.assigned[step.topic, step.partition].stored = step.to
+        for key, end in ends.items():
+            if end.place == present[key].place:
+                self._reading.assigned[key].unsent = False
         return steps
+
+    def _ends(self, places: Sequence[KafkaPartition]) -> dict[TopicPartition, Position]:
+        """Returns the positions that the application named.
+
+        Raises:
+            ConfigError: one of them lies where delivery never was, or before what was handed out.
+        """
+        ends: dict[TopicPartition, Position] = {}
+        for place in places:
+            if place.offset < 0:
+                continue  # Nothing was delivered there.
+            key = key_of(place)
+            assigned = self._reading.assigned.get(key)
+            if assigned is None:
+                raise ConfigError(
+                    f"{key[0]}[{key[1]}] is not assigned to this consumer: name what was delivered"
+                )
+            end, before = self._named(place), assigned.stored or assigned.origin
+            present = assigned.buffer.position()
+            if not _order(before) <= _order(end) <= _order(present):
+                raise ConfigError(
+                    f"offset {place.offset} of {key[0]}[{key[1]}] is not between {before.o2}, which"
+                    f" was sent before, and {present.o2}, where delivery is: give the consumer's"
+                    " position(), or the offset of a message that it delivered, plus 1"
+                )
+            if is_position(place.metadata) or end.place in (before.place, present.place):
+                ends[key] = end
+            elif assigned.buffer.position_after(place.offset - 1) is None:
+                raise ConfigError(
+                    f"no message at offset {place.offset - 1} of {key[0]}[{key[1]}] was delivered"
+                    " lately: give the consumer's position(), or the offset of a message that it"
+                    " delivered, plus 1"
+                )
+            else:
+                ends[key] = end
+        return ends
 
     def rewind_later(self) -> None:
         """Makes a rewind due before the next delivery."""

@@ -72,9 +72,9 @@ class Assigned:
     """One assigned partition."""
 
     __slots__ = (
-        *("active", "ahead_bytes", "buffer", "checks_headers", "claim", "failure_raised", "key"),
-        *("marked", "origin", "paused", "start", "started_at", "stored", "throttled", "unsent"),
-        *("urgent",),
+        *("active", "ahead_bytes", "asked", "buffer", "checks_headers", "claim", "failure_raised"),
+        *("key", "marked", "origin", "paused", "start", "started_at", "stored", "throttled"),
+        *("unsent", "urgent"),
     )
 
     def __init__(
@@ -88,6 +88,8 @@ class Assigned:
         self.buffer: PartitionBuffer
         self.stored = stored
         """The committed position; with an IOV, the end of the last step handed out."""
+        self.asked: Position | None = None
+        """The position in a commit that is not answered yet."""
         self.started_at = started_at
         self.claim: int | None = None
         """Number of the claim under which it is read; None if nothing had to be claimed."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from confluent_kafka import TopicPartition as KafkaPartition
+
 from .records.types import OffsetStep
 
 
@@ -24,4 +26,20 @@ class OffsetSource(Protocol):
         Each step continues the one before, whether or not that one's transaction is decided, so
         that transactions can be pipelined. When one aborts, those after it are refused, and the
         source must be rewound to the committed offsets.
+        """
+
+
+class GroupMetadata(Protocol):
+    """What `Producer.send_offsets_to_transaction` needs: a `Consumer`, or its group metadata."""
+
+    group_id: str
+    """The consumer group whose input offset vector is to be committed."""
+
+    def offset_steps(
+        self, positions: Sequence[KafkaPartition] | None = None
+    ) -> Sequence[OffsetStep]:
+        """Works like `OffsetSource.offset_steps`, but leads no further than `positions`.
+
+        Raises:
+            ConfigError: delivery was never at one of them. Then nothing is handed out.
         """

@@ -26,6 +26,11 @@ Journal = tuple[int, int]
 """(journal partition, incarnation)."""
 
 
+def is_position(metadata: str | None) -> bool:
+    """Returns whether a group offset's metadata was made by `Position.to_metadata`."""
+    return (metadata or "").startswith(f"{_PREFIX} ")
+
+
 @value(frozen=True, slots=True)
 class Place:
     """The exact point up to which records were delivered.

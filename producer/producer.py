@@ -15,7 +15,7 @@ from ..journal.txid import TxId
 from .config import ProducerConfig
 from .open_transactions import OpenTransactions
 from .opening import resources
-from .plain_offsets import PlainOffset, PlainOffsets, check_positions
+from .plain_offsets import PlainOffsets
 from .transaction import Transaction
 from .transaction_shell import TransactionShell
 from .writer import Content, UserHeaders, check_headers
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from confluent_kafka import TopicPartition as KafkaPartition
 
     from ..journal.logs.interface import DeliveryCallback, Log
-    from ..journal.offset_source import OffsetSource
+    from ..journal.offset_source import GroupMetadata
     from ..journal.records.types import OffsetStep
     from .coordinators import Coordinators
 
@@ -202,30 +202,37 @@ class Producer:
     def send_offsets_to_transaction(
         self,
         positions: Sequence[KafkaPartition],
-        group_metadata: str | OffsetSource,
+        group_metadata: str | GroupMetadata,
         timeout: float | None = None,  # noqa: ARG002
     ) -> None:
         """Makes input offsets part of the transaction begun last.
 
         Args:
-            positions: next offset to read of each partition.
-            group_metadata: a `logtx.Consumer`, or the consumer group's name.
+            positions: what `Consumer.position` returned; or, for some partitions, the offset of a
+                message that was delivered, plus 1. Those below 0 don't count.
+            group_metadata: the `logtx.Consumer`, its `consumer_group_metadata`, or the name of a
+                consumer group of another client. An offset then is the next one to read.
             timeout: accepted for compatibility; ``coordinator.timeout.ms`` is the time-out.
 
         Raises:
+            ConfigError: the consumer never was at one of `positions`; nothing is sent.
             GroupBoundError: the group commits its offsets in another transaction group.
             OffsetsPendingError: another transaction holds the group's offsets; retry later.
             TransactionAbortOnlyError, TransactionStateError, …: as `Transaction.send_offsets`.
         """
         current = self._require_current()
         self._engine.check()
-        offsets: list[PlainOffset] = [(p.topic, p.partition, p.offset) for p in positions]
         if not isinstance(group_metadata, str):
-            current.send_offsets(_Checked(group_metadata, offsets))
+            if not hasattr(group_metadata, "offset_steps"):
+                raise TypeError(
+                    "group_metadata must be a logtx.Consumer, its consumer_group_metadata(), or the"
+                    f" name of a consumer group, not {group_metadata!r}"
+                )
+            current.send_offsets(_UpTo(group_metadata, positions))
             return
         group = group_metadata
         self._engine.bind_group(group)
-        steps = self._plain_offsets.steps(group, offsets)
+        steps = self._plain_offsets.steps(group, positions)
         current.send_offsets(group, steps)
         self._plain_offsets.sent(group, steps)
         current.on_not_committed(partial(self._plain_offsets.forget, group))
@@ -291,19 +298,17 @@ class Producer:
             self._current = self._ending = None
 
 
-class _Checked:
-    """A consumer whose steps must agree with the positions that the application named."""
+class _UpTo:
+    """A consumer's steps, up to the positions that the application named."""
 
-    def __init__(self, source: OffsetSource, positions: Sequence[PlainOffset]) -> None:
+    def __init__(self, source: GroupMetadata, positions: Sequence[KafkaPartition]) -> None:
         self.group_id = source.group_id
         self._source = source
         self._positions = positions
 
     def offset_steps(self) -> Sequence[OffsetStep]:
-        """Returns the consumer's steps. Raises ConfigError if they differ from the positions."""
-        steps = self._source.offset_steps()
-        check_positions(steps, self._positions)
-        return steps
+        """Returns the steps."""
+        return self._source.offset_steps(self._positions)
 
 
 def _bounded(timeout: float | None) -> float:

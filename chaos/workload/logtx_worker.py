@@ -54,9 +54,9 @@ class WatchedConsumer(Consumer):
         """Consumes as `Consumer.consume` does, without Kafka's events."""
         return self._notes.delivered(super().consume(num_messages, timeout))
 
-    def offset_steps(self) -> list[OffsetStep]:
+    def offset_steps(self, positions: Sequence[KafkaPartition] | None = None) -> list[OffsetStep]:
         """Returns what `Consumer.offset_steps` does, and keeps it."""
-        self.steps = super().offset_steps()
+        self.steps = super().offset_steps(positions)
         return self.steps
 
     def rewind(self, *, wait: bool = True) -> None:

@@ -34,7 +34,7 @@ Source: Transactional Messaging in Kafka, "Transactional consumer".
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import groupby, islice
 from typing import Final, TypeAlias
@@ -58,6 +58,7 @@ from ...journal.txid import TxId
 from .counters import ConsumerCounters
 from .entries import EndedTransaction, EntryState, PlainRun, Share, SideRead, advance, journal_of
 from .headers import txid_error, well_formed
+from .past import Past
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
 from .ranges import ControlCache, Match, Verdict
 
@@ -140,10 +141,9 @@ class PartitionBuffer:
         self._passed: list[Record] = []
         """Plain records of this batch that are not delivered."""
         self._queue: deque[PlainRun | EndedTransaction] = deque()
-        self._history: list[Share] = []
+        self._last: list[Share] = []
         """What the last `take` returned."""
-        self._history_met: dict[Journal, int] = {}
-        """`_met_taken` before that `take`."""
+        self._past = Past()
         self._verdicts: dict[RawTxId, tuple[int, bool]] = {}
         """Answers of look-ups that wait until the partition is read up to their end offset:
         (end offset, whether the transaction ended)."""
@@ -510,16 +510,15 @@ class PartitionBuffer:
         Args:
             limit: most records to return.
             more: whether they go to the application together with those of the last call. Then
-                `position_after` knows both.
+                `shares` yields both.
         """
         if not more:
-            self._history = []
-            self._history_met = dict(self._met_taken)
+            self._last = []
         return self._take(limit)
 
     def shares(self) -> Iterator[tuple[EndedTransaction | None, Sequence[Record]]]:
         """Yields what the last `take` returned, by transaction; None stands for plain records."""
-        for entry, _, records in self._history:
+        for entry, _, records in self._last:
             yield (None if isinstance(entry, PlainRun) else entry), records
 
     def _take(self, limit: int) -> list[Record]:
@@ -547,7 +546,9 @@ class PartitionBuffer:
             else:
                 return taken
             taken += records
-            self._history.append(Share(entry, start, records))
+            self._last.append(Share(entry, start, records))
+            if records:
+                self._past.add(entry, start, records, self._met_taken)
 
     def _pass_finished(self) -> None:
         # Removes delivered entries from the head of the queue, and entries without records.
@@ -695,8 +696,8 @@ class PartitionBuffer:
         self,
         o2: int,
         o3: int,
-        met: dict[Journal, int],
-        queue: Sequence[PlainRun | EndedTransaction] | deque[PlainRun | EndedTransaction],
+        met: Mapping[Journal, int],
+        queue: Iterable[PlainRun | EndedTransaction],
     ) -> Position:
         o1 = min(o2, self.next_offset)
         if self._pending:
@@ -710,27 +711,24 @@ class PartitionBuffer:
             o3 = self._start.o3
         return Position(o1=o1, o2=o2, o3=o3, met=dict(met))
 
-    def position_after(self, record: Record) -> Position | None:
-        """Returns the position after `record`, as if it were the last one delivered.
+    def position_after(self, offset: int) -> Position | None:
+        """Returns the position after the record at `offset`, as if it were the last delivered.
 
-        None if the last `take` did not return it.
+        None if it was not delivered here, or too long ago: see `Past`.
         """
-        met = dict(self._history_met)
-        for number, (entry, start, records) in enumerate(self._history):
-            index = next((i for i, taken in enumerate(records) if taken is record), -1)
-            if index < 0:
-                if isinstance(entry, EndedTransaction):
-                    advance(met, entry)
-                continue
-            rest = [share.entry for share in self._history[number:]]
-            rest += [e for e in self._queue if e is not rest[-1]]
-            if isinstance(entry, PlainRun):
-                return self._position(record.offset() + 1, 0, met, rest[1:])
-            if start + index + 1 < entry.total:
-                return self._position(entry.marker_offset, start + index + 1, met, rest)
-            advance(met, entry)
-            return self._position(entry.marker_offset + 1, 0, met, rest[1:])
-        return None
+        found = self._past.find(offset)
+        if found is None:
+            return None
+        share, index, later = found
+        entry, rest = share.entry, [*later, *self._queue]
+        if entry is None:
+            return self._position(offset + 1, 0, share.met, rest)
+        if share.start + index + 1 < entry.total:
+            rest.append(entry)
+            return self._position(entry.marker_offset, share.start + index + 1, share.met, rest)
+        met = dict(share.met)
+        advance(met, entry)
+        return self._position(entry.marker_offset + 1, 0, met, rest)
 
     def close(self) -> None:
         """Drops everything that is held, in memory and on disk."""
@@ -738,7 +736,7 @@ class PartitionBuffer:
             if isinstance(entry, EndedTransaction) and entry.pending is not None:
                 self._pending_map.discard(entry.pending)
         self._queue.clear()
-        self._history = []
+        self._last = []
         self._pending_map.drop(self._pending)
 
 

@@ -36,7 +36,7 @@ What would go wrong otherwise: traps 18 and 23.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
@@ -260,8 +260,8 @@ class SerialBuffer(PartitionBuffer):
         self,
         o2: int,
         o3: int,
-        met: dict[Journal, int],
-        queue: Sequence[PlainRun | EndedTransaction] | deque[PlainRun | EndedTransaction],
+        met: Mapping[Journal, int],
+        queue: Iterable[PlainRun | EndedTransaction],
     ) -> Position:
         place = super()._position(o2, o3, met, [*queue, *self._held.values()])
         # Below the start's o2 nothing was let through, but decisions may have been passed over.

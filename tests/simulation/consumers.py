@@ -171,7 +171,7 @@ class Consumer(Party):
         if taken and drawn < 0.3:
             # The application commits what it is done with, which may be a part.
             index = chance.randrange(len(taken))
-            position = self.buffer.position_after(taken[index])
+            position = self.buffer.position_after(taken[index].offset())
             assert position is not None
             self._commit(position, self._count + index + 1)
         self._count += len(taken)

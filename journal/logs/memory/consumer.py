@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -77,6 +78,9 @@ class MemoryConsumer:
         self._commits = str(config.get("enable.auto.commit", True)).lower() == "true"
         self._poll_interval_max_s = float(config.get("max.poll.interval.ms", 300_000)) / 1000
         self._client_id = str(config.get("client.id", "rdkafka"))
+        self._on_commit = config.get("on_commit")
+        self._answers: deque[tuple[KafkaError | None, list[KafkaPartition]]] = deque()
+        """Answers to commits, which the next poll reports."""
         self._readings: dict[Partition, _Reading] = {}
         self._paused: set[Partition] = set()
         """Partitions that were paused and not resumed, whether or not they are assigned."""
@@ -265,6 +269,7 @@ class MemoryConsumer:
         found: list[Message] = []
         while True:
             self._check_open()
+            self._report_commits()
             self._serve_rebalance()
             with self._broker.changed:
                 while not self._rebalance_due():
@@ -374,7 +379,8 @@ class MemoryConsumer:
         """Commits the offset after a record, or these offsets, or the positions.
 
         Raises:
-            KafkaException: refused, if synchronous; an asynchronous failure is only logged.
+            KafkaException: refused, if synchronous. The answer to an asynchronous one is told to
+                ``on_commit`` within the next poll.
         """
         self._check_open()
         if message is not None:
@@ -391,13 +397,23 @@ class MemoryConsumer:
             ]
             if not offsets:
                 raise _exception(KafkaError._NO_OFFSET, "Commit failed: Local: No offset stored")
+        if not asynchronous:
+            self._store(offsets, -1)
+            return offsets
         try:
-            self._store(offsets, 0 if asynchronous else -1)
+            self._store(offsets, 0)
         except KafkaException as error:
-            if not asynchronous:
-                raise
             _LOG.warning("commit_failed group=%s error=%s", self._group, error)
-        return None if asynchronous else offsets
+            self._answers.append((error.args[0], offsets))
+        else:
+            self._answers.append((None, offsets))
+        return None
+
+    def _report_commits(self) -> None:
+        while self._answers:
+            error, places = self._answers.popleft()
+            if self._on_commit is not None:
+                self._on_commit(error, places)
 
     def _commit_quietly(self) -> None:
         if any(r.position >= 0 for r in self._readings.values()):
@@ -477,6 +493,7 @@ class MemoryConsumer:
         if self._member is None and self._commits:
             self._commit_quietly()
         self.unsubscribe()
+        self._report_commits()
         self._readings = {}
         self._closed = True
 

@@ -287,7 +287,7 @@ def test_trap_18_23_a_stop_at_any_record_loses_and_repeats_nothing(
         got += [(k, r.at) for k, r in taken]
         positions = life.positions()
         if chance.random() < 0.3:  # commit only up to one of them, as commit(message) does
-            after = life.buffers[key].position_after(taken[chosen][1])
+            after = life.buffers[key].position_after(taken[chosen][1].offset())
             assert after is not None
             positions[key] = Position.from_metadata(after.o1, after.to_metadata())
             del got[len(got) - len(taken) + chosen + 1 :]

@@ -1,0 +1,138 @@
+"""What is committed: after any message that was delivered, and again after a refusal."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from logtx.consumer.consumer import Consumer
+from logtx.consumer.core import past
+from logtx.journal.errors import ConsumerError
+from logtx.journal.logs.interface import Log
+from logtx.journal.logs.memory.consumer import MemoryConsumer
+from logtx.journal.logs.memory.log import MemoryLog
+
+from .conftest import MakeConsumer
+from .logs import Transactions, read
+from .test_interruptions import MakeTopic
+
+PLAIN, ACROSS = [b"p1", b"p2"], [b"a1", b"a2", b"a3"]
+
+
+@pytest.fixture
+def topic(make_topic: MakeTopic, transactions: Transactions) -> str:
+    """A topic: a transaction around plain records, and another transaction behind it."""
+    name = make_topic()
+    txid = transactions.begin()
+    transactions.write(txid, name, ACROSS[:1], 0)
+    transactions.append(name, PLAIN)
+    transactions.write(txid, name, ACROSS[1:], 0)
+    transactions.mark(txid, name)
+    transactions.transaction(name, [b"b1", b"b2"])
+    return name
+
+
+def one_by_one(consumer: Consumer, count: int) -> list[Message]:
+    """Polls messages."""
+    found = []
+    while len(found) < count:
+        message = consumer.poll(10)
+        assert message is not None
+        found.append(message)
+    return found
+
+
+@pytest.mark.parametrize("form", ["message", "offsets"])
+@pytest.mark.parametrize("done", range(7))
+def test_any_message_can_be_committed_later(
+    done: int, form: str, topic: str, make_consumer: MakeConsumer
+) -> None:
+    consumer = make_consumer(enable_auto_commit=False)
+    consumer.assign([TopicPartition(topic, 0)])
+    messages = one_by_one(consumer, 7)
+    everything = [*PLAIN, *ACROSS, b"b1", b"b2"]
+    assert [m.value() for m in messages] == everything
+    last = messages[done]
+    if form == "message":
+        consumer.commit(last, asynchronous=False)
+    else:
+        offset = last.offset()
+        assert offset is not None
+        consumer.commit(offsets=[TopicPartition(topic, 0, offset + 1)], asynchronous=False)
+    consumer.close()
+    again = make_consumer(group_id=consumer.group_id, enable_auto_commit=False)
+    again.assign([TopicPartition(topic, 0)])
+    rest = everything[done + 1 :]
+    assert [m.value() for m in one_by_one(again, len(rest))] == rest
+    assert again.poll(0.2) is None
+
+
+def test_messages_of_before_a_seek_are_not_remembered(
+    topic: str, make_consumer: MakeConsumer
+) -> None:
+    consumer = make_consumer(enable_auto_commit=False)
+    consumer.assign([TopicPartition(topic, 0)])
+    first = one_by_one(consumer, 3)[0]
+    consumer.seek(TopicPartition(topic, 0, 0))
+    with pytest.raises(ConsumerError, match="delivered lately"):
+        consumer.commit(first)
+
+
+def test_only_so_many_are_remembered(
+    topic: str, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(past, "SHARES_MAX", 2)
+    consumer = make_consumer(enable_auto_commit=False)
+    consumer.assign([TopicPartition(topic, 0)])
+    messages = one_by_one(consumer, 7)
+    with pytest.raises(ConsumerError, match="delivered lately"):
+        consumer.commit(messages[1])
+    consumer.commit(messages[2])
+    monkeypatch.setattr(past, "OFFSETS_MAX", 1)
+    consumer.seek(TopicPartition(topic, 0, 0))
+    assert consumer.commit(one_by_one(consumer, 7)[-1], asynchronous=False)
+
+
+def test_finding_10_a_refused_commit_is_repeated(
+    topic: str, log: Log, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not isinstance(log, MemoryLog):
+        pytest.skip("a broker refuses no commit when it is asked to")
+    refusals = [KafkaError(KafkaError.COORDINATOR_NOT_AVAILABLE)] * 2
+    store = MemoryConsumer._store
+
+    def refuse(self: MemoryConsumer, offsets: list[TopicPartition], timeout_s: float) -> None:
+        if refusals and timeout_s == 0:
+            raise KafkaException(refusals.pop())
+        store(self, offsets, timeout_s)
+
+    monkeypatch.setattr(MemoryConsumer, "_store", refuse)
+    heard: list[KafkaError | None] = []
+    consumer = make_consumer(enable_auto_commit=True, auto_commit_interval_ms=0)
+    consumer._on_commit = lambda error, _: heard.append(error)
+    consumer.assign([TopicPartition(topic, 0)])
+    read(consumer, 7)
+    for _ in range(5):
+        consumer.poll(0)
+    assert not refusals
+    assert [None if e is None else e.code() for e in heard] == [
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        None,
+    ]
+    [place] = consumer.committed([TopicPartition(topic, 0)])
+    assert place.offset == consumer.position([TopicPartition(topic, 0)])[0].offset
+
+
+def test_finding_10_a_commit_that_waits_repeats_what_was_refused(
+    topic: str, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = make_consumer(enable_auto_commit=False)
+    consumer.assign([TopicPartition(topic, 0)])
+    read(consumer, 7)
+    with monkeypatch.context() as patch:
+        patch.setattr(consumer._positions.store, "commit", lambda *_, **__: None)
+        consumer.commit()
+        consumer.commit()
+    [place] = consumer.commit(asynchronous=False) or []
+    assert place.offset == 9
