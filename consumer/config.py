@@ -130,7 +130,7 @@ class ConsumerConfig:
         rest = {name: value for name, value in config.items() if name != "bootstrap.servers"}
         group = rest.get("group.id")
         if not isinstance(group, str) or not group:
-            raise ConfigError("group.id is missing: name the consumer group, such as 'audit'")
+            raise ConfigError("group.id must be set: name the consumer group, such as 'audit'")
         storage = OffsetsStorage(
             take_choice(rest, "offsets.storage", "kafka", list(OffsetsStorage))
         )

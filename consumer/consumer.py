@@ -21,6 +21,7 @@ from ..journal.errors import ConfigError, LogtxError, NotSupportedError
 from ..journal.logs.interface import Log, LogConsumer
 from ..journal.logs.open import open_log
 from ..journal.records.types import OffsetStep
+from ..journal.settings import merged
 from .config import ConsumerConfig, IsolationLevel
 from .core.counters import ConsumerCounters
 from .lag import HeldBack, Lag, held_back, lag
@@ -58,17 +59,28 @@ class Consumer:
     Source: Transactional Messaging in Kafka, "Transactional consumer".
     """
 
-    def __init__(self, config: Mapping[str, Any], *, log: Log | None = None) -> None:
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        /,
+        *,
+        log: Log | None = None,
+        logger: logging.Logger | None = None,
+        **more: Any,
+    ) -> None:
         """Checks the settings. Reading begins with `subscribe` or `assign`.
 
         Args:
             config: settings by name, as for `confluent_kafka.Consumer`.
             log: the log to read; None opens the one that ``bootstrap.servers`` names.
+            logger: takes librdkafka's log.
+            more: further settings: ``Consumer(**config)``.
 
         Raises:
             ConfigError: a setting is missing, unknown or out of range.
             SpillError: ``pending.dir`` can't be written.
         """
+        config = merged(config, more, logger)
         self._config = ConsumerConfig.parse(config)
         self.group_id = self._config.group_id
         self.offsets_storage = self._config.offsets_storage

@@ -59,7 +59,7 @@ def _again(cls: type[LogtxError], message: str, kafka_code: int) -> LogtxError:
     return error
 
 
-class ConfigError(LogtxError):
+class ConfigError(LogtxError, ValueError):
     """A setting is missing, unknown or out of range; the message names it and the fix."""
 
     code = 1
@@ -174,6 +174,10 @@ class TransactionStateError(TransactionError):
 
     code = 23
     kafka_code = KafkaError._STATE
+
+
+class ClosedError(TransactionStateError, RuntimeError):
+    """The producer was closed. Make another one."""
 
 
 class TransactionAbortOnlyError(TransactionError):

@@ -5,7 +5,7 @@ Every function here removes the setting from `settings` and returns its value.
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, Final, TypeVar
 
 from .errors import ConfigError
@@ -15,6 +15,25 @@ _TRUE: Final = ("true", "t", "1")
 _FALSE: Final = ("false", "f", "0")
 _D = TypeVar("_D", str, None)
 _N = TypeVar("_N", int, None)
+
+
+def merged(
+    config: Mapping[str, Any] | None, settings: Mapping[str, Any], logger: Any
+) -> dict[str, Any]:
+    """Returns a client's configuration, in each of the forms that confluent-kafka takes.
+
+    Args:
+        config: a dict, or None.
+        settings: keyword arguments; they have precedence.
+        logger: takes librdkafka's log; None: not given.
+
+    Raises:
+        TypeError: there is no configuration at all.
+    """
+    if config is None and not settings:
+        raise TypeError("expected configuration dict")
+    given = {} if logger is None else {"logger": logger}
+    return {**(config or {}), **settings, **given}
 
 
 def take_flag(settings: MutableMapping[str, Any], name: str, default: bool) -> bool:

@@ -30,7 +30,7 @@ class Session(Protocol):
     in the order sent; each is given up after the session's time-out.
     """
 
-    def connect(self) -> Connected: ...
+    def connect(self, timeout_s: float | None = None) -> Connected: ...
     def begin(
         self,
         on_reply: Callable[[Began | LogtxError], None],

@@ -15,11 +15,11 @@ from typing import Final
 from ..coordinator.client.session import SessionOptions
 from ..coordinator.protocol.commands import Outcome
 from ..journal.errors import (
+    ClosedError,
     ExpiredTransactionError,
     GroupBoundError,
     LogtxError,
     NotAllowedError,
-    TransactionStateError,
 )
 from ..journal.logs.interface import Log
 from ..journal.txid import TxId
@@ -84,7 +84,12 @@ class Engine:
             may_resend=lambda: self.fatal is None and not self.closed,
         )
         tick_s = min(max(config.registration_delay_ms / 2000, 0.01), _TICK_MAX_S)
-        self.sender: Final = Sender(open_producer(log, config), tick_s=tick_s, on_tick=on_tick)
+        self.sender: Final = Sender(
+            open_producer(log, config),
+            tick_s=tick_s,
+            on_tick=on_tick,
+            on_delivery=config.librdkafka.get("on_delivery"),
+        )
 
     def check(self) -> None:
         """Raises what closed the producer, if it is closed."""
@@ -93,9 +98,9 @@ class Engine:
         self.check_not_closed()
 
     def check_not_closed(self) -> None:
-        """Raises TransactionStateError if the application closed the producer."""
+        """Raises ClosedError if the application closed the producer."""
         if self.closed:
-            raise TransactionStateError("the producer is closed")
+            raise ClosedError("Producer has been closed")
 
     @property
     def session(self) -> Session:
@@ -112,8 +117,11 @@ class Engine:
                 self._queries = self._coordinators.queries(timeout_s=timeout_s)
             return self._queries
 
-    def connect(self) -> None:
+    def connect(self, timeout_s: float | None = None) -> None:
         """Begins the session, which fences the predecessor of the same name. Does so once.
+
+        Args:
+            timeout_s: seconds; None, or more than that: ``coordinator.timeout.ms``.
 
         Raises:
             CoordinatorNotAvailableError, RequestTimedOutError: no coordinator answered in time.
@@ -134,7 +142,7 @@ class Engine:
             )
             session = self._coordinators.session(options, self._on_closed)
             try:
-                session.connect()
+                session.connect(timeout_s)
             except BaseException:
                 session.close()
                 raise

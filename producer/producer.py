@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..coordinator.protocol.commands import GroupOffsets, Outcome
 from ..journal.control import TopicPartition
-from ..journal.errors import TransactionStateError
+from ..journal.errors import TransactionCommittedError, TransactionStateError
+from ..journal.settings import merged
 from ..journal.txid import TxId
+from .batch import produce_batch
 from .config import ProducerConfig
 from .open_transactions import OpenTransactions
 from .opening import resources
@@ -47,20 +50,23 @@ class Producer:
     transaction at a time, whichever process runs it: a newer producer closes the former one and
     aborts what that has open, and the former raises ExpiredTransactionError (Transaction keys).
 
-    Calls of `confluent_kafka.Producer` work as there. After `begin_transaction` `produce` writes
-    into the transaction begun last, until its end was asked for, and with `commit_transaction` or
-    `abort_transaction` until it has ended; otherwise it writes a plain record. If that transaction
-    was aborted meanwhile, `produce` raises.
+    Calls of `confluent_kafka.Producer` work as there. `produce` writes into the transaction begun
+    last until `commit_transaction` or `abort_transaction` succeeded, and raises if that one takes
+    no records any more. After `init_transactions` it writes nothing else; on a producer that did
+    not call it, `produce` writes plain records between two transactions.
 
     Source: Transactional Messaging in Kafka, "Implementation overview", "Pipelining" and "Fencing".
     """
 
     def __init__(
         self,
-        config: Mapping[str, Any],
+        config: Mapping[str, Any] | None = None,
+        /,
         *,
         log: Log | None = None,
         coordinators: Coordinators | None = None,
+        logger: logging.Logger | None = None,
+        **more: Any,
     ) -> None:
         """Makes a producer, and does not ask the coordinator yet.
 
@@ -68,10 +74,13 @@ class Producer:
             config: dotted names, as confluent-kafka's.
             log: the log to use instead of opening that of ``bootstrap.servers``.
             coordinators: how to reach coordinators, instead of over gRPC.
+            logger: takes librdkafka's log.
+            more: further settings: ``Producer(**config)``.
 
         Raises:
             ConfigError: a setting is missing, out of range, or breaks a guarantee.
         """
+        config = merged(config, more, logger)
         settings = ProducerConfig.parse(config)
         log, coordinators, close_log = resources(config, log, coordinators)
         self._config = settings
@@ -79,8 +88,12 @@ class Producer:
         self._engine = self._transactions.engine
         self._send = self._engine.sender.send
         self._current: TransactionShell | None = None
-        self._ending: TransactionShell | None = None
-        """The transaction that `commit_transaction` or `abort_transaction` ends."""
+        """The transaction begun last, until `commit_transaction` or `abort_transaction` succeeded.
+        """
+        self._ending = False
+        """Whether one of these was called for it."""
+        self._transactional = False
+        """Whether `init_transactions` was called: then nothing is written plainly."""
         self._plain_offsets = PlainOffsets(self._fetch_offsets)
 
     # ---- transactions as objects ----------------------------------------------------------------
@@ -110,7 +123,8 @@ class Producer:
         timeout_ms = (
             self._config.transaction_timeout_ms if timeout is None else round(timeout * 1000)
         )
-        self._current = transaction = self._transactions.begin(timeout_ms, partitions or ())
+        transaction = self._transactions.begin(timeout_ms, partitions or ())
+        self._current, self._ending = transaction, False
         return transaction
 
     def bind_group(self, group: str) -> None:
@@ -136,17 +150,18 @@ class Producer:
 
     # ---- confluent-kafka's calls ----------------------------------------------------------------
 
-    def init_transactions(self, timeout: float | None = None) -> None:  # noqa: ARG002
-        """Begins the session and fences the predecessor; the first transaction does it too.
+    def init_transactions(self, timeout: float | None = None) -> None:
+        """Begins the session and fences the predecessor. From now on nothing is written plainly.
 
         Args:
-            timeout: accepted for compatibility; ``coordinator.timeout.ms`` is the time-out.
+            timeout: seconds; None: ``coordinator.timeout.ms``.
 
         Raises:
             CoordinatorNotAvailableError, RequestTimedOutError: no coordinator answered in time.
             ProducerFencedError, DoubleStartError: another producer has this name.
         """
-        self._engine.connect()
+        self._transactional = True
+        self._engine.connect(_seconds(timeout))
 
     def produce(
         self,
@@ -157,22 +172,30 @@ class Producer:
         on_delivery: DeliveryCallback | None = None,
         timestamp: int = 0,
         headers: UserHeaders = None,
+        *,
+        callback: DeliveryCallback | None = None,
     ) -> None:
-        """Sends a record: in the transaction begun last if that is open, else as a plain record.
+        """Sends a record: in the transaction begun last, or as a plain record (see the class).
 
         Waits while the local queue is full, up to ``delivery.timeout.ms``. Arguments and errors are
-        those of `Transaction.produce`; a plain record that librdkafka refuses raises
-        `confluent_kafka.KafkaException`.
+        those of `Transaction.produce`; `callback` is another name of `on_delivery`. A plain record
+        that librdkafka refuses raises `confluent_kafka.KafkaException`.
+
+        Raises:
+            TransactionStateError: after `init_transactions`, without a transaction.
+            ClosedError: the producer was closed.
         """
+        on_delivery = on_delivery or callback
         current = self._current
-        if current is not None and (
-            current.is_open or current.was_ended_unasked or self._ending is current
-        ):
+        if current is not None and self._goes_into(current):
             # A transaction that is not open any more refuses the record. Written plainly, it would
             # be delivered whatever becomes of the transaction.
             current.produce(topic, value, key, partition, on_delivery, timestamp, headers)
             return
         self._engine.check()
+        if self._transactional:
+            raise TransactionStateError("no transaction is open: call begin_transaction first")
+        on_delivery = on_delivery or self._engine.sender.on_delivery
         pairs: Any = list(check_headers(headers)) or None
         deadline_s = time.monotonic() + self._config.delivery_timeout_s
         while True:
@@ -183,27 +206,65 @@ class Producer:
             else:
                 return
 
+    def _goes_into(self, current: TransactionShell) -> bool:
+        unended = current.is_open or current.was_ended_unasked
+        return self._transactional or self._ending or unended
+
+    def produce_batch(
+        self,
+        topic: str,
+        messages: list[dict[str, Any]],
+        partition: int = -1,
+        callback: DeliveryCallback | None = None,
+        on_delivery: DeliveryCallback | None = None,
+    ) -> int:
+        """Sends several records, each as `produce` does.
+
+        Args:
+            topic: name of the topic.
+            messages: dicts with ``value``, ``key``, ``partition``, ``timestamp``, ``headers`` and
+                ``callback``, each of which may be missing.
+            partition: of messages that name none.
+            callback: of messages that have none; `on_delivery` is another name.
+            on_delivery: see `callback`.
+
+        Returns:
+            How many were taken. Each other one has the key ``_error``: a `KafkaError`.
+
+        Raises:
+            TypeError: an argument can't be used; nothing was sent.
+            ClosedError: the producer was closed.
+        """
+        return produce_batch(self.produce, topic, messages, partition, callback or on_delivery)
+
     def commit_transaction(self, timeout: float | None = None) -> Outcome:
         """Commits the transaction begun last; see `Transaction.commit`."""
-        current = self._ending = self._require_current()
-        try:
-            return current.commit(_seconds(timeout))
-        finally:
-            self._drop_ended(current)
+        current = self._require_current()
+        self._ending = True
+        outcome = current.commit(_seconds(timeout))
+        self._drop(current)
+        return outcome
 
     def abort_transaction(self, timeout: float | None = None) -> Outcome:
-        """Aborts the transaction begun last; see `Transaction.abort`."""
-        current = self._ending = self._require_current()
+        """Aborts the transaction begun last; see `Transaction.abort`.
+
+        Succeeds for one that is known to be aborted already.
+        """
+        current = self._require_current()
+        self._ending = True
         try:
-            return current.abort(_seconds(timeout))
-        finally:
-            self._drop_ended(current)
+            outcome = current.abort(_seconds(timeout))
+        except TransactionCommittedError:
+            self._drop(current)
+            raise
+        self._drop(current)
+        return outcome
 
     def send_offsets_to_transaction(
         self,
         positions: Sequence[KafkaPartition],
         group_metadata: str | GroupMetadata,
-        timeout: float | None = None,  # noqa: ARG002
+        timeout: float | None = None,
     ) -> None:
         """Makes input offsets part of the transaction begun last.
 
@@ -212,7 +273,8 @@ class Producer:
                 message that was delivered, plus 1. Those below 0 don't count.
             group_metadata: the `logtx.Consumer`, its `consumer_group_metadata`, or the name of a
                 consumer group of another client. An offset then is the next one to read.
-            timeout: accepted for compatibility; ``coordinator.timeout.ms`` is the time-out.
+            timeout: not used: this waits for the coordinator only when a group is first named, up
+                to ``coordinator.timeout.ms``.
 
         Raises:
             ConfigError: the consumer never was at one of `positions`; nothing is sent.
@@ -220,8 +282,8 @@ class Producer:
             OffsetsPendingError: another transaction holds the group's offsets; retry later.
             TransactionAbortOnlyError, TransactionStateError, …: as `Transaction.send_offsets`.
         """
+        del timeout  # confluent-kafka has this parameter
         current = self._require_current()
-        self._engine.check()
         if not isinstance(group_metadata, str):
             if not hasattr(group_metadata, "offset_steps"):
                 raise TypeError(
@@ -238,21 +300,60 @@ class Producer:
         current.on_not_committed(partial(self._plain_offsets.forget, group))
 
     def poll(self, timeout: float = -1) -> int:
-        """Serves delivery callbacks for up to `timeout` seconds. Returns how many it served."""
-        return self._engine.sender.poll(_bounded(timeout))
+        """Waits up to `timeout` seconds for delivery reports.
+
+        Their callbacks are called on the producer's own thread, also without `poll`.
+
+        Returns:
+            How many came since the last call.
+
+        Raises:
+            Exception: what a callback raised since the last call.
+            ClosedError: the producer was closed.
+        """
+        self._engine.check_not_closed()
+        served = self._engine.sender.poll(_bounded(timeout))
+        self._engine.sender.raise_kept()
+        return served
 
     def flush(self, timeout: float = -1) -> int:
-        """Waits up to `timeout` seconds for every record's report. Returns how many are left."""
-        return self._transactions.flush(_bounded(timeout))
+        """Waits up to `timeout` seconds for every record's report. Returns how many are left.
+
+        Raises:
+            Exception: what a callback raised since the last call.
+            ClosedError: the producer was closed.
+        """
+        self._engine.check_not_closed()
+        left = self._transactions.flush(_bounded(timeout))
+        self._engine.sender.raise_kept()
+        return left
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
         """Fails records that are not acknowledged; transactions that lose one become abort-only."""
+        self._engine.check_not_closed()
         self._engine.sender.producer.purge(in_queue, in_flight, blocking)
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Returns cluster metadata, as confluent-kafka does."""
+        self._engine.check_not_closed()
         producer: Any = self._engine.sender.producer
         return producer.list_topics(topic, _bounded(timeout))
+
+    def cluster_id(self, timeout: float = -1) -> str | None:
+        """Returns the id of the cluster; None if it has none, or if `timeout` seconds passed."""
+        self._engine.check_not_closed()
+        producer: Any = self._engine.sender.producer
+        found: str | None = producer.cluster_id(_bounded(timeout))
+        return found
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Replaces the SASL credentials with which records are written from now on.
+
+        The coordinators' addresses are read with those that the producer was made with.
+        """
+        self._engine.check_not_closed()
+        producer: Any = self._engine.sender.producer
+        producer.set_sasl_credentials(username, password)
 
     def __bool__(self) -> bool:
         """Returns True: a producer with nothing queued is a producer."""
@@ -260,16 +361,21 @@ class Producer:
 
     def __len__(self) -> int:
         """Returns the number of records whose reports were not served yet."""
-        return self._transactions.queued
+        return 0 if self._engine.closed else self._transactions.queued
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: float | None = None) -> bool:
         """Aborts open transactions, waits for those being committed, sends plain records, stops.
 
         Args:
             timeout: seconds; None: ``coordinator.timeout.ms``. What is not done by then is given
                 up: the coordinator aborts open transactions by itself.
+
+        Returns:
+            True, as confluent-kafka's does.
         """
-        self._transactions.close(self._config.coordinator_timeout_s if timeout is None else timeout)
+        seconds = _seconds(timeout)
+        self._transactions.close(self._config.coordinator_timeout_s if seconds is None else seconds)
+        return True
 
     def __enter__(self) -> Self:
         """Begins a block that closes the producer at its end."""
@@ -293,9 +399,9 @@ class Producer:
             raise TransactionStateError("no transaction is open: call begin_transaction first")
         return self._current
 
-    def _drop_ended(self, transaction: TransactionShell) -> None:
-        if self._current is transaction and transaction.is_decided:
-            self._current = self._ending = None
+    def _drop(self, transaction: TransactionShell) -> None:
+        if self._current is transaction:
+            self._current, self._ending = None, False
 
 
 class _UpTo:

@@ -1,11 +1,10 @@
 """The librdkafka producer that a Producer's transactions share, and the thread that serves it.
 
-One thread at a time serves delivery reports (`_serving`), so that tallies need no lock. The thread
-that produces serves every `SERVE_EVERY` records, which costs a bulk load no thread switches. The
-sender's own thread serves when a transaction waits for its reports (it flushes, so that a small
-commit does not wait for librdkafka's linger), and now and then while a transaction is open.
-
-Locks: `_serving` is taken first, a transaction's lock inside of it, never the other way round.
+Only this thread serves delivery reports. So tallies need no lock; and no signal handler, which runs
+on the main thread, can break off in the middle of a report and lose it: its transaction would wait
+for it. The thread serves when it is woken after every `SERVE_EVERY` records; when a transaction
+waits for its reports (it flushes, so that a small commit does not wait for librdkafka's linger);
+and now and then. The application's `poll` and `flush` wait for it.
 """
 
 from __future__ import annotations
@@ -19,29 +18,28 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 
 from ..journal.errors import RequestTimedOutError
-from ..journal.logs.interface import LogProducer
+from ..journal.logs.interface import DeliveryCallback, LogProducer
 
 _LOG = logging.getLogger(__name__)
 
 SERVE_EVERY: Final = 256
-"""Number of records between two polls by the producing thread; a power of two.
+"""Number of records after which the thread is woken; a power of two.
 
-Fewer cost more calls per record, more let reports wait and fill the local queue.
+Fewer cost more wake-ups, more let reports wait and fill the local queue.
 """
 _FLUSH_SLICE_S: Final = 0.01
-"""Longest time that a thread keeps `_serving`, so that others that wait for it get their turn.
-
-Less costs more calls while reports are awaited.
-"""
+"""Length of one flush: how late the thread notices other work. Less costs more calls."""
 _SETTLE_S: Final = 0.001
 """Pause after a flush that left nothing, until the waiter has called `done`; 0 would spin."""
 _ROOM_SLICE_S: Final = 0.02
 """Longest single wait for room in the local queue, after which the record is tried again."""
 _IDLE_S: Final = 1.0
-"""Longest sleep without an open transaction, and longest wait for `_serving`.
+"""Longest sleep without an open transaction: how late ``error_cb`` and ``stats_cb`` may be called.
 
-Every request wakes the thread, so a longer sleep delays nothing.
+Every request wakes the thread, so a longer sleep delays nothing else.
 """
+_CLOSE_FLUSH_S: Final = 1.0
+"""Longest wait of `close` for the reports of what it gave up."""
 
 
 Send = Callable[[str, Any, Any, int, Any, None, int, Any], None]
@@ -97,7 +95,12 @@ class Sender:
     """One librdkafka producer and its thread; safe from any thread."""
 
     def __init__(
-        self, producer: LogProducer, *, tick_s: float, on_tick: Callable[[], bool]
+        self,
+        producer: LogProducer,
+        *,
+        tick_s: float,
+        on_tick: Callable[[], bool],
+        on_delivery: DeliveryCallback | None = None,
     ) -> None:
         """Starts the thread.
 
@@ -105,7 +108,9 @@ class Sender:
             producer: idempotent; nothing else may use it.
             tick_s: interval of the calls of `on_tick` while it returns True, seconds.
             on_tick: called on the thread; returns whether transactions are open. Must not block.
+            on_delivery: the application's callback for records that have none of their own.
         """
+        self.on_delivery: Final = on_delivery
         self.producer: Final = producer
         self.send: Final = positional(producer)
         """Queues a record; the hot path's way to `producer.produce`."""
@@ -113,8 +118,15 @@ class Sender:
         """Highest offsets reported so far: see `tally.Floors`."""
         self._tick_s = tick_s
         self._on_tick = on_tick
-        self._serving = threading.Lock()
-        self._server: int | None = None
+        self._served = threading.Condition()
+        """Notified whenever reports were served."""
+        self._served_count = 0
+        self._told_count = 0
+        """How many of these `poll` has told of."""
+        self._pollers = 0
+        """How many calls of the application wait for reports."""
+        self._raised: Exception | None = None
+        """What a callback of the application raised, until `raise_kept` raises it."""
         self._guard = threading.Lock()
         self._hurried: set[Hashable] = set()
         self._stalled: list[Callable[[], bool]] = []
@@ -141,13 +153,8 @@ class Sender:
         self._wake.set()
 
     def wake(self) -> None:
-        """Makes the thread tick: transactions are open."""
+        """Makes the thread serve the reports that are there, and tick: transactions are open."""
         self._wake.set()
-
-    def serve(self) -> None:
-        """Serves the delivery reports that are there, unless another thread is doing so."""
-        if self._serving.acquire(blocking=False):
-            self._served(self.producer.poll, 0)
 
     def make_room(self, deadline_s: float) -> None:
         """Waits a moment, at most, for records to be acknowledged.
@@ -169,70 +176,96 @@ class Sender:
                 "the local queue is full, and a delivery callback can't wait for room: produce "
                 "from elsewhere, or raise queue.buffering.max.messages"
             )
-        self.poll(min(_ROOM_SLICE_S, left_s))
+        self._await_served(min(_ROOM_SLICE_S, left_s))
 
     def poll(self, timeout_s: float) -> int:
-        """Serves delivery reports for up to `timeout_s`. Returns how many were served here.
+        """Waits up to `timeout_s` until reports are served.
 
-        Works in slices: a long poll must not keep the thread from its work, nor make commits wait
-        for librdkafka's linger.
+        Returns:
+            How many were served since the last `poll` or `flush`.
         """
+        if self.in_callback():
+            return 0
         deadline_s = time.monotonic() + timeout_s
-        while not self.in_callback():
-            slice_s = max(min(deadline_s - time.monotonic(), _FLUSH_SLICE_S), 0)
-            if self._serving.acquire(timeout=slice_s):
-                queued = len(self.producer) if self._hurried else 0
-                serve = self.producer.flush if queued else self.producer.poll
-                result = self._served(serve, slice_s)
-                served = queued - result if queued else result
-                if served > 0:
-                    return served
-            if time.monotonic() >= deadline_s or self._closed:
-                break
-        return 0
+        while True:
+            with self._served:
+                served = self._served_count - self._told_count
+                self._told_count = self._served_count
+            left_s = deadline_s - time.monotonic()
+            if served or left_s <= 0 or self._closed:
+                return served
+            self._await_served(min(left_s, _IDLE_S))
 
     def flush(self, timeout_s: float) -> int:
         """Waits up to `timeout_s` until nothing is queued. Returns the number of records left."""
         deadline_s = time.monotonic() + timeout_s
-        while len(self.producer) and not self._closed and not self.in_callback():
-            left_s = min(_FLUSH_SLICE_S * 10, deadline_s - time.monotonic())
-            if left_s <= 0:
-                break
-            if self._serving.acquire(timeout=left_s):
-                self._served(self.producer.flush, left_s)
+        waiter = object()
+        try:
+            self.hurry(waiter)
+            while len(self.producer) and not self._closed and not self.in_callback():
+                left_s = deadline_s - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._await_served(min(left_s, _IDLE_S))
+        finally:
+            self.done(waiter)
+        with self._served:
+            self._told_count = self._served_count
         return len(self.producer)
 
-    def in_callback(self) -> bool:
-        """Returns whether the caller is a delivery callback, which must wait for nothing."""
-        # A poll within a poll would serve later reports before earlier ones.
-        return self._server == threading.get_ident()
+    def _await_served(self, timeout_s: float) -> None:
+        with self._served:
+            before = self._served_count
+            self._pollers += 1
+            self._wake.set()
+            try:
+                self._served.wait_for(
+                    lambda: self._served_count != before or self._closed, timeout_s
+                )
+            finally:
+                self._pollers -= 1
 
-    def _served(self, serve: Callable[[float], int], timeout_s: float) -> int:
-        """Calls librdkafka's poll or flush with `_serving` held, and releases it."""
-        self._server = threading.get_ident()
+    def tell(self, on_delivery: DeliveryCallback, error: Any, message: Any) -> None:
+        """Calls a callback of the application, and keeps what it raises for `raise_kept`."""
         try:
-            return serve(timeout_s)
-        finally:
-            self._server = None
-            self._serving.release()
+            on_delivery(error, message)
+        except Exception as raised:  # noqa: BLE001 - the application's, whatever it is
+            self._keep(raised)
+
+    def _keep(self, error: Exception) -> None:
+        # Logged too: an application that never polls would not hear of it.
+        _LOG.error("callback_raised", exc_info=error)
+        self._raised = self._raised or error
+
+    def raise_kept(self) -> None:
+        """Raises what a callback of the application raised since the last call."""
+        if self._raised is not None and not self.in_callback():
+            error, self._raised = self._raised, None
+            raise error
+
+    def in_callback(self) -> bool:
+        """Returns whether the caller is a callback, which must wait for nothing."""
+        # A poll within a poll would serve later reports before earlier ones.
+        return threading.current_thread() is self._thread
 
     def close(self, timeout_s: float) -> None:
         """Stops the thread; what is still queued then fails."""
         self._closed = True
         self._wake.set()
         self._thread.join(max(timeout_s, 1.0))
-        if self._serving.acquire(timeout=_FLUSH_SLICE_S * 100):
-            # Without the purge, librdkafka would go on sending until its handle is
-            # garbage-collected.
-            self.producer.purge()
-            self._served(self.producer.flush, 1.0)
-            if not len(self.producer):
-                self.producer.close()
+        if self._thread.is_alive():
+            _LOG.warning("sender_not_stopped: a callback of the application does not return")
+            return
+        # Without the purge, librdkafka would go on sending until its handle is garbage-collected.
+        self.producer.purge()
+        self._serve(self.producer.flush, _CLOSE_FLUSH_S)
+        if not len(self.producer):
+            self.producer.close()
 
     def _run(self) -> None:
         open_transactions, next_tick_s = False, 0.0
         while not self._closed:
-            if not self._hurried and not self._stalled:
+            if not self._hurried and not self._stalled and not self._pollers:
                 self._wake.wait(self._tick_s if open_transactions else _IDLE_S)
             # Cleared before it looks for work: what comes after that is seen in the next round.
             self._wake.clear()
@@ -240,9 +273,9 @@ class Sender:
                 self._attempt_stalled()
                 if self._hurried or self._stalled:
                     self._flush_slice()
+                else:
+                    self._serve(self.producer.poll, _FLUSH_SLICE_S if self._pollers else 0)
                 if time.monotonic() >= next_tick_s:
-                    if open_transactions:
-                        self.serve()
                     open_transactions = self._on_tick()
                     next_tick_s = time.monotonic() + self._tick_s
             except Exception:  # noqa: BLE001 - every open transaction depends on this thread
@@ -250,13 +283,27 @@ class Sender:
                 self._wake.wait(self._tick_s)
 
     def _flush_slice(self) -> None:
-        if not self._serving.acquire(timeout=_IDLE_S):
-            return  # The thread that serves now does it.
-        left = self._served(self.producer.flush, _FLUSH_SLICE_S)
-        if not left and self._hurried:
+        self._serve(self.producer.flush, _FLUSH_SLICE_S)
+        if not len(self.producer) and self._hurried:
             # Everything is reported, and the waiter is about to say so: this avoids spinning
             # meanwhile.
             self._wake.wait(_SETTLE_S)
+
+    def _serve(self, serve: Callable[[float], int], timeout_s: float) -> None:
+        """Calls librdkafka's poll or flush."""
+        before = len(self.producer)
+        try:
+            served = serve(timeout_s)
+            if serve == self.producer.flush:
+                # It returns what is left, and more may have been queued meanwhile.
+                served = before - served if served else max(before, 1)
+        except Exception as error:  # noqa: BLE001 - the application's callback, whatever it raises
+            served = 1
+            self._keep(error)
+        if served > 0:
+            with self._served:
+                self._served_count += served
+                self._served.notify_all()
 
     def _attempt_stalled(self) -> None:
         with self._guard:

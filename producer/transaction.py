@@ -165,6 +165,10 @@ class Transaction(ABC):
             TransactionStateError: not a branch of this transaction, or not open any more.
         """
 
+    @abstractmethod
+    def _give_up_reports(self) -> None:
+        """Makes it abort-only, and lets the abort wait for no record's report."""
+
     @property
     @abstractmethod
     def _was_ended(self) -> bool:
@@ -182,7 +186,8 @@ class Transaction(ABC):
     ) -> None:
         """Commits, or aborts if an exception leaves the block; does not swallow it.
 
-        Raises as `commit` does, also if the transaction was aborted while the block ran.
+        Raises as `commit` does, also if the transaction was aborted while the block ran. After
+        KeyboardInterrupt and SystemExit it waits for the coordinator only, and for no broker.
         """
         if error is None:
             if self._was_ended:
@@ -193,6 +198,8 @@ class Transaction(ABC):
                 self._abort_after(failure)
                 raise
         else:
+            if not isinstance(error, Exception):
+                self._give_up_reports()
             self._abort_after(error)
 
     def _abort_after(self, error: BaseException) -> None:

@@ -203,6 +203,12 @@ class TransactionShell(Writer, Transaction):
         self._asked_to_end = True
         return self._end_async(Action.ABORT)
 
+    def _give_up_reports(self) -> None:
+        with self._lock:
+            self._tally.give_up()
+        self._on_failure(BrokerError("the block was interrupted"))
+        self._advance()
+
     @property
     def _was_ended(self) -> bool:
         return self._asked_to_end
@@ -344,10 +350,11 @@ class TransactionShell(Writer, Transaction):
             wanted = self._book.end
             self._book.decided(committed=committed)
             self._direct = False
-            self._drop_backlog()
+            dropped = self._drop_backlog()
             callbacks = [] if committed else self._not_committed
             future = self._take_pending()
         self._sender.done(self)
+        self._on_dropped(dropped)
         self._tally.drop_callbacks()
         for callback in callbacks:
             callback()
@@ -436,11 +443,12 @@ class TransactionShell(Writer, Transaction):
     def on_began(self, reply: Began | LogtxError) -> None:
         """Takes the answer to BEGIN: sends what was kept."""
         offsets: list[tuple[str, Sequence[OffsetStep]]] = []
+        dropped: list[Record] = []
         with self._lock:
             if isinstance(reply, LogtxError):
                 self._begin_error = reply
                 self._book.fail(reply)
-                self._drop_backlog()
+                dropped = self._drop_backlog()
                 future = self._take_pending()
             else:
                 self._txid = reply.txid
@@ -448,6 +456,7 @@ class TransactionShell(Writer, Transaction):
                 offsets, self._offsets_backlog = self._offsets_backlog, []
         if isinstance(reply, LogtxError):
             self._flowing.set()
+            self._on_dropped(dropped)
             _finish(future, copy_of(reply))
             self._release()
             return
@@ -500,6 +509,8 @@ class TransactionShell(Writer, Transaction):
         self.unresolved()
         with self._lock:
             future = self._take_pending()
+            dropped = self._drop_backlog()
+        self._on_dropped(dropped)
         _finish(future, RequestTimedOutError("the producer was closed before it ended"))
 
     def on_fatal(self, error: LogtxError) -> None:
@@ -508,8 +519,9 @@ class TransactionShell(Writer, Transaction):
             future = self._take_pending() if self._book.phase is Phase.ENDING else None
             self._book.fail(error)
             self._direct = False
-            self._drop_backlog()
+            dropped = self._drop_backlog()
         self._sender.done(self)
+        self._on_dropped(dropped)
         _finish(future, copy_of(error))
 
     def register_partitions(self) -> None:
@@ -577,11 +589,13 @@ class TransactionShell(Writer, Transaction):
     def _set_direct(self) -> None:
         self._direct = self._txid is not None and not self._backlog and self._book.takes_records
 
-    def _drop_backlog(self) -> None:
-        """Drops the records that were kept; called under the lock."""
-        for record in self._backlog:
+    def _drop_backlog(self) -> list[Record]:
+        """Drops the records that were kept; called under the lock. Tell `_on_dropped` of them."""
+        dropped = list(self._backlog)
+        for record in dropped:
             self._tally.withdraw(record.number)
         self._backlog.clear()
+        return dropped
 
     def _check_begun(self) -> None:
         if self._begin_error is not None:

@@ -7,14 +7,13 @@ once per transaction, the delivery callback once per topic. `_produce_slowly` do
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from ..journal.control import TXCTL_HEADER, TXID_HEADER
 from ..journal.errors import BrokerError, ConfigError, LogtxError
@@ -23,9 +22,11 @@ from .core.bookkeeping import abort_only
 from .core.tally import BranchTally
 from .sender import SERVE_EVERY, Sender
 
-_LOG = logging.getLogger(__name__)
 _MASK: Final = SERVE_EVERY - 1
-"""Bits that are all set in every `SERVE_EVERY`th number: after it, `produce` serves reports."""
+"""Bits that are all set in every `SERVE_EVERY`th number."""
+
+_NOT_TAKEN: Final = (TypeError, ValueError, OverflowError, NotImplementedError)
+"""What confluent-kafka raises for arguments that it can't use: nothing was taken."""
 
 UserHeaders: TypeAlias = (
     Sequence[tuple[str, bytes | str | None]] | Mapping[str, bytes | str | None] | None
@@ -82,7 +83,10 @@ class Writer:
             on_partition=on_partition,
         )
         self._admit = self._tally.admit
-        self._receivers = self._tally.receivers()
+        self._own_receivers = self._tally.receivers()
+        self._receivers = self._own_receivers
+        if sender.on_delivery is not None:
+            self._receivers = _Told(self._own_receivers, sender)
         self._send = sender.send
         self._headers: Headers = []
         # Whether records may go straight to librdkafka. Set to False before anything closes the
@@ -100,33 +104,41 @@ class Writer:
         headers: UserHeaders = None,
     ) -> None:
         """Sends a record: see `Transaction.produce`."""
-        # Admits the record first, then looks whether records are taken: a commit that comes between
-        # the two waits for this record, and one that came before is noticed below.
-        number = self._admit()
-        if self._direct and headers is None and on_delivery is None:
-            try:
-                self._send(
-                    topic,
-                    value,
-                    key,
-                    partition,
-                    self._receivers[topic],
-                    None,
-                    timestamp,
-                    self._headers,
-                )
-            except BufferError:
-                pass  # The queue is full: waits for room, below.
-            except KafkaException as error:
-                raise self._refused(number, topic, error) from error
-            except BaseException:
-                self._withdraw(number)
-                raise
-            else:
-                if number & _MASK == _MASK:
-                    self._sender.serve()
-                return
-        self._produce_slowly(number, topic, value, key, partition, on_delivery, timestamp, headers)
+        try:
+            # Admits the record first, then looks whether records are taken: a commit that comes
+            # between the two waits for this record, and one that came before is noticed below.
+            number = self._admit()
+            if self._direct and headers is None and on_delivery is None:
+                try:
+                    self._send(
+                        topic,
+                        value,
+                        key,
+                        partition,
+                        self._receivers[topic],
+                        None,
+                        timestamp,
+                        self._headers,
+                    )
+                except BufferError:
+                    pass  # The queue is full: waits for room, below.
+                except KafkaException as error:
+                    raise self._refused(number, topic, error) from error
+                except _NOT_TAKEN:
+                    self._withdraw(number)
+                    raise
+                else:
+                    if number & _MASK == _MASK:
+                        self._sender.wake()
+                    return
+            self._produce_slowly(
+                number, topic, value, key, partition, on_delivery, timestamp, headers
+            )
+        except (LogtxError, *_NOT_TAKEN):
+            raise
+        except BaseException as error:
+            self._interrupted(error)
+            raise
 
     def _produce_slowly(
         self,
@@ -149,9 +161,21 @@ class Writer:
             raise
         except KafkaException as error:
             raise self._refused(number, topic, error) from error
-        except BaseException:
+        except _NOT_TAKEN:
             self._withdraw(number)
             raise
+
+    def _interrupted(self, error: BaseException) -> None:
+        """Makes the transaction abort-only: an exception came in the middle of `produce`.
+
+        A signal handler's, such as KeyboardInterrupt, may come after librdkafka took the record,
+        or before it was admitted. So it is not known which records the transaction has.
+        """
+        if not self._tally.settled:
+            self._on_failure(BrokerError(f"produce was interrupted by {error!r}"))
+        with self._lock:
+            self._tally.give_up()
+        self._on_settled()
 
     def _refused(self, number: int, topic: str, error: KafkaException) -> LogtxError:
         """Handles a record that librdkafka did not take. Returns the error to raise.
@@ -172,9 +196,11 @@ class Writer:
 
     def _send_record(self, record: Record) -> None:
         """Hands a record to librdkafka. Raises BufferError, KafkaException, TypeError."""
-        receiver = self._receivers[record.topic]
-        if record.on_delivery is not None:
-            receiver = _both(receiver, record.on_delivery)
+        if record.on_delivery is None:
+            receiver: Any = self._receivers[record.topic]
+        else:
+            own = self._own_receivers[record.topic]
+            receiver = _both(own, record.on_delivery, self._sender)
         headers: Any = [*self._headers, *record.headers] if record.headers else self._headers
         self._send(
             record.topic,
@@ -186,6 +212,25 @@ class Writer:
             record.timestamp,
             headers,
         )
+
+    def _on_dropped(self, records: Sequence[Record]) -> None:
+        """Tells the application of records that were taken and will not be sent."""
+        for record in records:
+            on_delivery = record.on_delivery or self._sender.on_delivery
+            if on_delivery is None:
+                continue
+            error = KafkaError(KafkaError._PURGE_QUEUE, "the transaction ended before it was sent")
+            headers: Any = list(record.headers) or None
+            key, value = _as_bytes(record.key), _as_bytes(record.value)
+            message = Message(
+                topic=record.topic,
+                partition=record.partition,
+                key=key,
+                value=value,
+                headers=headers,
+                error=error,
+            )
+            self._sender.tell(on_delivery, error, message)
 
     def _send_waiting(self, record: Record) -> None:
         """Hands a record to librdkafka; waits for room as long as a delivery may take."""
@@ -233,15 +278,30 @@ def check_headers(headers: UserHeaders) -> Sequence[tuple[str, bytes | str | Non
     return pairs
 
 
-def _both(receiver: Any, on_delivery: DeliveryCallback) -> Any:
+class _Told(dict[str, Any]):
+    """Topic → delivery callback that calls the application's too."""
+
+    def __init__(self, receivers: Mapping[str, Any], sender: Sender) -> None:
+        self._receivers = receivers
+        self._sender = sender
+
+    def __missing__(self, topic: str) -> Any:
+        assert self._sender.on_delivery is not None
+        both = _both(self._receivers[topic], self._sender.on_delivery, self._sender)
+        return self.setdefault(topic, both)
+
+
+def _both(receiver: Any, on_delivery: DeliveryCallback, sender: Sender) -> Any:
     """Joins the user's callback and ours; an error of the user's must not stop other reports."""
 
     def delivered(error: Any, message: Any) -> None:
         try:
-            on_delivery(error, message)
-        except Exception:  # noqa: BLE001 - the application's, whatever it is
-            _LOG.exception("on_delivery_raised")
+            sender.tell(on_delivery, error, message)
         finally:
             receiver(error, message)
 
     return delivered
+
+
+def _as_bytes(content: Content) -> bytes | None:
+    return content.encode() if isinstance(content, str) else content

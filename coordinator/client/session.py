@@ -161,15 +161,20 @@ class CoordinatorClient:
         assert self._connected is not None, "connect() first"
         return SessionId(self._producer_id, self._connected.generation, self._nonce)
 
-    def connect(self) -> Connected:
+    def connect(self, timeout_s: float | None = None) -> Connected:
         """Opens the session. Fences the former user of the producer id, and aborts its work.
 
+        Args:
+            timeout_s: seconds, if fewer than the session's own time-out.
+
         Raises:
-            CoordinatorNotAvailableError: no coordinator answered within `timeout_s` seconds.
+            RequestTimedOutError: no coordinator answered within `timeout_s` seconds.
+            CoordinatorNotAvailableError: nor within the session's own time-out.
             ProducerFencedError: a producer with a newer generation has connected.
             DoubleStartError: another producer has connected with the same generation.
         """
-        deadline_s = time.monotonic() + self._timeout_s
+        wait_s = min(self._timeout_s, self._timeout_s if timeout_s is None else timeout_s)
+        deadline_s = time.monotonic() + wait_s
         self._partition = self._discovery.partition_of(self._group, deadline_s)
         self._partition_count = self._discovery.partition_count(deadline_s)
         self._thread = threading.Thread(target=self._run, name="coordinator-client", daemon=True)
@@ -179,9 +184,10 @@ class CoordinatorClient:
             first = self._first.get(timeout=max(0.01, deadline_s - time.monotonic()))
         except queue.Empty:
             self.close()
-            raise CoordinatorNotAvailableError(
+            late = RequestTimedOutError if timeout_s == wait_s else CoordinatorNotAvailableError
+            raise late(
                 f"no coordinator answered for journal partition {self._partition} within"
-                f" {self._timeout_s:g} s; is `logtx coordinator` running? ({self._finder.why})"
+                f" {wait_s:g} s; is `logtx coordinator` running? ({self._finder.why})"
             ) from None
         if isinstance(first, LogtxError):
             raise first

@@ -62,6 +62,7 @@ class BranchTally:
     __slots__ = (
         "_closed_at",
         "_floors",
+        "_given_up",
         "_goal",
         "_on_failure",
         "_on_partition",
@@ -105,6 +106,7 @@ class BranchTally:
         self._withdrawn = 0
         self._closed_at: int | None = None
         self._goal = -1
+        self._given_up = False
 
     def receivers(self) -> Mapping[str, Receiver]:
         """Returns a new mapping of topic → delivery callback, which is made when first asked for.
@@ -141,10 +143,17 @@ class BranchTally:
             self._closed_at = self.admit()
             self._goal = self._closed_at - self._withdrawn
 
+    def give_up(self) -> None:
+        """Notes that it is not known how many records there are: it fits no more, and is settled.
+
+        Its transaction must have failed before.
+        """
+        self._given_up = True
+
     @property
     def settled(self) -> bool:
-        """Whether it is closed and no record's report is missing."""
-        return self._reports == self._goal
+        """Whether it is closed and no record's report is missing, or whether it was given up."""
+        return self._reports == self._goal or self._given_up
 
     def first_offsets(self) -> Iterator[tuple[TopicPartition, int]]:
         """Yields partitions with acknowledged records and their first offset; safe at any time."""

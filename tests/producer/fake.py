@@ -228,9 +228,9 @@ class FakeSession:
         self._requests: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def connect(self) -> Connected:
+    def connect(self, timeout_s: float | None = None) -> Connected:
         if not self._coordinators.reachable:
-            time.sleep(min(self._timeout_s, 0.2))
+            time.sleep(min(self._timeout_s, 0.2 if timeout_s is None else timeout_s))
             raise CoordinatorNotAvailableError("no coordinator within the time allowed")
         self._thread.start()
         return Connected(generation=self.generation or 0, partition=0, incarnation=0xABC, epoch=7)

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import pytest
-from confluent_kafka import KafkaException, Message, TopicPartition
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from logtx.consumer.consumer import Consumer
+from logtx.consumer.position_store import Taken
+from logtx.journal.control import TopicPartition as Key
 from logtx.journal.errors import (
     ConfigError,
+    LogtxError,
     OffsetsConflictError,
     TransactionAbortOnlyError,
     TransactionStateError,
 )
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Place, Position
-from logtx.journal.records.types import OffsetStep
 from logtx.journal.state import State
 from logtx.producer.producer import Producer
 
 from ..conftest import MakeTopic
-from .conftest import MakeProducer, ReadAll
+from ..consumer.logs import Transactions, read
+from .conftest import MakeProducer, ReadAll, read_topic
 from .fake import FakeCoordinators
-from .test_faults import Source
 
 
 def test_a_program_for_confluent_kafka(
@@ -31,7 +39,6 @@ def test_a_program_for_confluent_kafka(
 ) -> None:
     topic = make_topic()
     producer = make_producer()
-    producer.init_transactions()
     producer.produce(topic, b"plain", headers={"h": b"1"}, partition=0)
     producer.flush()
     producer.begin_transaction()
@@ -162,22 +169,309 @@ def test_plain_offsets_committed_by_somebody_else_conflict(
     producer.abort_transaction()
 
 
-def test_no_offset_is_refused(producer: Producer) -> None:
-    producer.begin_transaction()
-    with pytest.raises(ConfigError, match="no offset"):
-        producer.send_offsets_to_transaction(at(-1001), "g")
-
-
-def test_a_consumers_steps_must_agree_with_the_positions(
+def test_a_partition_of_which_nothing_was_delivered_does_not_count(
     producer: Producer, coordinators: FakeCoordinators
 ) -> None:
-    steps = [OffsetStep("in", 0, None, Position(o1=2, o2=5))]
     producer.begin_transaction()
-    producer.send_offsets_to_transaction(at(5), Source(steps))
+    producer.send_offsets_to_transaction(at(-1001), "g")
     producer.commit_transaction()
-    assert coordinators.committed["g"]["in", 0] == Position(o1=2, o2=5)
+    assert "g" not in coordinators.committed
+
+
+def test_finding_5_a_place_within_a_transaction_is_sent_whole(
+    producer: Producer, coordinators: FakeCoordinators
+) -> None:
+    place = Position(o1=2, o2=5, o3=4)
     producer.begin_transaction()
-    later = [OffsetStep("in", 0, Place(5), Position.at(9))]
-    with pytest.raises(ConfigError, match="up to 9"):
-        producer.send_offsets_to_transaction(at(7), Source(later))
+    producer.send_offsets_to_transaction(
+        [TopicPartition("in", 0, place.o2, place.to_metadata())], "g"
+    )
+    producer.commit_transaction()
+    assert coordinators.committed["g"]["in", 0].place == place.place
+
+
+@pytest.fixture
+def consumer(
+    producer: Producer, coordinators: FakeCoordinators, memory_log: MemoryLog
+) -> Iterator[Consumer]:
+    """Has got two of three records of a transaction, and its claims are answered."""
+    memory_log.create_topic("in", partitions=1)
+    written = Transactions(memory_log)
+    written.append("in", [b"p"])
+    written.transaction("in", [b"a", b"b", b"c"])
+    opened = Consumer(
+        {"group.id": "g", "auto.offset.reset": "earliest", "offsets.storage": "transactions"},
+        log=memory_log,
+    )
+    opened._positions.store = Claims(coordinators)  # type: ignore[assignment]
+    opened.assign([TopicPartition("in", 0)])
+    assert read(opened, 3) == [b"p", b"a", b"b"]
+    producer.begin_transaction()
+    yield opened
+    opened.close()
+
+
+class Claims:
+    """Committed positions, of a coordinator that knows no claims."""
+
+    def __init__(self, coordinators: FakeCoordinators) -> None:
+        self._coordinators = coordinators
+
+    def take(self, keys: Sequence[Key]) -> Taken:
+        """Returns committed positions."""
+        del keys
+        return Taken(dict(self._coordinators.committed.get("g", {})), None)
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+@pytest.mark.parametrize("source", ["consumer", "metadata"])
+def test_a_consumers_offsets_are_sent_in_the_forms_of_confluent_programs(
+    source: str, producer: Producer, consumer: Consumer, coordinators: FakeCoordinators
+) -> None:
+    given = consumer if source == "consumer" else consumer.consumer_group_metadata()
+    producer.send_offsets_to_transaction(consumer.position(consumer.assignment()), given)
+    producer.commit_transaction()
+    assert coordinators.committed["g"]["in", 0].place == Place(4, 2)
+    [last] = consumer.consume(1, 1)
+    producer.begin_transaction()
+    offset = last.offset()
+    assert offset is not None
+    producer.send_offsets_to_transaction(at(offset + 1), given)
+    producer.commit_transaction()
+    assert coordinators.committed["g"]["in", 0].place == Place(5)
+
+
+@pytest.mark.parametrize("offset", [5, 99])
+def test_finding_6_offsets_that_are_refused_cost_nothing(
+    offset: int, producer: Producer, consumer: Consumer, coordinators: FakeCoordinators
+) -> None:
+    with pytest.raises(ConfigError, match=r"position\(\)"):
+        producer.send_offsets_to_transaction([*at(3), *at(offset)], consumer)
+    with pytest.raises(ConfigError, match="not assigned"):
+        producer.send_offsets_to_transaction([*at(3), TopicPartition("in", 1, 3)], consumer)
+    producer.send_offsets_to_transaction(at(3), consumer)
+    producer.commit_transaction()
+    assert coordinators.committed["g"]["in", 0].place == Place(4, 2), "behind b"
+
+
+def test_a_message_of_before_can_be_the_last_that_counts(
+    producer: Producer, consumer: Consumer, coordinators: FakeCoordinators
+) -> None:
+    producer.send_offsets_to_transaction(at(2), consumer)
+    producer.commit_transaction()
+    assert coordinators.committed["g"]["in", 0].place == Place(4, 1), "behind a"
+    producer.begin_transaction()
+    with pytest.raises(ConfigError, match="sent before"):
+        producer.send_offsets_to_transaction(at(1), consumer)
+    producer.send_offsets_to_transaction([], consumer)
+    producer.commit_transaction()
+    assert coordinators.committed["g"]["in", 0].place == Place(4, 1)
+
+
+def test_what_is_no_group_is_told(producer: Producer) -> None:
+    producer.begin_transaction()
+    with pytest.raises(TypeError, match="consumer_group_metadata"):
+        producer.send_offsets_to_transaction(at(1), object())  # type: ignore[arg-type]
+
+
+# ---- between transactions -----------------------------------------------------------------------
+
+
+def test_finding_2_after_init_transactions_nothing_is_written_plainly(
+    producer: Producer, memory_log: MemoryLog
+) -> None:
+    producer.init_transactions()
+    with pytest.raises(KafkaException) as caught:
+        producer.produce("t", b"x")
+    assert caught.value.args[0].code() == KafkaError._STATE
+    with producer.begin_transaction() as txn:
+        txn.produce("t", b"in")
+    with pytest.raises(TransactionStateError):
+        producer.produce("t", b"x")
+    producer.begin_transaction()
+    producer.produce("t", b"in too")
+    producer.commit_transaction()
+    with pytest.raises(TransactionStateError):
+        producer.produce("t", b"x")
+    assert [m.value() for m in read_topic(memory_log, "t")] == [b"in", b"in too"]
+
+
+def test_a_loop_of_a_confluent_program_goes_on_after_an_abort(
+    producer: Producer, coordinators: FakeCoordinators, memory_log: MemoryLog
+) -> None:
+    producer.init_transactions()
+    for attempt in range(2):
+        transaction = producer.begin_transaction()
+        producer.produce("t", b"%d" % attempt)
+        if attempt == 0:
+            coordinators.expire(transaction.txid)
+        try:
+            producer.commit_transaction()
+        except KafkaException as error:
+            if not error.args[0].txn_requires_abort():
+                raise
+            with pytest.raises(TransactionStateError):
+                producer.produce("t", b"between")
+            producer.abort_transaction()
+    assert [m.value() for m in read_topic(memory_log, "t")] == [b"0", b"1"]
+    assert transaction.is_committed
+
+
+def test_init_transactions_waits_as_long_as_it_is_told(
+    producer: Producer, coordinators: FakeCoordinators
+) -> None:
+    coordinators.reachable = False
+    began_s = time.monotonic()
+    with pytest.raises(KafkaException) as caught:
+        producer.init_transactions(0.01)
+    assert time.monotonic() - began_s < 0.15
+    assert caught.value.args[0].retriable()
+    with pytest.raises(TransactionStateError):
+        producer.produce("t", b"x")
+
+
+# ---- forms of calls -----------------------------------------------------------------------------
+
+
+def test_settings_may_be_keywords(memory_log: MemoryLog) -> None:
+    logger = logging.getLogger("mine")
+    with Producer(log=memory_log, logger=logger, **{"linger.ms": 7}) as producer:
+        assert producer._config.librdkafka["linger.ms"] == 7
+        assert producer._config.librdkafka["logger"] is logger
+    with pytest.raises(TypeError, match="expected configuration dict"):
+        Producer()
+    with Consumer({"group.id": "a"}, log=memory_log, **{"group.id": "b"}) as consumer:
+        assert consumer.group_id == "b"
+    with pytest.raises(TypeError, match="expected configuration dict"):
+        Consumer()
+    with pytest.raises(ValueError, match=r"group\.id must be set"):
+        Consumer({}, log=memory_log)
+
+
+def test_callbacks(coordinators: FakeCoordinators, memory_log: MemoryLog) -> None:
+    memory_log.create_topic("t", partitions=1)
+    told: list[tuple[str, bytes | None]] = []
+
+    def callback(name: str) -> Callable[[Any, Message], None]:
+        return lambda _, message: told.append((name, message.value()))
+
+    with Producer(
+        {"linger.ms": 0, "on_delivery": callback("default")},
+        log=memory_log,
+        coordinators=coordinators,
+    ) as producer:
+        producer.produce("t", b"plain")
+        producer.produce("t", b"plain, own", callback=callback("own"))
+        producer.flush()
+        producer.begin_transaction()
+        producer.produce("t", b"in")
+        producer.produce("t", b"in, own", callback=callback("own"))
+        producer.commit_transaction()
+    assert sorted(told) == [
+        ("default", b"in"),
+        ("default", b"plain"),
+        ("own", b"in, own"),
+        ("own", b"plain, own"),
+    ]
+
+
+def test_finding_16_what_a_callback_raises_is_raised_by_poll_or_flush_alone(
+    producer: Producer,
+) -> None:
+    def raising(_error: object, message: Message) -> None:
+        raise ZeroDivisionError(message.value())
+
+    producer.produce("t", b"plain", on_delivery=raising)
+    transaction = producer.begin_transaction()
+    for _ in range(1_000):
+        transaction.produce("t", b"x")
+    with pytest.raises(ZeroDivisionError, match="plain"):
+        producer.flush()
+    assert producer.flush() == 0
+    producer.produce("t", b"in", on_delivery=raising)
+    assert producer.commit_transaction().state.commits
+    with pytest.raises(ZeroDivisionError, match="in"):
+        producer.poll(0)
+    assert producer.poll(0) == 0
+
+
+def test_finding_17_records_that_are_dropped_are_told(
+    producer: Producer, coordinators: FakeCoordinators
+) -> None:
+    told: list[tuple[int, bytes | None]] = []
+    coordinators.hold("begin")
+    transaction = producer.begin_transaction()
+    for number in range(5):
+        transaction.produce(
+            "t",
+            f"{number}",
+            on_delivery=lambda error, message: told.append((error.code(), message.value())),
+        )
+    producer.close(0)
+    with pytest.raises(LogtxError):
+        assert transaction.txid
+    assert told == [(KafkaError._PURGE_QUEUE, b"%d" % n) for n in range(5)]
+
+
+def test_produce_batch(producer: Producer, memory_log: MemoryLog) -> None:
+    told: list[bytes | None] = []
+    assert producer.begin_transaction().txid
+    messages: list[dict[str, Any]] = [
+        {"value": "v", "key": b"k", "headers": {"h": b"1"}, "timestamp": 7, "partition": 0},
+        {"callback": lambda _, message: told.append(message.value())},
+        {"value": b"x" * 2_000_000},
+    ]
+    assert producer.produce_batch("t", messages, on_delivery=lambda *_: None) == 2
+    assert [m.get("_error") and m["_error"].txn_requires_abort() for m in messages] == [
+        None,
+        None,
+        True,
+    ]
     producer.abort_transaction()
+    assert told == [None]
+    assert producer.produce_batch("t", [{"value": b"plain"}]) == 1
+    producer.flush()
+    first = read_topic(memory_log, "t")[0]
+    assert (first.value(), first.key(), first.timestamp()[1]) == (b"v", b"k", 7)
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        ("no list", "messages must be a list"),
+        ([{}, "no dict"], "Message at index 1 must be a dict"),
+        ([{"value": 1}], "Message value at index 0 must be bytes or str"),
+        ([{"key": [b"k"]}], "Message key at index 0 must be bytes or str"),
+        ([{"partition": "0"}], "Message partition at index 0 must be int"),
+    ],
+)
+def test_a_batch_that_cant_be_used_sends_nothing(
+    producer: Producer, messages: Any, text: str
+) -> None:
+    with pytest.raises(TypeError, match=text):
+        producer.produce_batch("t", messages)
+    with pytest.raises(TypeError, match="topic"):
+        producer.produce_batch(None, [])  # type: ignore[arg-type]
+    assert len(producer) == 0
+
+
+def test_a_closed_producer_says_so(producer: Producer) -> None:
+    assert producer.close()
+    assert producer.close()
+    assert len(producer) == 0
+    for call in (
+        lambda: producer.produce("t"),
+        lambda: producer.produce_batch("t", [{}]),
+        producer.poll,
+        producer.flush,
+        producer.purge,
+        producer.init_transactions,
+        producer.begin_transaction,
+        producer.commit_transaction,
+        producer.abort_transaction,
+        lambda: producer.send_offsets_to_transaction([], "g"),
+    ):
+        with pytest.raises(RuntimeError, match="Producer has been closed"):
+            call()
