@@ -86,9 +86,14 @@ class OpenTransactions:
             return transaction
         self._take_slot()
         transaction = TransactionShell(self.engine, self, named)
-        with self._guard:
-            self._open.add(transaction)
-        self._send_begin(transaction, timeout_ms, named)
+        try:
+            with self._guard:
+                self._open.add(transaction)
+            self._send_begin(transaction, timeout_ms, named)
+        except BaseException:
+            # Of a signal handler: nobody has the transaction, so nobody would end it.
+            transaction.forget()
+            raise
         return transaction
 
     def _take_ahead(self, timeout_ms: int) -> TransactionShell | None:

@@ -166,8 +166,8 @@ class Transaction(ABC):
         """
 
     @abstractmethod
-    def _give_up_reports(self) -> None:
-        """Makes it abort-only, and lets the abort wait for no record's report."""
+    def _give_up_reports(self, error: BaseException) -> None:
+        """Lets an abort wait for no record's report, because `error` interrupted a call."""
 
     @property
     @abstractmethod
@@ -194,18 +194,18 @@ class Transaction(ABC):
                 return  # By the block: who asked for the end has its outcome.
             try:
                 self.commit()
-            except LogtxError as failure:
-                self._abort_after(failure)
+            except BaseException as failure:
+                self._abort_after(failure, interrupted=not isinstance(failure, LogtxError))
                 raise
         else:
-            if not isinstance(error, Exception):
-                self._give_up_reports()
-            self._abort_after(error)
+            self._abort_after(error, interrupted=not isinstance(error, Exception))
 
-    def _abort_after(self, error: BaseException) -> None:
-        if not self.is_open:
+    def _abort_after(self, error: BaseException, *, interrupted: bool) -> None:
+        if self.is_decided or not (self.is_open or interrupted):
             return
         try:
+            if interrupted:
+                self._give_up_reports(error)
             self.abort()
         except LogtxError as failure:
             error.add_note(f"the abort was not confirmed either: {failure}")

@@ -203,11 +203,12 @@ class TransactionShell(Writer, Transaction):
         self._asked_to_end = True
         return self._end_async(Action.ABORT)
 
-    def _give_up_reports(self) -> None:
+    def _give_up_reports(self, error: BaseException) -> None:
         with self._lock:
-            self._tally.give_up()
-        self._on_failure(BrokerError("the block was interrupted"))
-        self._advance()
+            if self.is_open:
+                self._break_off(error)
+            else:
+                self._tally.give_up()
 
     @property
     def _was_ended(self) -> bool:
@@ -251,6 +252,9 @@ class TransactionShell(Writer, Transaction):
                 future, replaced, resolve = self._ask(end)
             except LogtxError as error:
                 return _failed(error)
+            except BaseException as error:
+                self._break_off(error)
+                raise
             finally:
                 self._set_direct()
         if replaced is not None:
@@ -261,6 +265,11 @@ class TransactionShell(Writer, Transaction):
             self._advance()
             self._listener.ending(self)
         return future
+
+    def _break_off(self, error: BaseException) -> None:
+        """Lets an abort succeed, whatever a signal handler's exception left half done."""
+        self._tally.give_up()
+        self._book.break_off(BrokerError(f"the call was interrupted by {error!r}"))
 
     def _ask(self, end: Action) -> tuple[Future[Outcome], Future[Outcome] | None, bool]:
         """Asks for an end, under the lock. Returns (future, future that it replaces, resolve?)."""
@@ -301,6 +310,15 @@ class TransactionShell(Writer, Transaction):
 
     def _advance(self) -> None:
         """Does what is due: flushes, or sends the request to end the transaction."""
+        try:
+            self._do_what_is_due()
+        except BaseException:
+            # A signal handler's may come before the request was sent. The resolver sends it again.
+            if self._book.phase is Phase.SENT:
+                self._engine.resolve(self)
+            raise
+
+    def _do_what_is_due(self) -> None:
         with self._lock:
             book = self._book
             if book.phase is not Phase.ENDING or self._txid is None or self._backlog:
@@ -503,6 +521,11 @@ class TransactionShell(Writer, Transaction):
         """Aborts, because the producer closes, unless its end was asked for."""
         if self.is_open:
             self._end_async(Action.ABORT)
+
+    def forget(self) -> None:
+        """Aborts, because the application did not get it, and frees its place at once."""
+        self.give_up()
+        self._release()
 
     def abandon(self) -> None:
         """Ends the wait for the decision: the producer is closed, so nothing else would end it."""

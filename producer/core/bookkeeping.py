@@ -223,8 +223,8 @@ class TransactionBook:
             if end is Action.COMMIT:
                 self._check_not_abort_only()
             self.own.close()
-            self._move(Phase.ENDING)
             self.end = end
+            self._move(Phase.ENDING)
             return True
         if self.phase is Phase.COMMITTED:
             if end is Action.ABORT:
@@ -237,6 +237,12 @@ class TransactionBook:
         if end is not self.end:
             return self._abort_instead()
         return False
+
+    def break_off(self, cause: LogtxError) -> None:
+        """Makes it abort-only, whatever is half done: an exception came within a call."""
+        if self.phase in (Phase.OPEN, Phase.ENDING):
+            self.cause = self.cause or cause
+            self.end, self.phase = None, Phase.OPEN
 
     def _abort_instead(self) -> bool:
         """Turns a commit that is not decided yet into an abort, or refuses that."""
