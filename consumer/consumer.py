@@ -420,7 +420,12 @@ class Consumer:
             SpillError: pending transactions can't be spilled. Nothing is lost: start the consumer
                 again.
         """
-        found = self._deliver(1, -1 if timeout is None else timeout)
+        self._reading.begin_taking()
+        try:
+            found = self._deliver(1, -1 if timeout is None else timeout)
+        except BaseException as error:
+            self._reading.put_back(interrupted=not isinstance(error, LogtxError))
+            raise
         return found[0] if found else None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
@@ -428,7 +433,13 @@ class Consumer:
 
         Returns [] after `timeout` seconds without any; a negative `timeout` waits for ever.
         """
-        return self._deliver(num_messages, timeout)
+        self._reading.begin_taking()
+        try:
+            found = self._deliver(num_messages, timeout)
+        except BaseException as error:
+            self._reading.put_back(interrupted=not isinstance(error, LogtxError))
+            raise
+        return found
 
     def _enter(self, mode: str, until_s: float | None) -> bool:
         # Returns whether something may be delivered; False if that is not before `until_s`.
@@ -438,9 +449,14 @@ class Consumer:
                 "transactions() and poll() or consume() don't mix on one consumer: open another"
             )
         self._mode = mode
+        if self._reading.interrupted and self._serial is not None:
+            # What it has taken out of its order is not known: another one begins where we stand.
+            self._serial.close()
+            self._serial = None
         serializable = self._config.isolation_level is IsolationLevel.SERIALIZABLE
         if self._serial is None and (serializable or mode == "transactions"):
             self._serial = self._make_serial_reader()
+        self._reading.recover()
         if self._unrestored:
             self._restore_again()
         while (pause_s := self._positions.prepare(subscribed=self._subscribed)) > 0:
@@ -455,7 +471,10 @@ class Consumer:
         # Partitions assigned by then begin again, with buffers that sort whole transactions.
         reader = SerialReader(self._log, self._config, self._reading, self._counters)
         try:
-            self._reading.rebuild(reader.make_buffer)
+            if self._reading.interrupted:
+                self._reading.recover(reader.make_buffer)
+            else:
+                self._reading.rebuild(reader.make_buffer)
         except BaseException:
             reader.close()
             raise

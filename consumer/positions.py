@@ -221,7 +221,8 @@ class Positions:
             return told
         present = assigned.buffer.position()
         if is_position(partition.metadata):
-            return present if told.place == present.place else told
+            # What `Consumer.position` returned has o2 in the place of o1.
+            return present if told.place == present.place and told.o1 == told.o2 else told
         after = assigned.buffer.position_after(partition.offset - 1)
         return after or (present if partition.offset == present.o2 else told)
 

@@ -8,7 +8,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from itertools import groupby
 from typing import Any, Final, TypeAlias, cast
@@ -185,6 +185,11 @@ class Reading:
         """Partitions that wait for a side read or have failed."""
         self._fetched_s = 0.0
         self._upkeep_s = 0.0
+        self._former: list[Assigned] = []
+        """Partitions that begin again, as they were before; their buffers are to be dropped."""
+        self._taking: list[tuple[PartitionBuffer, object]] = []
+        """Buffers that the call of the application under way takes records from, and the
+        `last_take` of each before that."""
         self._interrupted = False
         """Whether records may have been taken from librdkafka and not be in a buffer, or librdkafka
         may read elsewhere than the buffers go on: an exception came in between."""
@@ -216,12 +221,16 @@ class Reading:
     def _put(self, assigned: Assigned) -> None:
         former = self.assigned.get(assigned.key)
         if former is not None:
-            self._drop_buffer(former)
+            self._former.append(former)
             assigned.paused, assigned.marked = former.paused, former.marked
             assigned.claim, assigned.unsent = former.claim, former.unsent
             assigned.checks_headers = former.checks_headers
+        # Only then is the former one dropped: an exception in between would lose where it stands.
         self.assigned[assigned.key] = assigned
         self._changed()
+        while self._former:
+            self._drop_buffer(self._former[-1])
+            self._former.pop()
 
     @contextmanager
     def moving(self) -> Iterator[None]:
@@ -233,6 +242,47 @@ class Reading:
         before, self._interrupted = self._interrupted, True
         yield
         self._interrupted = before
+
+    def interrupt(self) -> None:
+        """Makes the next call begin all partitions again, from where their buffers stand."""
+        self._interrupted = True
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether an exception interrupted a call before this one; see `recover`."""
+        return self._interrupted
+
+    def recover(self, make_buffer: MakeBuffer | None = None) -> None:
+        """Begins all partitions again, from where they stand, if a call was interrupted.
+
+        Args:
+            make_buffer: makes the buffers from now on; None: as before.
+        """
+        if self._interrupted:
+            self._make_buffer = make_buffer or self._make_buffer
+            self._restart_all()
+
+    def begin_taking(self) -> None:
+        """Begins a call of the application: what was taken before, it has got."""
+        self._taking.clear()
+
+    def takes_from(self, buffer: PartitionBuffer) -> None:
+        """Notes that records are about to be taken from a buffer."""
+        self._taking.append((buffer, buffer.last_take))
+
+    def put_back(self, *, interrupted: bool) -> None:
+        """Takes back what was taken since `begin_taking`: an exception keeps it from the
+        application. It will be delivered again.
+
+        Args:
+            interrupted: whether the exception may have come anywhere, as a signal handler's does.
+        """
+        self._interrupted |= interrupted
+        for buffer, before in self._taking:
+            if buffer.last_take is not before:
+                buffer.put_back()
+                self._interrupted = True
+        self._taking.clear()
 
     def _restart_all(self) -> None:
         """Begins every partition again at its buffer's position, and drops what is read ahead."""
@@ -296,7 +346,8 @@ class Reading:
         self._side_reader.forget(assigned.buffer)
         assigned.buffer.close()
         if assigned.active:
-            self._active.remove(assigned)
+            with suppress(ValueError):  # An exception came while it was taken out.
+                self._active.remove(assigned)
             assigned.active = False
         self._blocked.discard(assigned.key)
 
@@ -338,8 +389,7 @@ class Reading:
         # Spill what is over the limit before more is read: if the disk refuses, reading stops and
         # memory does not grow.
         self.pending_map.enforce()
-        if self._interrupted:
-            self._restart_all()
+        self.recover()
         # Until all that was taken is in the buffers. An exception may come from anywhere within: a
         # callback that librdkafka serves, a signal handler, a header that does not decode.
         self._interrupted = True
@@ -515,6 +565,7 @@ class Reading:
             if assigned.paused:
                 self._active.rotate(-1)
                 continue
+            self.takes_from(assigned.buffer)
             records = assigned.buffer.take(room)
             self._active.popleft()  # Only now: if `take` raises, the partition stays in the queue.
             self.counters.delivered_records += len(records)

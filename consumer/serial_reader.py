@@ -20,7 +20,7 @@ from typing import Final, cast
 from confluent_kafka import KafkaException, Message
 
 from ..journal.control import TopicPartition
-from ..journal.errors import JournalError, LogtxError
+from ..journal.errors import JournalError, LogtxError, SpillError
 from ..journal.logs.interface import Log
 from ..journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, journal_partition_of
 from ..journal.txid import TxId
@@ -234,6 +234,7 @@ class SerialReader:
             share = self._shares[0]
             if self._reading.assigned[share.key].paused:
                 break
+            self._reading.takes_from(share.buffer)
             records = share.buffer.take(limit - len(taken), more=share.key in touched)
             touched.add(share.key)
             self._reading.assigned[share.key].unsent = True
@@ -347,11 +348,18 @@ class SerialReader:
         for share in given:
             if self._given is not given:
                 return
-            for record in share.buffer.stream(share.entry):
-                if self._given is not given:
-                    return
-                self._counters.delivered_records += 1
-                yield cast(Message, record)
+            try:
+                for record in share.buffer.stream(share.entry):
+                    if self._given is not given:
+                        return
+                    self._counters.delivered_records += 1
+                    yield cast(Message, record)
+            except SpillError:
+                # The application did not get all of it: it does not count as delivered any more.
+                for each in given:
+                    each.buffer.take_back()
+                self._reading.interrupt()
+                raise
 
     def _finish_given(self) -> None:
         given, self._given = self._given, []

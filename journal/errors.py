@@ -179,6 +179,8 @@ class TransactionStateError(TransactionError):
 class ClosedError(TransactionStateError, RuntimeError):
     """The producer was closed. Make another one."""
 
+    code = 0
+
 
 class TransactionAbortOnlyError(TransactionError):
     """A record of this transaction failed: abort it and redo its work in a new one."""

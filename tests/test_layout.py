@@ -27,6 +27,10 @@ IMPURE = {
 }
 
 
+HARMLESS = {"journal/errors.py": {"confluent_kafka"}}
+"""Module → what it may import all the same: the classes of Kafka's errors, which do nothing."""
+
+
 def modules() -> list[Path]:
     """Returns all hand-written modules of the rooms."""
     return [
@@ -77,8 +81,9 @@ def reached(module: Path) -> frozenset[Path]:
 @pytest.mark.parametrize("name", PURE_MODULES)
 def test_pure_module_reaches_nothing_impure(name: str) -> None:
     for module in reached(ROOT / name):
+        path = module.relative_to(ROOT).as_posix()
         found = IMPURE.intersection(imported_packages(module.read_text("utf-8")))
-        assert not found, f"{module.relative_to(ROOT)} imports {found}"
+        assert found <= HARMLESS.get(path, set()), f"{path} imports {found}"
 
 
 def test_the_state_machines_are_among_the_pure_modules() -> None:

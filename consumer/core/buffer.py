@@ -141,8 +141,12 @@ class PartitionBuffer:
         self._passed: list[Record] = []
         """Plain records of this batch that are not delivered."""
         self._queue: deque[PlainRun | EndedTransaction] = deque()
-        self._last: list[Share] = []
-        """What the last `take` returned."""
+        self.last_take: list[Share] = []
+        """What the last `take` returned; each makes a new list."""
+        self._met_before: dict[Journal, int] = {}
+        """`_met_taken` before that `take`."""
+        self._put_back: Position | None = None
+        """What `position` returns from now on, after `put_back`."""
         self._past = Past()
         self._verdicts: dict[RawTxId, tuple[int, bool]] = {}
         """Answers of look-ups that wait until the partition is read up to their end offset:
@@ -513,12 +517,29 @@ class PartitionBuffer:
                 `shares` yields both.
         """
         if not more:
-            self._last = []
+            self.last_take = []
+            self._met_before = dict(self._met_taken)
         return self._take(limit)
+
+    def put_back(self) -> None:
+        """Sets `position` back to before the last `take`: the application did not get its records.
+
+        The buffer is of no other use from now on: make another one that begins at `position`. May
+        be called after an exception broke `take` off, wherever it came.
+        """
+        if not self.last_take:
+            return
+        first, *_ = self.last_take
+        rest = [*(share.entry for share in self.last_take), *self._queue]
+        if isinstance(first.entry, PlainRun):
+            o2, o3 = first.records[0].offset(), 0
+        else:
+            o2, o3 = first.entry.marker_offset, first.start
+        self._put_back = self._position(o2, o3, self._met_before, rest)
 
     def shares(self) -> Iterator[tuple[EndedTransaction | None, Sequence[Record]]]:
         """Yields what the last `take` returned, by transaction; None stands for plain records."""
-        for entry, _, records in self._last:
+        for entry, _, records in self.last_take:
             yield (None if isinstance(entry, PlainRun) else entry), records
 
     def _take(self, limit: int) -> list[Record]:
@@ -533,6 +554,7 @@ class PartitionBuffer:
             if isinstance(entry, PlainRun):
                 start = entry.index
                 records: Sequence[Record] = entry.records[start : start + room]
+                self.last_take.append(Share(entry, start, records))
                 entry.index = start + len(records)
             elif entry.state is EntryState.READY:
                 start = entry.taken
@@ -542,13 +564,16 @@ class PartitionBuffer:
                 except SpillError as error:
                     self._fail(entry, error)
                     return taken
+                if len(records) != stop - start:
+                    text = "spilled records are missing: start the consumer again"
+                    self._fail(entry, SpillError(self._text(entry, text)))
+                    return taken
+                self.last_take.append(Share(entry, start, records))
                 entry.taken = stop
             else:
                 return taken
             taken += records
-            self._last.append(Share(entry, start, records))
-            if records:
-                self._past.add(entry, start, records, self._met_taken)
+            self._past.add(entry, start, records, self._met_taken)
 
     def _pass_finished(self) -> None:
         # Removes delivered entries from the head of the queue, and entries without records.
@@ -683,6 +708,8 @@ class PartitionBuffer:
 
     def position(self) -> Position:
         """Returns exactly what was delivered: (o1, o2, o3) and `met`."""
+        if self._put_back is not None:
+            return self._put_back
         self._pass_finished()
         queue = self._queue
         if not queue:
@@ -736,7 +763,7 @@ class PartitionBuffer:
             if isinstance(entry, EndedTransaction) and entry.pending is not None:
                 self._pending_map.discard(entry.pending)
         self._queue.clear()
-        self._last = []
+        self.last_take = []
         self._pending_map.drop(self._pending)
 
 

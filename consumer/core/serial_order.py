@@ -92,6 +92,8 @@ class SerialBuffer(PartitionBuffer):
         self._held: dict[RawTxId, EndedTransaction] = {}
         """Committed transactions that are not let through yet, by marker, so by commit sequence."""
         self._held_records = 0
+        self._before = start
+        """Where delivery was before the transaction that was handed over last."""
         self._unsettled: dict[RawTxId, EndedTransaction] = {}
         """Transactions in `_held` that waited for a side read when last looked at."""
         self._parked = self._pending_map.view()
@@ -222,11 +224,16 @@ class SerialBuffer(PartitionBuffer):
     def hand_over(self, raw: RawTxId) -> EndedTransaction:
         """Returns a collected transaction as one, which counts as delivered from now on.
 
-        `stream` returns its records until `finish` drops them.
+        `stream` returns its records until `finish` drops them. `take_back` takes it back.
         """
+        self._before = self.position()
         entry = self._unhold(raw)
         advance(self._met_taken, entry)
         return entry
+
+    def take_back(self) -> None:
+        """Works like `put_back`, for the transaction that was handed over last."""
+        self._put_back = self._before
 
     def stream(self, entry: EndedTransaction) -> Sequence[Record] | Iterator[Record]:
         """Returns the records of a transaction that was handed over, from `taken` on."""
@@ -250,6 +257,8 @@ class SerialBuffer(PartitionBuffer):
 
     def position(self) -> Position:
         """Returns exactly what was delivered: (o1, o2, o3) and `delivered`."""
+        if self._put_back is not None:
+            return self._put_back
         self._pass_finished()
         first = self.first()
         if self._queue or first is None:

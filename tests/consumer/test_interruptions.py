@@ -5,6 +5,7 @@ Findings 3, 4 and 12 of the clients.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,9 @@ from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.malformed import UnreadableRecord, malformed_event, readable_runs
 from logtx.consumer.reading import Reading
 from logtx.journal.errors import MalformedHeaderError, SpillError
+from logtx.journal.logs.memory.log import MemoryLog
 
+from ..signals import KINDS, Tracer
 from .conftest import MakeConsumer
 from .logs import Transactions, nothing_more, read
 
@@ -224,3 +227,63 @@ def test_a_record_whose_headers_cant_be_read_is_an_event(
     )
     assert event.error().code() == KafkaError._BAD_MSG  # type: ignore[attr-defined]
     assert event.value() == b"v"
+
+
+# ---- anywhere ------------------------------------------------------------------------------------
+
+
+def poll(consumer: Consumer) -> list[Message]:
+    """Takes one message."""
+    message = consumer.poll(1)
+    return [] if message is None else [message]
+
+
+def consume(consumer: Consumer) -> list[Message]:
+    """Takes some messages."""
+    return consumer.consume(3, 1)
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "serializable"])
+@pytest.mark.parametrize("kind", ["KeyboardInterrupt", "MemoryError"])
+@pytest.mark.parametrize("call", [poll, consume])
+def test_finding_8_an_exception_at_any_point_costs_nothing(
+    call: Callable[[Consumer], list[Message]], kind: str, isolation: str, memory_log: MemoryLog
+) -> None:
+    memory_log.create_topic("t", partitions=2)
+    written = Transactions(memory_log)
+    written.with_journal()
+    want: list[bytes] = []
+    for number in range(30):
+        records = [b"%d-%d" % (number, i) for i in range(4)]
+        want += records
+        if number % 3 and isolation == "read_committed":
+            written.append("t", records, partition=number % 2)
+        else:
+            written.transaction("t", records, number % 2)
+    consumer = Consumer(
+        {
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "isolation.level": isolation,
+        },
+        log=memory_log,
+    )
+    consumer.assign([TopicPartition("t", 0), TopicPartition("t", 1)])
+    got: list[bytes | None] = []
+    interrupted: set[str] = set()
+    chance = random.Random(1)
+    deadline_s = time.monotonic() + 40
+    while len(got) < len(want):
+        assert time.monotonic() < deadline_s
+        tracer = Tracer("logtx.consumer", int(2 ** chance.uniform(0, 14)), KINDS[kind])
+        try:
+            with tracer.on():
+                found = call(consumer)
+        except (KeyboardInterrupt, MemoryError):
+            interrupted.add(tracer.where)
+        else:
+            got += [message.value() for message in found]
+    assert sorted(got, key=str) == sorted(want, key=str)
+    assert len(interrupted) > 15
+    consumer.close()

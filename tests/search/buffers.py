@@ -63,7 +63,7 @@ _FINGERPRINT: Final = Fingerprint(
         PartitionBuffer: frozenset(
             {
                 *("counters", "partition", "_malformed", "_pending_map", "_controls"),
-                *("_start", "_last", "_past"),
+                *("_start", "last_take", "_past", "_met_before"),
             }
         )
     },
