@@ -26,7 +26,6 @@ _FIXED: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "error",  # any other value silently skips what retention deleted
     "enable.auto.commit": False,  # librdkafka would commit what was read, not what was delivered
     "enable.auto.offset.store": False,  # `Reading` keeps what `Consumer.store_offsets` chose
-    "enable.partition.eof": False,
     "isolation.level": "read_uncommitted",  # read_committed would stop at the last stable offset
 }
 _DEFAULTS: Final[Mapping[str, Any]] = {
@@ -107,6 +106,9 @@ class ConsumerConfig:
     cooperative: bool = False
     """Whether a rebalance adds and takes away single partitions: with a cooperative assignor, or
     ``group.protocol=consumer``."""
+    partition_eof: bool = False
+    """``enable.partition.eof``: whether an event comes when a partition was read to its end, and
+    all of it is delivered or pending."""
     librdkafka: Mapping[str, Any]
     """Settings of the inner consumer."""
 
@@ -114,11 +116,12 @@ class ConsumerConfig:
     def librdkafka_quiet(self) -> dict[str, Any]:
         """Settings for consumers that only read on the side: without the application's callbacks
         (``oauth_cb`` stays) and without ``group.instance.id``."""
-        return {
+        quiet = {
             name: value
             for name, value in self.librdkafka.items()
             if name not in _MAIN_ONLY and (not name.endswith("_cb") or name == "oauth_cb")
         }
+        return {**quiet, "enable.partition.eof": False}
 
     @classmethod
     def parse(cls, config: Mapping[str, Any]) -> Self:
@@ -174,8 +177,16 @@ class ConsumerConfig:
         for name in rest:
             if name.startswith(_OWN_PREFIXES):
                 raise ConfigError(f"{name} is no setting of a consumer; check its spelling")
+        eof = take_flag(rest, "enable.partition.eof", False)
+        if eof and own["isolation_level"] is IsolationLevel.SERIALIZABLE:
+            raise ConfigError(
+                "enable.partition.eof=true does not go with isolation.level=serializable, where a"
+                " transaction may wait for another partition: remove it, and ask lag()"
+            )
         librdkafka = _librdkafka(rest, own["pending_memory_max_bytes"])
-        return cls(**own, cooperative=_cooperative(rest), librdkafka=librdkafka)
+        librdkafka["enable.partition.eof"] = eof
+        cooperative = _cooperative(rest)
+        return cls(**own, cooperative=cooperative, partition_eof=eof, librdkafka=librdkafka)
 
 
 def _or_none(value: int) -> int | None:
@@ -183,11 +194,6 @@ def _or_none(value: int) -> int | None:
 
 
 def _librdkafka(rest: Mapping[str, Any], memory_max_bytes: int) -> dict[str, Any]:
-    if take_flag(dict(rest), "enable.partition.eof", False):
-        raise ConfigError(
-            "enable.partition.eof=true can't be used: a partition's end says nothing of what is "
-            "pending; remove it, and ask lag()"
-        )
     least, most = QUEUE_KBYTES
     kbytes = max(least, min(memory_max_bytes // QUEUE_SHARE // 1024, most))
     return {**_DEFAULTS, "queued.max.messages.kbytes": kbytes, **rest, **_FIXED}

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from enum import Enum
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, Final, TypeAlias, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -73,7 +73,7 @@ class Assigned:
 
     __slots__ = (
         *("active", "ahead_bytes", "asked", "buffer", "checks_headers", "claim", "failure_raised"),
-        *("key", "marked", "origin", "paused", "start", "started_at", "stored", "throttled"),
+        *("eof", "key", "marked", "origin", "paused", "start", "started_at", "stored", "throttled"),
         *("unsent", "urgent"),
     )
 
@@ -88,6 +88,8 @@ class Assigned:
         self.buffer: PartitionBuffer
         self.stored = stored
         """The committed position; with an IOV, the end of the last step handed out."""
+        self.eof: Message | None = None
+        """Kafka's event that all was read, until all that was read is delivered or pending."""
         self.asked: Position | None = None
         """The position in a commit that is not answered yet."""
         self.started_at = started_at
@@ -185,6 +187,8 @@ class Reading:
         """Partitions that wait for a side read or have failed."""
         self._fetched_s = 0.0
         self._upkeep_s = 0.0
+        self._ends: list[Message] = []
+        """Kafka's events of the latest batch that a partition was read to its end."""
         self._former: list[Assigned] = []
         """Partitions that begin again, as they were before; their buffers are to be dropped."""
         self._taking: list[tuple[PartitionBuffer, object]] = []
@@ -408,6 +412,7 @@ class Reading:
                 self._sort(batch)
             except UnreadableHeadersError:
                 self._restart_all()
+            self._note_ends()
         self._interrupted = False
         return True
 
@@ -441,6 +446,7 @@ class Reading:
 
     def _feed(self, assigned: Assigned, batch: Sequence[Message]) -> None:
         buffer = assigned.buffer
+        assigned.eof = None
         if assigned.active or assigned.key in self._blocked:
             assigned.ahead_bytes += sum(map(len, batch))
         if assigned.checks_headers:
@@ -469,6 +475,19 @@ class Reading:
         elif assigned.buffer.blocked:
             self._blocked.add(assigned.key)
 
+    def _note_ends(self) -> None:
+        for event in self._ends:
+            assigned = self.assigned.get((cast(str, event.topic()), cast(int, event.partition())))
+            if assigned is not None:
+                assigned.eof = event
+        self._ends.clear()
+
+    def _take_ends(self) -> Iterator[Message]:
+        for assigned in self.assigned.values():
+            if assigned.eof is not None and not (assigned.active or assigned.buffer.blocked):
+                event, assigned.eof = assigned.eof, None
+                yield event
+
     def _without_events(self, batch: list[Message]) -> list[Message]:
         records = []
         for message in batch:
@@ -477,7 +496,9 @@ class Reading:
                 records.append(message)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                 self._out_of_range(message)
-            elif error.code() != KafkaError._PARTITION_EOF:
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._ends.append(message)
+            else:
                 self._events.append(message)
         return records
 
@@ -582,6 +603,8 @@ class Reading:
             self._wake(assigned)
             if not assigned.buffer.blocked:
                 self.release(assigned)
+        if self._config.partition_eof and len(taken) < limit:
+            taken += islice(self._take_ends(), limit - len(taken))
         return taken
 
     def release(self, assigned: Assigned) -> None:

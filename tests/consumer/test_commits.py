@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.core import past
-from logtx.journal.errors import ConsumerError
+from logtx.journal.errors import ConfigError, ConsumerError
 from logtx.journal.logs.interface import Log
 from logtx.journal.logs.memory.consumer import MemoryConsumer
 from logtx.journal.logs.memory.log import MemoryLog
@@ -136,3 +136,33 @@ def test_finding_10_a_commit_that_waits_repeats_what_was_refused(
         consumer.commit()
     [place] = consumer.commit(asynchronous=False) or []
     assert place.offset == 9
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_the_end_of_a_partition_is_told_when_all_is_delivered_or_pending(
+    isolation: str, topic: str, transactions: Transactions, make_consumer: MakeConsumer
+) -> None:
+    hanging = transactions.begin()
+    transactions.write(hanging, topic, [b"pending"], 0)
+    consumer = make_consumer(
+        enable_partition_eof=True, isolation_level=isolation, enable_auto_commit=False
+    )
+    consumer.assign([TopicPartition(topic, 0)])
+    count = 7 if isolation == "read_committed" else 8
+    found = one_by_one(consumer, count + 1)
+    assert [m.error() is None for m in found] == [True] * count + [False]
+    error = found[-1].error()
+    assert error is not None
+    assert error.code() == KafkaError._PARTITION_EOF
+    assert consumer.poll(0.2) is None
+    transactions.mark(hanging, topic)
+    if isolation == "read_committed":
+        [message] = one_by_one(consumer, 1)
+        assert message.value() == b"pending"
+    [end] = one_by_one(consumer, 1)
+    assert end.error() is not None
+
+
+def test_the_end_is_not_told_in_serial_order(make_consumer: MakeConsumer) -> None:
+    with pytest.raises(ConfigError, match=r"enable\.partition\.eof"):
+        make_consumer(enable_partition_eof=True, isolation_level="serializable")

@@ -73,7 +73,7 @@ def test_side_consumers_get_no_callbacks_of_the_application() -> None:
         {"transaction.group": ""},
         {"enable.auto.commit": "maybe"},
         {"enable.auto.commit": True, "offsets.storage": "transactions"},
-        {"enable.partition.eof": True},
+        {"enable.partition.eof": True, "isolation.level": "serializable"},
         {"auto.commit.interval.ms": 2**40},
     ],
 )
