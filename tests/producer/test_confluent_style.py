@@ -401,7 +401,7 @@ def test_finding_17_records_that_are_dropped_are_told(
     producer: Producer, coordinators: FakeCoordinators
 ) -> None:
     told: list[tuple[int, bytes | None]] = []
-    coordinators.hold("begin")
+    held = coordinators.hold("begin")
     transaction = producer.begin_transaction()
     for number in range(5):
         transaction.produce(
@@ -413,6 +413,7 @@ def test_finding_17_records_that_are_dropped_are_told(
     with pytest.raises(LogtxError):
         assert transaction.txid
     assert told == [(KafkaError._PURGE_QUEUE, b"%d" % n) for n in range(5)]
+    held.set()
 
 
 def test_produce_batch(producer: Producer, memory_log: MemoryLog) -> None:

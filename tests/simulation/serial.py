@@ -151,12 +151,16 @@ class SerialConsumer(Party):
         while taken < limit and self._has_turn():
             key = self._turn[0]
             buffer = self._buffers[key]
-            for record in buffer.take(limit - taken):
+            records = buffer.take(limit - taken)
+            for record in records:
                 taken += 1
                 self._give(key, record)
             if not buffer.delivering:
                 self._turn.popleft()
                 self._let_through()
+            elif not records:
+                self._seen.failure = str(buffer.failure)
+                break
         self._count += taken
 
     def _has_turn(self) -> bool:
