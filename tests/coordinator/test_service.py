@@ -29,6 +29,7 @@ from logtx.journal.errors import (
     NotSupportedError,
     OffsetsPendingError,
     ProducerFencedError,
+    RequestTimedOutError,
     RequestTooLargeError,
     SessionClosedError,
     TransactionAbortedError,
@@ -288,7 +289,9 @@ def test_no_coordinator_is_a_bounded_wait(memory_log: MemoryLog) -> None:
         two = CoordinatorClient(memory_log, SessionOptions(producer_id="p", timeout_s=1))
         two.connect()
         running.stop()
-        assert isinstance(ask(two.begin, timeout_ms=1), CoordinatorNotAvailableError)
+        # Which one comes depends on whether the time passed before or after the stream broke.
+        late = CoordinatorNotAvailableError | RequestTimedOutError
+        assert isinstance(ask(two.begin, timeout_ms=1), late)
         two.close()
 
 
