@@ -39,7 +39,7 @@ from ..journal.position import Position, is_position
 from ..journal.records.types import OffsetStep
 from .config import ConsumerConfig, OffsetsStorage
 from .position_store import Taken, open_positions
-from .reading import OFFSET_TIMEOUT_S, Reading, StartedAt
+from .reading import OFFSET_TIMEOUT_S, Assigned, Reading, StartedAt
 
 _LOG = logging.getLogger(__name__)
 FENCED_PAUSE_MIN_S: Final = 0.1
@@ -58,6 +58,21 @@ def key_of(partition: KafkaPartition) -> TopicPartition:
 
 def _order(position: Position) -> tuple[int, int]:
     return position.o2, position.o3
+
+
+def _known(assigned: Assigned, partition: KafkaPartition) -> Position | None:
+    """Returns the position of delivery, former or present, that an offset names; None if none is.
+
+    An offset has the metadata of a position, or is that of a delivered message, plus 1. That
+    message may have come with a transaction, whose marker lies elsewhere.
+    """
+    present = assigned.buffer.position()
+    if is_position(partition.metadata):
+        told = Position.from_metadata(partition.offset, partition.metadata)
+        # What `Consumer.position` returned has o2 in the place of o1.
+        return present if told.place == present.place and told.o1 == told.o2 else told
+    after = assigned.buffer.position_after(partition.offset - 1)
+    return after or (present if partition.offset == present.o2 else None)
 
 
 def place_of(key: TopicPartition, position: Position | None) -> KafkaPartition:
@@ -209,22 +224,10 @@ class Positions:
         return {key: found}
 
     def _named(self, partition: KafkaPartition) -> Position:
-        """Returns the position that an offset of the application names.
-
-        It is a former or the present position with its metadata, or the offset of a message that
-        was delivered, plus 1. That message may have come with a transaction, whose marker lies
-        elsewhere.
-        """
-        assigned = self._reading.assigned.get(key_of(partition))
+        """Returns the position that an offset of the application names."""
         told = Position.from_metadata(partition.offset, partition.metadata)
-        if assigned is None:
-            return told
-        present = assigned.buffer.position()
-        if is_position(partition.metadata):
-            # What `Consumer.position` returned has o2 in the place of o1.
-            return present if told.place == present.place and told.o1 == told.o2 else told
-        after = assigned.buffer.position_after(partition.offset - 1)
-        return after or (present if partition.offset == present.o2 else told)
+        assigned = self._reading.assigned.get(key_of(partition))
+        return told if assigned is None else _known(assigned, partition) or told
 
     def commit_moved(
         self, keys: Sequence[TopicPartition], *, wait: bool
@@ -327,24 +330,17 @@ class Positions:
                 raise ConfigError(
                     f"{key[0]}[{key[1]}] is not assigned to this consumer: name what was delivered"
                 )
-            end, before = self._named(place), assigned.stored or assigned.origin
-            present = assigned.buffer.position()
-            if not _order(before) <= _order(end) <= _order(present):
+            end = _known(assigned, place)
+            before, present = assigned.stored or assigned.origin, assigned.buffer.position()
+            if end is None and _order(before) == (place.offset, 0):
+                end = before
+            if end is None or not _order(before) <= _order(end) <= _order(present):
                 raise ConfigError(
-                    f"offset {place.offset} of {key[0]}[{key[1]}] is not between {before.o2}, which"
-                    f" was sent before, and {present.o2}, where delivery is: give the consumer's"
-                    " position(), or the offset of a message that it delivered, plus 1"
+                    f"offset {place.offset} of {key[0]}[{key[1]}] is none at which delivery was"
+                    f" lately, from {before.o2}, which was sent before, to {present.o2}: give the"
+                    " consumer's position(), or the offset of a message that it delivered, plus 1"
                 )
-            if is_position(place.metadata) or end.place in (before.place, present.place):
-                ends[key] = end
-            elif assigned.buffer.position_after(place.offset - 1) is None:
-                raise ConfigError(
-                    f"no message at offset {place.offset - 1} of {key[0]}[{key[1]}] was delivered"
-                    " lately: give the consumer's position(), or the offset of a message that it"
-                    " delivered, plus 1"
-                )
-            else:
-                ends[key] = end
+            ends[key] = end
         return ends
 
     def rewind_later(self) -> None:

@@ -194,7 +194,7 @@ class Reading:
         self._taking: list[tuple[PartitionBuffer, object]] = []
         """Buffers that the call of the application under way takes records from, and the
         `last_take` of each before that."""
-        self._interrupted = False
+        self.interrupted = False
         """Whether records may have been taken from librdkafka and not be in a buffer, or librdkafka
         may read elsewhere than the buffers go on: an exception came in between."""
 
@@ -243,18 +243,9 @@ class Reading:
         If an exception leaves the block, whichever it is, the next `fetch` begins all partitions
         again from where their buffers stand.
         """
-        before, self._interrupted = self._interrupted, True
+        before, self.interrupted = self.interrupted, True
         yield
-        self._interrupted = before
-
-    def interrupt(self) -> None:
-        """Makes the next call begin all partitions again, from where their buffers stand."""
-        self._interrupted = True
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether an exception interrupted a call before this one; see `recover`."""
-        return self._interrupted
+        self.interrupted = before
 
     def recover(self, make_buffer: MakeBuffer | None = None) -> None:
         """Begins all partitions again, from where they stand, if a call was interrupted.
@@ -262,7 +253,7 @@ class Reading:
         Args:
             make_buffer: makes the buffers from now on; None: as before.
         """
-        if self._interrupted:
+        if self.interrupted:
             self._make_buffer = make_buffer or self._make_buffer
             self._restart_all()
 
@@ -281,11 +272,11 @@ class Reading:
         Args:
             interrupted: whether the exception may have come anywhere, as a signal handler's does.
         """
-        self._interrupted |= interrupted
+        self.interrupted |= interrupted
         for buffer, before in self._taking:
             if buffer.last_take is not before:
                 buffer.put_back()
-                self._interrupted = True
+                self.interrupted = True
         self._taking.clear()
 
     def _restart_all(self) -> None:
@@ -297,7 +288,7 @@ class Reading:
         if self.assigned:
             _LOG.info("reading_restarted partitions=%d", len(self.assigned))
             self.reassign(list(self.assigned))
-        self._interrupted = False
+        self.interrupted = False
 
     def require(self, key: TopicPartition) -> Assigned:
         """Returns an assigned partition.
@@ -396,12 +387,12 @@ class Reading:
         self.recover()
         # Until all that was taken is in the buffers. An exception may come from anywhere within: a
         # callback that librdkafka serves, a signal handler, a header that does not decode.
-        self._interrupted = True
+        self.interrupted = True
         # consume() with a time-out waits for a full batch; poll() returns at the first record.
         first = self._inner.poll(timeout_s)
         self._fetched_s = time.monotonic()
         if first is None:
-            self._interrupted = False
+            self.interrupted = False
             return False
         with collector_paused():
             batch = self._inner.consume(limit, 0) if limit > 1 else []
@@ -413,7 +404,7 @@ class Reading:
             except UnreadableHeadersError:
                 self._restart_all()
             self._note_ends()
-        self._interrupted = False
+        self.interrupted = False
         return True
 
     def tend(self) -> None:

@@ -358,7 +358,7 @@ class SerialReader:
                 # The application did not get all of it: it does not count as delivered any more.
                 for each in given:
                     each.buffer.take_back()
-                self._reading.interrupt()
+                self._reading.interrupted = True
                 raise
 
     def _finish_given(self) -> None:

@@ -151,7 +151,6 @@ class UnknownTransactionError(TransactionError):
     """The TxId is not known: it was never begun, or is past the outcome retention."""
 
     code = 20
-    kafka_code = KafkaError.INVALID_TXN_STATE
     txn_requires_abort = True
 
 

@@ -330,20 +330,15 @@ class Producer:
 
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
         """Fails records that are not acknowledged; transactions that lose one become abort-only."""
-        self._engine.check_not_closed()
-        self._engine.sender.producer.purge(in_queue, in_flight, blocking)
+        self._librdkafka.purge(in_queue, in_flight, blocking)
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
         """Returns cluster metadata, as confluent-kafka does."""
-        self._engine.check_not_closed()
-        producer: Any = self._engine.sender.producer
-        return producer.list_topics(topic, _bounded(timeout))
+        return self._librdkafka.list_topics(topic, _bounded(timeout))
 
     def cluster_id(self, timeout: float = -1) -> str | None:
         """Returns the id of the cluster; None if it has none, or if `timeout` seconds passed."""
-        self._engine.check_not_closed()
-        producer: Any = self._engine.sender.producer
-        found: str | None = producer.cluster_id(_bounded(timeout))
+        found: str | None = self._librdkafka.cluster_id(_bounded(timeout))
         return found
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
@@ -351,9 +346,7 @@ class Producer:
 
         The coordinators' addresses are read with those that the producer was made with.
         """
-        self._engine.check_not_closed()
-        producer: Any = self._engine.sender.producer
-        producer.set_sasl_credentials(username, password)
+        self._librdkafka.set_sasl_credentials(username, password)
 
     def __bool__(self) -> bool:
         """Returns True: a producer with nothing queued is a producer."""
@@ -392,6 +385,11 @@ class Producer:
 
     def _fetch_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> GroupOffsets:
         return self._engine.queries.fetch_offsets(group, partitions)
+
+    @property
+    def _librdkafka(self) -> Any:
+        self._engine.check_not_closed()
+        return self._engine.sender.producer
 
     def _require_current(self) -> TransactionShell:
         self._engine.check()

@@ -205,10 +205,7 @@ class TransactionShell(Writer, Transaction):
 
     def _give_up_reports(self, error: BaseException) -> None:
         with self._lock:
-            if self.is_open:
-                self._break_off(error)
-            else:
-                self._tally.give_up()
+            self._break_off(error)
 
     @property
     def _was_ended(self) -> bool:

@@ -25,8 +25,9 @@ from .sender import SERVE_EVERY, Sender
 _MASK: Final = SERVE_EVERY - 1
 """Bits that are all set in every `SERVE_EVERY`th number."""
 
-_NOT_TAKEN: Final = (TypeError, ValueError, OverflowError, NotImplementedError)
-"""What confluent-kafka raises for arguments that it can't use: nothing was taken."""
+_NOT_TAKEN: Final = (LogtxError, TypeError, ValueError, OverflowError, NotImplementedError)
+"""What is raised before librdkafka takes a record: our errors, and confluent-kafka's for arguments
+that it can't use. `LogtxError` is a KafkaException too, so these are caught before that."""
 
 UserHeaders: TypeAlias = (
     Sequence[tuple[str, bytes | str | None]] | Mapping[str, bytes | str | None] | None
@@ -122,11 +123,11 @@ class Writer:
                     )
                 except BufferError:
                     pass  # The queue is full: waits for room, below.
-                except KafkaException as error:
-                    raise self._refused(number, topic, error) from error
                 except _NOT_TAKEN:
                     self._withdraw(number)
                     raise
+                except KafkaException as error:
+                    raise self._refused(number, topic, error) from error
                 else:
                     if number & _MASK == _MASK:
                         self._sender.wake()
@@ -134,7 +135,7 @@ class Writer:
             self._produce_slowly(
                 number, topic, value, key, partition, on_delivery, timestamp, headers
             )
-        except (LogtxError, *_NOT_TAKEN):
+        except _NOT_TAKEN:
             raise
         except BaseException as error:
             self._interrupted(error)
@@ -156,14 +157,11 @@ class Writer:
             pairs = check_headers(headers)
             record = Record(number, topic, value, key, partition, timestamp, pairs, on_delivery)
             self._route(record)
-        except LogtxError:
+        except _NOT_TAKEN:
             self._withdraw(number)
             raise
         except KafkaException as error:
             raise self._refused(number, topic, error) from error
-        except _NOT_TAKEN:
-            self._withdraw(number)
-            raise
 
     def _interrupted(self, error: BaseException) -> None:
         """Makes the transaction abort-only: an exception came in the middle of `produce`.

@@ -173,7 +173,7 @@ class CoordinatorClient:
             ProducerFencedError: a producer with a newer generation has connected.
             DoubleStartError: another producer has connected with the same generation.
         """
-        wait_s = min(self._timeout_s, self._timeout_s if timeout_s is None else timeout_s)
+        wait_s = self._timeout_s if timeout_s is None else min(timeout_s, self._timeout_s)
         deadline_s = time.monotonic() + wait_s
         self._partition = self._discovery.partition_of(self._group, deadline_s)
         self._partition_count = self._discovery.partition_count(deadline_s)

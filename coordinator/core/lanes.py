@@ -14,9 +14,9 @@ overtake one that failed. A lane is in one of these states (`VALID_PREVIOUS` has
   written twice; consumers ignore the second.
 - PAUSED: it waits before it tries again; the pauses grow.
 - CAREFUL: one marker at a time, by the careful producer, which all lanes share whose partition was
-  the cause of a failure.
-  It promises no order, and needs none: the next marker goes out when the one before is answered. A
-  partition that can't take its marker so delays only itself, and costs no producer of its own.
+  the cause of a failure. It promises no order, and needs none: the next marker goes out when the
+  one before is answered. A partition that can't take its marker so delays only itself, and costs no
+  producer of its own.
 - DOUBTFUL: the topic of the next marker may be gone. Nothing goes out until further look-ups agree
   (`topics`). A marker of a topic that is gone counts as written, and the journal says so. A marker
   in a topic that was created again would claim records that were never there (trap 12). A marker

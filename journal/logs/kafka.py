@@ -201,10 +201,10 @@ class _Asking:
             self.repeated = True
             time.sleep(_PAUSE_S)
 
-    def answer(self, ask: Callable[[float], _T]) -> _T:
+    def answer(self, ask: Callable[[float], _T], repeat_on: frozenset[int] = _PASSING) -> _T:
         """Works like `until_done`, but raises logtx's errors."""
         try:
-            return self.until_done(ask)
+            return self.until_done(ask, repeat_on)
         except LogtxError:
             raise
         except KafkaException as exception:
@@ -532,13 +532,7 @@ class KafkaLog:
                 asking.result(future)
 
         # Brokers learn of a new topic one after another; until then they report it as unknown.
-        late = _PASSING | _UNKNOWN | {KafkaError._NOENT}
-        try:
-            asking.until_done(ask, late)
-        except LogtxError:
-            raise
-        except KafkaException as exception:
-            raise to_error(exception.args[0], asking.asked) from exception
+        asking.answer(ask, _PASSING | _UNKNOWN | {KafkaError._NOENT})
 
     def delete_topic(self, topic: str, *, timeout_s: float = 30) -> None:
         """Deletes a topic and waits until the cluster no longer knows it.
