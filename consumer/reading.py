@@ -281,6 +281,7 @@ class Reading:
 
     def _restart_all(self) -> None:
         """Begins every partition again at its buffer's position, and drops what is read ahead."""
+        self._ends.clear()
         for former in list(self.assigned.values()):
             again = Assigned(former.key, former.origin, former.stored, former.started_at)
             again.start = former.buffer.position()
