@@ -233,7 +233,10 @@ class Reading:
         self.assigned[assigned.key] = assigned
         self._changed()
         while self._former:
-            self._drop_buffer(self._former[-1])
+            former = self._former[-1]
+            # An exception right behind `append` leaves one here that is assigned still.
+            if self.assigned.get(former.key) is not former:
+                self._drop_buffer(former)
             self._former.pop()
 
     @contextmanager

@@ -211,9 +211,12 @@ class SerialBuffer(PartitionBuffer):
 
     def let_through(self, raw: RawTxId) -> None:
         """Lets a collected transaction through: from now on `take` returns its records."""
-        entry = self._unhold(raw)
+        entry = self._held[raw]
         self._open_stream(entry)
+        # It leaves `_held` last: if an exception came while it is in neither, `position` would lie
+        # behind it.
         self._queue.append(entry)
+        self._unhold(raw)
 
     @property
     def delivering(self) -> bool:

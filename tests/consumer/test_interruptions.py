@@ -244,10 +244,15 @@ def consume(consumer: Consumer) -> list[Message]:
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "serializable"])
+@pytest.mark.parametrize("seed", [0, 1, 10])
 @pytest.mark.parametrize("kind", ["KeyboardInterrupt", "MemoryError"])
 @pytest.mark.parametrize("call", [poll, consume])
 def test_finding_8_an_exception_at_any_point_costs_nothing(
-    call: Callable[[Consumer], list[Message]], kind: str, isolation: str, memory_log: MemoryLog
+    call: Callable[[Consumer], list[Message]],
+    kind: str,
+    seed: int,
+    isolation: str,
+    memory_log: MemoryLog,
 ) -> None:
     memory_log.create_topic("t", partitions=2)
     written = Transactions(memory_log)
@@ -272,10 +277,10 @@ def test_finding_8_an_exception_at_any_point_costs_nothing(
     consumer.assign([TopicPartition("t", 0), TopicPartition("t", 1)])
     got: list[bytes | None] = []
     interrupted: set[str] = set()
-    chance = random.Random(1)
-    deadline_s = time.monotonic() + 40
+    chance = random.Random(seed)
+    deadline_s = time.monotonic() + 30
     while len(got) < len(want):
-        assert time.monotonic() < deadline_s
+        assert time.monotonic() < deadline_s, "nothing more comes"
         tracer = Tracer("logtx.consumer", int(2 ** chance.uniform(0, 14)), KINDS[kind])
         try:
             with tracer.on():
@@ -284,6 +289,7 @@ def test_finding_8_an_exception_at_any_point_costs_nothing(
             interrupted.add(tracer.where)
         else:
             got += [message.value() for message in found]
+            deadline_s = time.monotonic() + 30
     assert sorted(got, key=str) == sorted(want, key=str)
-    assert len(interrupted) > 15
+    assert len(interrupted) > 10
     consumer.close()
