@@ -17,7 +17,8 @@ DEFAULT_OWNER: Final = "default"
 """Owner of the keys of clients that are not authenticated."""
 FIRST_EPOCH: Final = -1
 """Epoch that a client sends if it was never given one."""
-_MARK: Final = "&"
+MARK: Final = "&"
+"""Separates the parts of a name. A key, and the name of a transaction group, contain none."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -35,7 +36,7 @@ class TransactionKey:
         """
         if not self.key:
             raise ConfigError("transaction.key is empty: name the task that it stands for")
-        if _MARK in self.key:
+        if MARK in self.key:
             raise ConfigError(
                 f"transaction.key {self.key!r} contains '&', which separates owner and key:"
                 " choose another character"
@@ -44,7 +45,7 @@ class TransactionKey:
     @property
     def name(self) -> str:
         """Producer id and transaction group of the key."""
-        return f"{_MARK}{self.owner}{_MARK}{self.key}"
+        return f"{MARK}{self.owner}{MARK}{self.key}"
 
     @classmethod
     def parse(cls, name: str) -> TransactionKey:
@@ -53,12 +54,12 @@ class TransactionKey:
         Raises:
             ConfigError: the name does not stand for a key.
         """
-        if not is_key_name(name) or name.count(_MARK) < 2:
+        if not is_key_name(name) or name.count(MARK) < 2:
             raise ConfigError(f"{name!r} is not the name of a transaction key: &OWNER&KEY")
-        owner, _, key = name[1:].rpartition(_MARK)
+        owner, _, key = name[1:].rpartition(MARK)
         return cls(owner, key)
 
 
 def is_key_name(name: str) -> bool:
     """Returns whether a producer id or transaction group begins like a key's name."""
-    return name.startswith(_MARK)
+    return name.startswith(MARK)

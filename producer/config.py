@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from ..journal.errors import ConfigError
-from ..journal.keys import DEFAULT_OWNER, FIRST_EPOCH, TransactionKey, is_key_name
+from ..journal.keys import DEFAULT_OWNER, FIRST_EPOCH, TransactionKey
+from ..journal.producer_ids import DEFAULT_TRANSACTION_GROUP, producer_id_of
 from ..journal.settings import take_flag, take_integer, take_text
 
 # Settings of librdkafka that would break the producer's guarantees, and why.
@@ -26,7 +26,7 @@ class ProducerConfig:
     """The checked settings of a producer."""
 
     producer_id: str
-    """``transactional.id``; random if not set, and then no other producer can fence it.
+    """Stands for ``transactional.id`` in its group; without one no other producer can fence it.
 
     With a ``transaction.key`` this and the transaction group are `TransactionKey.name`.
     """
@@ -35,7 +35,7 @@ class ProducerConfig:
 
     With a ``transaction.key``: the epoch that it was given last; -1: none yet.
     """
-    transaction_group: str = "default"
+    transaction_group: str = DEFAULT_TRANSACTION_GROUP
     """``transaction.group``: its transactions have one serial commit order."""
     transaction_key: TransactionKey | None = None
     """``transaction.key``: one connection and one open transaction at a time."""
@@ -102,19 +102,13 @@ def _take_identity(rest: dict[str, Any]) -> dict[str, Any]:
     """
     if "transaction.key" in rest:
         return _take_key(rest)
-    names = {
-        "producer_id": take_text(rest, "transactional.id", ""),
-        "transaction_group": take_text(rest, "transaction.group", "default"),
+    group = take_text(rest, "transaction.group", DEFAULT_TRANSACTION_GROUP)
+    transactional_id = take_text(rest, "transactional.id", "") or None
+    return {
+        "producer_id": producer_id_of(group, transactional_id),
+        "transaction_group": group,
+        "generation": take_integer(rest, "transactional.generation", None, 0),
     }
-    for setting, name in zip(_KEY_SAYS[:2], names.values(), strict=True):
-        if is_key_name(name):
-            raise ConfigError(
-                f"{setting} {name!r} begins with '&', as the names of transaction keys do: choose"
-                " another, or set transaction.key instead"
-            )
-    generation = take_integer(rest, "transactional.generation", None, 0)
-    names["producer_id"] = names["producer_id"] or f"anonymous-{secrets.token_hex(8)}"
-    return {**names, "generation": generation}
 
 
 def _take_key(rest: dict[str, Any]) -> dict[str, Any]:

@@ -52,7 +52,8 @@ class AdminQueries(CoordinatorQueries):
             partition: number of the journal partition.
             states: only transactions in one of these states; empty: any state.
             age_min_ms: only transactions that began at least this many milliseconds ago.
-            producer_id: only transactions of this producer; "": any producer.
+            producer_id: only transactions of this producer id, or of this ``transactional.id`` in
+                any transaction group; "": any producer.
             topic: only transactions that registered a partition of this topic; "": any topic.
         """
         after, more = -1, True

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 from ...journal.errors import UnknownKeyError
 from ...journal.keys import is_key_name
+from ...journal.producer_ids import is_called
 from ...journal.txid import TxId
 from ..protocol import commands
 from .decision import Instant
@@ -71,7 +72,7 @@ def _matching(
             transaction.begin > command.after
             and (not command.states or transaction.state in command.states)
             and now.wall_ms - transaction.started_ms >= command.age_min_ms
-            and command.producer_id in ("", transaction.producer_id)
+            and (not command.producer_id or is_called(transaction.producer_id, command.producer_id))
             and (not command.topic or any(t == command.topic for t, _ in transaction.partitions))
         ):
             yield transaction

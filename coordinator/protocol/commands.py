@@ -159,7 +159,7 @@ class ListTransactions:
     age_min_ms: int = 0
     """Only transactions that began at least this long ago."""
     producer_id: str = ""
-    """Only transactions of this producer; empty: of any."""
+    """Only of this producer id, or of this ``transactional.id`` in any group; empty: of any."""
     topic: str = ""
     """Only transactions with a registered partition of this topic; empty: of any."""
     after: int = -1

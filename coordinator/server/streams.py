@@ -333,7 +333,9 @@ class Streams(pb_grpc.CoordinatorServicer):
                 )
             self._check_count(request.connect.partition_count)
             runtime = self._runtime(request.connect.partition)
-            self._check_home(command.producer_id, runtime.partition)
+            if is_key_name(command.producer_id):
+                # With two homes a key could have two connections and two open transactions.
+                self._check_home("transaction key", command.producer_id, runtime)
         except (LogtxError, ValueError) as error:
             out.tell(encode_reply(request.request_id, _as_logtx(error)))
             return None
@@ -358,15 +360,12 @@ class Streams(pb_grpc.CoordinatorServicer):
                 self._disconnected(stream)
             raise
 
-    def _check_home(self, producer_id: str, partition: int) -> None:
-        # With two homes a transaction key could have two connections and two open transactions.
-        if is_key_name(producer_id):
-            home = journal_partition_of(producer_id, len(self._runtimes))
-            if home != partition:
-                raise ConfigError(
-                    f"transaction key {producer_id!r} has its home in journal partition {home}, not"
-                    f" {partition}"
-                )
+    def _check_home(self, what: str, name: str, runtime: PartitionRuntime) -> None:
+        home = journal_partition_of(name, len(self._runtimes))
+        if home != runtime.partition:
+            raise ConfigError(
+                f"{what} {name!r} has its home in journal partition {home}, not {runtime.partition}"
+            )
 
     def _attach(
         self,
@@ -420,8 +419,12 @@ class Streams(pb_grpc.CoordinatorServicer):
             GroupBoundError: a consumer group's offsets belong to another transaction group.
             CoordinatorBusyError: too many markers wait for a data partition, or too many commits
                 for their offsets.
+            ConfigError: a consumer group's binding has its home in another journal partition.
         """
         match command:
+            case commands.BindGroup():
+                # With two homes a group could have two bindings (trap 28).
+                self._check_home("consumer group", command.group, runtime)
             case commands.Begin() | commands.AddPartitions():
                 _check_lanes(command.partitions, runtime)
                 return await self._topics.learn(command.partitions)

@@ -188,7 +188,7 @@ def list_transactions(
     producer: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="Only transactions of this transactional.id or name of a key."
+            metavar="NAME", help="Only transactions of this transactional.id, or name of a key."
         ),
     ] = "",
     topic: Annotated[

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from ...journal.producer_ids import producer_id_of
 from ..local.processes import Child, CoordinatorChild
 from .cluster import JOURNAL_PARTITIONS, PARTITIONS, Names
 
@@ -70,14 +71,15 @@ class Fleet:
         return CoordinatorChild(name, self._log_path(name), self._servers, *journal)
 
     def _worker(self, number: int, partitions: str, group: str) -> Worker:
-        producer_id = f"{self.names.producer_prefix}{number}"
+        transactional_id = f"{self.names.producer_prefix}{number}"
         arguments = ["logtx.integration.demo.worker", "--bootstrap-servers", self._servers]
-        arguments += ["--transactional-id", producer_id, "--transaction-group", group]
+        arguments += ["--transactional-id", transactional_id, "--transaction-group", group]
         arguments += ["--group", self.names.worker_group(group)]
         arguments += ["--flights-topic", self.names.flights, "--ledger-topic", self.names.ledger]
         arguments += ["--partitions", partitions]
         arguments += ["--report", str(self._reports / f"worker-{number}.commits")]
-        return Worker(self._child(f"worker {number}", arguments), producer_id)
+        child = self._child(f"worker {number}", arguments)
+        return Worker(child, producer_id_of(group, transactional_id))
 
     def _auditor(self, level: str) -> Child:
         arguments = ["logtx.integration.demo.auditor", "--bootstrap-servers", self._servers]

@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from ...journal.errors import BrokerError
 from ...journal.follower import JournalFollower
 from ...journal.logs.interface import Log
+from ...journal.producer_ids import producer_name_of
 from ...journal.reader import JOURNAL_TOPIC, READER_SETTINGS
 from ...journal.records.fate import NO_EPOCH, EpochFilter
 from ...journal.records.scan import JournalScan, SeenTransaction
@@ -70,7 +71,8 @@ class JournalView:
         return self._scans[key[0]].transactions[key[1]]
 
     def _is_ours(self, seen: SeenTransaction) -> bool:
-        return seen.producer_id.startswith(self._prefix)
+        name = producer_name_of(seen.producer_id).transactional_id
+        return name is not None and name.startswith(self._prefix)
 
     def feed(self, partition: int, offset: int, entry: Entry) -> None:
         """Takes a partition's next entry. Reading may begin anywhere before a valid OWNER."""

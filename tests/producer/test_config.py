@@ -59,6 +59,11 @@ def test_nothing_else_may_be_named_like_a_key(name: str) -> None:
         ProducerConfig.parse({name: "&default&k"})
 
 
+def test_a_transaction_group_contains_no_mark() -> None:
+    with pytest.raises(ConfigError, match="'a&b' contains '&'"):
+        ProducerConfig.parse({"transaction.group": "a&b"})
+
+
 def test_ours_are_taken_out_and_librdkafkas_pass() -> None:
     config = ProducerConfig.parse(
         {
@@ -74,7 +79,7 @@ def test_ours_are_taken_out_and_librdkafkas_pass() -> None:
             "message.timeout.ms": 700,
         }
     )
-    assert (config.producer_id, config.generation) == ("w", 3)
+    assert (config.producer_id, config.generation) == ("g&w", 3)
     assert config.registration_delay_ms == 0
     assert config.delivery_timeout_ms == 700
     assert config.librdkafka == {

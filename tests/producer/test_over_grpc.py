@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from logtx.consumer.consumer import Consumer
 from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
+from logtx.integration.testing import Cluster
 from logtx.journal.control import BranchRange, Marker, decode_control
 from logtx.journal.errors import (
     CoordinatorNotAvailableError,
@@ -286,3 +288,16 @@ def test_without_a_coordinator_in_bounded_time(log: Log) -> None:
         producer.begin_transaction()
     assert time.monotonic() - began_s < 5
     producer.close()
+
+
+def test_finding_11_equal_ids_of_two_transaction_groups_do_not_fence_each_other() -> None:
+    # Its journal has one partition, so all groups share it.
+    with closing(Cluster.in_memory()) as cluster:
+        topic = cluster.topic()
+        groups = ("audit", "risk")
+        first, second = (
+            cluster.producer(transactional_id="w", transaction_group=group) for group in groups
+        )
+        for producer in (first, second, first):
+            with producer.begin_transaction() as txn:
+                txn.produce(topic, b"v")

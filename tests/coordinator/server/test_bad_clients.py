@@ -332,6 +332,17 @@ def test_a_claim_of_a_group_that_is_bound_elsewhere_is_refused(channel: grpc.Cha
     assert call(1, claim).WhichOneof("result") == "claimed"
 
 
+def test_finding_23_a_binding_is_taken_in_its_groups_home_only(channel: grpc.Channel) -> None:
+    """Trap 28: with two homes a group could have two bindings."""
+    stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
+    home = journal_partition_of("g", PARTITIONS)
+    bind = pb.Request(bind_group=pb.BindGroup(group="g", transaction_group="t"))
+    elsewhere = pb.CallRequest(partition=(home + 1) % PARTITIONS, request=bind)
+    refused = stub.Call(elsewhere, timeout=TIMEOUT_S).error
+    assert refused.code == ConfigError.code
+    assert f"home in journal partition {home}" in refused.message
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_decode_or_are_refused(raw: bytes) -> None:
     request = pb.Request()
