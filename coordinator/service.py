@@ -196,6 +196,7 @@ class Coordinator:
             topics=self._topics.known.facts,
             counters=self._counters,
             who_answers=ownership.peers.who_answers,
+            is_free=self._bindings.is_free,
             membership_changed=ownership.changed,
             close_session=self._streams.close_session,
             close_sessions=self._streams.close_sessions,

@@ -14,6 +14,8 @@ from ..protocol.commands import (
     AbortTransaction,
     DeleteKey,
     Done,
+    ForgetGroup,
+    ForgetProducer,
     GetKey,
     KeyInfo,
     Keys,
@@ -22,6 +24,7 @@ from ..protocol.commands import (
     Outcome,
     TransactionInfo,
     Transactions,
+    UnbindGroup,
 )
 from .queries import CoordinatorQueries
 
@@ -85,6 +88,30 @@ class AdminQueries(CoordinatorQueries):
             UnknownTransactionError: it was never begun, or is past the outcome retention.
         """
         return self._ask(txid.partition, AbortTransaction(txid=txid), Outcome)
+
+    def forget_producer(self, partition: int, producer_id: str) -> None:
+        """Forgets a producer in a journal partition: the next one begins above its generation.
+
+        Repeating it succeeds, also if it is not known.
+
+        Raises:
+            NotAllowedError: it is connected, has transactions open, or is a transaction key.
+        """
+        self._ask(partition, ForgetProducer(producer_id=producer_id), Done)
+
+    def forget_group(self, group: str) -> None:
+        """Forgets a consumer group: its offsets, its claims and its binding.
+
+        Afterwards the group begins anew, in any transaction group. Stop its consumers and producers
+        first. Repeating it succeeds, also if it is not known.
+
+        Raises:
+            NotAllowedError: a transaction that is not finished moves its offsets.
+        """
+        bound = self.bind_group(group, None).transaction_group
+        if bound is not None:
+            self._ask(bound, ForgetGroup(group=group), Done)
+            self._ask(group, UnbindGroup(group=group), Done)
 
     def list_keys(self, partition: int) -> Iterator[KeyInfo]:
         """Yields the transaction keys whose home is a journal partition, by name, page by page."""

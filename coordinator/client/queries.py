@@ -73,7 +73,6 @@ class CoordinatorQueries:
         self._owners: dict[int, str] = {}
         self._lines: dict[str, _Line] = {}
         self._closed = False
-        self._bindings: dict[str, str] = {}
         self._lock = threading.Lock()
 
     def bind_group(self, group: str, transaction_group: str | None) -> Binding:
@@ -82,13 +81,8 @@ class CoordinatorQueries:
         Returns:
             The group's binding, which may be to another transaction group.
         """
-        bound = self._bindings.get(group)
-        if bound is None:
-            command = BindGroup(group=group, transaction_group=transaction_group)
-            bound = self._ask(group, command, Binding).transaction_group
-            if bound is not None:
-                self._bindings[group] = bound
-        return Binding(bound)
+        command = BindGroup(group=group, transaction_group=transaction_group)
+        return self._ask(group, command, Binding)
 
     def fetch_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None

@@ -116,6 +116,18 @@ class Claims:
         while len(known) > CLAIMED_MAX:
             del known[next(iter(known))]
 
+    def forget(self, group: str) -> None:
+        """Drops all claims of a consumer group."""
+        self._groups.pop(group, None)
+
+    def groups(self) -> list[str]:
+        """Returns the consumer groups that have claims."""
+        return list(self._groups)
+
+    def __contains__(self, group: str) -> bool:
+        """Returns whether a consumer group has claims."""
+        return group in self._groups
+
     def rows(self) -> Iterator[SnapshotClaim]:
         """Yields all claims as rows of a snapshot, each group's oldest first."""
         for group, known in self._groups.items():

@@ -29,6 +29,8 @@ class Clocks:
         """BEGINs of the transactions whose timeout runs."""
         self._detached: dict[str, int] = {}
         """Producer id → end of its grace in monotonic ms, while it has no stream."""
+        self._attached: set[str] = set()
+        """Producer ids that have a stream."""
         self._graces: list[tuple[int, str]] = []
         """Heap of (monotonic ms, producer id). An entry counts only if `_detached` agrees."""
 
@@ -71,10 +73,16 @@ class Clocks:
     def attach(self, producer_id: str) -> None:
         """Stops a producer's grace: its stream is connected."""
         self._detached.pop(producer_id, None)
+        self._attached.add(producer_id)
 
     def detach(self, producer_id: str, now: Instant) -> None:
         """Starts a producer's grace: its stream broke."""
+        self._attached.discard(producer_id)
         self._give_up_at(now.monotonic_ms + self._config.session_grace_ms, producer_id)
+
+    def is_here(self, producer_id: str) -> bool:
+        """Returns whether a producer has a stream, or the grace to come back."""
+        return producer_id in self._attached or producer_id in self._detached
 
     def expired(self, now: Instant) -> int | None:
         """Returns the BEGIN of the next transaction whose deadline passed; None if there is none.

@@ -78,6 +78,14 @@ class CommittedOffsets:
         """Returns the names of the groups that have committed offsets."""
         return [name for name, group in self._groups.items() if group.last_commit is not None]
 
+    def knows(self, group: str) -> bool:
+        """Returns whether a group has offsets, or an undecided transaction that would move some."""
+        return group in self._groups
+
+    def forget(self, group: str) -> None:
+        """Drops a group's offsets, which no undecided transaction holds."""
+        self._groups.pop(group, None)
+
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> GroupOffsets:

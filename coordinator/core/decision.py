@@ -38,6 +38,10 @@ class ShardConfig:
     """Transactions that one producer may have open."""
     max_open_transactions: int = 100_000
     """Transactions that may be open in the journal partition."""
+    producer_retention_hours: int = 7 * 24
+    """Hours of service after which a producer that nobody used is forgotten."""
+    group_retention_hours: int = 30 * 24
+    """Hours of service after which a consumer group's offsets are forgotten if it has no member."""
     max_waiting_bytes: int = 32 * 1024 * 1024
     """Bytes of one producer's commits that may wait for an earlier transaction's input offsets.
 
@@ -77,7 +81,14 @@ class WriteOffsets:
     """What the commit moved. A new owner first publishes the whole IOV of each group."""
 
 
-Effect = WriteMarkers | WriteOffsets
+@value(frozen=True, slots=True)
+class ClearOffsets:
+    """Effect: a consumer group's IOV is forgotten, remove its copy."""
+
+    group: str
+
+
+Effect = WriteMarkers | WriteOffsets | ClearOffsets
 Ref = Any
 """The caller's own token for a request, given back with its reply."""
 

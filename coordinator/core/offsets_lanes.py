@@ -138,6 +138,10 @@ class OffsetsLanes:
             lane = self._lanes.pop(key)
             lane.waiting.clear()
 
+    def end(self, key: OffsetsKey) -> None:
+        """Drops the lane of a group that was forgotten. No commit of it waits."""
+        self._lanes.pop(key, None)
+
     def _send(self, lane: _Lane, now_ms: int) -> None:
         if lane.writing is not None or lane.sleeping or not lane.waiting:
             return

@@ -8,6 +8,12 @@ rises. A client with the current generation and the same session nonce is an hon
 if the coordinator still takes its former, half-open socket for alive. With another nonce it is a
 double start.
 
+A producer that nobody uses is forgotten by a FORGET record. One number stands for all of these: the
+floor, the highest of their generations. A name that is not known gets a generation above it, and
+none at or below it is admitted. So whoever comes back under a forgotten name is never the newer one
+(traps 8 and 32). A producer without a ``transactional.id`` raises no floor and knows none: nobody
+else can have its name.
+
 Source: Transactional Messaging in Kafka, "Transaction flow" (fencing); Transaction keys, "Key
 Concepts".
 """
@@ -16,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from ...journal.errors import (
     ConcurrentTransactionsError,
@@ -31,10 +38,17 @@ from ...journal.errors import (
     UnknownKeyError,
 )
 from ...journal.keys import FIRST_EPOCH, TransactionKey, is_key_name
+from ...journal.producer_ids import is_anonymous
 from ...journal.records.types import AbortReason, Begin, ProducerRecord
 from ..protocol import commands
 from .decision import Fenced, Instant, ShardConfig
 from .transactions import TransactionMetadata
+
+NO_FLOOR: Final = -1
+"""Stands for the floor of generations as long as nothing was forgotten."""
+GENERATION_STEP_MAX: Final = 2**32
+"""How far above the current generation a client may set its own. A mistaken one, such as a number
+of nanoseconds, would otherwise leave no higher one to its successors."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,6 +70,8 @@ class ProducerMetadata:
     """The client of this session has the answers to all requests with an id below this number."""
     open: dict[int, TransactionMetadata] = field(default_factory=dict)
     """Its undecided transactions by BEGIN, including older generations' until they are aborted."""
+    used_hour: int = 0
+    """Hour of service in which its last PRODUCER or BEGIN was appended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +91,18 @@ class Admission:
 
 
 class Producers(dict[str, ProducerMetadata]):
-    """Every producer that the journal partition has heard of, by its id."""
+    """Every producer that the journal partition has heard of and not forgotten, by its id."""
+
+    def __init__(self) -> None:
+        """Knows none."""
+        super().__init__()
+        self.floor = NO_FLOOR
+        """Highest generation that was forgotten."""
 
     # ---- what the journal says ------------------------------------------------------------------
 
-    def replay(self, record: ProducerRecord) -> list[tuple[int, AbortReason]]:
-        """Applies a PRODUCER record.
+    def replay(self, record: ProducerRecord, hour: int) -> list[tuple[int, AbortReason]]:
+        """Applies a PRODUCER record, appended in this hour of service.
 
         Returns:
             The BEGINs of the transactions that it fences, which are to be aborted, and why.
@@ -96,13 +118,14 @@ class Producers(dict[str, ProducerMetadata]):
             producer.answered_below = 0
         producer.generation, producer.nonce = record.generation, record.session_nonce
         producer.owner, producer.voided = record.owner, record.voided
-        producer.connected_ms = record.connected_ms
+        producer.connected_ms, producer.used_hour = record.connected_ms, hour
         return list(self.fenced(producer.open.values())) if producer.open else []
 
-    def replay_begin(self, record: Begin, transaction: TransactionMetadata) -> None:
-        """Applies a BEGIN record, which opened `transaction`."""
+    def replay_begin(self, record: Begin, transaction: TransactionMetadata, hour: int) -> None:
+        """Applies a BEGIN record, which opened `transaction` in this hour of service."""
         producer = self[record.producer_id]
         producer.open[transaction.begin] = transaction
+        producer.used_hour = hour
         begins = producer.begins
         answered_below = record.answered_below
         producer.answered_below = max(producer.answered_below, answered_below)
@@ -115,6 +138,13 @@ class Producers(dict[str, ProducerMetadata]):
     def replay_decided(self, transaction: TransactionMetadata) -> None:
         """Removes a transaction that is decided from its producer's open ones."""
         self[transaction.producer_id].open.pop(transaction.begin, None)
+
+    def replay_forget(self, names: Iterable[str]) -> None:
+        """Forgets producers, which have nothing open."""
+        for name in names:
+            producer = self.pop(name, None)
+            if producer is not None and not is_anonymous(name):
+                self.floor = max(self.floor, producer.generation)
 
     def fenced(
         self, still_open: Iterable[TransactionMetadata]
@@ -138,14 +168,23 @@ class Producers(dict[str, ProducerMetadata]):
             ProducerFencedError: a newer generation has connected.
             NotAllowedError: a newer connection of this transaction key was made, or the key was
                 deleted.
-            ConfigError: the client's owner may not use this producer id.
+            ConfigError: the client's owner may not use this producer id, or the generation is too
+                far above the current one.
         """
         if is_key_name(command.producer_id):
             return self._admit_key(command, now)
         producer = self.get(command.producer_id)
         asked = command.generation
+        _check_step(command, self.floor if producer is None else producer.generation)
         if producer is None:
-            return self._admitted(command, asked if asked is not None else 0, now)
+            floor = NO_FLOOR if is_anonymous(command.producer_id) else self.floor
+            if asked is not None and asked <= floor:
+                raise ProducerFencedError(
+                    f"producer {command.producer_id!r} of generation {asked} is not known, and may"
+                    f" be an old one that was forgotten: a producer that is new here begins above"
+                    f" generation {floor}"
+                )
+            return self._admitted(command, asked if asked is not None else floor + 1, now)
         if asked is not None and asked < producer.generation:
             raise ProducerFencedError(
                 f"producer {command.producer_id!r} of generation {asked} was replaced by"
@@ -311,6 +350,15 @@ class Producers(dict[str, ProducerMetadata]):
             # transaction that it opens.
             raise SessionClosedError(f"request {command.request_id} was answered before")
         return known
+
+
+def _check_step(command: commands.Connect, current: int) -> None:
+    asked, highest = command.generation, current + GENERATION_STEP_MAX
+    if asked is not None and asked > highest:
+        raise ConfigError(
+            f"generation {asked} of producer {command.producer_id!r} is too far above the current"
+            f" one, {current}: the next may be {highest} at most"
+        )
 
 
 def _voided(name: str, producer: ProducerMetadata) -> ProducerRecord:

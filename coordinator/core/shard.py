@@ -33,7 +33,7 @@ Source: Transactional Messaging in Kafka, "Transaction coordinator" and "Transac
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -63,6 +63,7 @@ from ...journal.records.types import (
     Committed,
     DataPartition,
     Entry,
+    Forget,
     JournalRecord,
     Owner,
     PrepareAbort,
@@ -74,12 +75,14 @@ from ...journal.state import State
 from ...journal.txid import TxId
 from ..protocol import commands
 from . import admin
+from .ages import Ages
 from .answers import is_fact
 from .claims import Claims
 from .clocks import Clocks
 from .committed_offsets import CommittedOffsets, StepsVerdict
 from .data_partitions import Topics, added_to, exists, resolve, writes_of
 from .decision import (
+    ClearOffsets,
     Decision,
     Effect,
     Instant,
@@ -128,6 +131,14 @@ class Shard:
         self.bindings: dict[str, str] = {}
         """Consumer group → the transaction group that commits its offsets."""
         self.watermark = Watermark()
+        self.ages = Ages(
+            self.config,
+            self.producers,
+            self.transactions,
+            self.offsets,
+            self.claims,
+            self.bindings,
+        )
         self._clocks = Clocks(self.config)
         self._to_abort: deque[tuple[int, AbortReason]] = deque()
         """BEGINs of transactions that are to be aborted, and why: fenced ones, doomed ones, and
@@ -177,10 +188,11 @@ class Shard:
             case AddOffsets():
                 self.transactions.add_offsets(record.begin, record.group, record.steps)
                 self.offsets.hold(record.begin, record.group, record.steps)
+                self.ages.use(record.group)
             case PrepareAbort():
                 self._replay_abort(offset, record)
             case ProducerRecord():
-                fenced = self.producers.replay(record)
+                fenced = self.producers.replay(record, self.ages.hour)
                 if self.watermark.serving:
                     self._to_abort.extend(fenced)
             case Claim():
@@ -191,6 +203,9 @@ class Shard:
                 self.owner = record
             case Bind():
                 self.bindings.setdefault(record.group, record.transaction_group)
+                self.ages.use(record.group)
+            case Forget():
+                self._replay_forget(offset, record)
             case Snapshot(last=True):
                 # The last chunk is valid, which proves that the others are.
                 self.snapshot_offset = record.first
@@ -205,7 +220,7 @@ class Shard:
         )
         self.transactions.new_transaction(transaction)
         self.transactions.add_produced_partitions(offset, record.partitions)
-        self.producers.replay_begin(record, transaction)
+        self.producers.replay_begin(record, transaction, self.ages.hour)
         self.watermark.begun(offset)
         if self.watermark.serving:
             self._clocks.begin(transaction)
@@ -218,6 +233,7 @@ class Shard:
             self._unread[record.begin] = record
         for group, steps in transaction.offsets.items():
             self.offsets.commit(group, steps.values(), transaction.txid, offset)
+            self.ages.use(group)
             if self.watermark.serving:
                 moved = self.offsets.committed(group, steps)
                 self.watermark.emit(offset, WriteOffsets(group, record.begin, moved))
@@ -254,6 +270,7 @@ class Shard:
 
     def _replay_claim(self, offset: int, record: Claim) -> None:
         self.claims.replay(offset, record)
+        self.ages.use(record.group)
         # Kept in the state, and not only in `_to_abort`: if the abort is lost, the next owner,
         # which loads the journal, must refuse the commit too.
         for begin in sorted(self.offsets.holders(record.group, record.partitions)):
@@ -262,6 +279,12 @@ class Shard:
             transaction.doomed = AbortReason.CLAIMED
             if self.watermark.serving:
                 self._to_abort.append((begin, AbortReason.CLAIMED))
+
+    def _replay_forget(self, offset: int, record: Forget) -> None:
+        for group in record.groups:
+            if self.offsets.knows(group):
+                self.watermark.emit(offset, ClearOffsets(group))
+        self.ages.replay(record)
 
     def _replay_finished(self, offset: int, record: Committed | Aborted) -> None:
         if isinstance(record, Committed):
@@ -396,6 +419,13 @@ class Shard:
                     return self._handle_abort(command, ref, now)
                 case commands.DeleteKey():
                     return self._handle_delete_key(command, ref)
+                case commands.ForgetProducer():
+                    record = self.ages.forget_producer(command.producer_id, self._clocks)
+                    return _done(ref, record)
+                case commands.ForgetGroup():
+                    return _done(ref, self.ages.forget_group(command.group))
+                case commands.UnbindGroup():
+                    return _done(ref, self.ages.unbind(command.group))
                 case commands.ListTransactions() | commands.ListKeys() | commands.GetKey():
                     answer = admin.answer(command, self.producers, self.transactions, now)
                     return Decision(replies=((ref, answer),), fresh=True)
@@ -523,12 +553,14 @@ class Shard:
 
     def _handle_bind(self, command: commands.BindGroup, ref: Ref) -> Decision:
         bound = self.bindings.get(command.group)
-        if bound is not None or command.transaction_group is None:
+        if command.transaction_group is None or (
+            bound is not None and not self.ages.is_stale(command.group)
+        ):
             return Decision(replies=((ref, commands.Binding(bound)),), fresh=bound is None)
-        record = Bind(group=command.group, transaction_group=command.transaction_group)
-        return Decision(
-            records=(record,), replies=((ref, commands.Binding(command.transaction_group)),)
-        )
+        # One that stands is bound again now and then, which keeps it from being forgotten.
+        record = Bind(group=command.group, transaction_group=bound or command.transaction_group)
+        reply = commands.Binding(record.transaction_group)
+        return Decision(records=(record,), replies=((ref, reply),))
 
     def _handle_get_outcome(self, command: commands.GetOutcome, ref: Ref) -> Decision:
         if command.txid.journal != (self.partition, self.incarnation):
@@ -682,6 +714,10 @@ class Shard:
             or self._due_detached(now)
         )
 
+    def end_hour(self, groups: Collection[str], bindings: Collection[str]) -> Decision:
+        """Ends an hour of service, and forgets what nobody used for long: see `Ages.end_hour`."""
+        return Decision(records=(self.ages.end_hour(self._clocks, groups, bindings),))
+
     def attach(self, producer_id: str) -> None:
         """Notes that a producer's stream is connected."""
         self._clocks.attach(producer_id)
@@ -733,6 +769,14 @@ class Shard:
                 self._to_abort.extend((b, AbortReason.DISCONNECTED) for b in producer.open)
                 return self._due_to_abort(now)
         return None
+
+
+def _done(ref: Ref, record: JournalRecord | None) -> Decision:
+    return Decision(
+        records=() if record is None else (record,),
+        replies=((ref, commands.Done()),),
+        fresh=record is None,
+    )
 
 
 def _check_certain(doubt: LogtxError | None) -> None:

@@ -78,9 +78,15 @@ _Rows: TypeAlias = tuple[
     list[SnapshotGroup],
     list[tuple[str, str]],
     list[SnapshotClaim],
+    list[tuple[str, int]],
 ]
 _Row: TypeAlias = (
-    SnapshotProducer | SnapshotTransaction | SnapshotGroup | tuple[str, str] | SnapshotClaim
+    SnapshotProducer
+    | SnapshotTransaction
+    | SnapshotGroup
+    | tuple[str, str]
+    | SnapshotClaim
+    | tuple[str, int]
 )
 
 
@@ -99,6 +105,7 @@ class SnapshotTaker:
         """Whether the last chunk was given out."""
         self._owner = shard.owner
         self._past_epochs = tuple(shard.past_epochs)
+        self._hour, self._floor = shard.ages.hour, shard.producers.floor
         self._index = 0
         with collector_paused():
             self._pieces = _pieces(_rows(shard))
@@ -107,7 +114,7 @@ class SnapshotTaker:
     def chunk(self) -> Snapshot:
         """Returns the next chunk."""
         assert not self.done, "the snapshot has no further chunk"
-        rows: _Rows = ([], [], [], [], [])
+        rows: _Rows = ([], [], [], [], [], [])
         size = 0
         while self._next is not None:
             kind, row, row_bytes = self._next
@@ -117,7 +124,7 @@ class SnapshotTaker:
             size += row_bytes
             self._next = next(self._pieces, None)
         self.done = self._next is None
-        producers, transactions, groups, bindings, claims = rows
+        producers, transactions, groups, bindings, claims, uses = rows
         chunk = Snapshot(
             first=self.first,
             index=self._index,
@@ -132,6 +139,9 @@ class SnapshotTaker:
             groups=tuple(groups),
             bindings=tuple(bindings),
             claims=tuple(claims),
+            hour=self._hour,
+            generation_floor=self._floor,
+            group_uses=tuple(uses),
         )
         self._index += 1
         return chunk
@@ -149,6 +159,7 @@ def _rows(shard: Shard) -> _Rows:
             p.connected_ms,
             p.answered_below,
             tuple(p.begins.items()) if p.begins else (),
+            p.used_hour,
         )
         for name, p in shard.producers.items()
     ]
@@ -161,7 +172,7 @@ def _rows(shard: Shard) -> _Rows:
         offsets = tuple((t, p, position) for (t, p), position in iov.offsets.items())
         groups.append(SnapshotGroup(group, iov.last_commit.offset, iov.commit_sequence, offsets))
     bindings, claims = list(shard.bindings.items()), list(shard.claims.rows())
-    return producers, transactions, groups, bindings, claims
+    return producers, transactions, groups, bindings, claims, list(shard.ages.groups.items())
 
 
 def _transaction_row(t: TransactionMetadata) -> SnapshotTransaction:
@@ -194,7 +205,7 @@ def _to(step: StepIdentity) -> tuple[str, int, int, int]:
 
 def _pieces(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
     """Yields (kind, row, upper bound of its bytes); a large row is split into several."""
-    producers, transactions, groups, bindings, claims = rows
+    producers, transactions, groups, bindings, claims, uses = rows
     for producer in producers:
         for piece in _producer_pieces(producer):
             yield 0, piece, _producer_bytes(piece)
@@ -211,6 +222,8 @@ def _pieces(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
         for partitions in _split(claim.partitions, _key_bytes):
             piece_bytes = _name_bytes(claim.group) + sum(map(_key_bytes, partitions))
             yield 4, claim._replace(partitions=partitions), piece_bytes
+    for use in uses:
+        yield 5, use, _name_bytes(use[0])
 
 
 def _producer_pieces(row: SnapshotProducer) -> Iterable[SnapshotProducer]:
@@ -360,6 +373,7 @@ def _restore(shard: Shard, first: Entry, chunks: Sequence[Snapshot]) -> None:
                 voided=row.voided,
                 connected_ms=row.connected_ms,
                 answered_below=row.answered_below,
+                used_hour=row.used_hour,
             )
         producer.begins.update(row.begins)
     transactions: dict[int, TransactionMetadata] = {}
@@ -372,6 +386,9 @@ def _restore(shard: Shard, first: Entry, chunks: Sequence[Snapshot]) -> None:
     for group in chain.from_iterable(c.groups for c in chunks):
         txid = TxId(shard.partition, incarnation, group.last_commit)
         shard.offsets.restore(group.group, group.offsets, txid, group.commit_sequence)
+    for chunk in chunks:
+        shard.ages.hour, shard.producers.floor = chunk.hour, chunk.generation_floor
+        shard.ages.groups.update(chunk.group_uses)
     shard.bindings.update(chain.from_iterable(c.bindings for c in chunks))
     for claim in chain.from_iterable(c.claims for c in chunks):
         shard.claims.restore(claim)

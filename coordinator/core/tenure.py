@@ -24,7 +24,7 @@ Source: Transactional Messaging in Kafka, "Transaction coordinator" and "Failure
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from ...journal.control import TopicPartition
@@ -35,7 +35,7 @@ from ...journal.txid import TxId
 from ...journal.value import value
 from ..protocol import commands
 from .data_partitions import Topics
-from .decision import Decision, Effect, Fenced, Instant, Ref, WriteOffsets
+from .decision import Decision, Effect, Fenced, Instant, Ref, WriteMarkers, WriteOffsets
 from .shard import Shard
 from .snapshot import SnapshotTaker
 
@@ -262,6 +262,16 @@ class Tenure:
         for begin in [b for b, left in self._unwritten.items() if left == 0]:
             self._finish(begin)
 
+    def end_hour(self, groups: Collection[str], bindings: Collection[str]) -> None:
+        """Ends an hour of service, and forgets what nobody used for long.
+
+        Args:
+            groups: those of `Ages.idle_groups` that have no member.
+            bindings: those of `Ages.idle_bindings` whose groups have no offsets any more.
+        """
+        if not self._resting:
+            self._apply(self.shard.end_hour(groups, bindings))
+
     def snapshot(self) -> bool:
         """Appends the next chunk of the current snapshot, or the first of a new one.
 
@@ -437,8 +447,12 @@ class Tenure:
         # Counts all before it carries out the first: if the offsets were written at once, the
         # transaction would be finished before its markers are.
         for effect in effects:
-            begin = effect.begin if isinstance(effect, WriteOffsets) else effect.transaction.begin
-            self._unwritten[begin] = self._unwritten.get(begin, 0) + 1
+            match effect:
+                case WriteOffsets(begin=begin):
+                    self._unwritten[begin] = self._unwritten.get(begin, 0) + 1
+                case WriteMarkers(transaction):
+                    begin = transaction.begin
+                    self._unwritten[begin] = self._unwritten.get(begin, 0) + 1
         behind = bool(self._todo)
         self._todo.extend(effects)
         if not behind:

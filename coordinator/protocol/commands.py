@@ -169,6 +169,27 @@ class ListTransactions:
 
 
 @value(frozen=True, slots=True, kw_only=True)
+class ForgetProducer:
+    """Forget a producer that nobody uses, on an operator's request. A repeat is a success."""
+
+    producer_id: str
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class ForgetGroup:
+    """Forget a consumer group's offsets and claims, on an operator's request."""
+
+    group: str
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class UnbindGroup:
+    """End a consumer group's binding, on an operator's request, after `ForgetGroup`."""
+
+    group: str
+
+
+@value(frozen=True, slots=True, kw_only=True)
 class AbortTransaction:
     """Abort a transaction on an operator's request, without its producer's session."""
 
@@ -222,6 +243,9 @@ Command: TypeAlias = (
     | ListKeys
     | GetKey
     | DeleteKey
+    | ForgetProducer
+    | ForgetGroup
+    | UnbindGroup
 )
 
 
@@ -247,7 +271,7 @@ class Began:
 
 @value(frozen=True, slots=True)
 class Done:
-    """Answer to `AddPartitions`, `AddOffsets` and `DeleteKey`."""
+    """Answer to `AddPartitions`, `AddOffsets`, `DeleteKey`, and to requests to forget."""
 
 
 @value(frozen=True, slots=True)

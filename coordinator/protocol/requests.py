@@ -247,6 +247,28 @@ def _decode_delete_key(wire: pb.DeleteKey, _: Envelope) -> commands.DeleteKey:
     return commands.DeleteKey(name=check_name("transaction key", wire.name))
 
 
+def _encode_forget_producer(wire: pb.ForgetProducer, command: commands.ForgetProducer) -> None:
+    wire.producer_id = command.producer_id
+
+
+def _decode_forget_producer(wire: pb.ForgetProducer, _: Envelope) -> commands.ForgetProducer:
+    return commands.ForgetProducer(producer_id=check_name("producer", wire.producer_id))
+
+
+def _encode_group(
+    wire: pb.ForgetGroup | pb.UnbindGroup, command: commands.ForgetGroup | commands.UnbindGroup
+) -> None:
+    wire.group = command.group
+
+
+def _decode_forget_group(wire: pb.ForgetGroup, _: Envelope) -> commands.ForgetGroup:
+    return commands.ForgetGroup(group=check_name("consumer group", wire.group))
+
+
+def _decode_unbind_group(wire: pb.UnbindGroup, _: Envelope) -> commands.UnbindGroup:
+    return commands.UnbindGroup(group=check_name("consumer group", wire.group))
+
+
 # ---- the table ----------------------------------------------------------------------------------
 
 
@@ -282,6 +304,11 @@ CODECS: Final[Mapping[type[commands.Command], Codec]] = {
     commands.ListKeys: Codec("list_keys", _encode_list_keys, _decode_list_keys),
     commands.GetKey: Codec("get_key", _encode_key_name, _decode_get_key),
     commands.DeleteKey: Codec("delete_key", _encode_key_name, _decode_delete_key),
+    commands.ForgetProducer: Codec(
+        "forget_producer", _encode_forget_producer, _decode_forget_producer
+    ),
+    commands.ForgetGroup: Codec("forget_group", _encode_group, _decode_forget_group),
+    commands.UnbindGroup: Codec("unbind_group", _encode_group, _decode_unbind_group),
 }
 _BY_KIND: Final = {codec.kind: codec for codec in CODECS.values()}
 

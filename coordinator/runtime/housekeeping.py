@@ -1,4 +1,5 @@
-"""Keeps a served journal partition short and easy to find: snapshots, checkpoint, trimming.
+"""Keeps a served journal partition short and easy to find: snapshots, checkpoint, trimming; and
+ends its hours of service, with which what nobody uses is forgotten.
 
 The order makes it safe at any crash. A snapshot is appended. When all of it is acknowledged, it is
 committed as the checkpoint. When that is durable, the journal is trimmed: below the snapshot, the
@@ -20,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass
@@ -47,6 +49,11 @@ have replaced it."""
 PUBLISH_S: Final = 3_600.0
 """Seconds after which it is committed again from then on. It must be less than 7 days: by then
 Kafka forgets the offsets of a group without members."""
+HOUR_S: Final = 3_600.0
+"""An hour of service, see `core.ages`. A new owner begins a new one."""
+ASKED_MAX: Final = 500
+"""Consumer groups about which Kafka is asked at the end of an hour; the others wait for the next
+one. More make one large request."""
 READ_TIMEOUT_S: Final = 10.0
 """Bound of reading a snapshot's stamp; past it the journal is trimmed at the next checkpoint."""
 
@@ -74,6 +81,7 @@ class Housekeeping:
         *,
         reading: Executor,
         questions: Questions,
+        is_free: Callable[[str], Awaitable[bool]],
     ) -> None:
         """Does nothing before `run`.
 
@@ -84,11 +92,13 @@ class Housekeeping:
             config: when to take snapshots, and what to keep.
             reading: runs the calls that read the journal.
             questions: runs the quick calls.
+            is_free: returns whether a consumer group has no offsets, wherever it is bound.
         """
         self.published = asyncio.Event()
         """Set when clients can find the owner."""
         self._log, self._tenure, self._address = log, tenure, address
         self._config, self._reading, self._questions = config, reading, questions
+        self._is_free = is_free
         self._partition = tenure.shard.partition
         self._since = tenure.snapshot_offset or 0
         """Offset from which the records count towards the next snapshot."""
@@ -103,8 +113,12 @@ class Housekeeping:
     async def run(self) -> None:
         """Runs until it is cancelled, or until the tenure decides nothing any more."""
         pauses_s, publish_s = list(PUBLISH_AGAIN_S), time.monotonic()
+        hour_ends_s = time.monotonic() + HOUR_S
         tenure = self._tenure
         while not (tenure.over or tenure.quiescing):
+            if time.monotonic() >= hour_ends_s:
+                hour_ends_s += HOUR_S
+                await self._end_hour()
             if tenure.shard.next_offset - self._since >= self._config.snapshot_interval_records:
                 await self._take_snapshot()
             snapshot = tenure.snapshot_offset or 0
@@ -113,6 +127,31 @@ class Housekeeping:
                 publish_s = time.monotonic() + (pauses_s.pop(0) if pauses_s else PUBLISH_S)
                 await self._trim(snapshot)
             await asyncio.sleep(LOOK_S)
+
+    async def _end_hour(self) -> None:
+        ages = self._tenure.shard.ages
+        groups, bindings = ages.idle_groups()[:ASKED_MAX], ages.idle_bindings()
+        free = await self._without_offsets(bindings[:ASKED_MAX])
+        self._tenure.end_hour(await self._without_members(groups), free)
+
+    async def _without_offsets(self, groups: Sequence[str]) -> list[str]:
+        found = []
+        for group in groups:
+            try:
+                if await self._is_free(group):
+                    found.append(group)
+            except LogtxError as error:
+                _LOG.warning("offsets_unknown group=%s error=%s", group, error)
+        return found
+
+    async def _without_members(self, groups: Sequence[str]) -> list[str]:
+        question = f"members-{self._partition}"
+        try:
+            present = await self._questions.ask(question, self._log.groups_with_members, groups)
+        except (LogtxError, KafkaException) as error:
+            _LOG.warning("members_unknown partition=%d error=%s", self._partition, error)
+            return []
+        return [group for group in groups if group not in present]
 
     async def _take_snapshot(self) -> None:
         tenure, started_s = self._tenure, time.monotonic()

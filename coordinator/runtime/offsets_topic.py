@@ -186,6 +186,11 @@ class OffsetsWriter:
         """Drops what is queued for a journal partition that must be loaded again."""
         self._lanes.forget(partition)
 
+    def end(self, key: OffsetsKey) -> None:
+        """Removes the record of a group that was forgotten."""
+        self._lanes.end(key)
+        self.clear(key)
+
     def clear(self, key: OffsetsKey) -> None:
         """Removes an earlier owner's record. If that fails, readers ignore it by its sequence."""
 

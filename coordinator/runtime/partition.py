@@ -157,6 +157,10 @@ class PartitionRuntime:
         if (serving := self._live) is not None:
             serving.tenure.attach(producer_id)
 
+    def knows_group(self, group: str) -> bool:
+        """Returns whether offsets or claims of a consumer group are kept here."""
+        return (serving := self._live) is not None and serving.tenure.shard.ages.knows(group)
+
     def detach(self, producer_id: str, nonce: int) -> None:
         """Tells the tenure that a producer's stream broke."""
         if (serving := self._live) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +19,10 @@ from .markers import MarkerWriter
 from .offsets_topic import OffsetsWriter
 from .questions import Questions
 from .tail import Tail
+
+
+async def _not_known(_group: str) -> bool:
+    return False
 
 
 async def _nobody(_address: str) -> int | None:
@@ -55,6 +59,8 @@ class Services:
     who_answers: Callable[[str], Coroutine[Any, Any, int | None]] = _nobody
     """Returns the process nonce of the coordinator that answers at an address; None if none
     answers."""
+    is_free: Callable[[str], Awaitable[bool]] = _not_known
+    """Returns whether a consumer group has no offsets, wherever it is bound."""
     membership_changed: Callable[[], None]
     """Called when a partition's owner, or this coordinator's role in it, has changed."""
     close_session: Callable[[int, str, int, LogtxError], None]

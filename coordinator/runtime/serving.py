@@ -26,7 +26,7 @@ from ...journal.reader import JOURNAL_TOPIC, find_fates
 from ...journal.records.fate import NO_EPOCH, Fate
 from ...journal.txid import TxId
 from ..core.answers import answer_fate
-from ..core.decision import Effect, Instant, WriteMarkers, WriteOffsets
+from ..core.decision import ClearOffsets, Effect, Instant, WriteMarkers, WriteOffsets
 from ..core.offsets_lanes import OffsetsKey
 from ..core.shard import Shard
 from ..core.tenure import Tenure
@@ -99,6 +99,7 @@ class Serving:
             services.housekeeping,
             reading=services.reading,
             questions=services.questions,
+            is_free=services.is_free,
         )
         self._partition = partition
         self._services = services
@@ -315,6 +316,10 @@ class Serving:
                 again = begin == NO_EPOCH
                 done = partial(self._asserted, group) if again else partial(tenure.written, begin)
                 services.offsets.write(key, offsets, done)
+            case ClearOffsets(group):
+                services.offsets.end(
+                    OffsetsKey(group, self._partition, shard.incarnation, shard.epoch)
+                )
             case WriteMarkers(transaction):
                 services.counters.decided(self._partition, shard.epoch, transaction)
                 services.markers.lanes.write(

@@ -3,7 +3,8 @@
 If two journal partitions took the offsets of one consumer group, each would have half the truth
 (trap 28). The group's binding lies in the journal partition that its own name maps to. Most often
 another coordinator owns that one, so the shard that takes the offsets can't see the binding. A
-binding never changes: once read, it stays true.
+binding ends only after the shard has forgotten the group's offsets. So what was read stays true for
+as long as the shard knows the group.
 
 Source: Transactional Messaging in Kafka, "Producer IDs and state groups".
 """
@@ -19,6 +20,7 @@ from ...journal.errors import (
     BrokerError,
     CoordinatorBusyError,
     GroupBoundError,
+    OffsetsPendingError,
     RetriableError,
 )
 from ...journal.logs.interface import Log
@@ -41,19 +43,20 @@ class GroupBindings:
         self._known: dict[str, str] = {}
         self._asking: dict[str, asyncio.Future[str | None]] = {}
 
-    async def check(self, group: str, partition: int, partition_count: int) -> None:
+    async def check(self, group: str, partition: int, partition_count: int, *, known: bool) -> None:
         """Checks that a consumer group's offsets belong to a journal partition.
 
         Args:
             group: the consumer group.
             partition: the journal partition that shall take the offsets.
             partition_count: partition count of the journal.
+            known: whether that partition's shard has offsets or claims of the group.
 
         Raises:
             GroupBoundError: they belong to another partition, or the group is not bound yet.
             CoordinatorBusyError: the owner of the binding does not answer.
         """
-        bound = self._known.get(group) or await self._ask(group)
+        bound = (self._known.get(group) if known else None) or await self._ask(group)
         if bound is None:
             raise GroupBoundError(
                 f"consumer group {group!r} is bound to no transaction group: bind it first"
@@ -90,6 +93,21 @@ class GroupBindings:
 
     def _read(self, group: str) -> str | None:
         return self._queries.bind_group(group, None).transaction_group
+
+    async def is_free(self, group: str) -> bool:
+        """Returns whether a consumer group has no offsets, so that its binding may end.
+
+        Raises:
+            CoordinatorBusyError: the coordinator that would have them does not answer.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.run_in_executor(self._threads, self._queries.fetch_offsets, group)
+        except OffsetsPendingError:
+            return False
+        except (BrokerError, RetriableError) as error:
+            raise CoordinatorBusyError(f"offsets of {group!r} are not known: {error}") from error
+        return not found.offsets
 
     def close(self) -> None:
         """Stops asking; questions under way fail."""

@@ -25,6 +25,7 @@ from ...journal.errors import (
     CoordinatorLoadingError,
     JournalTopicError,
     LogtxError,
+    NotAllowedError,
     NotCoordinatorError,
     NotSupportedError,
     SessionClosedError,
@@ -434,16 +435,25 @@ class Streams(pb_grpc.CoordinatorServicer):
                     _check_lanes(command.writes, runtime)
                 return await self._topics.learn(command.writes)
             case commands.ClaimOffsets():
-                await self._bindings.check(command.group, runtime.partition, len(self._runtimes))
+                await self._check_bound(command.group, runtime)
             case commands.AddOffsets():
-                partition, count = runtime.partition, len(self._runtimes)
-                await self._bindings.check(command.group, partition, count)
+                await self._check_bound(command.group, runtime)
                 if runtime.offsets_backlog(command.group) >= OFFSETS_WAITING_MAX:
                     raise CoordinatorBusyError(
                         f"{OFFSETS_WAITING_MAX} commits of consumer group {command.group!r} wait"
                         f" for their offsets to be written to {OFFSETS_TOPIC}"
                     )
+            case commands.UnbindGroup():
+                self._check_home("consumer group", command.group, runtime)
+                if not await self._bindings.is_free(command.group):
+                    raise NotAllowedError(
+                        f"consumer group {command.group!r} has offsets: forget them first"
+                    )
         return None
+
+    async def _check_bound(self, group: str, runtime: PartitionRuntime) -> None:
+        count, known = len(self._runtimes), runtime.knows_group(group)
+        await self._bindings.check(group, runtime.partition, count, known=known)
 
     def _runtime(self, partition: int) -> PartitionRuntime:
         self._check_journal()

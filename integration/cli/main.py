@@ -236,6 +236,22 @@ def coordinator(
             "\\[default: 100000]",
         ),
     ] = None,
+    producer_retention_hours: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Hours of service after which a producer that nobody used is forgotten; one "
+            "without a transactional.id after an hour. \[default: 168, 7 days]",
+        ),
+    ] = None,
+    group_retention_hours: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Hours of service after which the offsets of a consumer group without members, "
+            "which nobody moved or claimed, are forgotten. \[default: 720, 30 days]",
+        ),
+    ] = None,
     snapshot_interval_records: Annotated[
         int | None,
         typer.Option(
@@ -303,6 +319,8 @@ def coordinator(
         "max_timeout_ms": max_timeout_ms,
         "max_open_transactions_per_producer": max_open_transactions_per_producer,
         "max_open_transactions": max_open_transactions,
+        "producer_retention_hours": producer_retention_hours,
+        "group_retention_hours": group_retention_hours,
     }
     housekeeping: dict[str, Any] = {
         "snapshot_interval_records": snapshot_interval_records,

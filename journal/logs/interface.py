@@ -7,7 +7,7 @@ A log's producers and consumers are confluent-kafka's own, or objects with the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -212,6 +212,9 @@ class Log(Protocol):
         timeout_s: float = 10,
     ) -> None:
         """Commits an offset for a group without members."""
+
+    def groups_with_members(self, groups: Iterable[str], *, timeout_s: float = 10) -> set[str]:
+        """Returns those of some consumer groups that have a member at present."""
 
     def close(self) -> None:
         """Releases what the log holds; the owner of a client that it made closes that client."""

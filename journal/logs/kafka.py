@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
@@ -222,6 +222,16 @@ class _Asking:
             return future.result(self.left_s + 0.5)
         except FutureTimeoutError as error:
             raise BrokerError(f"{self.asked}: no answer in {self._timeout_s} s") from error
+
+
+def _has_members(asking: _Asking, future: _Promise[Any]) -> bool:
+    try:
+        found = asking.result(future)
+    except KafkaException as exception:
+        if exception.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+            return False
+        raise
+    return bool(found.members) or found.state.name not in ("EMPTY", "DEAD")
 
 
 def _raise_partition_error(partition: KafkaPartition) -> None:
@@ -671,6 +681,22 @@ class KafkaLog:
 
         found = asking.answer(ask)
         return GroupOffset(found.offset, found.metadata or "") if found.offset >= 0 else None
+
+    def groups_with_members(self, groups: Iterable[str], *, timeout_s: float = 10) -> set[str]:
+        """Returns those of some consumer groups that have a member at present.
+
+        Raises:
+            BrokerError: no answer, or refused.
+        """
+        names = list(groups)
+        asking = _Asking(f"members of {len(names)} consumer groups", timeout_s)
+        self._refuse_mock(asking)
+
+        def ask(left_s: float) -> set[str]:
+            futures = self._admin().describe_consumer_groups(names, request_timeout=left_s)
+            return {name for name, f in futures.items() if _has_members(asking, f)}
+
+        return asking.answer(ask) if names else set()
 
     @contextmanager
     def _reading(self, group: str, asking: _Asking) -> Iterator[LogConsumer]:

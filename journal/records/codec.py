@@ -1,4 +1,4 @@
-"""Encodes and decodes journal records: version byte, type byte, Avro body (``schemas/v2.avsc``)."""
+"""Encodes and decodes journal records: version byte, type byte, Avro body (``schemas/v3.avsc``)."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from .types import (
     Committed,
     DataPartition,
     Entry,
+    Forget,
     JournalRecord,
     OffsetStep,
     Owner,
@@ -47,8 +48,11 @@ from .types import (
     StepIdentity,
 )
 
-FORMAT_VERSION: Final = 2
-"""Version byte of every record written; a change that old readers can't read needs the next one."""
+FORMAT_VERSION: Final = 3
+"""Newest format version; a change that old readers can't read needs the next one."""
+_CHANGED_IN: Final = {RecordType.SNAPSHOT: 3, RecordType.FORGET: 3}
+"""Version in which a type's schema changed last: the version byte of its records. It is 2 for all
+others, so a program of the version before still reads them."""
 
 Avro = dict[str, Any]
 
@@ -278,6 +282,14 @@ def _bindings_from_avro(rows: Iterable[Avro]) -> tuple[tuple[str, str], ...]:
     return tuple((r["group"], r["transaction_group"]) for r in rows)
 
 
+def _uses_to_avro(uses: Iterable[tuple[str, int]]) -> list[Avro]:
+    return [{"group": group, "used_hour": hour} for group, hour in uses]
+
+
+def _uses_from_avro(rows: Iterable[Avro]) -> tuple[tuple[str, int], ...]:
+    return tuple((r["group"], r["used_hour"]) for r in rows)
+
+
 def _claims_to_avro(rows: Iterable[SnapshotClaim]) -> list[Avro]:
     return [row._asdict() | {"partitions": _keys_to_avro(row.partitions)} for row in rows]
 
@@ -288,9 +300,10 @@ def _claims_from_avro(rows: Iterable[Avro]) -> tuple[SnapshotClaim, ...]:
     return tuple(SnapshotClaim(**row) for row in rows)
 
 
+_NAMES: Final = ("Forget.producers", "Forget.groups", "Forget.bindings")
 # Converters of the fields whose Avro form differs from the dataclass's own value, by field name. A
-# name means the same in every record, so one table serves them all. The exception is a claim's
-# `partitions`: they are input of any cluster, and have no topic id.
+# name means the same in every record, so one table serves them all. The exceptions are a claim's
+# `partitions`, which are input of any cluster and have no topic id, and the names of a `Forget`.
 _TO_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "partitions": _partitions_to_avro,
     "gone": _keys_to_avro,
@@ -301,7 +314,9 @@ _TO_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "groups": _groups_to_avro,
     "bindings": _bindings_to_avro,
     "claims": _claims_to_avro,
+    "group_uses": _uses_to_avro,
     "Claim.partitions": _keys_to_avro,
+    **dict.fromkeys(_NAMES, list),
 }
 _FROM_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "partitions": _partitions_from_avro,
@@ -314,8 +329,10 @@ _FROM_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "groups": _groups_from_avro,
     "bindings": _bindings_from_avro,
     "claims": _claims_from_avro,
+    "group_uses": _uses_from_avro,
     "Claim.partitions": _keys_from_avro,
     "past_epochs": tuple,
+    **dict.fromkeys(_NAMES, tuple),
 }
 _CLASSES: Final[Mapping[int, type[JournalRecord]]] = {
     cls.type: cls
@@ -332,6 +349,7 @@ _CLASSES: Final[Mapping[int, type[JournalRecord]]] = {
         Bind,
         Claim,
         Snapshot,
+        Forget,
     )
 }
 
@@ -364,9 +382,10 @@ def _load_schemas(version: int) -> dict[int, Any]:
     return {code: parsed[cls.__name__] for code, cls in _CLASSES.items() if cls.__name__ in parsed}
 
 
-_SCHEMAS: Final[Mapping[int, Mapping[int, Any]]] = {v: _load_schemas(v) for v in (1, 2)}
+_SCHEMAS: Final[Mapping[int, Mapping[int, Any]]] = {v: _load_schemas(v) for v in (1, 2, 3)}
 _CURRENT: Final = _SCHEMAS[FORMAT_VERSION]
-_PREFIX: Final = {code: bytes((FORMAT_VERSION, code)) for code in _CLASSES}
+_VERSIONS: Final = {code: _CHANGED_IN.get(cls.type, 2) for code, cls in _CLASSES.items()}
+_PREFIX: Final = {code: bytes((version, code)) for code, version in _VERSIONS.items()}
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -417,7 +436,7 @@ def decode_entry(raw: bytes | None, *, lazily: bool = False) -> Entry:
         raise CorruptRecordError("the journal record is empty")
     read = (LAZY_READERS if lazily else READERS).get(raw[1])
     try:
-        if read is None or raw[0] != FORMAT_VERSION:
+        if read is None or raw[0] != _VERSIONS[raw[1]]:
             return _decode_other(raw)
         epoch, incarnation, predicted, at = read_head(raw)
         record, end = read(raw, at)
@@ -448,7 +467,7 @@ def decode_by_schema(raw: bytes) -> Entry:
     source = io.BytesIO(raw)
     source.seek(2)
     # Resolving a schema against itself would take as long as reading does.
-    newer = None if version == FORMAT_VERSION else _CURRENT[code]
+    newer = None if version == _VERSIONS[code] else _CURRENT[code]
     body = fastavro.schemaless_reader(source, _SCHEMAS[version][code], newer)
     if not isinstance(body, dict) or source.read(1):
         raise CorruptRecordError("the journal record has bytes left over")

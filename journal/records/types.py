@@ -38,6 +38,7 @@ class RecordType(IntEnum):
     # EXTEND 14, PLACED 15.
     CLAIM = 13
     SNAPSHOT = 16
+    FORGET = 17
 
 
 class AbortReason(StrEnum):
@@ -246,6 +247,25 @@ class Claim:
     partitions: tuple[TopicPartition, ...]
 
 
+@value(frozen=True, slots=True, kw_only=True)
+class Forget:
+    """What nobody used for long, and is forgotten from here on.
+
+    The owner appends one at the end of each hour that it serves: ages are counted in these. So a
+    clock that jumps forgets nothing, nor does a time in which nobody served.
+    """
+
+    type: ClassVar[RecordType] = RecordType.FORGET
+    hours: int
+    """Hours of service that it ends: 1, or 0 if an operator asked for it."""
+    producers: tuple[str, ...] = ()
+    """Producer ids. The highest of their generations becomes the floor of all new ones."""
+    groups: tuple[str, ...] = ()
+    """Consumer groups whose committed offsets and claims end."""
+    bindings: tuple[str, ...] = ()
+    """Consumer groups whose bindings end."""
+
+
 class SnapshotProducer(NamedTuple):
     """A producer in a snapshot; if it has very many BEGINs, they are spread over several rows.
 
@@ -262,6 +282,8 @@ class SnapshotProducer(NamedTuple):
     answered_below: int
     begins: tuple[tuple[int, int], ...]
     """(request id, offset of its BEGIN) of each BEGIN whose answer the client may not have yet."""
+    used_hour: int = 0
+    """Hour of service in which it was used last, see `Forget`."""
 
 
 StepIdentity: TypeAlias = tuple[str, int, Place | None, Place]
@@ -347,6 +369,12 @@ class Snapshot:
     """(consumer group, transaction group)."""
     claims: tuple[SnapshotClaim, ...] = ()
     """The claims, oldest first."""
+    hour: int = 0
+    """Number of hours of service that ended, see `Forget`."""
+    generation_floor: int = -1
+    """Highest generation of a producer that was forgotten; -1: none was."""
+    group_uses: tuple[tuple[str, int], ...] = ()
+    """(consumer group, hour of service in which it was used last)."""
 
 
 JournalRecord: TypeAlias = (
@@ -362,6 +390,7 @@ JournalRecord: TypeAlias = (
     | Bind
     | Claim
     | Snapshot
+    | Forget
 )
 
 

@@ -231,7 +231,8 @@ def test_journal_records_are_read_as_logtx_reads_them(raw: list[str]) -> None:
 
 def test_a_journal_record_that_does_not_decode() -> None:
     raw = bytes.fromhex(GOLDEN.read_text().splitlines()[2].split()[1])
-    for broken in (b"", raw[:-1], raw + b"\0", b"\3" + raw[1:], raw[:1] + b"\x63" + raw[2:]):
+    changed = (b"\4" + raw[1:], b"\3" + raw[1:], raw[:1] + b"\x63" + raw[2:])
+    for broken in (b"", raw[:-1], raw + b"\0", *changed):
         with pytest.raises(BrokenLogError):
             read_entry(broken)
 

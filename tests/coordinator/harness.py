@@ -11,13 +11,14 @@ it until an append or the journal's end tells them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from logtx.coordinator.core.answers import answer_fate
 from logtx.coordinator.core.data_partitions import Topics
 from logtx.coordinator.core.decision import (
+    ClearOffsets,
     Decision,
     Effect,
     Instant,
@@ -305,6 +306,12 @@ class Coordinator:
         self.tenure.submit(command, ref, self.now, self.topics)
         self._tell_end()
 
+    def end_hour(self, groups: Collection[str], bindings: Collection[str]) -> None:
+        """Ends an hour of service."""
+        if self.serving:
+            self.tenure.end_hour(groups, bindings)
+            self._tell_end()
+
     def ack(self, count: int | None = None) -> None:
         """Lets the next appends in flight land; acknowledges each that lands where predicted."""
         for _ in range(len(self.in_flight) if count is None else count):
@@ -418,6 +425,8 @@ class Coordinator:
         """Keeps markers until `finish`; writes offsets at once, as whole IOVs."""
         if isinstance(effect, WriteMarkers):
             self.markers[effect.transaction.begin] = effect
+        elif isinstance(effect, ClearOffsets):
+            del self._iovs[effect.group]
         else:
             iov = self._iovs.setdefault(effect.group, {})
             iov.update(effect.offsets.offsets)
@@ -452,6 +461,7 @@ def dump(shard: Shard) -> dict[str, Any]:
     return {
         "owner": (shard.epoch, shard.incarnation, shard.owner, tuple(shard.past_epochs)),
         "next_offset": shard.next_offset,
+        "ages": (shard.ages.hour, dict(shard.ages.groups), shard.producers.floor),
         "unfinished": [
             (
                 *(t.txid, t.producer_id, t.generation, t.timeout_ms, t.started_ms, t.state),
@@ -465,7 +475,7 @@ def dump(shard: Shard) -> dict[str, Any]:
         "producers": {
             name: (
                 *(p.generation, p.nonce, p.owner, p.voided, p.connected_ms),
-                *(dict(p.begins), p.answered_below, sorted(p.open)),
+                *(dict(p.begins), p.answered_below, sorted(p.open), p.used_hour),
             )
             for name, p in shard.producers.items()
         },

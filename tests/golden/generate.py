@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from unittest.mock import patch
 
 from logtx.coordinator.core import snapshot as snapshots
-from logtx.coordinator.core.decision import TopicFacts, WriteMarkers, WriteOffsets
+from logtx.coordinator.core.decision import ClearOffsets, TopicFacts, WriteMarkers, WriteOffsets
 from logtx.coordinator.core.offsets_lanes import OffsetsKey
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.runtime.offsets_topic import encode_key, encode_value
@@ -93,10 +93,12 @@ class World:
     def _listen(self, coordinator: Coordinator, event: Event) -> None:
         if coordinator is not self.coordinator or not isinstance(event, Emitted):
             return
-        if isinstance(event.effect, WriteOffsets):
+        if isinstance(event.effect, WriteOffsets | ClearOffsets):
             epoch = coordinator.shard.epoch
-            key = OffsetsKey(event.effect.group, PARTITION, INCARNATION, epoch)
-            self.offsets.append((encode_key(key), encode_value(event.effect.offsets)))
+            key = encode_key(OffsetsKey(event.effect.group, PARTITION, INCARNATION, epoch))
+            written = isinstance(event.effect, WriteOffsets)
+            value = encode_value(event.effect.offsets) if written else None
+            self.offsets.append((key, value))
         else:
             self.due.append(event)
 
@@ -359,6 +361,20 @@ def _ends(w: World, p: commands.SessionId, q: commands.SessionId) -> None:
     w.finish(gone, GONE)
 
 
+def _forgotten(w: World) -> None:
+    """A producer, a group's offsets and its binding that were used once; an hour that ends."""
+    once = w.connect("once", nonce=8, generation=3)
+    w.ask(commands.BindGroup(group="once", transaction_group="default"))
+    txid = w.begin(once)
+    w.send_offsets(txid, "once", step(A1, None, 1))
+    w.commit(txid)
+    w.ask(commands.ForgetProducer(producer_id="once"))
+    w.ask(commands.ForgetGroup(group="once"))
+    w.ask(commands.UnbindGroup(group="once"))
+    w.coordinator.tenure.end_hour((), ())
+    w.coordinator.ack()
+
+
 def _large(w: World, p: commands.SessionId) -> None:
     """A large transaction, small ones in its midst, a marker that comes twice."""
     large, small = w.begin(p, B2), w.begin(p, B2)
@@ -459,6 +475,7 @@ def generate() -> GoldenLogs:
     p, q = _straight(w)
     _branches(w, p)
     _ends(w, p, q)
+    _forgotten(w)
     _large(w, p)
     opened = _snapshot(w, p)
     _surprises(w, p)

@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.core.pending import PendingTransaction
 from logtx.consumer.serial_reader import CommittedTransaction
-from logtx.coordinator.core.decision import WriteMarkers, WriteOffsets
+from logtx.coordinator.core.decision import ClearOffsets, WriteMarkers, WriteOffsets
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.coordinator.runtime.offsets_topic import decode_key, decode_value
@@ -212,6 +212,8 @@ def _event(event: Event) -> Iterator[str]:
         case Emitted(WriteOffsets(group, _, offsets), _):
             assert offsets.last_commit is not None
             yield f"writes the offsets of group {group} by {txid(offsets.last_commit)}"
+        case Emitted(ClearOffsets(group), _):
+            yield f"clears the offsets of group {group}"
 
 
 def begun(entries: Iterable[Entry]) -> list[TxId]:
@@ -239,8 +241,12 @@ def fate_lines(entries: list[Entry]) -> Iterator[str]:
 def offsets_lines(logs: GoldenLogs) -> Iterator[str]:
     """The records of ``__transaction_offsets``."""
     for raw_key, raw_value in logs.offsets:
-        key, offsets = decode_key(raw_key), decode_value(raw_value)
+        key = decode_key(raw_key)
         who = f"group {key.group}, journal {key.partition} {key.incarnation:012x}"
+        if raw_value is None:
+            yield f"{who}, epoch {key.epoch}: cleared"
+            continue
+        offsets = decode_value(raw_value)
         by = f"by {offsets.last_commit} at {offsets.commit_sequence}"
         yield f"{who}, epoch {key.epoch}: {by}"
         for partition, position in sorted(offsets.offsets.items()):

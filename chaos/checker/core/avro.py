@@ -37,6 +37,7 @@ class Kind(IntEnum):
     BIND = 10
     CLAIM = 13
     SNAPSHOT = 16
+    FORGET = 17
 
 
 class Entry(NamedTuple):
@@ -125,6 +126,8 @@ _STEPS: Final = _array(
         delivered=_SEQUENCES,
     )
 )
+_CHANGED_IN: Final = {Kind.SNAPSHOT: 3, Kind.FORGET: 3}
+"""Version of the types that are not of `VERSION`, or not always."""
 _FINISHED: Final = _record(begin=_long, gone=_PARTITIONS)
 _HEAD: Final = _record(epoch=_long, incarnation=_long, predicted=_long)
 _BODIES: Final[dict[Kind, Read]] = {
@@ -163,7 +166,8 @@ def read_entry(raw: bytes) -> Entry:
     Raises:
         BrokenLogError: another version, an unknown type, or bytes that do not decode.
     """
-    if len(raw) < 2 or raw[0] != VERSION or raw[1] not in Kind.__members__.values():
+    known = len(raw) >= 2 and raw[1] in Kind.__members__.values()
+    if not known or raw[0] not in (VERSION, _CHANGED_IN.get(Kind(raw[1]))):
         raise BrokenLogError(f"a journal record of an unknown version or type: {raw[:8].hex()}")
     kind = Kind(raw[1])
     try:

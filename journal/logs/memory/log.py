@@ -9,7 +9,7 @@ record fails alone), no replication, no compaction and no retention by time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
@@ -171,6 +171,11 @@ class MemoryLog(MemoryBroker):
             if len(value.metadata) > METADATA_MAX_CHARS:
                 raise BrokerError(f"commit metadata of {len(value.metadata)} characters")
             self.group(group).offsets[topic, partition] = value
+
+    def groups_with_members(self, groups: Iterable[str], *, timeout_s: float = 10) -> set[str]:
+        """Returns those of some consumer groups that have a member at present."""
+        with self._asked(timeout_s):
+            return {name for name in groups if self.group(name).members}
 
     def close(self) -> None:
         """Does nothing: the records stay until `drop`."""

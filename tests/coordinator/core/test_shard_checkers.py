@@ -33,6 +33,7 @@ from logtx.journal.records.types import (
     Claim,
     Committed,
     Entry,
+    Forget,
     JournalRecord,
     OffsetStep,
     Owner,
@@ -104,6 +105,11 @@ class Reference:
         """Read a journal from offset 0."""
         self.transactions: dict[int, NaiveTransaction] = {}
         self.generations: dict[str, tuple[int, bool]] = {}
+        self.highest: dict[str, int] = {}
+        """Highest generation of each producer that ever was, forgotten or not."""
+        self.hours = 0
+        self.forgotten: dict[str, int] = {}
+        """Consumer group → offset of the record that forgot its offsets or its binding last."""
         self.bindings: dict[str, str] = {}
         self.iovs: dict[str, list[tuple[int, Places]]] = {}
         """Group → its IOV after each commit, with the commit sequence."""
@@ -149,7 +155,9 @@ class Reference:
     def _apply(self, offset: int, record: JournalRecord) -> None:
         match record:
             case ProducerRecord():
-                self.generations[record.producer_id] = record.generation, record.voided
+                self._producer(offset, record)
+            case Forget():
+                self._forget(offset, record)
             case Begin():
                 if record.producer_id.startswith("&"):
                     others = (t for t in self.transactions.values() if t.state is State.OPEN)
@@ -169,6 +177,30 @@ class Reference:
                     self._move(offset, transaction, record)
             case _:
                 pass
+
+    def _producer(self, offset: int, record: ProducerRecord) -> None:
+        name, generation = record.producer_id, record.generation
+        highest = self.highest.get(name, -1)
+        assert generation > highest or name in self.generations, (
+            f"generation {generation} of {name} comes back at {offset}, after {highest} (trap 32)"
+        )
+        assert generation >= highest, f"generation {generation} of {name} follows {highest}"
+        self.generations[name], self.highest[name] = (generation, record.voided), generation
+
+    def _forget(self, offset: int, record: Forget) -> None:
+        self.hours += record.hours
+        for told in self.transactions.values():
+            assert told.state is not State.OPEN or told.producer_id not in record.producers
+            groups = {group for group, _ in told.steps}
+            assert told.state.finished or not groups & set(record.groups)
+        for name in record.producers:
+            self.generations.pop(name, None)
+        for group in record.groups:
+            self.iovs.pop(group, None)
+            self.claims.pop(group, None)
+        for group in record.bindings:
+            self.bindings.pop(group, None)
+        self.forgotten |= dict.fromkeys((*record.groups, *record.bindings), offset)
 
     def _claim(self, offset: int, record: Claim) -> None:
         former = self.claims.get(record.group, {})
@@ -320,12 +352,12 @@ class Checker:
     @staticmethod
     def _doomed(shard: Shard) -> None:
         for transaction in shard.transactions:
+            if transaction.state is not State.OPEN:
+                continue
             producer = shard.producers[transaction.producer_id]
             fenced = producer.voided or transaction.generation < producer.generation
-            assert not (fenced and transaction.state is State.OPEN), (
-                f"{transaction.txid} of a fenced generation is still open"
-            )
-            assert transaction.doomed is None or transaction.state is not State.OPEN, (
+            assert not fenced, f"{transaction.txid} of a fenced generation is still open"
+            assert transaction.doomed is None, (
                 f"{transaction.txid}, whose input was claimed, is still open"
             )
 
@@ -345,6 +377,7 @@ class Checker:
         held = {n: (p.generation, p.voided) for n, p in shard.producers.items()}
         assert held == reference.generations
         assert shard.bindings == reference.bindings
+        assert shard.ages.hour == reference.hours
         claims: dict[str, Numbers] = {}
         for row in shard.claims.rows():
             claims.setdefault(row.group, {}).update(dict.fromkeys(row.partitions, row.number))
@@ -368,28 +401,30 @@ class Checker:
                 assert not self._known[ref], f"{reply.txid} was begun, and is denied"
             case commands.GroupOffsets():
                 assert isinstance(command, commands.FetchOffsets)
-                self._fresh(ref, reply)
+                self._fresh(ref, command.group, reply)
                 self._iov(command.group, reply, command.partitions)
             case commands.Claimed():
                 assert isinstance(command, commands.ClaimOffsets)
-                self._fresh(ref, reply.offsets)
+                self._fresh(ref, command.group, reply.offsets)
                 self._iov(command.group, reply.offsets, command.partitions)
                 self._claimed(command, reply.number)
             case commands.Done() if isinstance(command, commands.AddOffsets):
                 self._added(command)
             case ClaimFencedError():
                 self._claim_fenced(command)
-            case commands.Binding(None):
-                assert not self._known[ref], "a binding is denied"
             case commands.Binding(bound):
                 assert isinstance(command, commands.BindGroup)
-                assert bound == self.reference.bindings.get(command.group), "bound elsewhere"
+                if command.group not in self.reference.forgotten:
+                    assert bound is not None or not self._known[ref], "a binding is denied"
+                    known = self.reference.bindings.get(command.group)
+                    assert bound in (None, known), "bound elsewhere"
             case _:
                 pass
 
-    def _fresh(self, ref: Ref, offsets: commands.GroupOffsets) -> None:
+    def _fresh(self, ref: Ref, group: str, offsets: commands.GroupOffsets) -> None:
         sequence = offsets.commit_sequence
         known = -1 if sequence is None else sequence
+        known = max(known, self.reference.forgotten.get(group, -1))
         assert known >= self._floors[ref], "a stale IOV was told"
 
     def _claimed(self, command: commands.ClaimOffsets, number: int) -> None:

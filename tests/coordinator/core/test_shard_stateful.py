@@ -43,7 +43,12 @@ from .test_shard_checkers import Checker
 
 GROUPS: Final = ("g", "h")
 INPUTS: Final[tuple[TopicPartition, ...]] = (("a", 0), ("a", 1))
-CONFIG: Final = ShardConfig(session_grace_ms=300, reload_grace_ms=1_000)
+CONFIG: Final = ShardConfig(
+    session_grace_ms=300,
+    reload_grace_ms=1_000,
+    producer_retention_hours=2,
+    group_retention_hours=3,
+)
 TIMEOUT_MS: Final = 2_000
 T = TypeVar("T")
 
@@ -277,6 +282,33 @@ class World:
         if which // 8:
             self.claim(who, 4 + group, 0)
 
+    def forget(self, who: int, kind: int, where: int) -> None:
+        """Operators ask to forget: 0 a producer, 1 a group, 2 its binding."""
+        client, group = pick(self.clients, who), pick(GROUPS, who)
+        command: commands.Command = pick(
+            (
+                commands.ForgetProducer(producer_id=client.producer_id),
+                commands.ForgetGroup(group=group),
+                commands.UnbindGroup(group=group),
+            ),
+            kind,
+        )
+        self.ask(client, command, where)
+
+    def end_hours(self, count: int, where: int) -> None:
+        """Ends hours of service. Groups have no members."""
+        for _ in range(count):
+            self.at(where).end_hour(GROUPS, GROUPS)
+
+    def retire(self, who: int, hours: int, where: int) -> None:
+        """Lets a producer's instances go away for good, or for hours."""
+        for each, client in enumerate(self.clients):
+            if client.producer_id == pick(self.clients, who).producer_id:
+                self.disconnect(each)
+        self.pass_time(CONFIG.session_grace_ms)
+        self.at(where).ack()
+        self.end_hours(hours, where)
+
     def disconnect(self, who: int) -> None:
         """Breaks a client's stream."""
         client = pick(self.clients, who)
@@ -380,6 +412,9 @@ class World:
             "pipeline": lambda: self.pipeline(a, b // 4, in_order=b % 3 == 0),
             "rebalance": lambda: self.rebalance(a, b),
             "disconnect": lambda: self.disconnect(a),
+            "forget": lambda: self.forget(a, b, where),
+            "end_hour": lambda: self.end_hours(1, where),
+            "retire": lambda: self.retire(a, 1 + b % 3, where),
             "ack": lambda: self.ack(1 + b % 4, where),
             "ack_all": lambda: self.ack(99, where),
             "lose": lambda: self.lose(b, a % 2 == 0, where, first=a < 2),
@@ -412,6 +447,9 @@ WEIGHTS: Final = {
     "pass_time": 2,
     "disconnect": 1,
     "usurp": 1,
+    "forget": 1,
+    "end_hour": 1,
+    "retire": 1,
     "intrude": 1,
 }
 """Action → how often it happens: most steps get something done, few break something."""

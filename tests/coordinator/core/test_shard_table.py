@@ -26,6 +26,7 @@ from logtx.journal.records.types import (
     Claim,
     Committed,
     Entry,
+    Forget,
     JournalRecord,
     Owner,
     PrepareAbort,
@@ -321,6 +322,7 @@ RECORDS: Final[tuple[JournalRecord, ...]] = (
     Committed(begin=2),
     Aborted(begin=2),
     Bind(group="g", transaction_group="default"),
+    Forget(hours=1),
     Claim(group="g", claimant=1, partitions=(A0,)),
     Snapshot(
         first=9,

@@ -127,6 +127,9 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
     ),
     commands.GetKey: st.builds(commands.GetKey, name=NAME),
     commands.DeleteKey: st.builds(commands.DeleteKey, name=NAME),
+    commands.ForgetProducer: st.builds(commands.ForgetProducer, producer_id=NAME),
+    commands.ForgetGroup: st.builds(commands.ForgetGroup, group=NAME),
+    commands.UnbindGroup: st.builds(commands.UnbindGroup, group=NAME),
 }
 STATE: Final = st.sampled_from(State)
 OFFSETS: Final = st.dictionaries(PARTITION, POSITION, max_size=4)
@@ -313,6 +316,9 @@ NAMED: Final[Mapping[str, Callable[[str], commands.Command]]] = {
     "page of keys": lambda n: commands.ListKeys(after=n),
     "key": lambda n: commands.GetKey(name=n),
     "deleted key": lambda n: commands.DeleteKey(name=n),
+    "forgotten producer": lambda n: commands.ForgetProducer(producer_id=n),
+    "forgotten group": lambda n: commands.ForgetGroup(group=n),
+    "unbound group": lambda n: commands.UnbindGroup(group=n),
 }
 TOPICS: Final[Mapping[str, Callable[[str], commands.Command]]] = {
     "begin": lambda t: commands.Begin(

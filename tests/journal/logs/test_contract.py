@@ -345,3 +345,21 @@ def test_questions_to_nobody_are_bounded() -> None:
         with pytest.raises(BrokerError):
             ask()
         assert time.monotonic() - began < 2
+
+
+def test_groups_with_members(
+    log: Log, make_topic: MakeTopic, unique: Callable[[str], str], transport: str
+) -> None:
+    skip_on_mock(transport, "describes no groups")
+    group, empty = unique("group"), unique("group")
+    topic = make_topic()
+    log.commit_group_offset(empty, topic, 0, GroupOffset(1, ""))
+    member = log.consumer({**CONSUMER, "group.id": group})
+    member.subscribe([topic])
+    until = time.monotonic() + 20
+    while not member.assignment() and time.monotonic() < until:
+        member.poll(0.1)
+    assert log.groups_with_members([group, empty, unique("never")]) == {group}
+    member.close()
+    assert log.groups_with_members([group, empty]) == set()
+    assert log.groups_with_members([]) == set()

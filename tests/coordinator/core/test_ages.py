@@ -1,0 +1,296 @@
+"""What nobody used for long is forgotten, and nothing else; what comes back is never the newer one.
+
+Finding 22 of the coordinator; traps 8, 28 and 32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from logtx.coordinator.core.ages import NAMES_BYTES_MAX, NAMES_MAX
+from logtx.coordinator.core.decision import ClearOffsets, ShardConfig
+from logtx.coordinator.protocol import commands
+from logtx.journal.errors import NotAllowedError, ProducerFencedError
+from logtx.journal.producer_ids import producer_id_of
+from logtx.journal.records.types import Bind, Forget, ProducerRecord
+
+from ..harness import Coordinator, Emitted, Event, Journal, dump, step
+from .test_snapshot import known, replica, take_snapshot
+
+CONFIG = ShardConfig(session_grace_ms=300, producer_retention_hours=3, group_retention_hours=5)
+Names = tuple[str, ...]
+STEPS = (step(("a", 0), None, 1),)
+
+
+class World:
+    """One coordinator, and what its effects ask for."""
+
+    def __init__(self) -> None:
+        """Begins to serve."""
+        self.events: list[Event] = []
+        self.journal = Journal()
+        self.asked = 0
+        self.coordinator = self.take_over()
+
+    def take_over(self) -> Coordinator:
+        """Another coordinator loads the journal and serves."""
+        self.coordinator = Coordinator(
+            self.journal, config=CONFIG, listen=lambda _, event: self.events.append(event)
+        )
+        self.coordinator.take_over()
+        return self.coordinator
+
+    def ask(self, command: commands.Command) -> Any:
+        """Returns the answer to a command, once it is durable."""
+        self.asked += 1
+        self.coordinator.submit(command, self.asked)
+        self.coordinator.ack()
+        return self.coordinator.replies[self.asked]
+
+    def connect(
+        self, name: str, nonce: int = 1, generation: int | None = None
+    ) -> commands.SessionId:
+        """Returns the session of a producer whose stream breaks at once."""
+        reply = self.ask(commands.Connect(producer_id=name, nonce=nonce, generation=generation))
+        assert isinstance(reply, commands.Connected), reply
+        return commands.SessionId(name, reply.generation, nonce)
+
+    def begin(self, session: commands.SessionId, request_id: int = 1) -> Any:
+        """Returns the TxId of a transaction."""
+        command = commands.Begin(
+            session=session, request_id=request_id, answered_below=0, timeout_ms=900_000
+        )
+        return self.ask(command).txid
+
+    def end(self, session: commands.SessionId, txid: Any) -> None:
+        """Commits it; its markers stay unwritten."""
+        command = commands.End(session=session, txid=txid, action=commands.Action.COMMIT, writes={})
+        assert isinstance(self.ask(command), commands.Outcome)
+
+    def commit(self, session: commands.SessionId, group: str, request_id: int = 1) -> None:
+        """Commits a transaction that moves a group's offsets, and finishes it."""
+        txid = self.begin(session, request_id)
+        offsets = commands.AddOffsets(session=session, txid=txid, group=group, steps=STEPS)
+        assert isinstance(self.ask(offsets), commands.Done)
+        self.end(session, txid)
+        self.coordinator.finish(txid.offset)
+        self.coordinator.ack()
+
+    def hours(
+        self, count: int, groups: tuple[str, ...] = (), bindings: tuple[str, ...] = ()
+    ) -> None:
+        """Ends hours of service."""
+        for _ in range(count):
+            self.coordinator.end_hour(groups, bindings)
+            self.coordinator.ack()
+
+    @property
+    def known(self) -> set[str]:
+        """Producers that are known."""
+        return set(self.coordinator.shard.producers)
+
+
+@pytest.fixture
+def world() -> World:
+    """A coordinator that serves."""
+    return World()
+
+
+def test_finding_22_a_producer_that_nobody_uses_is_forgotten(world: World) -> None:
+    world.connect("p")
+    world.hours(CONFIG.producer_retention_hours)
+    assert world.known == {"p"}, "not before full hours have passed"
+    world.hours(1)
+    assert world.known == set()
+    assert dump(world.journal.load(CONFIG)) == dump(world.coordinator.shard)
+
+
+def test_a_begin_is_a_use(world: World) -> None:
+    session = world.connect("p")
+    world.hours(2)
+    world.end(session, world.begin(session))
+    world.hours(3)
+    assert world.known == {"p"}
+    world.hours(1)
+    assert world.known == set()
+
+
+@pytest.mark.parametrize("why", ["stream", "grace", "open", "key"])
+def test_what_may_come_back_is_kept(why: str, world: World) -> None:
+    name = "&default&k" if why == "key" else "p"
+    session = world.connect(name)
+    if why in ("stream", "grace"):
+        world.coordinator.attach(name)
+    if why == "grace":
+        world.coordinator.detach(name, 1)
+    if why == "open":
+        world.begin(session)
+    world.hours(9)
+    assert world.known == {name}
+
+
+def test_trap_32_a_forgotten_generation_never_comes_back(world: World) -> None:
+    for nonce in range(1, 8):
+        zombie = world.connect("p", nonce)
+    assert zombie.generation == 6
+    world.hours(4)
+    # Before the new client, behind a reload, and after it.
+    again = commands.Connect(producer_id="p", nonce=7, generation=6)
+    assert isinstance(world.ask(again), ProducerFencedError)
+    world.take_over()
+    refusal = world.ask(again)
+    assert isinstance(refusal, ProducerFencedError)
+    assert "above generation 6" in str(refusal)
+    assert world.connect("p", 9).generation == 7
+    assert isinstance(world.ask(again), ProducerFencedError)
+    begin = commands.Begin(session=zombie, request_id=9, answered_below=0, timeout_ms=1_000)
+    assert isinstance(world.ask(begin), ProducerFencedError)
+
+
+def test_the_floor_holds_for_names_that_are_new(world: World) -> None:
+    world.connect("p", generation=40)
+    world.hours(4)
+    assert world.connect("q").generation == 41
+    assert isinstance(
+        world.ask(commands.Connect(producer_id="r", nonce=1, generation=40)), ProducerFencedError
+    )
+    assert world.connect("r", generation=41).generation == 41
+
+
+def test_the_floor_is_in_a_snapshot(world: World) -> None:
+    world.connect("p", generation=40)
+    world.connect("q")
+    world.ask(commands.BindGroup(group="g", transaction_group="default"))
+    world.hours(4)
+    session = world.connect("q")
+    world.commit(session, "g")
+    first = take_snapshot(world.coordinator)
+    world.coordinator.ack()
+    found = replica(world.journal.entries, first, certain=True).shard
+    assert known(found) == known(world.journal.load(CONFIG))
+    assert found.producers.floor == 40
+    assert found.ages.groups == {"g": 4}
+
+
+def test_finding_22_a_producer_without_an_id_leaves_nothing_behind(world: World) -> None:
+    name = producer_id_of("default", None)
+    world.connect("p", generation=0)
+    for number in range(100):
+        world.connect(producer_id_of("default", None), number)
+    session = world.connect(name, 7)
+    world.hours(2)
+    assert world.known == {"p"}
+    # It raised no floor, and its client may come back: nobody else can have its name.
+    assert world.coordinator.shard.producers.floor == -1
+    assert world.connect(name, 7, session.generation) == session
+
+
+def test_so_many_names_at_once_only(world: World) -> None:
+    for number in range(NAMES_MAX + 5):
+        world.coordinator.shard.producers.replay(_producer(f"p{number}"), 0)
+    for name in ("x" * NAMES_BYTES_MAX, "y"):
+        world.coordinator.shard.producers.replay(_producer(name), 0)
+    world.hours(4)
+    assert len(world.known) == 7
+    world.hours(1)
+    assert len(world.known) == 2, "the long name waits for a record of its own"
+
+
+def _producer(name: str) -> ProducerRecord:
+    return ProducerRecord(producer_id=name, generation=0, session_nonce=0, owner="default")
+
+
+# ---- consumer groups -----------------------------------------------------------------------------
+
+
+def test_finding_22_offsets_of_a_group_that_nobody_uses_are_forgotten(world: World) -> None:
+    session = world.connect("p")
+    world.commit(session, "g")
+    claim = commands.ClaimOffsets(group="g", claimant=1, partitions=(("a", 0),))
+    assert isinstance(world.ask(claim), commands.Claimed)
+    world.hours(CONFIG.group_retention_hours, groups=("g",))
+    assert world.coordinator.shard.ages.knows("g"), "not before full hours have passed"
+    world.hours(1)
+    assert world.coordinator.shard.ages.knows("g"), "it has a member"
+    world.hours(1, groups=("g",))
+    assert not world.coordinator.shard.ages.knows("g")
+    assert world.coordinator.shard.ages.groups == {}
+    assert world.ask(commands.FetchOffsets(group="g")) == commands.GroupOffsets({})
+    cleared = [e.effect for e in world.events if isinstance(e, Emitted)]
+    assert ClearOffsets("g") in cleared
+
+
+def test_what_a_transaction_holds_is_kept(world: World) -> None:
+    session = world.connect("p")
+    world.commit(session, "g")
+    txid = world.begin(session, 2)
+    steps = (step(("a", 0), 1, 2),)
+    world.ask(commands.AddOffsets(session=session, txid=txid, group="g", steps=steps))
+    world.hours(9, groups=("g",))
+    assert world.coordinator.shard.ages.knows("g")
+    refused = world.ask(commands.ForgetGroup(group="g"))
+    assert isinstance(refused, NotAllowedError)
+    # Decided, but not finished: its offsets may still be on their way.
+    world.end(session, txid)
+    world.hours(9, groups=("g",))
+    assert world.coordinator.shard.ages.knows("g")
+    world.coordinator.finish(txid.offset)
+    world.coordinator.ack()
+    world.hours(1, groups=("g",))
+    assert not world.coordinator.shard.ages.knows("g")
+
+
+def test_a_binding_is_bound_again_by_those_who_use_it(world: World) -> None:
+    bind = commands.BindGroup(group="g", transaction_group="t")
+    other = commands.BindGroup(group="g", transaction_group="other")
+    for _ in range(4):
+        assert world.ask(other if world.asked else bind) == commands.Binding("t")
+        world.hours(2, bindings=("g",))
+    assert world.coordinator.shard.bindings == {"g": "t"}
+    assert sum(isinstance(e.record, Bind) for e in world.journal.entries) == 4
+    world.hours(4, bindings=("g",))
+    assert world.coordinator.shard.bindings == {}
+
+
+def test_an_hour_without_uses_costs_one_small_record(world: World) -> None:
+    world.hours(1)
+    assert world.journal.entries[-1].record == Forget(hours=1)
+
+
+# ---- operators -----------------------------------------------------------------------------------
+
+
+def test_an_operator_forgets_a_producer(world: World) -> None:
+    session = world.connect("p", generation=9)
+    txid = world.begin(session)
+    forget = commands.ForgetProducer(producer_id="p")
+    assert isinstance(world.ask(forget), NotAllowedError), "it has a transaction open"
+    world.end(session, txid)
+    world.coordinator.attach("p")
+    assert isinstance(world.ask(forget), NotAllowedError), "it is connected"
+    world.coordinator.detach("p", 1)
+    assert isinstance(world.ask(forget), NotAllowedError), "it may come back"
+    world.coordinator.pass_time(300)
+    assert world.ask(forget) == commands.Done()
+    assert world.ask(forget) == commands.Done(), "a repeat"
+    assert world.connect("p", 2).generation == 10
+    assert isinstance(
+        world.ask(commands.ForgetProducer(producer_id="&default&k")), commands.Done
+    ), "there is none"
+    world.connect("&default&k", 3)
+    refused = world.ask(commands.ForgetProducer(producer_id="&default&k"))
+    assert "delete the key" in str(refused)
+
+
+def test_an_operator_forgets_a_group(world: World) -> None:
+    world.ask(commands.BindGroup(group="g", transaction_group="t"))
+    world.commit(world.connect("p"), "g")
+    for _ in range(2):
+        assert world.ask(commands.ForgetGroup(group="g")) == commands.Done()
+    assert world.coordinator.shard.bindings == {"g": "t"}
+    for _ in range(2):
+        assert world.ask(commands.UnbindGroup(group="g")) == commands.Done()
+    assert world.ask(commands.BindGroup(group="g", transaction_group="u")) == commands.Binding("u")
+    assert dump(world.journal.load(CONFIG)) == dump(world.coordinator.shard)
