@@ -106,7 +106,7 @@ class Coordinator:
         )
         self._runtimes: dict[int, PartitionRuntime] = {}
         self._topics = TopicLookUps(self._log)
-        self._bindings = GroupBindings(self._log)
+        self._bindings = GroupBindings(self._log, self._runtimes)
         self._counters = CoordinatorCounters()
         self._metrics: MetricsServer | None = None
         self._streams = Streams(

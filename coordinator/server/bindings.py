@@ -12,6 +12,7 @@ Source: Transactional Messaging in Kafka, "Producer IDs and state groups".
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
@@ -26,9 +27,14 @@ from ...journal.errors import (
 from ...journal.logs.interface import Log
 from ...journal.reader import journal_partition_of
 from ..client.queries import CoordinatorQueries
+from ..protocol.commands import BindGroup, Binding, Reply
+from ..runtime.partition import PartitionRuntime, Role
 
 ASK_TIMEOUT_S: Final = 10.0
 """Bound of one question; past it the client gets CoordinatorBusyError and asks again."""
+THREADS: Final = 8
+"""Questions to other coordinators at a time. With fewer, one that does not answer holds up those to
+the others for longer."""
 REMEMBERED_MAX: Final = 100_000
 """Most bindings kept; beyond it all are forgotten and asked for again. Bounds memory."""
 
@@ -36,10 +42,12 @@ REMEMBERED_MAX: Final = 100_000
 class GroupBindings:
     """Asks for bindings and keeps them; lives on the coordinator's event loop."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, runtimes: Mapping[int, PartitionRuntime]) -> None:
+        """Asks nothing yet; `runtimes` are those of this coordinator, filled when it starts."""
+        self._runtimes = runtimes
         self._queries = CoordinatorQueries(log, timeout_s=ASK_TIMEOUT_S)
         # Own threads: an owner that does not answer must not hold up anything else.
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="bindings")
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="bindings")
         self._known: dict[str, str] = {}
         self._asking: dict[str, asyncio.Future[str | None]] = {}
 
@@ -70,8 +78,9 @@ class GroupBindings:
     async def _ask(self, group: str) -> str | None:
         asking = self._asking.get(group)
         if asking is None:
-            loop = asyncio.get_running_loop()
-            asking = loop.run_in_executor(self._threads, self._read, group)
+            asking = self._ask_here(group) or asyncio.get_running_loop().run_in_executor(
+                self._threads, self._read, group
+            )
             self._asking[group] = asking
             asking.add_done_callback(partial(self._asked, group))
         try:
@@ -84,6 +93,24 @@ class GroupBindings:
                 self._known.clear()
             self._known[group] = bound
         return bound
+
+    def _ask_here(self, group: str) -> asyncio.Future[str | None] | None:
+        """Asks the shard of this coordinator, if it serves the group's home."""
+        runtime = self._runtimes[journal_partition_of(group, len(self._runtimes))]
+        if runtime.role is not Role.SERVING:
+            return None
+        answered: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+
+        def answer(reply: Reply) -> None:
+            if answered.done():
+                return
+            if isinstance(reply, Binding):
+                answered.set_result(reply.transaction_group)
+            else:
+                answered.set_exception(CoordinatorBusyError(f"{reply}"))
+
+        runtime.submit(BindGroup(group=group, transaction_group=None), answer)
+        return answered
 
     def _asked(self, group: str, asking: asyncio.Future[str | None]) -> None:
         del self._asking[group]

@@ -241,7 +241,7 @@ def coordinator(
         typer.Option(
             min=1,
             help="Hours of service after which a producer that nobody used is forgotten; one "
-            "without a transactional.id after an hour. \[default: 168, 7 days]",
+            r"without a transactional.id after an hour. \[default: 168, 7 days]",
         ),
     ] = None,
     group_retention_hours: Annotated[
@@ -249,7 +249,7 @@ def coordinator(
         typer.Option(
             min=1,
             help="Hours of service after which the offsets of a consumer group without members, "
-            "which nobody moved or claimed, are forgotten. \[default: 720, 30 days]",
+            r"which nobody moved or claimed, are forgotten. \[default: 720, 30 days]",
         ),
     ] = None,
     snapshot_interval_records: Annotated[

@@ -13,6 +13,7 @@ from typing import Final, Protocol, cast
 
 from logtx.coordinator.core.answers import answer_fate
 from logtx.coordinator.core.decision import (
+    ClearOffsets,
     Effect,
     Instant,
     Ref,
@@ -149,6 +150,7 @@ class Seat:
         self.partition = partition
         self.name = coordinator.name
         self.tenure: Tenure | None = None
+        self._hour_began_ms = 0
         self._setting = coordinator.setting
         self._pipe = self._setting.pipe(coordinator, "journal append")
         self.offsets = Offsets(self._setting, coordinator)
@@ -275,6 +277,7 @@ class Seat:
         setting.note(self.name, f"serves journal {self.partition} in epoch", shard.epoch)
         shell = _Shell(self, self._pipe)
         shell.tenure = self.tenure = Tenure(shard, shell)
+        self._hour_began_ms = setting.now_ms
         self._keep_house(self.tenure, self.tenure.snapshot_offset or 0, None)
         self.tenure.begin(self.coordinator.now(), self._facts)
 
@@ -288,6 +291,13 @@ class Seat:
             since = tenure.shard.next_offset
             self._setting.history.counts["snapshots begun"] += 1
             self._take_snapshot(tenure)
+        if self._setting.now_ms - self._hour_began_ms >= self._setting.hour_ms:
+            self._hour_began_ms = self._setting.now_ms
+            known = len(tenure.shard.producers)
+            tenure.end_hour((), ())
+            self._setting.history.counts["hours of service"] += 1
+            forgotten = known - len(tenure.shard.producers)
+            self._setting.history.counts["producers forgotten"] += forgotten
         snapshot = tenure.snapshot_offset or 0
         # Repeated now and then: a former owner's late commit may have overwritten it.
         if snapshot != checkpoint or self._setting.chance.random() < 0.2:
@@ -525,6 +535,8 @@ class _Shell:
                 self._seat.coordinator.markers.write(self.tenure, transaction)
             case WriteOffsets():
                 self._seat.offsets.write(self.tenure, effect)
+            case ClearOffsets():
+                raise AssertionError("groups are not forgotten here")
 
     def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
         links, key = self._seat.coordinator.links, (self._seat.partition, producer_id, nonce)

@@ -264,6 +264,12 @@ def deleted_key_begins_anew(patch: Patch) -> None:
     patch(Producers, "_admit_key", mutant)
 
 
+@caught_by("fenced")
+def forgotten_generations_come_back(patch: Patch) -> None:
+    """What is forgotten of a producer leaves no floor (trap 32)."""
+    patch(Producers, "replay_forget", lambda self, names: [self.pop(n, None) for n in names])
+
+
 @caught_by("fenced", of="key")
 def key_with_many_transactions(patch: Patch) -> None:
     """A transaction key may have several transactions open."""

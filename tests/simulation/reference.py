@@ -30,6 +30,7 @@ from logtx.journal.records.types import (
     Bind,
     Claim,
     Committed,
+    Forget,
     OffsetStep,
     Owner,
     PrepareAbort,
@@ -103,6 +104,7 @@ class Journal:
         self.claims: dict[int, ClaimRecord] = {}
         """Claims by number, oldest first."""
         self.generations: dict[str, list[tuple[int, ProducerRecord]]] = {}
+        self._forgotten: set[str] = set()
         """Producer id → (when, PRODUCER record)."""
         self.void: dict[int, str] = {}
         """Offset of a record that counts for nothing → why: ``epoch``, ``lost`` or ``owner``."""
@@ -162,9 +164,14 @@ class Journal:
         match told:
             case ProducerRecord():
                 former = self.generations.setdefault(told.producer_id, [])
-                if former and former[-1][1].generation > told.generation:
+                # One that is admitted after it was forgotten is a newer one (trap 32).
+                least = told.generation - (told.producer_id in self._forgotten)
+                if former and former[-1][1].generation > least:
                     self.wrong.append(("fenced", f"{offset}: {told} after {former[-1][1]}"))
                 former.append((record.at, told))
+                self._forgotten.discard(told.producer_id)
+            case Forget():
+                self._forgotten.update(told.producers)
             case Snapshot():
                 self._snapshot(record, told)
             case Begin():

@@ -36,6 +36,8 @@ class Setting:
     outputs: int
     snapshot_every: int
     """Journal records between two snapshots."""
+    hour_ms: int
+    """An hour of service, after which what nobody used is forgotten."""
     outcome_retention_ms: int
     is_dead: Callable[[str], bool]
     """Whether no coordinator answers at this address."""

@@ -34,7 +34,14 @@ from .setting import Setting
 from .topology import OUTPUT, Topology
 from .workers import Group, Worker
 
-CONFIG: Final = ShardConfig(max_timeout_ms=10_000, session_grace_ms=200, reload_grace_ms=400)
+AWAY_MS: Final = 1_200
+"""For so long the successor of a producer stays away, now and then: it may be forgotten."""
+CONFIG: Final = ShardConfig(
+    max_timeout_ms=10_000,
+    session_grace_ms=200,
+    reload_grace_ms=400,
+    producer_retention_hours=1,
+)
 MONKEY_MS: Final = 80
 """Time between two tries to disturb the parties."""
 CURIOUS_MS: Final = 60
@@ -92,6 +99,7 @@ class World:
             journals=journals,
             outputs=chance.randint(1, 3),
             snapshot_every=chance.choice((12, 30, 80, 10**9)),
+            hour_ms=Random(-seed - 1).choice((150, 400, 10**9, 10**9)),
             outcome_retention_ms=chance.choice((300, 1_000, 10**9)),
             is_dead=self._is_dead,
         )
@@ -104,6 +112,7 @@ class World:
             coordinator.start()
         self.producers: dict[str, Producer] = {}
         """Producer id → its newest instance."""
+        self._away = Random(-seed - 2)
         self._instances: list[Producer] = []
         workers = chance.choice((0, 2, 3))
         names = [
@@ -217,7 +226,11 @@ class World:
             if self.producers[producer.producer_id] is producer:
                 self._start_producer(producer.producer_id)
 
-        self.setting.scheduler.after(self.setting.chance.randint(10, 300), replace)
+        back_ms = self.setting.chance.randint(10, 300)
+        if self.setting.hour_ms < back_ms + AWAY_MS and self._away.random() < 0.4:
+            self.history.counts["producers away for hours"] += 1
+            back_ms += AWAY_MS
+        self.setting.scheduler.after(back_ms, replace)
 
     def _start_consumer(self, partition: int, name: str, start: int, *, steady: bool) -> None:
         consumer = Consumer(self.setting, name, (OUTPUT, partition), start, steady=steady)

@@ -15,7 +15,6 @@ from logtx.coordinator.core import shard
 from logtx.coordinator.core.ages import Ages
 from logtx.coordinator.core.claims import Claims
 from logtx.coordinator.core.committed_offsets import CommittedOffsets
-from logtx.coordinator.core.producers import Producers
 from logtx.coordinator.core.shard import Shard
 from logtx.journal.errors import TransactionStateError
 from logtx.journal.position import Position
@@ -90,11 +89,6 @@ def claims_tell_pending_offsets(patch: Patch) -> None:
     patch(CommittedOffsets, "committed", mutant)
 
 
-def forgotten_generations_come_back(patch: Patch) -> None:
-    """What is forgotten of a producer leaves no floor (trap 32)."""
-    patch(Producers, "replay_forget", lambda self, names: [self.pop(n, None) for n in names])
-
-
 def forget_what_is_held(patch: Patch) -> None:
     """Offsets are forgotten while a transaction that moves them is not finished."""
     patch(Ages, "_held", lambda _: set())
@@ -110,7 +104,6 @@ BROKEN: Final = [
     Mutation("offsets", "shard", older_claims_go_on),
     Mutation("offsets", "shard", conditional_claims_win),
     Mutation("offsets", "shard", claims_tell_pending_offsets),
-    Mutation("fenced", "shard", forgotten_generations_come_back),
     Mutation("offsets", "shard", forget_what_is_held),
 ]
 
