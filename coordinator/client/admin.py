@@ -6,8 +6,9 @@ Source: Transaction keys, "Admin API & CLI".
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from ...journal.errors import ConfigError
 from ...journal.state import State
 from ...journal.txid import TxId
 from ..protocol.commands import (
@@ -112,6 +113,22 @@ class AdminQueries(CoordinatorQueries):
         if bound is not None:
             self._ask(bound, ForgetGroup(group=group), Done)
             self._ask(group, UnbindGroup(group=group), Done)
+
+    def forget_offsets(self, group: str, topics: Iterable[str]) -> None:
+        """Forgets a consumer group's offsets and claims in some topics, for example deleted ones.
+
+        Repeating it succeeds, also if there are none.
+
+        Raises:
+            NotAllowedError: a transaction that is not finished moves the group's offsets.
+            ConfigError: no topic is named.
+        """
+        named = tuple(topics)
+        if not named:
+            raise ConfigError("name the topics, or forget the whole group")
+        bound = self.bind_group(group, None).transaction_group
+        if bound is not None:
+            self._ask(bound, ForgetGroup(group=group, topics=named), Done)
 
     def list_keys(self, partition: int) -> Iterator[KeyInfo]:
         """Yields the transaction keys whose home is a journal partition, by name, page by page."""

@@ -82,9 +82,12 @@ class Ages:
         for group in record.groups:
             self._offsets.forget(group)
             self._claims.forget(group)
+        for group, topic in record.topics:
+            self._offsets.forget_topic(group, topic)
+            self._claims.forget_topic(group, topic)
         for group in record.bindings:
             self._bindings.pop(group, None)
-        for group in {*record.groups, *record.bindings}:
+        for group in {*record.groups, *record.bindings, *(group for group, _ in record.topics)}:
             if group not in self._bindings and not self.knows(group):
                 self.groups.pop(group, None)
         self.hour += record.hours
@@ -160,9 +163,13 @@ class Ages:
             )
         return Forget(hours=0, producers=(name,))
 
-    def forget_group(self, group: str) -> Forget | None:
+    def forget_group(self, group: str, topics: tuple[str, ...]) -> Forget | None:
         """Returns the record that forgets a consumer group's offsets and claims; None if it has
         none.
+
+        Args:
+            group: the consumer group.
+            topics: only those in these topics; none: all.
 
         Raises:
             NotAllowedError: an unfinished transaction would move its offsets.
@@ -172,7 +179,11 @@ class Ages:
                 f"a transaction that is not finished moves offsets of consumer group {group!r}:"
                 " stop its producers first"
             )
-        return Forget(hours=0, groups=(group,)) if self.knows(group) else None
+        if not self.knows(group):
+            return None
+        if topics:
+            return Forget(hours=0, topics=tuple((group, topic) for topic in topics))
+        return Forget(hours=0, groups=(group,))
 
     def unbind(self, group: str) -> Forget | None:
         """Returns the record that ends a consumer group's binding; None if it is not bound."""

@@ -120,6 +120,14 @@ class Claims:
         """Drops all claims of a consumer group."""
         self._groups.pop(group, None)
 
+    def forget_topic(self, group: str, topic: str) -> None:
+        """Drops a consumer group's claims in a topic."""
+        left = {p: held for p, held in self._groups.get(group, {}).items() if p[0] != topic}
+        if left:
+            self._groups[group] = left
+        else:
+            self._groups.pop(group, None)
+
     def groups(self) -> list[str]:
         """Returns the consumer groups that have claims."""
         return list(self._groups)

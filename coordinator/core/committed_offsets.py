@@ -7,7 +7,7 @@ Source: Transactional Messaging in Kafka, "Producer IDs and state groups".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, TypeVar
@@ -26,6 +26,9 @@ below Kafka's default limit of 1 MiB; less would allow a group fewer partitions.
 SEQUENCES_MAX: Final = 10_000
 """Commit sequences that one position may have, met and delivered together. Bounds what a position
 takes in a snapshot, about 300 kB at 10,000; less would refuse readers of many journals."""
+STEPS_MAX: Final = 100_000
+"""Steps that one transaction may have. Each takes some 300 bytes of memory until it is decided;
+fewer would refuse long transactions that send their offsets often."""
 _ENTRY_BYTES: Final = 72
 """Upper bound of one partition's entry in the IOV's record, without its topic and sequences. The
 numbers are text. Too low, and a commit would be accepted whose IOV does not fit."""
@@ -85,6 +88,15 @@ class CommittedOffsets:
     def forget(self, group: str) -> None:
         """Drops a group's offsets, which no undecided transaction holds."""
         self._groups.pop(group, None)
+
+    def forget_topic(self, group: str, topic: str) -> None:
+        """Drops a group's offsets in a topic, which no undecided transaction holds."""
+        former = self._groups.pop(group, None)
+        if former is None:
+            return
+        left = [(t, n, o) for (t, n), o in former.offsets.items() if t != topic]
+        if left and former.last_commit is not None and former.commit_sequence is not None:
+            self.restore(group, left, former.last_commit, former.commit_sequence)
 
     def committed(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
@@ -211,20 +223,34 @@ class CommittedOffsets:
                 blockers.append(blocker)
         return (StepsVerdict.WAIT if blockers else StepsVerdict.EQUAL), tuple(blockers)
 
+    @staticmethod
+    def check_steps(transaction: TransactionMetadata, steps: Sequence[OffsetStep]) -> None:
+        """Refuses steps that a transaction has no room for.
+
+        Raises:
+            RequestTooLargeError: it would have more than `STEPS_MAX`, or a position is too large.
+        """
+        for step in steps:
+            _check_position_fits(step)
+        count = len(steps) + sum(map(len, transaction.steps.values()))
+        if count > STEPS_MAX:
+            raise RequestTooLargeError(
+                f"the transaction would have {count} steps of input offsets, and {STEPS_MAX} are"
+                " allowed: send offsets less often, or commit"
+            )
+
     def check_fits(self, transaction: TransactionMetadata) -> None:
         """Refuses a commit whose IOV would not fit into `__transaction_offsets`.
 
         Called before the decision, for a decided commit can't be refused any more.
 
         Raises:
-            RequestTooLargeError: a consumer group's IOV would be too large for one record, or one
-                of its positions is too large.
+            RequestTooLargeError: a consumer group's IOV would be too large for one record.
         """
         for group, steps in transaction.offsets.items():
             state = self._groups[group]
             size = state.size_bytes
             for partition, step in steps.items():
-                _check_position_fits(step)
                 size += _growth_bytes(state.offsets.get(partition), partition[0], step.to)
             if size > IOV_MAX_BYTES:
                 raise RequestTooLargeError(

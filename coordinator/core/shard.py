@@ -281,10 +281,14 @@ class Shard:
                 self._to_abort.append((begin, AbortReason.CLAIMED))
 
     def _replay_forget(self, offset: int, record: Forget) -> None:
-        for group in record.groups:
-            if self.offsets.knows(group):
-                self.watermark.emit(offset, ClearOffsets(group))
+        touched = dict.fromkeys((*record.groups, *(group for group, _ in record.topics)))
+        known = [group for group in touched if self.offsets.knows(group)]
         self.ages.replay(record)
+        for group in known:
+            self.watermark.emit(offset, ClearOffsets(group))
+            if self.offsets.knows(group):
+                left = self.offsets.committed(group)
+                self.watermark.emit(offset, WriteOffsets(group, NO_EPOCH, left))
 
     def _replay_finished(self, offset: int, record: Committed | Aborted) -> None:
         if isinstance(record, Committed):
@@ -423,7 +427,7 @@ class Shard:
                     record = self.ages.forget_producer(command.producer_id, self._clocks)
                     return _done(ref, record)
                 case commands.ForgetGroup():
-                    return _done(ref, self.ages.forget_group(command.group))
+                    return _done(ref, self.ages.forget_group(command.group, command.topics))
                 case commands.UnbindGroup():
                     return _done(ref, self.ages.unbind(command.group))
                 case commands.ListTransactions() | commands.ListKeys() | commands.GetKey():
@@ -535,6 +539,7 @@ class Shard:
         transaction = self._require(command.txid, command.session)
         _check_not_doomed(transaction)
         self.claims.check(command.group, command.steps)
+        self.offsets.check_steps(transaction, command.steps)
         new = merge_steps(transaction, command.group, command.steps)
         record = AddOffsets(begin=transaction.begin, group=command.group, steps=command.steps)
         return Decision(records=(record,) if new else (), replies=((ref, commands.Done()),))

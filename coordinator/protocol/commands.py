@@ -180,6 +180,8 @@ class ForgetGroup:
     """Forget a consumer group's offsets and claims, on an operator's request."""
 
     group: str
+    topics: tuple[str, ...] = ()
+    """Only those in these topics; empty: all."""
 
 
 @value(frozen=True, slots=True, kw_only=True)

@@ -362,10 +362,12 @@ class ForgetProducer(_message.Message):
     def __init__(self, producer_id: _Optional[str] = ...) -> None: ...
 
 class ForgetGroup(_message.Message):
-    __slots__ = ("group",)
+    __slots__ = ("group", "topics")
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
     group: str
-    def __init__(self, group: _Optional[str] = ...) -> None: ...
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class UnbindGroup(_message.Message):
     __slots__ = ("group",)

@@ -255,14 +255,19 @@ def _decode_forget_producer(wire: pb.ForgetProducer, _: Envelope) -> commands.Fo
     return commands.ForgetProducer(producer_id=check_name("producer", wire.producer_id))
 
 
-def _encode_group(
-    wire: pb.ForgetGroup | pb.UnbindGroup, command: commands.ForgetGroup | commands.UnbindGroup
-) -> None:
+def _encode_forget_group(wire: pb.ForgetGroup, command: commands.ForgetGroup) -> None:
     wire.group = command.group
+    wire.topics.extend(command.topics)
 
 
 def _decode_forget_group(wire: pb.ForgetGroup, _: Envelope) -> commands.ForgetGroup:
-    return commands.ForgetGroup(group=check_name("consumer group", wire.group))
+    return commands.ForgetGroup(
+        group=check_name("consumer group", wire.group), topics=tuple(map(check_topic, wire.topics))
+    )
+
+
+def _encode_unbind_group(wire: pb.UnbindGroup, command: commands.UnbindGroup) -> None:
+    wire.group = command.group
 
 
 def _decode_unbind_group(wire: pb.UnbindGroup, _: Envelope) -> commands.UnbindGroup:
@@ -307,8 +312,8 @@ CODECS: Final[Mapping[type[commands.Command], Codec]] = {
     commands.ForgetProducer: Codec(
         "forget_producer", _encode_forget_producer, _decode_forget_producer
     ),
-    commands.ForgetGroup: Codec("forget_group", _encode_group, _decode_forget_group),
-    commands.UnbindGroup: Codec("unbind_group", _encode_group, _decode_unbind_group),
+    commands.ForgetGroup: Codec("forget_group", _encode_forget_group, _decode_forget_group),
+    commands.UnbindGroup: Codec("unbind_group", _encode_unbind_group, _decode_unbind_group),
 }
 _BY_KIND: Final = {codec.kind: codec for codec in CODECS.values()}
 

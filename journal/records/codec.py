@@ -290,6 +290,14 @@ def _uses_from_avro(rows: Iterable[Avro]) -> tuple[tuple[str, int], ...]:
     return tuple((r["group"], r["used_hour"]) for r in rows)
 
 
+def _topics_to_avro(topics: Iterable[tuple[str, str]]) -> list[Avro]:
+    return [{"group": group, "topic": topic} for group, topic in topics]
+
+
+def _topics_from_avro(rows: Iterable[Avro]) -> tuple[tuple[str, str], ...]:
+    return tuple((r["group"], r["topic"]) for r in rows)
+
+
 def _claims_to_avro(rows: Iterable[SnapshotClaim]) -> list[Avro]:
     return [row._asdict() | {"partitions": _keys_to_avro(row.partitions)} for row in rows]
 
@@ -315,6 +323,7 @@ _TO_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "bindings": _bindings_to_avro,
     "claims": _claims_to_avro,
     "group_uses": _uses_to_avro,
+    "topics": _topics_to_avro,
     "Claim.partitions": _keys_to_avro,
     **dict.fromkeys(_NAMES, list),
 }
@@ -330,6 +339,7 @@ _FROM_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "bindings": _bindings_from_avro,
     "claims": _claims_from_avro,
     "group_uses": _uses_from_avro,
+    "topics": _topics_from_avro,
     "Claim.partitions": _keys_from_avro,
     "past_epochs": tuple,
     **dict.fromkeys(_NAMES, tuple),

@@ -264,6 +264,8 @@ class Forget:
     """Consumer groups whose committed offsets and claims end."""
     bindings: tuple[str, ...] = ()
     """Consumer groups whose bindings end."""
+    topics: tuple[tuple[str, str], ...] = ()
+    """(consumer group, topic) where committed offsets and claims end."""
 
 
 class SnapshotProducer(NamedTuple):

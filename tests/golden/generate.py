@@ -369,6 +369,7 @@ def _forgotten(w: World) -> None:
     w.send_offsets(txid, "once", step(A1, None, 1))
     w.commit(txid)
     w.ask(commands.ForgetProducer(producer_id="once"))
+    w.ask(commands.ForgetGroup(group="once", topics=("gone",)))
     w.ask(commands.ForgetGroup(group="once"))
     w.ask(commands.UnbindGroup(group="once"))
     w.coordinator.tenure.end_hour((), ())

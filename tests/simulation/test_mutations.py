@@ -16,7 +16,7 @@ SEEN_AT: Final = {
     "deleted_key_begins_anew": 171,
     "full_queue_is_passed_over": 62,
     "serial_part_forgotten": 269,
-    "stale_answers": 119,
+    "stale_answers": 1_079,
     "topics_before_the_outcome": 28,
 }
 """Mutation → first seed that catches it. The rare ones would take half a minute otherwise."""
@@ -25,7 +25,7 @@ SEEN_AT: Final = {
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_mutation_is_caught(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     mutation.apply(monkeypatch.setattr)
-    for seed in sorted(range(SEEDS), key=lambda seed: seed != SEEN_AT.get(mutation.name)):
+    for seed in (SEEN_AT.get(mutation.name, 0), *range(SEEDS)):
         found = violations(simulate(seed))
         if mutation.checker in found:
             print(f"seed {seed}: {found}")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from logtx.coordinator.core.ages import NAMES_BYTES_MAX, NAMES_MAX
-from logtx.coordinator.core.decision import ClearOffsets, ShardConfig
+from logtx.coordinator.core.decision import ClearOffsets, ShardConfig, WriteOffsets
 from logtx.coordinator.protocol import commands
 from logtx.journal.errors import NotAllowedError, ProducerFencedError
 from logtx.journal.producer_ids import producer_id_of
@@ -220,6 +220,31 @@ def test_finding_22_offsets_of_a_group_that_nobody_uses_are_forgotten(world: Wor
     assert world.ask(commands.FetchOffsets(group="g")) == commands.GroupOffsets({})
     cleared = [e.effect for e in world.events if isinstance(e, Emitted)]
     assert ClearOffsets("g") in cleared
+
+
+def test_finding_22_offsets_in_a_deleted_topic_can_be_taken_out(world: World) -> None:
+    session = world.connect("p")
+    world.commit(session, "g")
+    txid = world.begin(session, 2)
+    steps = (step(("old", 0), None, 3), step(("old", 7), None, 9))
+    world.ask(commands.AddOffsets(session=session, txid=txid, group="g", steps=steps))
+    world.end(session, txid)
+    claim = commands.ClaimOffsets(group="g", claimant=1, partitions=(("a", 0), ("old", 0)))
+    world.ask(claim)
+    forget = commands.ForgetGroup(group="g", topics=("old",))
+    assert isinstance(world.ask(forget), NotAllowedError), "not finished"
+    world.coordinator.finish(txid.offset)
+    world.coordinator.ack()
+    size = world.coordinator.shard.offsets._groups["g"].size_bytes
+    for _ in range(2):
+        assert world.ask(forget) == commands.Done()
+    assert set(world.ask(commands.FetchOffsets(group="g")).offsets) == {("a", 0)}
+    assert [row.partitions for row in world.coordinator.shard.claims.rows()] == [(("a", 0),)]
+    assert world.coordinator.shard.offsets._groups["g"].size_bytes < size / 2
+    *_, last = (e.effect for e in world.events if isinstance(e, Emitted))
+    assert isinstance(last, WriteOffsets)
+    assert set(last.offsets.offsets) == {("a", 0)}
+    assert dump(world.journal.load(CONFIG)) == dump(world.coordinator.shard)
 
 
 def test_what_a_transaction_holds_is_kept(world: World) -> None:

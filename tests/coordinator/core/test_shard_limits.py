@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from logtx.coordinator.core import committed_offsets
 from logtx.coordinator.core.committed_offsets import SEQUENCES_MAX
 from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.protocol import commands
@@ -139,10 +140,12 @@ LONG_TOPIC = "é" * 124
 def consumed(
     stage: Stage, session: commands.SessionId, request_id: int, *steps: OffsetStep
 ) -> commands.Reply:
-    """Commits a transaction with these steps; returns the answer."""
+    """Commits a transaction with these steps; returns the answer, or the first refusal."""
     begun = stage.begun(session, request_id)
     sent = stage.ask(commands.AddOffsets(session=session, txid=begun, group="g", steps=steps))
-    assert stage.reply(sent) == commands.Done()
+    if (refusal := stage.reply(sent)) != commands.Done():
+        assert refusal is not None
+        return refusal
     reply = stage.reply(stage.end(session, begun, commands.Action.COMMIT))
     assert reply is not None
     return reply
@@ -188,3 +191,23 @@ def test_a_position_with_too_many_sequences_is_refused(position: Position) -> No
     few = dict.fromkeys(list({**position.met, **position.delivered})[:50], 1)
     fits = Position(o1=1, o2=1, met=few, delivered=few)
     assert isinstance(consumed(stage, p, 2, OffsetStep("a", 0, None, fits)), commands.Outcome)
+
+
+def test_finding_22_a_transaction_has_room_for_so_many_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(committed_offsets, "STEPS_MAX", 3)
+    stage = Stage()
+    p = stage.connect("p")
+    txid = stage.begun(p, 1)
+
+    def add(group: str, *steps: OffsetStep) -> commands.Reply | None:
+        command = commands.AddOffsets(session=p, txid=txid, group=group, steps=steps)
+        return stage.reply(stage.ask(command))
+
+    assert add("g", step(("a", 0), None, 1), step(("a", 0), 1, 2)) == commands.Done()
+    assert isinstance(
+        add("h", step(("a", 0), None, 1), step(("a", 1), None, 1)), RequestTooLargeError
+    )
+    assert add("h", step(("a", 0), None, 1)) == commands.Done()
+    assert isinstance(stage.reply(stage.end(p, txid, commands.Action.COMMIT)), commands.Outcome)

@@ -128,7 +128,9 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
     commands.GetKey: st.builds(commands.GetKey, name=NAME),
     commands.DeleteKey: st.builds(commands.DeleteKey, name=NAME),
     commands.ForgetProducer: st.builds(commands.ForgetProducer, producer_id=NAME),
-    commands.ForgetGroup: st.builds(commands.ForgetGroup, group=NAME),
+    commands.ForgetGroup: st.builds(
+        commands.ForgetGroup, group=NAME, topics=st.lists(NAME, max_size=3).map(tuple)
+    ),
     commands.UnbindGroup: st.builds(commands.UnbindGroup, group=NAME),
 }
 STATE: Final = st.sampled_from(State)
