@@ -19,13 +19,13 @@ SCALE = 0.001
 FEW: dict[str, tuple[str, ...]] = {
     "pipelined": ("kafka-8", "logtx-64", "logtx-two"),
     "sequential": ("kafka", "logtx"),
-    "bulk-100": ("kafka", "logtx", "idempotent"),
+    "bulk-100": ("kafka", "logtx"),
     "consumption-100": ("kafka", "logtx"),
     "serializable-9": ("read_committed", "serializable"),
-    "latency": ("kafka", "logtx", "logtx-beside-open"),
-    "transform": ("kafka", "logtx", "logtx-pipelined"),
+    "latency": ("logtx", "logtx-beside-open"),
+    "transform": ("logtx", "logtx-pipelined"),
     "open": ("open-10",),
-    "partitions": ("kafka-64", "logtx-64"),
+    "partitions": ("logtx-64",),
 }
 """The kinds, and the sides that differ by more than a number; the slow test has all."""
 
