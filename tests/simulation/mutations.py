@@ -18,6 +18,7 @@ from logtx.consumer.core.entries import EntryState, PlainRun
 from logtx.consumer.core.ranges import ControlCache, Match
 from logtx.consumer.core.serial_order import SerialBuffer, SerialOrder
 from logtx.coordinator.core import lanes, shard, snapshot, topics
+from logtx.coordinator.core.ages import Ages
 from logtx.coordinator.core.claims import Claims
 from logtx.coordinator.core.committed_offsets import CommittedOffsets
 from logtx.coordinator.core.committed_offsets import StepsVerdict as OffsetsVerdict
@@ -270,6 +271,12 @@ def forgotten_generations_come_back(patch: Patch) -> None:
     patch(Producers, "replay_forget", lambda self, names: [self.pop(n, None) for n in names])
 
 
+@caught_by("finished")
+def what_is_open_is_forgotten(patch: Patch) -> None:
+    """A producer is forgotten though it has a transaction open."""
+    patch(Ages, "_is_free", lambda *_: True)
+
+
 @caught_by("fenced", of="key")
 def key_with_many_transactions(patch: Patch) -> None:
     """A transaction key may have several transactions open."""
@@ -482,6 +489,36 @@ def a_lane_dies(patch: Patch) -> None:
 def a_lane_is_not_watched(patch: Patch) -> None:
     """A marker that gets no answer is waited for without end."""
     patch(MarkerLanes, "watch", lambda *_: None)
+
+
+@caught_by("durable", of="shell")
+def refused_markers_are_dropped(patch: Patch) -> None:
+    """A marker that a partition refused counts as written."""
+    patch(MarkerLanes, "not_written", lambda self, job, _, now_ms: self.written(job, now_ms))
+
+
+@caught_by("commit-order", of="shell")
+def sweeping_forgets_what_waits(patch: Patch) -> None:
+    """Lanes that are swept away have markers left."""
+    patch(MarkerLanes, "sweep", lambda self: self._lanes.clear())
+
+
+@caught_by("finished", of="shell")
+def answers_about_topics_are_not_heard(patch: Patch) -> None:
+    """A lane that asked whether its topic is gone does not hear the answer."""
+    patch(MarkerLanes, "looked_up", lambda *_: None)
+
+
+@caught_by("finished", of="shell")
+def refused_offsets_are_not_repeated(patch: Patch) -> None:
+    """A write of input offsets that failed, or has to wait, is not done later."""
+    patch(OffsetsLanes, "tick", lambda *_: None)
+
+
+@caught_by("durable", of="shell")
+def any_topic_will_do(patch: Patch) -> None:
+    """A commit is decided though nothing certain is known of its topics."""
+    patch(TopicKnowledge, "refusal", lambda *_: None)
 
 
 @caught_by("offsets", of="shell")
