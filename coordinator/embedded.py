@@ -15,7 +15,7 @@ from .service import Coordinator, CoordinatorConfig, serve
 START_TIMEOUT_S: Final = 60.0
 """How long `start` waits; a shorter bound fails where a long journal is loaded."""
 STOP_TIMEOUT_S: Final = 30.0
-"""How long `stop` waits for the thread; past it the thread is left behind, with no error."""
+"""How long `stop` waits for the thread; past it the thread is left behind, and `stop` raises."""
 
 
 class EmbeddedCoordinator:
@@ -59,6 +59,7 @@ class EmbeddedCoordinator:
         """Stops the coordinator and waits for its end. Open transactions live on in the journal.
 
         Raises:
+            CoordinatorNotAvailableError: it does not stop in time.
             Exception: a bug had already ended the coordinator.
         """
         thread, self._thread = self._thread, None
@@ -69,6 +70,8 @@ class EmbeddedCoordinator:
         thread.join(STOP_TIMEOUT_S)
         if self._failure is not None:
             raise self._failure
+        if thread.is_alive():
+            raise CoordinatorNotAvailableError(f"not stopped within {STOP_TIMEOUT_S:.0f} s")
 
     def __enter__(self) -> Self:
         """Starts the coordinator."""

@@ -273,14 +273,21 @@ def _scan(log: Log, partition: int, txids: list[TxId], deadline_s: float) -> dic
 
 
 def find_snapshot(log: Log, partition: int, *, timeout_s: float) -> FoundSnapshot | None:
-    """Finds a snapshot that counts: the checkpoint's, or without that the journal's last."""
+    """Finds a snapshot that counts: the checkpoint's, or without that the journal's last.
+
+    `timeout_s` bounds all of it.
+    """
     deadline_s = time.monotonic() + timeout_s
+
+    def left_s() -> float:
+        return max(deadline_s - time.monotonic(), 0)
+
     # The checkpoint is read before the end: it names only what is acknowledged, so it names nothing
     # above the end.
     hint = log.group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, partition, timeout_s=timeout_s)
     for attempt in range(_TRIMMED_RETRIES):
-        start = log.start_offset(JOURNAL_TOPIC, partition, timeout_s=timeout_s)
-        end = log.end_offset(JOURNAL_TOPIC, partition, timeout_s=timeout_s)
+        start = log.start_offset(JOURNAL_TOPIC, partition, timeout_s=left_s())
+        end = log.end_offset(JOURNAL_TOPIC, partition, timeout_s=left_s())
         try:
             if hint is not None and start <= hint.offset < end:
                 found = _scan_snapshots(log, partition, hint.offset, end, deadline_s, first=True)

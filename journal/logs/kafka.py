@@ -549,7 +549,8 @@ class KafkaLog:
 
         Raises:
             UnknownTopicError: no topic has that name.
-            BrokerError: refused, no answer, or librdkafka's mock, which can't.
+            BrokerError: refused, no answer, still there when the time is up, or librdkafka's mock,
+                which can't.
         """
         asking = _Asking(f"delete topic {topic!r}", timeout_s)
         self._refuse_mock(asking)
@@ -567,6 +568,8 @@ class KafkaLog:
                 if exception.args[0].code() in _UNKNOWN:
                     return
                 raise to_error(exception.args[0], asking.asked) from exception
+            if asking.left_s <= _NO_TIME_S:
+                raise BrokerError(f"{asking.asked}: the cluster still has it after {timeout_s} s")
             time.sleep(_PAUSE_S)
 
     def start_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:

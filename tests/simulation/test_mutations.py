@@ -12,6 +12,7 @@ from .test_simulation import ROOT, SEEDS
 from .world import simulate
 
 SEEN_AT: Final = {
+    "any_topic_will_do": 59,
     "careful_with_many": 27,
     "deleted_key_begins_anew": 171,
     "full_queue_is_passed_over": 62,
