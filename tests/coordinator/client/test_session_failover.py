@@ -27,6 +27,7 @@ from logtx.journal.errors import (
     RequestTimedOutError,
     SessionClosedError,
     TooManyTransactionsError,
+    UnknownRecordError,
 )
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC
@@ -120,6 +121,18 @@ def test_a_hint_at_a_dead_address_is_left_as_soon_as_there_is_another(
         began_s = time.monotonic()
         client().connect()
         assert time.monotonic() - began_s < 0.3 + SOON_S
+
+
+def test_finding_10_one_that_cant_read_the_journal_is_left_as_soon_as_there_is_another(
+    journal: MemoryLog, client: Callable[..., CoordinatorClient], queries: CoordinatorQueries
+) -> None:
+    with scripted() as unable, scripted() as owner:
+        unable.refusal = UnknownRecordError("a record of a newer version: upgrade this program")
+        owner.script = outcome
+        publish(journal, unable.address)
+        later(0.3, lambda: publish(journal, owner.address, epoch=1))
+        client().connect()
+        assert queries.outcome(TXID).txid == TXID
 
 
 def test_an_address_that_hangs_holds_up_nothing(

@@ -85,6 +85,25 @@ def test_a_senseless_snapshot_is_void_to_who_is_not_certain() -> None:
     assert not replica.ready
 
 
+def test_finding_23_a_checkpoint_that_leads_elsewhere_vouches_for_no_snapshot() -> None:
+    """After a restore it may: the snapshot that is met behind it is looked at like any other."""
+    shard = load(journal())
+    taker = SnapshotTaker(shard)
+    chunk = shard.entry(taker.chunk())
+    assert taker.done
+    void = replace(chunk, predicted=chunk.predicted + 1)
+    for certain, ready in ((True, True), (False, False)):
+        replica = Replica(PARTITION, ShardConfig(), 3, certain=certain)
+        replica.feed(3, chunk if certain else void)
+        assert replica.ready is ready
+    # It says that a snapshot begins at 2; a plain record lies there, and the void snapshot behind.
+    replica = Replica(PARTITION, ShardConfig(), 2, certain=True)
+    replica.feed(2, journal()[2])
+    replica.feed(3, void)
+    assert not replica.certain
+    assert not replica.ready
+
+
 @pytest.mark.parametrize("lost", [1, 2], ids=["within", "at the end"])
 def test_a_load_over_a_gap_fails(
     memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch, lost: int

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from logtx.coordinator.runtime.internal_topics import JOURNAL_SETTINGS, check_topic, prepare_topics
+from logtx.coordinator.core.tenure import RECORD_MAX_BYTES
+from logtx.coordinator.runtime.internal_topics import (
+    JOURNAL_SETTINGS,
+    MESSAGE_MIN_BYTES,
+    check_topic,
+    prepare_topics,
+)
+from logtx.coordinator.service import JOURNAL_CONFIG
 from logtx.journal.errors import JournalTopicError
 from logtx.journal.logs.interface import TopicInfo
 from logtx.journal.logs.memory.log import MemoryLog
@@ -74,6 +81,16 @@ def test_fewer_replicas_than_asked_for() -> None:
 def test_one_broker_that_acknowledges_alone_is_said(caplog: pytest.LogCaptureFixture) -> None:
     check(info(min__insync__replicas="1"))
     assert "one_replica_in_sync" in caplog.text
+
+
+def test_finding_21_a_single_replica_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    check(info(replicas=1, min__insync__replicas="1"), -1)
+    assert "one_replica topic=" in caplog.text
+    assert "--replication-factor 3" in caplog.text
+
+
+def test_finding_19_no_batch_is_larger_than_the_journal_takes() -> None:
+    assert JOURNAL_CONFIG["batch.size"] == RECORD_MAX_BYTES < MESSAGE_MIN_BYTES
 
 
 def test_what_a_coordinator_creates_is_right(memory_log: MemoryLog) -> None:

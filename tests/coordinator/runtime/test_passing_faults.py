@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Collection
 from functools import partial
 from typing import Any
@@ -12,13 +13,15 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from logtx.coordinator.protocol import commands
+from logtx.coordinator.runtime import partition
 from logtx.coordinator.runtime import serving as shell
 from logtx.coordinator.runtime.appender import Appender
+from logtx.coordinator.runtime.loading import load
 from logtx.coordinator.runtime.partition import Role
 from logtx.coordinator.runtime.questions import Questions
 from logtx.coordinator.runtime.tail import Batch, Tail
 from logtx.coordinator.tasks import Failures
-from logtx.journal.errors import CoordinatorLoadingError, UnknownTopicError
+from logtx.journal.errors import CoordinatorLoadingError, UnknownRecordError, UnknownTopicError
 from logtx.journal.logs.interface import Log
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC
@@ -71,6 +74,47 @@ async def test_a_journal_that_is_unknown_for_a_moment_is_loaded_again(
     async with running(log) as driver:
         assert not left
         assert driver.runtime.failure is None
+
+
+@on_loop
+async def test_finding_10_a_journal_that_cant_be_read_is_loaded_again(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition, "FAILED_PAUSE_S", 0.2)
+    left = fails(partition, "load", UnknownRecordError("upgrade this program"))
+    try:
+        async with running(log, serve=False) as driver:
+            await driver.until(lambda: driver.runtime.role is Role.FAILED)
+            assert isinstance(driver.runtime.failure, UnknownRecordError)
+            await driver.serving()
+            assert driver.runtime.failure is None
+    finally:
+        monkeypatch.setattr(partition, "load", load)
+    assert not left
+
+
+@on_loop
+async def test_finding_18_a_journal_partition_without_a_leader_holds_no_loading_thread(
+    log: MemoryLog,
+) -> None:
+    go_on, asked, start_offset = threading.Event(), threading.Event(), log.start_offset
+
+    def hangs(*args: Any, **named: Any) -> int:
+        asked.set()
+        assert go_on.wait(TIMEOUT_S)
+        return start_offset(*args, **named)
+
+    log.start_offset = hangs  # type: ignore[method-assign]
+    async with running(log, serve=False) as driver:
+        try:
+            await driver.until(asked.is_set)
+            loop = asyncio.get_running_loop()
+            async with asyncio.timeout(TIMEOUT_S / 2):
+                await loop.run_in_executor(driver.services.loading, time.monotonic)
+            assert driver.runtime.role is Role.LOADING
+        finally:
+            go_on.set()
+        await driver.serving()
 
 
 @passing

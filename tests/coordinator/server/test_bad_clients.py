@@ -332,6 +332,25 @@ def test_a_claim_of_a_group_that_is_bound_elsewhere_is_refused(channel: grpc.Cha
     assert call(1, claim).WhichOneof("result") == "claimed"
 
 
+def test_finding_17_claims_do_not_wait_for_the_questions_of_each_other(
+    channel: grpc.Channel,
+) -> None:
+    stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
+    here = named_for(0)
+    claims = []
+    for number in range(CALLS_MAX):
+        group = f"g{number}"
+        bind = pb.Request(bind_group=pb.BindGroup(group=group, transaction_group=here))
+        home = journal_partition_of(group, PARTITIONS)
+        stub.Call(pb.CallRequest(partition=home, request=bind), timeout=TIMEOUT_S)
+        named = pb.ClaimOffsets(
+            group=group, claimant=1, partitions=[pb.Partitions(topic="in", partitions=[0])]
+        )
+        claims.append(pb.CallRequest(partition=0, request=pb.Request(claim_offsets=named)))
+    calls = [stub.Call.future(claim, timeout=TIMEOUT_S) for claim in claims]
+    assert {call.result().WhichOneof("result") for call in calls} == {"claimed"}
+
+
 def test_finding_23_a_binding_is_taken_in_its_groups_home_only(channel: grpc.Channel) -> None:
     """Trap 28: with two homes a group could have two bindings."""
     stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]

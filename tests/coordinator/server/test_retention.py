@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from logtx.coordinator.core.decision import TopicFacts
 from logtx.coordinator.protocol import commands
@@ -268,8 +269,13 @@ def test_the_data_of_a_deleted_topic_is_nobodys_any_more(memory_log: MemoryLog, 
     assert stage.reason is None
 
 
-def test_a_partition_that_does_not_answer_is_left_for_a_while(
-    memory_log: MemoryLog, topic: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "error",
+    [BrokerError("no leader"), KafkaException(KafkaError(KafkaError._FAIL))],
+    ids=["broker", "kafka"],
+)
+def test_finding_20_a_partition_that_does_not_answer_is_left_for_a_while(
+    memory_log: MemoryLog, topic: str, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     write(memory_log, topic, HOUR_MS * 2)
     memory_log.create_topic("other", partitions=1, settings={"retention.ms": str(HOUR_MS)})
@@ -284,7 +290,7 @@ def test_a_partition_that_does_not_answer_is_left_for_a_while(
     def no_leader(topic: str, partition: int, *, timeout_s: float) -> int:
         asked.append(topic)
         if topic == "other":
-            raise BrokerError("no leader")
+            raise error
         return start_offset(topic, partition, timeout_s=timeout_s)
 
     monkeypatch.setattr(memory_log, "start_offset", no_leader)
