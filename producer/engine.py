@@ -174,6 +174,10 @@ class Engine:
             )
         self._bound.add(group)
 
+    def forget_bindings(self) -> None:
+        """Asks for all bindings again: one ended, as it does if a group is unused for long."""
+        self._bound.clear()
+
     def close(self, deadline_s: float) -> None:
         """Sends what is queued until `deadline_s` (monotonic clock), and releases everything."""
         # Plain records of the application may be queued; those of transactions are settled by now.

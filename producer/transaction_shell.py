@@ -31,6 +31,7 @@ from ..journal.control import OWN_BRANCH, TXID_HEADER, TopicPartition
 from ..journal.errors import (
     BrokerError,
     DoubleStartError,
+    GroupBoundError,
     LogtxError,
     ProducerFencedError,
     RequestTimedOutError,
@@ -576,6 +577,8 @@ class TransactionShell(Writer, Transaction):
     def _on_offsets(self, reply: Done | LogtxError) -> None:
         with self._lock:
             self._book.requests -= 1
+        if isinstance(reply, GroupBoundError):
+            self._engine.forget_bindings()
         if isinstance(reply, LogtxError):
             self._on_request_failed(reply)
         else:

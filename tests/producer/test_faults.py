@@ -607,3 +607,18 @@ def test_more_transactions_than_allowed_wait_in_bounded_time(
     first.abort()
     producer.begin_transaction().commit()
     second.abort()
+
+
+def test_a_binding_that_ended_is_made_again(
+    producer: Producer, coordinators: FakeCoordinators
+) -> None:
+    """A consumer group that was unused for long is forgotten, with its binding."""
+    with producer.begin_transaction() as txn:
+        txn.send_offsets("g", step(None, 5))
+    ended = GroupBoundError("it is bound to no transaction group")
+    coordinators.lose_request("add_offsets", error=ended)
+    with pytest.raises(GroupBoundError), producer.begin_transaction() as txn:
+        txn.send_offsets("g", step(5, 6))
+    with producer.begin_transaction() as txn:
+        txn.send_offsets("g", step(5, 6))
+    assert coordinators.count("bind_group") == 2
