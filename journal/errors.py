@@ -36,6 +36,7 @@ class LogtxError(KafkaException):
             kafka_code: code of the `KafkaError`, if it is another one than the class has.
         """
         told = self.kafka_code if kafka_code is None else kafka_code
+        message = message.replace("\0", "\\0")  # `KafkaError` refuses it
         super().__init__(
             KafkaError(told, message, self.fatal, self.retriable, self.txn_requires_abort)
         )

@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -27,6 +27,7 @@ from ...journal.errors import LogtxError, UnknownTransactionError
 from ...journal.keys import DEFAULT_OWNER, TransactionKey
 from ...journal.state import State
 from ...journal.txid import TxId
+from .connection import Kafka, opened, with_kafka
 
 if TYPE_CHECKING:
     from ...coordinator.client.admin import AdminQueries
@@ -59,14 +60,6 @@ txn = typer.Typer(
 )
 keys = typer.Typer(no_args_is_help=True, help="Show transaction keys, and delete them.")
 
-Servers = Annotated[
-    str,
-    typer.Option(
-        "--bootstrap-servers",
-        envvar="LOGTX_BOOTSTRAP_SERVERS",
-        help="Brokers of the Kafka cluster that holds the journal, as host:port,host:port.",
-    ),
-]
 Timeout = Annotated[
     float, typer.Option(min=0.1, help="Seconds to wait for each coordinator's answer.")
 ]
@@ -80,17 +73,11 @@ Owner = Annotated[
 
 
 @contextmanager
-def _admin(servers: str, timeout_s: float) -> Iterator[AdminQueries]:
+def _admin(kafka: Kafka, timeout_s: float) -> Iterator[AdminQueries]:
     from ...coordinator.client.admin import AdminQueries
-    from ...journal.logs.open import open_log
 
-    log = open_log({"bootstrap.servers": servers})
-    admin = AdminQueries(log, timeout_s=timeout_s)
-    try:
+    with opened(kafka) as log, closing(AdminQueries(log, timeout_s=timeout_s)) as admin:
         yield admin
-    finally:
-        admin.close()
-        log.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +159,10 @@ def show_age(age_ms: int) -> str:
 
 
 @txn.command("list")
+@with_kafka
 def list_transactions(
     *,
-    bootstrap_servers: Servers,
+    kafka: Kafka,
     state: Annotated[
         list[Unfinished] | None,
         typer.Option(help="Only transactions in this state; may be repeated."),
@@ -216,7 +204,7 @@ def list_transactions(
     ```
     """
     age_min_ms = parse_age_ms(older_than)
-    with _admin(bootstrap_servers, timeout) as admin:
+    with _admin(kafka, timeout) as admin:
         found, unreachable = _everywhere(
             admin,
             lambda partition: admin.list_transactions(
@@ -237,10 +225,11 @@ def list_transactions(
 
 
 @txn.command("describe")
+@with_kafka
 def describe_transaction(
     txid: Annotated[str, typer.Argument(metavar="TXID", help="A TxId, as 3-9f3ac1d2e4b7-17042.")],
     *,
-    bootstrap_servers: Servers,
+    kafka: Kafka,
     timeout: Timeout = 10.0,
     as_json: AsJson = False,
 ) -> None:
@@ -253,7 +242,7 @@ def describe_transaction(
     ```
     """
     asked = parse_txid(txid)
-    with _admin(bootstrap_servers, timeout) as admin:
+    with _admin(kafka, timeout) as admin:
         info = admin.describe(asked)
         outcome = admin.outcome(asked)
     if info is None and outcome.state is State.UNKNOWN:
@@ -272,10 +261,11 @@ def describe_transaction(
 
 
 @txn.command("abort")
+@with_kafka
 def abort_transactions(
     txids: Annotated[list[str], typer.Argument(metavar="TXID...", help="One or several TxIds.")],
     *,
-    bootstrap_servers: Servers,
+    kafka: Kafka,
     timeout: Timeout = 10.0,
 ) -> None:
     """Abort open transactions of any producer. Repeating it does no harm.
@@ -292,7 +282,7 @@ def abort_transactions(
     asked = [parse_txid(text) for text in txids]
     refused = Console(stderr=True, highlight=False)
     failed = False
-    with _admin(bootstrap_servers, timeout) as admin:
+    with _admin(kafka, timeout) as admin:
         for each in asked:
             try:
                 outcome = admin.abort(each)
@@ -353,9 +343,8 @@ def _print_described(described: dict[str, Any]) -> None:
 
 
 @keys.command("list")
-def list_keys(
-    *, bootstrap_servers: Servers, timeout: Timeout = 10.0, as_json: AsJson = False
-) -> None:
+@with_kafka
+def list_keys(*, kafka: Kafka, timeout: Timeout = 10.0, as_json: AsJson = False) -> None:
     """Show all transaction keys, with their epoch, age and unfinished transactions.
 
     The age counts from the connection that began the epoch. Exit status 3 means that not every
@@ -367,7 +356,7 @@ def list_keys(
     logtx keys list --bootstrap-servers localhost:9092
     ```
     """
-    with _admin(bootstrap_servers, timeout) as admin:
+    with _admin(kafka, timeout) as admin:
         found, unreachable = _everywhere(admin, admin.list_keys)
     found.sort(key=lambda k: k.name)
     if as_json:
@@ -384,10 +373,11 @@ def list_keys(
 
 
 @keys.command("get")
+@with_kafka
 def get_key(
     key: Annotated[str, typer.Argument(help="The key, as in the producer's transaction.key.")],
     *,
-    bootstrap_servers: Servers,
+    kafka: Kafka,
     owner: Owner = DEFAULT_OWNER,
     timeout: Timeout = 10.0,
     as_json: AsJson = False,
@@ -401,7 +391,7 @@ def get_key(
     ```
     """
     name = TransactionKey(owner, key).name
-    with _admin(bootstrap_servers, timeout) as admin:
+    with _admin(kafka, timeout) as admin:
         info = admin.get_key(name)
     if as_json:
         _print_json(_key_json(info))
@@ -410,10 +400,11 @@ def get_key(
 
 
 @keys.command("delete")
+@with_kafka
 def delete_key(
     key: Annotated[str, typer.Argument(help="The key, as in the producer's transaction.key.")],
     *,
-    bootstrap_servers: Servers,
+    kafka: Kafka,
     owner: Owner = DEFAULT_OWNER,
     timeout: Timeout = 10.0,
 ) -> None:
@@ -430,7 +421,7 @@ def delete_key(
     ```
     """
     name = TransactionKey(owner, key).name
-    with _admin(bootstrap_servers, timeout) as admin:
+    with _admin(kafka, timeout) as admin:
         admin.delete_key(name)
     typer.echo(f"{key}: deleted")
 

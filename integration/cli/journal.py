@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -12,9 +13,8 @@ from ...journal.errors import (
     LogtxError,
     RequestTimedOutError,
 )
-from ...journal.logs.open import open_log
 from ...journal.txid import TxId
-from .admin import Servers
+from .connection import Kafka, opened, with_kafka
 
 if TYPE_CHECKING:
     from ...coordinator.client.admin import AdminQueries
@@ -29,13 +29,14 @@ journal = typer.Typer(
 
 
 @journal.command("accept-loss")
+@with_kafka
 def accept_loss(
     partition: Annotated[int, typer.Argument(min=0, help="Number of the journal partition.")],
     *,
     end: Annotated[
         int, typer.Option(min=1, help="The highest end that the coordinators' errors name.")
     ],
-    bootstrap_servers: Servers,
+    kafka: Kafka,
 ) -> None:
     """Continue a journal partition whose tail the brokers lost, and give up the lost records.
 
@@ -57,18 +58,13 @@ def accept_loss(
     from ...coordinator.client.admin import AdminQueries
     from ...coordinator.runtime.lost_tail import fill_lost_tail
 
-    log = open_log({"bootstrap.servers": bootstrap_servers})
-    admin = AdminQueries(log, timeout_s=ASK_TIMEOUT_S)
-    try:
+    with opened(kafka) as log, closing(AdminQueries(log, timeout_s=ASK_TIMEOUT_S)) as admin:
         if _somebody_answers(admin, partition):
             raise ConfigError(
                 "a coordinator is running: stop all of them first, for one that has read what was"
                 " lost would go on with it"
             )
         next_offset = fill_lost_tail(log, partition, end)
-    finally:
-        admin.close()
-        log.close()
     typer.echo(f"journal partition {partition} goes on at {next_offset}; start the coordinators")
 
 

@@ -22,6 +22,7 @@ from . import admin as cli_admin
 from . import checkout as cli_checkout
 from . import journal as cli_journal
 from . import spark as cli_spark
+from .connection import BOOTSTRAP, Kafka, name_unused, with_kafka
 
 _EXIT_INTERRUPTED: Final = 130
 """Exit status after SIGINT or SIGTERM, as shells report it: 128 + 2."""
@@ -159,14 +160,10 @@ def _ports(first: int, count: int, option: str) -> range:
 
 
 @app.command()
+@with_kafka
 def coordinator(
     *,
-    bootstrap_servers: Annotated[
-        str,
-        typer.Option(
-            help="Brokers of the Kafka cluster that holds the journal, as host:port,host:port."
-        ),
-    ],
+    kafka: Kafka,
     listen: Annotated[
         str,
         typer.Option(
@@ -301,6 +298,7 @@ def coordinator(
     logtx coordinator --bootstrap-servers localhost:9092
     logtx coordinator --bootstrap-servers kafka-1:9092,kafka-2:9092 \\
         --listen 0.0.0.0:9095 --advertise coordinator-1:9095
+    logtx coordinator --config /etc/logtx.toml
     ```
     """
     from ...coordinator.core.decision import ShardConfig
@@ -330,9 +328,11 @@ def coordinator(
         "warn_share": retention_warn_share,
         "abort_share": retention_abort_share,
     }
+    name_unused(kafka)
     run(
         CoordinatorConfig(
-            bootstrap_servers=bootstrap_servers,
+            bootstrap_servers=kafka[BOOTSTRAP],
+            client={name: value for name, value in kafka.items() if name != BOOTSTRAP},
             listen=listen,
             limits=ShardConfig(**_given(limits)),
             housekeeping=HousekeepingConfig(**_given(housekeeping)),

@@ -17,8 +17,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from .connection import BOOTSTRAP, Kafka, opened, prefixed, with_kafka
+
 if TYPE_CHECKING:
-    from ...journal.logs.interface import Log
     from ..inspect.checks import Report
 
 EXIT_NOT_CLEAN: Final = 4
@@ -31,14 +32,6 @@ spark = typer.Typer(
     help="For Spark: show committed input offsets, audit logs, export to Parquet.",
 )
 
-Servers = Annotated[
-    str,
-    typer.Option(
-        "--bootstrap-servers",
-        envvar="LOGTX_BOOTSTRAP_SERVERS",
-        help="Brokers of the Kafka cluster, as host:port,host:port.",
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Master = Annotated[
     str,
@@ -46,17 +39,6 @@ Master = Annotated[
 ]
 Memory = Annotated[str, typer.Option(help="Memory of the driver's JVM.")]
 Group = Annotated[str | None, typer.Option(help="Show only this consumer group.")]
-
-
-@contextmanager
-def _log(servers: str) -> Iterator[Log]:
-    from ...journal.logs.open import open_log
-
-    log = open_log({"bootstrap.servers": servers})
-    try:
-        yield log
-    finally:
-        log.close()
 
 
 @contextmanager
@@ -93,9 +75,10 @@ def _time(wall_ms: int | None) -> str | None:
 
 
 @spark.command("iov")
+@with_kafka
 def show_iovs(
     *,
-    bootstrap_servers: Servers,
+    kafka: Kafka,
     group: Group = None,
     history: Annotated[
         bool,
@@ -120,7 +103,7 @@ def show_iovs(
     from ..inspect.committed_offsets import iov_rows, step_rows
     from ..inspect.rows import IovRow, StepRow
 
-    with _log(bootstrap_servers) as log:
+    with opened(kafka) as log:
         rows: list[IovRow] | list[StepRow]
         rows = list(step_rows(log, group)) if history else iov_rows(log, group)
     if as_json:
@@ -132,9 +115,10 @@ def show_iovs(
 
 
 @spark.command("recover")
+@with_kafka
 def show_recovery(
     *,
-    bootstrap_servers: Servers,
+    kafka: Kafka,
     group: Annotated[str, typer.Option(help="The consumer group to continue.")],
     topic: Annotated[list[str], typer.Option(help="Input topic of the group; may be repeated.")],
     as_json: AsJson = False,
@@ -153,11 +137,12 @@ def show_recovery(
     from ..spark.planning import Planner, SourceOptions
 
     named = {
-        "kafka.bootstrap.servers": bootstrap_servers,
+        "kafka.bootstrap.servers": kafka[BOOTSTRAP],
         "subscribe": ",".join(topic),
         "group": group,
+        **prefixed(kafka),
     }
-    with _log(bootstrap_servers) as log:
+    with opened(kafka) as log:
         planner = Planner(log, SourceOptions.parse(named))
         start, ends = planner.start("earliest"), planner.end()
     rows = [
@@ -172,9 +157,10 @@ def show_recovery(
 
 
 @spark.command("audit")
+@with_kafka
 def run_audit_job(
     *,
-    bootstrap_servers: Servers,
+    kafka: Kafka,
     topic: Annotated[
         list[str] | None,
         typer.Option(help="Check only this data topic; may be repeated. \\[default: all]"),
@@ -199,7 +185,12 @@ def run_audit_job(
     from ..spark import audit
 
     with _session(master, driver_memory) as session:
-        report = audit(session, bootstrap_servers=bootstrap_servers, topics=topic or None)
+        report = audit(
+            session,
+            bootstrap_servers=kafka[BOOTSTRAP],
+            topics=topic or None,
+            **prefixed(kafka),
+        )
     if as_json:
         _print_json(report.as_dict())
     else:
@@ -226,9 +217,10 @@ def _print_report(report: Report) -> None:
 
 
 @spark.command("export")
+@with_kafka
 def run_export(
     *,
-    bootstrap_servers: Servers,
+    kafka: Kafka,
     topic: Annotated[list[str], typer.Option(help="Topic to export; may be repeated.")],
     path: Annotated[
         str, typer.Option(help="Directory to export to, on any file system that Spark can write.")
@@ -256,9 +248,10 @@ def run_export(
         done = export(
             session,
             subscribe=",".join(topic),
-            bootstrap_servers=bootstrap_servers,
+            bootstrap_servers=kafka[BOOTSTRAP],
             path=path,
             transaction_group=transaction_group,
+            **prefixed(kafka),
         )
     if as_json:
         _print_json({name: getattr(done, name) for name in done.__dataclass_fields__})

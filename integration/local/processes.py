@@ -36,6 +36,10 @@ _POLL_S: Final = 0.02
 _LOG_LINES: Final = 8
 """Log lines in an error; with fewer, the cause may be cut off."""
 
+_NOT_INHERITED: Final = frozenset({"LOGTX_BOOTSTRAP_SERVERS", "LOGTX_CONFIG"})
+"""Children are told by arguments what they connect to. From the environment a coordinator of a local
+cluster would take security settings, and an address to serve metrics on, that are meant for others.
+"""
 _BECOME_CHILD: Final = """
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
@@ -143,7 +147,9 @@ class Child:
         self._log.touch()
         self._log_start = self._log.stat().st_size
         self.starts += 1
-        self._process = spawn([sys.executable, "-m", *self._command()], output=self._log)
+        env = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+        command = [sys.executable, "-m", *self._command()]
+        self._process = spawn(command, output=self._log, env=env)
 
     def _command(self) -> list[str]:
         return self._arguments

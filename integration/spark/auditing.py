@@ -12,6 +12,7 @@ from ..inspect.audit import run_audit
 from ..inspect.checks import FINDING_SCHEMA, Report
 from ..inspect.groups import Group, Span, merge
 from ..inspect.sums import TASK_OFFSETS, sum_up
+from .options import kafka_only
 from .vector import split
 
 if TYPE_CHECKING:
@@ -23,7 +24,11 @@ smaller one cores are idle more often."""
 
 
 def audit(
-    spark: SparkSession, *, bootstrap_servers: str, topics: Sequence[str] | None = None
+    spark: SparkSession,
+    *,
+    bootstrap_servers: str,
+    topics: Sequence[str] | None = None,
+    **options: str,
 ) -> Report:
     """Checks every invariant that a cluster's logs can show; `docs/spark.md` lists them.
 
@@ -33,15 +38,17 @@ def audit(
         spark: a session.
         bootstrap_servers: the brokers of the Kafka cluster.
         topics: data topics to check; None checks all topics that the journal names.
+        options: librdkafka's settings, as ``**{"kafka.…": …}``.
 
     Returns:
         The findings; `Report.clean` says whether all promises were kept.
 
     Raises:
         UnknownTopicError: there is no journal, or no topic of this name.
+        ConfigError: an option is no setting of librdkafka.
         JournalError, BrokerError: the logs can't be read.
     """
-    kafka = {"bootstrap.servers": bootstrap_servers}
+    kafka = kafka_only(bootstrap_servers, options)
     # Bounds the sums in the driver's memory: one task per core at a time.
     wave_offsets = TASK_OFFSETS * max(spark.sparkContext.defaultParallelism, TASKS_MIN)
     log = open_log(kafka)

@@ -45,6 +45,17 @@ def take_kafka(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, st
     return rest, kafka
 
 
+def kafka_only(bootstrap_servers: str, options: Mapping[str, str]) -> dict[str, Any]:
+    """Returns librdkafka's settings of a function that has no other options.
+
+    Raises:
+        ConfigError: one of `options` does not begin with ``kafka.``.
+    """
+    rest, kafka = take_kafka({**options, "bootstrap.servers": bootstrap_servers})
+    refuse_rest(rest, "function")
+    return kafka
+
+
 def refuse_rest(rest: Mapping[str, Any], what: str) -> None:
     """Refuses options that are left over, since these are typing errors.
 

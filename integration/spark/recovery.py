@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...journal.errors import ConfigError
@@ -10,6 +11,7 @@ from ...journal.logs.interface import Log
 from ...journal.logs.open import open_log
 from ..inspect.committed_offsets import iov_rows, step_rows
 from ..inspect.rows import IOV_SCHEMA, STEP_SCHEMA
+from .options import kafka_only
 from .planning import Planner, SourceOptions
 from .session import keeper_of
 from .vector import moved, steps_between, to_offsets
@@ -100,23 +102,31 @@ def resume(
     return frame
 
 
-def iovs(spark: SparkSession, *, bootstrap_servers: str, group: str | None = None) -> DataFrame:
-    """Returns the committed IOVs of all groups, or of one; `IovRow` describes the columns."""
-    return _frame(spark, bootstrap_servers, lambda log: iov_rows(log, group), IOV_SCHEMA)
+def iovs(
+    spark: SparkSession, *, bootstrap_servers: str, group: str | None = None, **options: str
+) -> DataFrame:
+    """Returns the committed IOVs of all groups, or of one; `IovRow` describes the columns.
+
+    `options` are librdkafka's settings, as ``**{"kafka.…": …}``. Raises ConfigError for others.
+    """
+    kafka = kafka_only(bootstrap_servers, options)
+    return _frame(spark, kafka, lambda log: iov_rows(log, group), IOV_SCHEMA)
 
 
 def iov_history(
-    spark: SparkSession, *, bootstrap_servers: str, group: str | None = None
+    spark: SparkSession, *, bootstrap_servers: str, group: str | None = None, **options: str
 ) -> DataFrame:
     """Returns the committed steps of all groups, or of one, as far as the journal goes back.
 
-    `StepRow` describes the columns.
+    `StepRow` describes the columns. `options` are librdkafka's settings, as ``**{"kafka.…": …}``.
+    Raises ConfigError for others.
     """
-    return _frame(spark, bootstrap_servers, lambda log: list(step_rows(log, group)), STEP_SCHEMA)
+    kafka = kafka_only(bootstrap_servers, options)
+    return _frame(spark, kafka, lambda log: list(step_rows(log, group)), STEP_SCHEMA)
 
 
-def _frame(spark: SparkSession, servers: str, rows: Any, schema: str) -> DataFrame:
-    log: Log = open_log({"bootstrap.servers": servers})
+def _frame(spark: SparkSession, kafka: Mapping[str, str], rows: Any, schema: str) -> DataFrame:
+    log: Log = open_log(kafka)
     try:
         return spark.createDataFrame(rows(log), schema)
     finally:

@@ -160,6 +160,7 @@ def test_coordinator_passes_on_only_what_was_said(monkeypatch: pytest.MonkeyPatc
     assert run_main(monkeypatch, "coordinator", *arguments) == 0
     assert vars(seen[0]) == {
         "bootstrap_servers": "k:9092",
+        "client": {},
         "listen": "127.0.0.1:9095",
         "advertised": "me:1",
         "limits": ShardConfig(session_grace_ms=9),
