@@ -48,7 +48,7 @@ class Discovery:
         while self._partition_count is None:
             left_s = deadline_s - time.monotonic()
             try:
-                info = self._log.topic_info(
+                self._partition_count = self._log.partition_count(
                     JOURNAL_TOPIC, timeout_s=max(0.1, min(DESCRIBE_TIMEOUT_S, left_s))
                 )
             except (UnknownTopicError, BrokerError) as error:
@@ -57,8 +57,6 @@ class Discovery:
                         f"no journal at {self._log.bootstrap_servers}: {error}"
                     ) from error
                 time.sleep(PAUSE_S)
-            else:
-                self._partition_count = info.partition_count
         return self._partition_count
 
     def look_up(self, partition: int, timeout_s: float = LOOK_TIMEOUT_S) -> Checkpoint:

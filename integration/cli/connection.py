@@ -59,7 +59,7 @@ def _defaults(ctx: typer.Context, settings: Settings) -> dict[str, Any]:
         if name not in options:
             raise unknown(f"option {name!r} of logtx coordinator", name, options)
         try:
-            options[name].type_cast_value(ctx, value)
+            options[name].process_value(ctx, value)
         except typer.BadParameter as error:
             raise ConfigError(f"{name} = {value!r}: {error.message}") from error
     return dict(settings.coordinator)

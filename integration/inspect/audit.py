@@ -94,7 +94,7 @@ def _partitions(
     keys = []
     for topic in sorted(named if topics is None else topics):
         try:
-            count = log.topic_info(topic).partition_count
+            count = log.partition_count(topic)
         except UnknownTopicError:
             if topics is not None:
                 raise

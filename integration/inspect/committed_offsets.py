@@ -32,7 +32,7 @@ def committed_iovs(log: Log) -> dict[str, tuple[OffsetsKey, GroupOffsets]]:
     """
     found: dict[str, tuple[OffsetsKey, GroupOffsets]] = {}
     try:
-        count = log.topic_info(OFFSETS_TOPIC).partition_count
+        count = log.partition_count(OFFSETS_TOPIC)
     except UnknownTopicError:
         return found
     newest: dict[bytes | None, bytes | None] = {}

@@ -30,7 +30,7 @@ class Journal:
         self._scans: dict[int, JournalScan] = {}
         self.parts: list[JournalPart] = []
         places = {}
-        for partition in range(log.topic_info(JOURNAL_TOPIC).partition_count):
+        for partition in range(log.partition_count(JOURNAL_TOPIC)):
             first, epochs = _begin(log, partition)
             scan = self._scans[partition] = JournalScan(partition, epochs, at_snapshot=first > 0)
             places[partition] = first

@@ -24,6 +24,7 @@ from .jars import cache_dir, ensure_jars
 from .java import find_java
 from .node import Broker, Setup, await_ready
 from .ports import HOST, PORT_MAX, check_port, is_free, pick_ports
+from .security import Security
 from .settings import broker_settings
 from .topics import lagging_partitions
 
@@ -67,6 +68,7 @@ class LocalCluster:
         start_timeout_s: float = 120,
         stop_timeout_s: float = 20,
         settings: Mapping[str, str] | None = None,
+        security: Security | None = None,
         jars: Sequence[Path] | None = None,
     ) -> None:
         """Prepares the cluster; `start` runs it.
@@ -85,6 +87,7 @@ class LocalCluster:
             start_timeout_s: longest wait in seconds until all are ready.
             stop_timeout_s: longest orderly stop in seconds, before SIGKILL.
             settings: properties added to every broker's configuration; they win over its own.
+            security: who may connect as a client; None for everybody.
             jars: jars of another version of Kafka; by default those of `jars.lock`.
 
         Raises:
@@ -105,6 +108,7 @@ class LocalCluster:
         self._java_options = tuple(java_options)
         self._start_timeout_s = start_timeout_s
         self._settings = dict(settings or {})
+        self._security = security
         self._stop_timeout_s = stop_timeout_s
         self._jars = jars
         self._state: State | None = None
@@ -275,6 +279,7 @@ class LocalCluster:
             state.brokers,
             advertised_port=self._advertised.get(broker_id, own.client),
             kafka_data=self._dir.broker_dir(broker_id, len(state.brokers)).kafka_data,
+            security=self._security,
         )
         return {**configured, **self._settings}
 
@@ -328,6 +333,7 @@ class LocalKafka(LocalCluster):
         start_timeout_s: float = 120,
         stop_timeout_s: float = 20,
         settings: Mapping[str, str] | None = None,
+        security: Security | None = None,
         jars: Sequence[Path] | None = None,
     ) -> None:
         super().__init__(
@@ -339,6 +345,7 @@ class LocalKafka(LocalCluster):
             start_timeout_s=start_timeout_s,
             stop_timeout_s=stop_timeout_s,
             settings=settings,
+            security=security,
             jars=jars,
         )
 

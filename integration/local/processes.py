@@ -37,9 +37,8 @@ _LOG_LINES: Final = 8
 """Log lines in an error; with fewer, the cause may be cut off."""
 
 _NOT_INHERITED: Final = frozenset({"LOGTX_BOOTSTRAP_SERVERS", "LOGTX_CONFIG"})
-"""Children are told by arguments what they connect to. From the environment a coordinator of a local
-cluster would take security settings, and an address to serve metrics on, that are meant for others.
-"""
+"""Children are told by arguments what they connect to. From the environment a coordinator of a
+local cluster would take security settings, or an address for metrics, that are meant for others."""
 _BECOME_CHILD: Final = """
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1

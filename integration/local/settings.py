@@ -8,6 +8,7 @@ from typing import Final
 
 from .directory import Ports
 from .ports import HOST
+from .security import PROTOCOL, Security
 
 CLIENT: Final = "CLIENT"
 BROKER: Final = "BROKER"
@@ -23,9 +24,6 @@ _ALWAYS: Final[Mapping[str, str]] = {
     "process.roles": "broker,controller",
     "controller.listener.names": CONTROLLER,
     "inter.broker.listener.name": BROKER,
-    "listener.security.protocol.map": ",".join(
-        f"{name}:PLAINTEXT" for name in (CLIENT, BROKER, CONTROLLER)
-    ),
     "auto.create.topics.enable": "false",
     # Kafka's own topics have 50 partitions each by default.
     "offsets.topic.num.partitions": "4",
@@ -66,7 +64,12 @@ def min_insync_replicas(brokers: int) -> int:
 
 
 def broker_settings(
-    broker_id: int, cluster: Sequence[Ports], *, advertised_port: int, kafka_data: Path
+    broker_id: int,
+    cluster: Sequence[Ports],
+    *,
+    advertised_port: int,
+    kafka_data: Path,
+    security: Security | None = None,
 ) -> dict[str, str]:
     """Returns the properties of one broker.
 
@@ -75,11 +78,16 @@ def broker_settings(
         cluster: ports of all brokers, in the order of their ids.
         advertised_port: port to which clients are told to connect.
         kafka_data: the broker's directory of records.
+        security: who may connect to the listener for clients; None for everybody.
     """
     own = cluster[broker_id - 1]
     replicas, in_sync = replication_factor(len(cluster)), min_insync_replicas(len(cluster))
+    protocol = "PLAINTEXT" if security is None else PROTOCOL
     return {
         **_ALWAYS,
+        **({} if security is None else security.broker_settings(CLIENT)),
+        "listener.security.protocol.map": f"{CLIENT}:{protocol},{BROKER}:PLAINTEXT,"
+        f"{CONTROLLER}:PLAINTEXT",
         "node.id": str(broker_id),
         "listeners": f"{CLIENT}://{HOST}:{own.client},{BROKER}://{HOST}:{own.broker},"
         f"{CONTROLLER}://{HOST}:{own.controller}",

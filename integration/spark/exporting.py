@@ -136,7 +136,7 @@ def export(
 def _decided(log: Log, transaction_group: str) -> int:
     """Reads the commits of the group's journal partition, and waits until these are finished.
     Returns the last one's commit sequence, or -1 if there is none."""
-    count = log.topic_info(JOURNAL_TOPIC).partition_count
+    count = log.partition_count(JOURNAL_TOPIC)
     partition = journal_partition_of(transaction_group, count)
     with closing(Journal(log)) as journal:
         journal.read_on()

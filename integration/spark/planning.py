@@ -156,7 +156,7 @@ class Planner:
         return [
             (topic, partition)
             for topic in self._options.topics
-            for partition in range(self._log.topic_info(topic).partition_count)
+            for partition in range(self._log.partition_count(topic))
         ]
 
     def start(self, default: str) -> dict[TopicPartition, Spot]:
@@ -255,7 +255,7 @@ class Planner:
         start, end = self._options.start.sequence, self._options.end.sequence
         if start is None and end is None:
             return None
-        count = self._log.topic_info(JOURNAL_TOPIC).partition_count
+        count = self._log.partition_count(JOURNAL_TOPIC)
         partition = journal_partition_of(self._options.transaction_group, count)
         # Both commits that the options name are included, so the lower bound is one less.
         above = -1 if start is None else start - 1

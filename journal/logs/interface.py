@@ -109,6 +109,8 @@ class TopicInfo:
     """Replicas of each partition; the lowest, if they differ."""
     certain: bool = False
     """Whether the answer can't be old: the log has one copy of its metadata."""
+    operations: frozenset[str] | None = None
+    """What this client may do with the topic, by Kafka's names, such as WRITE; None: not told."""
 
     @property
     def compacted(self) -> bool:
@@ -134,6 +136,8 @@ class Log(Protocol):
     """
 
     bootstrap_servers: str
+    principal: str
+    """Name by which the brokers know this client; "" where it does not give them one by itself."""
 
     def producer(self, config: Mapping[str, Any]) -> LogProducer:
         """Returns a new producer; `config` is librdkafka's, without ``bootstrap.servers``."""
@@ -143,6 +147,13 @@ class Log(Protocol):
 
     def topic_info(self, topic: str, *, timeout_s: float = 10) -> TopicInfo:
         """Describes a topic.
+
+        Raises:
+            UnknownTopicError: no topic has that name.
+        """
+
+    def partition_count(self, topic: str, *, timeout_s: float = 10) -> int:
+        """Returns a topic's number of partitions. Needs no right but to see the topic.
 
         Raises:
             UnknownTopicError: no topic has that name.

@@ -136,6 +136,7 @@ class MemoryBroker:
 
     def __init__(self, name: str, *, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self.bootstrap_servers = SCHEME + name
+        self.principal = ""
         self.now_ms = now_ms
         self.changed = threading.Condition()
         """Guards everything below; notified whenever a waiting client may be able to go on."""
@@ -255,7 +256,7 @@ class MemoryBroker:
             return None
         return found.partitions[partition]
 
-    def partition_count(self, topic: str) -> int:
+    def count_partitions(self, topic: str) -> int:
         """Returns the number of a topic's partitions; 0 for an unknown topic."""
         found = self._topics.get(topic)
         return len(found.partitions) if found else 0
@@ -279,7 +280,7 @@ class MemoryBroker:
             described.topic = name
             if name not in self._topics:
                 described.error = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
-            for number in range(self.partition_count(name)):
+            for number in range(self.count_partitions(name)):
                 described.partitions[number] = PartitionMetadata()
                 described.partitions[number].id = number
             cluster.topics[name] = described

@@ -66,6 +66,10 @@ class MemoryLog(MemoryBroker):
                 certain=True,
             )
 
+    def partition_count(self, topic: str, *, timeout_s: float = 10) -> int:
+        """Returns a topic's number of partitions; raises `UnknownTopicError` without one."""
+        return self.topic_info(topic, timeout_s=timeout_s).partition_count
+
     def topic_infos(
         self, topics: Sequence[str], *, timeout_s: float = 10
     ) -> dict[str, TopicInfo | LogtxError]:

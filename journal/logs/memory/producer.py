@@ -110,7 +110,7 @@ class MemoryProducer:
             self._broker.submit(Pending(self, topic, partition, record, on_delivery))
 
     def _choose(self, topic: str, key: bytes | None) -> int:
-        count = self._broker.partition_count(topic)
+        count = self._broker.count_partitions(topic)
         hashing, hashes_empty = _HASHES.get(self._partitioner, (None, False))
         if hashing and key is not None and (key or hashes_empty):
             return hashing(key) % max(count, 1)

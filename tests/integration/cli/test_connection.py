@@ -62,8 +62,16 @@ def config(tmp_path: Path) -> Path:
     """A settings file."""
     path = tmp_path / "logtx.toml"
     path.write_text(
-        "[kafka]\nbootstrap.servers = 'file:1'\nclient.id = 'file'\n".replace("file:1", "k-file:1")
-        + "[coordinator]\nlisten = '127.0.0.1:1'\nsession_grace_ms = 5\nretention_warn_share = 0.25\n"
+        """
+        [kafka]
+        bootstrap.servers = "k-file:1"
+        client.id = "file"
+
+        [coordinator]
+        listen = "127.0.0.1:1"
+        session_grace_ms = 5
+        retention_warn_share = 0.25
+        """
     )
     return path
 

@@ -29,6 +29,11 @@ class Admin:
         future.set_result(SimpleNamespace(offset=offset))
         return dict.fromkeys(asked, future)
 
+    def poll(self, timeout: float) -> int:
+        """As the admin client's: nothing to tell."""
+        assert timeout == 0
+        return 0
+
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> None:
         """As the admin client's, which remembers from it who leads."""
         del timeout
@@ -66,7 +71,9 @@ class DeadController:
         self.refreshes_left = refreshes
         self.waited_s: list[float] = []
 
-    def describe_topics(self, topics: Any, request_timeout: float) -> dict[str, Future[Any]]:
+    def describe_topics(
+        self, topics: Any, request_timeout: float, **_: Any
+    ) -> dict[str, Future[Any]]:
         """As the admin client's, without the wait."""
         assert topics.topic_names == ["journal"]
         self.waited_s.append(request_timeout)
@@ -84,6 +91,11 @@ class DeadController:
         future: Future[Any] = Future()
         future.set_result({})
         return dict.fromkeys(resources, future)
+
+    def poll(self, timeout: float) -> int:
+        """As the admin client's: nothing to tell."""
+        assert timeout == 0
+        return 0
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> None:
         """As the admin client's, which learns from it who the controller is."""

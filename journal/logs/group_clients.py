@@ -1,0 +1,159 @@
+"""Reads and commits a group's offsets through consumers that never join the group."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from ..errors import BrokerError
+from .asking import DENIED, NO_TIME_S, TIMED_OUT, Asking
+from .interface import LogConsumer
+
+NEVER_POLLED: Final = {"log_level": 0}
+"""Settings of clients that are never polled, or only for an answer.
+
+A client passes its log on only when it is polled, and keeps it until then, so these must not log.
+Errors that matter are raised from their answers.
+"""
+_ANSWER_POLL_S: Final = 0.005
+"""Longest poll while a commit's answer is awaited.
+
+A consumer's poll goes on waiting for records after it has called ``on_commit``: the rest of that
+poll is added to the time of every commit.
+"""
+
+Make = Callable[[Mapping[str, Any]], LogConsumer]
+
+
+def raise_partition_error(partition: KafkaPartition) -> None:
+    """Raises the error of a partition's answer as KafkaException, if it has one."""
+    if partition.error is not None:
+        raise KafkaException(partition.error)
+
+
+class GroupReader:
+    """Reads a group's offsets, one at a time."""
+
+    def __init__(self, make: Make, group: str) -> None:
+        self._lock = threading.Lock()
+        self._closed = False
+        self._denied: KafkaError | None = None
+        self._consumer = make({"group.id": group, "enable.auto.commit": False, **NEVER_POLLED})
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def read(self, place: KafkaPartition, asking: Asking) -> KafkaPartition | None:
+        """Returns the committed place; None if this reader was closed meanwhile.
+
+        Raises:
+            KafkaException: refused, or no answer.
+            BrokerError: those who asked before got no answer.
+        """
+        if not self._lock.acquire(timeout=asking.left_s):
+            raise BrokerError(f"{asking.asked}: Kafka did not answer those who asked before")
+        try:
+            return None if self._closed else self._read(place, asking)
+        finally:
+            self._lock.release()
+
+    def _read(self, place: KafkaPartition, asking: Asking) -> KafkaPartition:
+        try:
+            (answer,) = self._consumer.committed([place], timeout=asking.left_s)
+        except KafkaException as exception:
+            if exception.args[0].code() not in TIMED_OUT:
+                raise
+            # A consumer without the right to look for its group's coordinator does so for ever. Why
+            # it gets none it tells only among its records, and once.
+            message = self._consumer.poll(0)
+            error = None if message is None else message.error()
+            if error is not None and error.code() in DENIED:
+                self._denied = error
+            if self._denied is not None:
+                raise KafkaException(self._denied) from exception
+            raise
+        self._denied = None
+        raise_partition_error(answer)
+        return answer
+
+    def close(self) -> None:
+        """Closes the consumer, after the question under way."""
+        with self._lock:
+            self._closed = True
+            self._consumer.close()
+
+
+class GroupCommitter:
+    """Commits a group's offsets, one at a time."""
+
+    def __init__(self, make: Make, group: str) -> None:
+        self._lock = threading.Lock()
+        self._answers: list[tuple[KafkaError | None, list[KafkaPartition]]] = []
+        self._closed = False
+        self._consumer = make(
+            {
+                "group.id": group,
+                "enable.auto.commit": False,
+                "on_commit": lambda error, places: self._answers.append((error, places)),
+                **NEVER_POLLED,
+            }
+        )
+
+    def commit(self, place: KafkaPartition, asking: Asking) -> None:
+        """Commits one place. Raises KafkaException, BrokerError."""
+        if not self._lock.acquire(timeout=asking.left_s):
+            raise BrokerError(f"{asking.asked}: Kafka did not answer those who asked before")
+        try:
+            if self._closed:
+                raise BrokerError(f"{asking.asked}: the log was closed")
+            self._answers.clear()
+            # The blocking form has no time-out.
+            self._consumer.commit(offsets=[place], asynchronous=True)
+            while not self._is_answered(place):
+                if asking.left_s <= NO_TIME_S:
+                    raise BrokerError(f"{asking.asked}: no answer in time")
+                self._poll(min(asking.left_s, _ANSWER_POLL_S))
+        finally:
+            self._lock.release()
+
+    def _poll(self, timeout_s: float) -> None:
+        message = self._consumer.poll(timeout_s)
+        error = None if message is None else message.error()
+        if error is not None and error.code() in DENIED:
+            raise KafkaException(error)
+
+    def _is_answered(self, place: KafkaPartition) -> bool:
+        """Returns whether the answer to the commit of `place` has come; raises the error in it.
+
+        Other answers belong to earlier commits, which were given up.
+        """
+        for error, places in self._answers:
+            for told in places or ():
+                if _same_commit(told, place):
+                    if error is not None:
+                        raise KafkaException(error)
+                    raise_partition_error(told)
+                    return True
+        self._answers.clear()
+        return False
+
+    def close(self) -> None:
+        """Closes the consumer, after the commit under way."""
+        with self._lock:
+            self._closed = True
+            self._consumer.close()
+
+
+def _same_commit(one: KafkaPartition, other: KafkaPartition) -> bool:
+    return (one.topic, one.partition, one.offset, one.metadata or "") == (
+        other.topic,
+        other.partition,
+        other.offset,
+        other.metadata or "",
+    )
