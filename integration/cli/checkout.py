@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
 from typing import Final
 
 import typer
 
 from ...journal.errors import NotSupportedError
+from .connection import with_kafka
 
 _PROJECT: Final = __name__.rsplit(".", 3)[0]
 COMMANDS: Final = {
@@ -30,7 +32,9 @@ def add_commands(app: typer.Typer) -> None:
     """
     for name, (package, summary) in COMMANDS.items():
         if find_spec(package) is not None:
-            app.command(name)(getattr(import_module(f"{package}.command"), name))
+            command = getattr(import_module(f"{package}.command"), name)
+            takes_kafka = "kafka" in signature(command).parameters
+            app.command(name)(with_kafka(command) if takes_kafka else command)
         else:
             app.command(
                 name,

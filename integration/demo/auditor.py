@@ -25,6 +25,7 @@ from typing import Any, Final
 from confluent_kafka import Message, TopicPartition
 
 from ...consumer.consumer import Consumer
+from .cluster import kafka_settings
 from .flights import decode_entry, read_flights
 from .ledger import Entry, LedgerAudit
 from .reports import write_status
@@ -67,7 +68,7 @@ class Auditor(ABC):
     def _consumer(self, settings: dict[str, str]) -> Consumer:
         consumer = Consumer(
             {
-                "bootstrap.servers": self._options.bootstrap_servers,
+                **self._options.kafka,
                 "group.id": self._options.group,
                 "isolation.level": self._options.isolation_level,
                 "auto.offset.reset": "earliest",
@@ -180,7 +181,7 @@ def _entry(message: Message) -> Entry:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parses the command line that the supervisor wrote."""
     parser = argparse.ArgumentParser(prog="logtx-demo-auditor")
-    parser.add_argument("--bootstrap-servers", required=True)
+    parser.add_argument("--config", type=kafka_settings, required=True, dest="kafka")
     parser.add_argument(
         "--isolation-level", choices=["read_committed", "read_uncommitted"], required=True
     )

@@ -8,8 +8,8 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,7 @@ from ...journal.logs.interface import Log
 from ...journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, journal_partition_of
 from ..local.cluster import LocalKafka
 from ..local.errors import ProcessDiedError
+from ..settings.read import read_settings, write_settings
 from .errors import DemoError
 
 JOURNAL_PARTITIONS: Final = 8
@@ -92,8 +93,16 @@ def directory_of(given: Path | None) -> Iterator[Path]:
 class Cluster:
     """A Kafka that the demo started, or a given one."""
 
-    bootstrap_servers: str
+    kafka: Mapping[str, str]
+    """librdkafka's settings, with ``bootstrap.servers``."""
+    settings_file: Path
+    """The same as a file, for the demo's processes."""
     own: LocalKafka | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``bootstrap.servers``."""
+        return self.kafka["bootstrap.servers"]
 
     def check(self) -> None:
         """Raises ProcessDiedError if the demo's own Kafka has ended by itself."""
@@ -104,13 +113,26 @@ class Cluster:
 
 
 @contextmanager
-def kafka_at(directory: Path, bootstrap_servers: str | None) -> Iterator[Cluster]:
-    """Starts a Kafka for the block, unless one is given."""
-    if bootstrap_servers is not None:
-        yield Cluster(bootstrap_servers)
-        return
-    with LocalKafka(directory / "kafka") as kafka:
-        yield Cluster(kafka.bootstrap_servers, kafka)
+def kafka_at(directory: Path, given: Mapping[str, str]) -> Iterator[Cluster]:
+    """Starts a Kafka for the block, unless one is given. Removes the settings file after it."""
+    with ExitStack() as stack:
+        own = None if given else stack.enter_context(LocalKafka(directory / "kafka"))
+        kafka = given if own is None else {"bootstrap.servers": own.bootstrap_servers}
+        settings_file = directory / "kafka.properties"
+        stack.callback(settings_file.unlink, missing_ok=True)
+        write_settings(settings_file, kafka)
+        yield Cluster(kafka, settings_file, own)
+
+
+def coordinator_options(cluster: Cluster) -> tuple[str, ...]:
+    """Returns the options of `logtx coordinator` that all of the demo's coordinators have."""
+    config = ("--config", str(cluster.settings_file))
+    return (*config, "--journal-partitions", str(JOURNAL_PARTITIONS))
+
+
+def kafka_settings(path: str) -> Mapping[str, str]:
+    """Returns librdkafka's settings from the file that the supervisor wrote."""
+    return read_settings(Path(path)).kafka
 
 
 def create_topics(log: Log) -> Names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -45,13 +46,7 @@ def demo(
         Path | None,
         typer.Option(help="Directory for records and logs. \\[default: a temporary one]"),
     ] = None,
-    bootstrap_servers: Annotated[
-        str | None,
-        typer.Option(
-            help="Use this Kafka cluster instead of starting one. No coordinator may be running on "
-            "it."
-        ),
-    ] = None,
+    kafka: Mapping[str, str] | None = None,
 ) -> None:
     """Show logtx at work: a year of New York flights, booked while processes are killed.
 
@@ -67,6 +62,9 @@ def demo(
     Spark job recovers, audits and exports the result, and the exported files are compared with the
     flights. This part needs PySpark and Java. It is skipped if these are missing, with
     several coordinators, and with --chaos.
+
+    If brokers are named, the demo uses that cluster instead of starting a Kafka; no coordinator may
+    be running on it.
 
     Cancelled flights count: the ledger books flights as scheduled. 20,000 flights are enough for
     every check; with fewer flights there are fewer kills.
@@ -91,6 +89,6 @@ def demo(
         spark=spark,
         keep=keep,
         data_dir=data_dir,
-        bootstrap_servers=bootstrap_servers,
+        kafka=kafka or {},
     )
     raise typer.Exit(run_demo(options))

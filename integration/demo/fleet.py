@@ -9,7 +9,7 @@ from typing import Final
 
 from ...journal.producer_ids import producer_id_of
 from ..local.processes import Child, CoordinatorChild
-from .cluster import JOURNAL_PARTITIONS, PARTITIONS, Names
+from .cluster import PARTITIONS, Cluster, Names, coordinator_options
 
 ASSIGNMENT: Final = ("0,3", "1", "2")
 """Partitions of topic `flights` that each worker consumes, one entry per worker."""
@@ -31,7 +31,7 @@ class Fleet:
 
     def __init__(
         self,
-        servers: str,
+        cluster: Cluster,
         directory: Path,
         names: Names,
         *,
@@ -42,7 +42,7 @@ class Fleet:
         """Prepares the processes.
 
         Args:
-            servers: bootstrap.servers.
+            cluster: what all connect to.
             directory: logs go here, reports below it.
             names: of the run.
             flights: how many of the file's flights are booked.
@@ -54,7 +54,7 @@ class Fleet:
         self.directory: Final = directory
         self._reports = directory / "reports" / names.run
         self._reports.mkdir(parents=True)
-        self._servers = servers
+        self._cluster = cluster
         self.groups: Final = list(dict.fromkeys(groups))
         self.coordinators: Final = [
             self._coordinator(f"coordinator {number}" if coordinators > 1 else "coordinator")
@@ -67,12 +67,12 @@ class Fleet:
         self.auditors: Final = {level: self._auditor(level) for level in ISOLATION_LEVELS}
 
     def _coordinator(self, name: str) -> CoordinatorChild:
-        journal = ("--journal-partitions", str(JOURNAL_PARTITIONS))
-        return CoordinatorChild(name, self._log_path(name), self._servers, *journal)
+        log, servers = self._log_path(name), self._cluster.bootstrap_servers
+        return CoordinatorChild(name, log, servers, *coordinator_options(self._cluster))
 
     def _worker(self, number: int, partitions: str, group: str) -> Worker:
         transactional_id = f"{self.names.producer_prefix}{number}"
-        arguments = ["logtx.integration.demo.worker", "--bootstrap-servers", self._servers]
+        arguments = ["logtx.integration.demo.worker", "--config", str(self._cluster.settings_file)]
         arguments += ["--transactional-id", transactional_id, "--transaction-group", group]
         arguments += ["--group", self.names.worker_group(group)]
         arguments += ["--flights-topic", self.names.flights, "--ledger-topic", self.names.ledger]
@@ -82,7 +82,7 @@ class Fleet:
         return Worker(child, producer_id_of(group, transactional_id))
 
     def _auditor(self, level: str) -> Child:
-        arguments = ["logtx.integration.demo.auditor", "--bootstrap-servers", self._servers]
+        arguments = ["logtx.integration.demo.auditor", "--config", str(self._cluster.settings_file)]
         arguments += ["--isolation-level", level, "--group", self.names.auditor_group(level)]
         arguments += ["--transaction-groups", *self.groups]
         arguments += ["--ledger-topic", self.names.ledger, "--partitions", str(PARTITIONS)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -31,8 +32,8 @@ class DemoOptions:
     """Leave Kafka and the coordinators running until Ctrl-C."""
     data_dir: Path | None = None
     """Directory for records and logs; None for a temporary one."""
-    bootstrap_servers: str | None = None
-    """A cluster to use instead of starting one."""
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    """librdkafka's settings for a cluster to use; empty: one is started."""
 
     @property
     def flight_count(self) -> int:

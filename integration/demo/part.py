@@ -70,13 +70,13 @@ def stage_of(options: DemoOptions, console: Console) -> Iterator[Stage]:
     with ExitStack() as stack:
         directory = stack.enter_context(directory_of(options.data_dir)).resolve()
         with console.status("Starting Kafka …"):
-            cluster = stack.enter_context(kafka_at(directory, options.bootstrap_servers))
+            cluster = stack.enter_context(kafka_at(directory, options.kafka))
         # librdkafka logs every lost connection; an error that matters is raised here.
-        log = open_log({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
+        log = open_log({**cluster.kafka, "log_level": 0})
         stack.callback(log.close)
         starts = journal_ends(log)
         names = create_topics(log)
-        if options.bootstrap_servers is not None and not options.keep:
+        if options.kafka and not options.keep:
             stack.callback(delete_topics, log, names)
         yield Stage(
             console=console,

@@ -57,7 +57,7 @@ def _fleet(stage: Stage) -> Fleet:
         else [DEFAULT_GROUP] * len(ASSIGNMENT)
     )
     return Fleet(
-        stage.cluster.bootstrap_servers,
+        stage.cluster,
         stage.directory,
         stage.names,
         flights=stage.options.flight_count,

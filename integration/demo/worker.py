@@ -1,6 +1,6 @@
 """A worker process: consumes flights, and books each block of them in one transaction.
 
-    python -m logtx.integration.demo.worker --bootstrap-servers … --transactional-id ledger-0 …
+    python -m logtx.integration.demo.worker --config … --transactional-id ledger-0 …
 
 The transaction holds two ledger entries per flight and the input offsets of the block. So a worker
 that is killed at any instant loses nothing and repeats nothing: its successor, with the same
@@ -31,6 +31,7 @@ from ...coordinator.protocol.commands import Outcome
 from ...journal.errors import ClaimFencedError, ProducerFencedError
 from ...producer.producer import Producer
 from ..blocks import process
+from .cluster import kafka_settings
 from .flights import decode_flight, encode_entry
 from .ledger import entries_of
 from .reports import FENCED_STATUS
@@ -59,7 +60,7 @@ class Worker:
         self._stopping = stopping
         self._producer = Producer(
             {
-                "bootstrap.servers": options.bootstrap_servers,
+                **options.kafka,
                 "transactional.id": options.transactional_id,
                 "transaction.group": options.transaction_group,
             }
@@ -68,7 +69,7 @@ class Worker:
         self._producer.init_transactions()
         self._consumer = Consumer(
             {
-                "bootstrap.servers": options.bootstrap_servers,
+                **options.kafka,
                 "group.id": options.group,
                 "offsets.storage": "transactions",
                 "auto.offset.reset": "earliest",
@@ -114,7 +115,7 @@ def _partitions(text: str) -> list[int]:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parses the command line that the supervisor wrote."""
     parser = argparse.ArgumentParser(prog="logtx-demo-worker")
-    parser.add_argument("--bootstrap-servers", required=True)
+    parser.add_argument("--config", type=kafka_settings, required=True, dest="kafka")
     parser.add_argument("--transactional-id", required=True)
     parser.add_argument("--transaction-group", required=True)
     parser.add_argument("--group", required=True)

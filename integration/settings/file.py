@@ -112,6 +112,11 @@ def parse_properties(text: str) -> Settings:
     return Settings(kafka=kafka, coordinator={}, has_secret=has_secret)
 
 
+def to_properties(kafka: Mapping[str, str]) -> str:
+    """Returns the text from which `parse_properties` reads these settings."""
+    return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in kafka.items())
+
+
 def parse_setting(text: str, source: Source) -> tuple[str, str]:
     """Reads a setting of the command line, as "security.protocol=SASL_SSL".
 
@@ -216,6 +221,13 @@ def _logical_lines(text: str) -> Iterator[str]:
         whole = ""
     if whole:
         yield whole
+
+
+def _escaped(text: str) -> str:
+    def one(match: re.Match[str]) -> str:
+        return f"\\u{ord(match[0]):04x}"
+
+    return re.sub(r"[\\\s=:#!]", one, text)
 
 
 def _unescaped(text: str) -> str:

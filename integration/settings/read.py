@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from ...journal.errors import ConfigError
-from .file import Settings, Source, parse_properties, parse_setting, parse_toml
+from .file import Settings, Source, parse_properties, parse_setting, parse_toml, to_properties
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,6 +53,12 @@ def command_line_settings(texts: Iterable[str]) -> dict[str, str]:
         return dict(parse_setting(text, source) for text in texts)
     except ConfigError as error:
         raise ConfigError(f"-X: {error}") from error
+
+
+def write_settings(path: Path, kafka: Mapping[str, str]) -> None:
+    """Writes a `.properties` file that nobody else can read. Raises OSError."""
+    path.touch(mode=0o600)
+    path.write_text(to_properties(kafka), encoding="utf-8")
 
 
 def _source(directory: Path) -> Source:

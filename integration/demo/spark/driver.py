@@ -1,6 +1,6 @@
 """The Spark driver: runs a streaming query from topic `flights` to the ledger, until SIGTERM.
 
-    python -m logtx.integration.demo.spark.driver --bootstrap-servers … --directory …
+    python -m logtx.integration.demo.spark.driver --config … --directory …
 
 Each micro-batch is one transaction: the ledger entries of its flights, the input offsets of the
 consumer group, and the micro-batch's own number. A driver that is killed at any instant loses
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ...spark.recovery import resume
+from ..cluster import kafka_settings
 from .booking import SCHEMA, book
 from .sessions import session_at
 
@@ -32,18 +33,20 @@ _ASK_S: Final = 0.2
 
 def start_query(spark: Any, options: argparse.Namespace) -> Any:
     """Starts the query, or continues the one in the checkpoint. Returns Spark's StreamingQuery."""
+    security = {f"kafka.{name}": value for name, value in options.kafka.items()}
     flights = resume(
         spark,
         group=options.group,
         subscribe=options.flights_topic,
-        bootstrap_servers=options.bootstrap_servers,
+        bootstrap_servers=options.kafka["bootstrap.servers"],
         stream=True,
         maxRecordsPerTrigger=str(options.flights_per_batch),
+        **security,
     )
     entries = flights.select("value").mapInArrow(book, SCHEMA)
     writer: Any = entries.writeStream.format("logtx").options(
         **{
-            "kafka.bootstrap.servers": options.bootstrap_servers,
+            **security,
             "topic": options.ledger_topic,
             "group": options.group,
             "transactional.id": options.transactional_id,
@@ -56,7 +59,7 @@ def start_query(spark: Any, options: argparse.Namespace) -> Any:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parses the command line that the supervisor wrote."""
     parser = argparse.ArgumentParser(prog="logtx-demo-spark-driver")
-    parser.add_argument("--bootstrap-servers", required=True)
+    parser.add_argument("--config", type=kafka_settings, required=True, dest="kafka")
     parser.add_argument("--directory", type=Path, required=True, help="of the application")
     parser.add_argument("--transactional-id", required=True)
     parser.add_argument("--group", required=True)

@@ -1,6 +1,6 @@
 """The inspector: recovers, audits and exports what the query left behind, each by a Spark job.
 
-    python -m logtx.integration.demo.spark.inspector --bootstrap-servers … --report …
+    python -m logtx.integration.demo.spark.inspector --config … --report …
 
 No process tells it what the driver did. It knows the names of the topics and the group, reads the
 logs, and compares the Parquet files that it exported with the flights file, row for row.
@@ -26,6 +26,7 @@ from ...spark.auditing import audit
 from ...spark.exporting import export
 from ...spark.recovery import iovs, resume
 from ...spark.steps import query_group
+from ..cluster import kafka_settings
 from ..flights import decode_entry, read_flights
 from ..ledger import Entry, LedgerAudit
 from ..reports import write_status
@@ -60,7 +61,10 @@ class Inspector:
     def __init__(self, options: argparse.Namespace, spark: Any) -> None:
         """Prepares an empty report."""
         self._options = options
-        self._servers: str = options.bootstrap_servers
+        self._kafka: Any = {
+            "bootstrap_servers": options.kafka["bootstrap.servers"],
+            **{f"kafka.{name}": value for name, value in options.kafka.items()},
+        }
         self._spark = spark
         self._found = Inspection()
 
@@ -85,9 +89,9 @@ class Inspector:
     def _recover(self) -> None:
         group, topic = self._options.group, self._options.flights_topic
         names = [group, self._query_group()]
-        rows = iovs(self._spark, bootstrap_servers=self._servers).collect()
+        rows = iovs(self._spark, **self._kafka).collect()
         self._found.iovs = [row.asDict() for row in rows if row["group"] in names]
-        left = resume(self._spark, group=group, subscribe=topic, bootstrap_servers=self._servers)
+        left = resume(self._spark, group=group, subscribe=topic, **self._kafka)
         self._found.left = left.count()
 
     def _query_group(self) -> str | None:
@@ -97,14 +101,14 @@ class Inspector:
 
     def _audit(self) -> None:
         topics = [self._options.ledger_topic]
-        report = audit(self._spark, bootstrap_servers=self._servers, topics=topics)
+        report = audit(self._spark, **self._kafka, topics=topics)
         self._found.audit = report.as_dict()
 
     def _export(self) -> None:
         done = export(
             self._spark,
             subscribe=self._options.ledger_topic,
-            bootstrap_servers=self._servers,
+            **self._kafka,
             path=str(self._options.export),
         )
         self._found.exported = done.records
@@ -127,7 +131,7 @@ def read_export(path: Path) -> Iterator[tuple[str, bytes]]:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Parses the command line that the supervisor wrote."""
     parser = argparse.ArgumentParser(prog="logtx-demo-spark-inspector")
-    parser.add_argument("--bootstrap-servers", required=True)
+    parser.add_argument("--config", type=kafka_settings, required=True, dest="kafka")
     parser.add_argument("--directory", type=Path, required=True, help="of the query")
     parser.add_argument("--export", type=Path, required=True, help="directory of Parquet files")
     parser.add_argument("--group", required=True)

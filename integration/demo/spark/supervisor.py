@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 from ... import spark
 from ...local.errors import ProcessDiedError
 from ...local.processes import CoordinatorChild
-from ..cluster import JOURNAL_PARTITIONS, PARTITIONS
+from ..cluster import PARTITIONS, coordinator_options
 from ..display import LiveProgress
 from ..options import DemoOptions
 from ..part import Part, Stage, play
@@ -70,7 +70,7 @@ class SparkPart(Part):
             "coordinator",
             stage.directory / "coordinator.log",
             stage.cluster.bootstrap_servers,
-            *("--journal-partitions", str(JOURNAL_PARTITIONS)),
+            *coordinator_options(stage.cluster),
         )
         self._driver = self._spark("driver", *self._driver_arguments())
         self._inspector = self._spark("inspector", *self._inspector_arguments())
@@ -89,7 +89,7 @@ class SparkPart(Part):
 
     def _spark(self, name: str, *arguments: str) -> SparkChild:
         stage = self._stage
-        common = ["--bootstrap-servers", stage.cluster.bootstrap_servers]
+        common = ["--config", str(stage.cluster.settings_file)]
         common += ["--directory", str(self._place), "--group", self._group]
         common += ["--flights-topic", stage.names.flights, "--ledger-topic", stage.names.ledger]
         module = f"logtx.integration.demo.spark.{name}"

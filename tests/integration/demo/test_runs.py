@@ -26,6 +26,7 @@ from logtx.integration.demo.plan import CHAOS_FLIGHTS_MIN
 from logtx.integration.demo.reports import read_status
 from logtx.integration.demo.run import run_demo
 from logtx.integration.local.cluster import LocalKafka
+from logtx.integration.settings.read import write_settings
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.producer.producer import Producer
 
@@ -216,7 +217,9 @@ def audited(
 ) -> dict[str, int]:
     """The final report of an auditor."""
     report = directory / f"{level}.json"
-    arguments = ["--bootstrap-servers", producer_log.bootstrap_servers]
+    settings_file = directory / "kafka.properties"
+    write_settings(settings_file, {"bootstrap.servers": producer_log.bootstrap_servers})
+    arguments = ["--config", str(settings_file)]
     arguments += ["--isolation-level", level, "--group", level, "--ledger-topic", "airport_ledger"]
     arguments += ["--partitions", "4", "--flights", str(flights), "--report", str(report)]
     arguments += ["--transaction-groups", *groups] if groups else []

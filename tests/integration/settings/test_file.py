@@ -9,6 +9,8 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from logtx.integration.settings.file import (
     Settings,
@@ -16,6 +18,7 @@ from logtx.integration.settings.file import (
     parse_properties,
     parse_setting,
     parse_toml,
+    to_properties,
 )
 from logtx.integration.settings.names import JAVA, LIBRDKAFKA
 from logtx.journal.errors import ConfigError
@@ -134,6 +137,15 @@ def test_a_file_of_kafkas_tools() -> None:
     }
     assert found.coordinator == {}
     assert found.has_secret
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(LIBRDKAFKA)), st.text(st.characters(exclude_characters="\0"))
+    )
+)
+def test_what_is_written_is_read(kafka: dict[str, str]) -> None:
+    assert parse_properties(to_properties(kafka)).kafka == kafka
 
 
 @pytest.mark.parametrize("name", JAVA)
