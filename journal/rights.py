@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Collection
+from typing import Final
 
-THIS_CLIENT = "<this client>"
+THIS_CLIENT: Final = "<this client>"
 """Stands for a principal that is not known: with TLS or a token the brokers decide who a client is.
 """
 
 
-def grant(servers: str, principal: str, operation: str, *, topic: str = "", group: str = "") -> str:
-    """Returns the command that gives a right.
+def grant(
+    servers: str, principal: str, operations: Collection[str], *, topic: str = "", group: str = ""
+) -> str:
+    """Returns the command that gives rights.
 
     Args:
         servers: bootstrap.servers.
         principal: name of the client, as brokers know it; "" if that is not known.
-        operation: Kafka's name of the operation, such as "Write".
+        operations: Kafka's names of the operations, such as WRITE.
         topic: the topic that it is for, if it is one.
         group: the consumer group that it is for, if it is one.
     """
@@ -23,6 +27,16 @@ def grant(servers: str, principal: str, operation: str, *, topic: str = "", grou
     words = [
         *("kafka-acls.sh", "--bootstrap-server", servers, "--add"),
         *("--allow-principal", f"User:{principal or THIS_CLIENT}"),
-        *("--operation", operation, kind, name),
+        *(word for operation in operations for word in ("--operation", _of_tool(operation))),
+        *(kind, name),
     ]
     return shlex.join(words)
+
+
+def lacking(operations: frozenset[str] | None, needed: Collection[str]) -> list[str]:
+    """Returns which of the needed operations are not allowed; none if that is not known."""
+    return [] if operations is None else [each for each in needed if each not in operations]
+
+
+def _of_tool(operation: str) -> str:
+    return "".join(word.capitalize() for word in operation.split("_"))

@@ -204,6 +204,8 @@ class TopicKnowledge:
         if topic.is_doubted or (topic.facts is not None and not topic.certain):
             return True
         told_ms = topic.told_ms
+        if topic.unsupported is not None and (told_ms is None or told_ms < since_ms):
+            return True  # Perhaps it was mended: a setting changed, or a right given.
         if topic.lacks(partition):
             # An answer of before may be of a broker that had not heard of it yet. Only the first of
             # many such commands waits.
@@ -224,9 +226,14 @@ class TopicKnowledge:
         return known is not None and known.looking
 
     def failed(self, topic: str, error: LogtxError, now_ms: int) -> None:
-        """Notes that a look-up got no answer. It says nothing about the topic."""
+        """Notes that a look-up got no answer. It says nothing about the topic.
+
+        An `UnsupportedTopicError` says that the topic can't be used, whatever is known of it.
+        """
         known = self._topic(topic)
         known.looking, known.failure, known.failed_ms = False, error, now_ms
+        if isinstance(error, UnsupportedTopicError):
+            known.unsupported = error
 
     def told(
         self,
@@ -250,9 +257,8 @@ class TopicKnowledge:
         known.looking, known.failure, known.failed_ms = False, None, None
         topic_id = None if facts is None else facts.topic_id
         _extend(known.runs, topic_id, now_ms)
-        believed = known.facts
+        believed, known.unsupported = known.facts, unsupported
         if facts is not None:
-            known.unsupported = unsupported
             if believed is not None and _may_be_same(believed.topic_id, facts.topic_id):
                 self._believe(topic, known, _joined(believed, facts), now_ms)
                 known.certain = known.certain or certain or _is_first_confirmed(known)

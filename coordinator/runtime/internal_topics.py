@@ -6,9 +6,12 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from ...journal.errors import JournalTopicError
-from ...journal.logs.interface import Log, TopicInfo
-from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC
+from confluent_kafka import KafkaError
+
+from ...journal.errors import BrokerError, JournalTopicError, UnknownTopicError
+from ...journal.logs.interface import GroupOffset, Log, TopicInfo
+from ...journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, OFFSETS_TOPIC
+from ...journal.rights import grant, lacking
 from ..core.tenure import RECORD_MAX_BYTES
 from .offsets_topic import OFFSETS_TOPIC_SETTINGS
 
@@ -29,6 +32,8 @@ MESSAGE_MIN_BYTES: Final = RECORD_MAX_BYTES + BATCH_OVERHEAD_BYTES
 """Least ``max.message.bytes``: a topic with less refuses records that the coordinator allows."""
 MESSAGE_DEFAULT_BYTES: Final = 1_048_588
 """Kafka's default of ``max.message.bytes``, for a log that does not tell it."""
+_NEEDED: Final = ("READ", "WRITE", "DESCRIBE_CONFIGS")
+"""What a coordinator must be allowed to do with its topics. Kafka includes DESCRIBE in each."""
 
 
 def prepare_topics(
@@ -48,23 +53,62 @@ def prepare_topics(
     Raises:
         JournalTopicError: a topic has a setting that could lose decisions; the message says how to
             change it.
-        BrokerError: Kafka does not answer.
+        BrokerError: Kafka does not answer, or a right is missing; the message names the command
+            that gives it.
     """
     infos = []
     for topic, settings in (
         (JOURNAL_TOPIC, JOURNAL_SETTINGS),
         (OFFSETS_TOPIC, OFFSETS_TOPIC_SETTINGS),
     ):
-        log.create_topic(
-            topic,
-            partitions=partitions,
-            replication_factor=replication_factor,
-            settings=settings,
-        )
-        info = log.topic_info(topic)
+        try:
+            info = log.topic_info(topic)
+        except UnknownTopicError:
+            log.create_topic(
+                topic,
+                partitions=partitions,
+                replication_factor=replication_factor,
+                settings=settings,
+            )
+            info = log.topic_info(topic)
+        _check_rights(info, log)
         check_topic(info, settings, replication_factor, log.bootstrap_servers)
         infos.append(info)
+    if infos[0].operations is not None:
+        _check_group(log)
     return infos[0], infos[1]
+
+
+def _check_rights(info: TopicInfo, log: Log) -> None:
+    """Checks what the coordinator may do with one of its topics.
+
+    Raises:
+        BrokerError: a right is missing; names the command that gives it.
+    """
+
+    def command(operations: list[str]) -> str:
+        return grant(log.bootstrap_servers, log.principal, operations, topic=info.topic)
+
+    if lack := lacking(info.operations, _NEEDED):
+        raise BrokerError(
+            f"the coordinator may not {' and '.join(lack)} in topic {info.topic}: give it the right"
+            f" with: {command(lack)}",
+            kafka_code=KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        )
+    if info.topic == JOURNAL_TOPIC and (lack := lacking(info.operations, ("DELETE",))):
+        # The journal works without; it only grows for ever.
+        _LOG.warning("journal_not_trimmed mend=%s", command(lack))
+
+
+def _check_group(log: Log) -> None:
+    """Checks that the coordinator may commit as the group in which owners publish themselves.
+
+    It commits something that nobody reads, as Kafka has no other way to ask.
+
+    Raises:
+        BrokerError: it may not; names the command that gives it the right.
+    """
+    log.commit_group_offset(COORDINATORS_GROUP, OFFSETS_TOPIC, 0, GroupOffset(0, ""))
 
 
 def check_topic(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from ...journal.control import TopicPartition
 from ...journal.errors import (
@@ -23,6 +23,8 @@ from ...journal.errors import (
     UnsupportedTopicError,
 )
 from ...journal.logs.interface import Log, TopicInfo
+from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC
+from ...journal.rights import grant, lacking
 from ..core.decision import TopicFacts
 from ..core.topics import AGAIN_MS, TopicKnowledge
 from ..tasks import essential_task
@@ -41,7 +43,23 @@ TIMEOUT_S: Final = 10.0
 """Bound of one request."""
 DEFAULT_RECORD_MAX_BYTES: Final = 1_048_588
 """Kafka's default of ``max.message.bytes``, for a log that does not tell it."""
-RESERVED: Final = frozenset({"__transaction_control", "__transaction_offsets"})
+RESERVED: Final = {
+    **dict.fromkeys((JOURNAL_TOPIC, OFFSETS_TOPIC), "logtx's own"),
+    **dict.fromkeys(
+        (
+            "__consumer_offsets",
+            "__transaction_state",
+            "__share_group_state",
+            "__cluster_metadata",
+        ),
+        "Kafka's own",
+    ),
+}
+"""Topics that no transaction may write to, and whose they are. Kafka refuses markers in its own for
+ever."""
+NEEDED: Final = ("WRITE", "DESCRIBE_CONFIGS")
+"""What a coordinator must be allowed to do with a data topic: to write markers, and to see whether
+the topic takes them. Kafka includes DESCRIBE in both."""
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Kafka's rule for names of topics. A name that breaks it could fail the request for all others."""
 
@@ -116,13 +134,32 @@ class TopicLookUps:
     def _take(self, topic: str, answer: TopicInfo | LogtxError) -> None:
         now_ms = monotonic_ms()
         if isinstance(answer, TopicInfo):
-            facts, unsupported = _facts(answer), _unsupported(answer)
-            self.known.told(topic, facts, now_ms, unsupported, certain=answer.certain)
+            refusal = _unsupported(answer) or self._not_allowed(topic, answer.operations)
+            self.known.told(topic, _facts(answer), now_ms, refusal, certain=answer.certain)
         elif isinstance(answer, UnknownTopicError):
             self.known.told(topic, None, now_ms)
         else:
             _LOG.warning("topic_not_described topic=%s error=%s", topic, answer)
-            self.known.failed(topic, answer, now_ms)
+            is_denied = answer.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+            refusal = self._not_allowed(topic, frozenset()) if is_denied else None
+            self.known.failed(topic, refusal or answer, now_ms)
+
+    def _not_allowed(
+        self, topic: str, operations: frozenset[str] | None
+    ) -> UnsupportedTopicError | None:
+        """Returns the error that names the rights which the coordinator lacks; None if it has all.
+
+        Without them a commit could be decided whose markers are refused for ever.
+        """
+        lack = lacking(operations, NEEDED)
+        if not lack:
+            return None
+        command = grant(self._log.bootstrap_servers, self._log.principal, lack, topic=topic)
+        return UnsupportedTopicError(
+            f"the coordinator may not {' and '.join(lack)} in topic {topic}: give it the right with"
+            f" {command}",
+            kafka_code=KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        )
 
     async def learn(self, partitions: Collection[TopicPartition]) -> LogtxError | None:
         """Looks up what commands that name `partitions` need.
@@ -136,7 +173,7 @@ class TopicLookUps:
             return None
         for topic, _ in partitions:
             if topic in RESERVED:
-                return UnsupportedTopicError(f"topic {topic} is logtx's own")
+                return UnsupportedTopicError(f"topic {topic} is {RESERVED[topic]}")
             if not _LEGAL.fullmatch(topic):
                 return UnknownTopicError(f"there is no topic {topic!r}: Kafka allows no such name")
         while now_ms - since_ms < WAIT_MAX_S * 1000:

@@ -203,7 +203,7 @@ class KafkaLog:
             UnknownTopicError: no topic has that name.
             BrokerError: no answer, or refused.
         """
-        asking = self._asking(f"describe topic {topic!r}", timeout_s, "Describe", topic=topic)
+        asking = self._asking(f"describe topic {topic!r}", timeout_s, "DESCRIBE", topic=topic)
         if self._mock(asking):
             return self.topic_info(topic, timeout_s=asking.left_s).partition_count
         return len(asking.answer(lambda left: self._describe(topic, left, asking)).partitions)
@@ -247,7 +247,7 @@ class KafkaLog:
         for topic, answer in described.items():
             told = answer if isinstance(answer, KafkaException) else settings[topic]
             if isinstance(told, KafkaException):
-                one = self._asking(f"describe topic {topic!r}", 0, "Describe", topic=topic)
+                one = self._asking(f"describe topic {topic!r}", 0, "DESCRIBE", topic=topic)
                 error = one.error(told.args[0])
                 error.__cause__ = told
                 found[topic] = error
@@ -319,7 +319,7 @@ class KafkaLog:
         Raises:
             BrokerError: refused, or no answer.
         """
-        asking = self._asking(f"create topic {topic!r}", timeout_s, "Create", topic=topic)
+        asking = self._asking(f"create topic {topic!r}", timeout_s, "CREATE", topic=topic)
         if self._mock(asking):
             known = asking.answer(lambda left: self._admin().list_topics(timeout=left)).topics
             asking.answer(lambda left: self._admin().list_topics(topic, timeout=left))
@@ -364,7 +364,7 @@ class KafkaLog:
             BrokerError: refused, no answer, still there when the time is up, or librdkafka's mock,
                 which can't.
         """
-        asking = self._asking(f"delete topic {topic!r}", timeout_s, "Delete", topic=topic)
+        asking = self._asking(f"delete topic {topic!r}", timeout_s, "DELETE", topic=topic)
         self._refuse_mock(asking)
 
         def ask(wait_s: float) -> Future[None]:
@@ -416,7 +416,7 @@ class KafkaLog:
         return None if found < 0 else found
 
     def _offset(self, topic: str, partition: int, spec: OffsetSpec, timeout_s: float) -> int:
-        asking = self._asking(f"offset of {topic}-{partition}", timeout_s, "Describe", topic=topic)
+        asking = self._asking(f"offset of {topic}-{partition}", timeout_s, "DESCRIBE", topic=topic)
         key = KafkaPartition(topic, partition)
 
         def ask(left_s: float) -> int:
@@ -465,7 +465,7 @@ class KafkaLog:
             BrokerError: beyond the end, a compacted topic, no answer, or librdkafka's mock.
         """
         asking = self._asking(
-            f"trim {topic}-{partition} to {before_offset}", timeout_s, "Delete", topic=topic
+            f"trim {topic}-{partition} to {before_offset}", timeout_s, "DELETE", topic=topic
         )
         self._refuse_mock(asking)
         key = KafkaPartition(topic, partition, before_offset)
@@ -487,7 +487,7 @@ class KafkaLog:
         Raises:
             BrokerError: no answer, or refused.
         """
-        asking = self._asking(f"offset of group {group!r}", timeout_s, "Describe", group=group)
+        asking = self._asking(f"offset of group {group!r}", timeout_s, "DESCRIBE", group=group)
 
         place = KafkaPartition(topic, partition)
 
@@ -540,7 +540,7 @@ class KafkaLog:
             UnknownTopicError: no such topic or partition.
             BrokerError: the group has members, no answer, or refused.
         """
-        asking = self._asking(f"commit of group {group!r}", timeout_s, "Read", group=group)
+        asking = self._asking(f"commit of group {group!r}", timeout_s, "READ", group=group)
         place = KafkaPartition(topic, partition, value.offset, metadata=value.metadata)
         with self._lock:
             if group not in self._group_committers:
@@ -588,7 +588,7 @@ class KafkaLog:
         self, asked: str, timeout_s: float, operation: str = "", *, topic: str = "", group: str = ""
     ) -> Asking:
         """Begins a question that needs the right to an operation on a topic or a group."""
-        words = self.bootstrap_servers, self.principal, operation
+        words = self.bootstrap_servers, self.principal, (operation,)
         remedy = partial(grant, *words, topic=topic, group=group) if operation else str
         return Asking(asked, timeout_s, remedy=remedy, trouble=self._why_unreachable)
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
 from logtx.coordinator.core import topics
 from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.service import CoordinatorConfig
-from logtx.journal.errors import BrokerError, LogtxError, UnknownTopicError
+from logtx.journal.errors import BrokerError, LogtxError, UnknownTopicError, UnsupportedTopicError
 from logtx.journal.logs.interface import TopicInfo
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC, find_fates
@@ -181,3 +183,66 @@ def test_finding_7_a_commit_that_names_an_unknown_topic_says_that_nothing_was_do
             transaction.commit()
         assert "TOPIC_AUTHORIZATION_FAILED" in str(told.value)
         transaction.abort()
+
+
+def allowed(*operations: str) -> Change:
+    """The brokers tell these rights of every topic."""
+    return lambda answers: {
+        name: replace(answer, operations=frozenset(operations))
+        if isinstance(answer, TopicInfo)
+        else answer
+        for name, answer in answers.items()
+    }
+
+
+def invisible(answers: Answers) -> Answers:
+    """The coordinator may not see any of them."""
+    code = KafkaError.TOPIC_AUTHORIZATION_FAILED
+    return dict.fromkeys(answers, BrokerError("Topic authorization failed", kafka_code=code))
+
+
+@pytest.mark.parametrize(
+    ("change", "operation"),
+    [
+        (allowed("DESCRIBE", "DESCRIBE_CONFIGS"), "Write"),
+        (allowed("DESCRIBE", "WRITE"), "DescribeConfigs"),
+        (invisible, "Write"),
+    ],
+)
+def test_a_right_that_the_coordinator_lacks_is_named_before_anything_is_decided(
+    change: Change, operation: str, memory_log: MemoryLog, broker: Broker, producer: Producer
+) -> None:
+    broker.change = change
+    txn = producer.begin_transaction()
+    txn.produce("a", value=b"x")
+    began_s = time.monotonic()
+    with pytest.raises(UnsupportedTopicError) as refused:
+        txn.commit()
+    assert time.monotonic() - began_s < 5
+    told = str(refused.value)
+    assert told.startswith("the coordinator may not ")
+    assert f"--operation {operation} --" in told
+    assert find_fates(memory_log, [txn.txid], timeout_s=5)[txn.txid].state is not State.COMMITTED
+    broker.change = allowed("DESCRIBE", "WRITE", "DESCRIBE_CONFIGS")
+    time.sleep(topics.AGAIN_MS / 1000)
+    with producer.begin_transaction() as again:
+        again.produce("a", value=b"y")
+
+
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "__consumer_offsets",
+        "__transaction_state",
+        "__share_group_state",
+        "__cluster_metadata",
+        "__transaction_control",
+        "__transaction_offsets",
+    ],
+)
+def test_no_transaction_writes_to_topics_of_kafka_or_of_logtx(
+    topic: str, memory_log: MemoryLog, producer: Producer
+) -> None:
+    memory_log.create_topic(topic, partitions=1)
+    with pytest.raises(UnsupportedTopicError, match=rf"topic {topic} is .* own"):
+        producer.begin_transaction(partitions=[(topic, 0)]).commit()

@@ -280,6 +280,19 @@ def test_a_topic_that_takes_no_markers() -> None:
     assert stage.refusal() is None
 
 
+def test_a_topic_that_may_not_be_used_any_more_is_refused_whatever_was_known() -> None:
+    stage = Stage()
+    stage.tell(facts(), times=2)
+    error = UnsupportedTopicError("not allowed")
+    stage.known.failed("t", error, stage.now_ms)
+    assert stage.refusal() is error
+    assert not stage.known.are_fresh([T0], stage.now_ms)
+    stage.known.failed("t", BrokerError("no answer"), stage.now_ms)
+    assert stage.refusal() is error, "that says nothing"
+    stage.tell(None)
+    assert stage.refusal() is not error, "it is allowed to see that there is none"
+
+
 def test_what_nobody_uses_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topics, "TOPICS_MAX", 20)
     known = TopicKnowledge()
