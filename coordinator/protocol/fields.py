@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
+from unicodedata import category
 
 from ...journal.control import BranchRange, TopicPartition, group_by_topic
 from ...journal.errors import ConfigError, NotSupportedError
@@ -25,6 +26,8 @@ Must be far below `CHUNK_BYTES` (`coordinator/core/snapshot.py`), for a chunk ho
 """
 _CHAR_BYTES: Final = 4
 """Upper bound of one character in UTF-8."""
+_UNREADABLE: Final = frozenset({"Cc", "Cf"})
+"""Unicode's categories of control and format characters."""
 NO_CLAIM: Final = -1
 """On the wire, in place of a claim's number: the partition must have no claim."""
 
@@ -55,6 +58,29 @@ def check_name(what: str, name: str, max_bytes: int = NAME_MAX_BYTES) -> str:
                 " allowed"
             )
     return name
+
+
+def check_new_name(what: str, name: str, max_bytes: int = NAME_MAX_BYTES) -> str:
+    """Returns a name that is to be remembered, as `check_name` does, if people can read it.
+
+    The journal may have others, from before this was checked. They can still be asked for.
+
+    Raises:
+        ConfigError: it is too long, has no visible character, or has a control or format character,
+            such as an escape sequence for terminals.
+    """
+    if not name.strip():
+        raise ConfigError(f"{what} {name!r} has an empty name: give it one")
+    for char in name:
+        if category(char) in _UNREADABLE:
+            raise ConfigError(f"{what} {name!a} has the control character {char!a} in its name")
+    return check_name(what, name, max_bytes)
+
+
+def check_new_topics(topics: Iterable[str]) -> None:
+    """Checks names of topics that are to be remembered, as `check_new_name` does."""
+    for topic in topics:
+        check_new_name("topic", topic, TOPIC_MAX_BYTES)
 
 
 def check_group(name: str) -> str:

@@ -16,6 +16,8 @@ from .fields import (
     STATES,
     check_group,
     check_name,
+    check_new_name,
+    check_new_topics,
     check_topic,
     expected_from_wire,
     expected_to_wire,
@@ -63,7 +65,7 @@ def _encode_connect(wire: pb.Connect, command: commands.Connect) -> None:
 
 def _decode_connect(wire: pb.Connect, _: Envelope) -> commands.Connect:
     return commands.Connect(
-        producer_id=check_name("producer", wire.producer_id),
+        producer_id=check_new_name("producer", wire.producer_id),
         nonce=wire.nonce,
         generation=wire.generation if wire.HasField("generation") else None,
     )
@@ -106,6 +108,7 @@ def _encode_add_offsets(wire: pb.AddOffsets, command: commands.AddOffsets) -> No
 
 
 def _decode_add_offsets(wire: pb.AddOffsets, envelope: Envelope) -> commands.AddOffsets:
+    check_new_topics(step.to.topic for step in wire.steps)
     return commands.AddOffsets(
         session=envelope.session,
         txid=TxId.from_bytes(wire.txid),
@@ -167,6 +170,7 @@ def _encode_claim_offsets(wire: pb.ClaimOffsets, command: commands.ClaimOffsets)
 
 
 def _decode_claim_offsets(wire: pb.ClaimOffsets, _: Envelope) -> commands.ClaimOffsets:
+    check_new_topics(each.topic for each in wire.partitions)
     return commands.ClaimOffsets(
         group=check_group(wire.group),
         partitions=partitions_from_wire(wire.partitions),
@@ -182,10 +186,11 @@ def _encode_bind_group(wire: pb.BindGroup, command: commands.BindGroup) -> None:
 
 
 def _decode_bind_group(wire: pb.BindGroup, _: Envelope) -> commands.BindGroup:
-    named = check_name("transaction group", wire.transaction_group)
+    if not wire.HasField("transaction_group"):
+        return commands.BindGroup(group=check_group(wire.group), transaction_group=None)
     return commands.BindGroup(
-        group=check_group(wire.group),
-        transaction_group=named if wire.HasField("transaction_group") else None,
+        group=check_new_name("consumer group", wire.group),
+        transaction_group=check_new_name("transaction group", wire.transaction_group),
     )
 
 
@@ -336,7 +341,7 @@ def decode_request(request: pb.Request, session: commands.SessionId | None) -> c
     Raises:
         NotSupportedError: its kind, its action or a state to filter by is unknown, or it needs a
             session and came without one.
-        ConfigError: a name is too long.
+        ConfigError: a name is too long, or one that nobody could read.
         MalformedHeaderError, ValueError: a TxId or a range is impossible.
     """
     kind = request.WhichOneof("command")

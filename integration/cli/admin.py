@@ -28,6 +28,7 @@ from ...journal.keys import DEFAULT_OWNER, TransactionKey
 from ...journal.state import State
 from ...journal.txid import TxId
 from .connection import Kafka, opened, with_kafka
+from .text import printable
 
 if TYPE_CHECKING:
     from ...coordinator.client.admin import AdminQueries
@@ -110,7 +111,7 @@ def _report(unreachable: Sequence[_Unreachable]) -> None:
         return
     console = Console(stderr=True, highlight=False)
     for each in unreachable:
-        sentence = f"journal partition {each.partition} did not answer: {each.error}"
+        sentence = printable(f"journal partition {each.partition} did not answer: {each.error}")
         console.print(sentence, style="red", markup=False, soft_wrap=True)
     raise typer.Exit(EXIT_INCOMPLETE)
 
@@ -288,7 +289,9 @@ def abort_transactions(
                 outcome = admin.abort(each)
             except LogtxError as error:
                 failed = True
-                refused.print(f"{each}: {error}", style="red", markup=False, soft_wrap=True)
+                refused.print(
+                    printable(f"{each}: {error}"), style="red", markup=False, soft_wrap=True
+                )
             else:
                 typer.echo(f"{each}: {outcome.state}")
     if failed:
@@ -314,11 +317,12 @@ def _print_transactions(found: Sequence[TransactionInfo]) -> None:
     table = _table("TxId", "state", "age", "timeout", "producer", "partitions")
     for info in found:
         state = f"{info.state}: {info.reason}" if info.reason else str(info.state)
-        named = [f"{topic}[{partition}]" for topic, partition in info.partitions]
+        named = [printable(f"{topic}[{partition}]") for topic, partition in info.partitions]
         if len(named) > _CELL_LINES_MAX:
             named = [*named[: _CELL_LINES_MAX - 1], f"and {len(named) - _CELL_LINES_MAX + 1} more"]
         age, limit = show_age(info.age_ms), show_age(info.timeout_ms)
-        table.add_row(str(info.txid), state, age, limit, info.producer_id, "\n".join(named))
+        producer = printable(info.producer_id)
+        table.add_row(str(info.txid), state, age, limit, producer, "\n".join(named))
     _print_table(table, "no transaction")
 
 
@@ -329,13 +333,13 @@ def _print_described(described: dict[str, Any]) -> None:
             case None | []:
                 continue
             case list():
-                shown = "\n  ".join(value)
+                shown = "\n  ".join(map(printable, value))
             case int() if name in _INSTANTS:
                 shown = datetime.fromtimestamp(value / 1000).astimezone().isoformat(" ", "seconds")
             case int() if name.endswith("_ms"):
                 shown = show_age(value)
             case _:
-                shown = str(value)
+                shown = printable(str(value))
         console.print(f"{name.removesuffix('_ms')}: {shown}", markup=False, soft_wrap=True)
 
 
@@ -367,7 +371,8 @@ def list_keys(*, kafka: Kafka, timeout: Timeout = 10.0, as_json: AsJson = False)
         for info in found:
             key = TransactionKey.parse(info.name)
             shown = "\n".join(map(str, info.transactions))
-            table.add_row(key.owner, key.key, str(info.epoch), _key_age(info), shown)
+            owner, name = printable(key.owner), printable(key.key)
+            table.add_row(owner, name, str(info.epoch), _key_age(info), shown)
         _print_table(table, "no transaction key")
     _report(unreachable)
 

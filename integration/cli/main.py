@@ -23,6 +23,7 @@ from . import checkout as cli_checkout
 from . import journal as cli_journal
 from . import spark as cli_spark
 from .connection import BOOTSTRAP, Kafka, name_unused, with_kafka
+from .text import printable
 
 _EXIT_INTERRUPTED: Final = 130
 """Exit status after SIGINT or SIGTERM, as shells report it: 128 + 2."""
@@ -358,9 +359,9 @@ def main() -> None:
     except LogtxError as error:
         sentence, *details = str(error).splitlines() or [type(error).__name__]
         console = Console(stderr=True, highlight=False)
-        console.print(sentence, style="red", markup=False, soft_wrap=True)
+        console.print(printable(sentence), style="red", markup=False, soft_wrap=True)
         for line in details:
-            console.print(line, style="dim", markup=False, soft_wrap=True)
+            console.print(printable(line), style="dim", markup=False, soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(_EXIT_INTERRUPTED)

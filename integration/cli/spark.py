@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .connection import BOOTSTRAP, Kafka, opened, prefixed, with_kafka
+from .text import printable
 
 if TYPE_CHECKING:
     from ..inspect.checks import Report
@@ -61,7 +62,7 @@ def _print_json(value: Any) -> None:
 def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     table = Table(*columns, box=None, pad_edge=False)
     for row in rows[:_SHOWN_MAX]:
-        table.add_row(*("" if value is None else str(value) for value in row))
+        table.add_row(*("" if value is None else printable(str(value)) for value in row))
     console = Console(highlight=False)
     console.print(table)
     if len(rows) > _SHOWN_MAX:

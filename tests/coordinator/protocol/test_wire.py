@@ -17,14 +17,16 @@ from logtx.coordinator.protocol.replies import decode_reply, encode_reply
 from logtx.coordinator.protocol.requests import decode_request, encode_request
 from logtx.journal import errors
 from logtx.journal.control import BranchRange
-from logtx.journal.errors import LogtxError, NotSupportedError, error_from_code
+from logtx.journal.errors import ConfigError, LogtxError, NotSupportedError, error_from_code
 from logtx.journal.position import Place, Position
 from logtx.journal.records.types import AbortReason, OffsetStep
 from logtx.journal.state import State
 from logtx.journal.txid import MAX_OFFSET, MAX_PARTITION, TxId
 
 LONG: Final = st.integers(0, 2**63 - 1)
-NAME: Final = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
+NAME: Final = st.text(
+    st.characters(exclude_categories=["Cs", "Cc", "Cf"]), min_size=1, max_size=12
+).filter(str.strip)
 TXID: Final = st.builds(
     TxId, st.integers(0, MAX_PARTITION), st.integers(0, 2**48 - 1), st.integers(0, MAX_OFFSET)
 )
@@ -303,6 +305,46 @@ def test_a_partition_named_twice_is_refused() -> None:
     request = pb.Request(end=pb.End(txid=TxId(0, 1, 2).to_bytes(), writes=writes))
     with pytest.raises(ValueError, match="twice"):
         decode_request(request, SESSION)
+
+
+BAD_NAMES: Final = ["", " ", "\u3000 ", "a\x1b[2J", "a\nb", "a\0", "a\x7f", "\u202eevil", "a\u200b"]
+NEW_NAMES: Final[Mapping[str, Callable[[str], commands.Command]]] = {
+    "connect": lambda n: commands.Connect(producer_id=n, nonce=1),
+    "bound group": lambda n: commands.BindGroup(group=n, transaction_group="t"),
+    "transaction group": lambda n: commands.BindGroup(group="g", transaction_group=n),
+    "topic of an offset": lambda n: commands.AddOffsets(
+        session=SESSION,
+        txid=TxId(0, 1, 2),
+        group="g",
+        steps=(OffsetStep(n, 0, None, Position.at(1)),),
+    ),
+    "topic of a claim": lambda n: commands.ClaimOffsets(
+        group="g", partitions=((n, 0),), claimant=1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+@pytest.mark.parametrize("kind", NEW_NAMES)
+def test_names_that_nobody_could_read_are_refused(kind: str, name: str) -> None:
+    # They reach operators' terminals, where an escape sequence is obeyed. All who are nameless
+    # would fence each other.
+    with pytest.raises(ConfigError, match="name") as refused:
+        decode_request(encode_request(1, NEW_NAMES[kind](name)), SESSION)
+    assert "\x1b" not in str(refused.value)
+    decode_request(encode_request(1, NEW_NAMES[kind]("Ärger 1")), SESSION)
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_names_that_the_journal_has_can_be_asked_for(name: str) -> None:
+    for command in (
+        commands.GetKey(name=name),
+        commands.DeleteKey(name=name),
+        commands.ListTransactions(producer_id=name),
+        commands.FetchOffsets(group=name),
+        commands.BindGroup(group=name, transaction_group=None),
+    ):
+        assert decode_request(encode_request(1, command), None) == command
 
 
 NAMED: Final[Mapping[str, Callable[[str], commands.Command]]] = {

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 import logtx
 from logtx.coordinator.client.admin import AdminQueries
 from logtx.coordinator.embedded import EmbeddedCoordinator
+from logtx.coordinator.protocol.commands import KeyInfo, Outcome, TransactionInfo
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.integration.cli import admin as cli_admin
 from logtx.integration.cli import main as cli
@@ -23,6 +24,8 @@ from logtx.journal.errors import (
     UnknownTransactionError,
 )
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.state import State
+from logtx.journal.txid import TxId
 
 GROUPS = {"txn": cli_admin.txn, "keys": cli_admin.keys}
 COMMANDS = [
@@ -195,3 +198,35 @@ def test_a_partition_that_does_not_answer_is_reported(
 )
 def test_ages(age_ms: int, shown: str) -> None:
     assert cli_admin.show_age(age_ms) == shown
+
+
+def test_names_with_escape_sequences_reach_no_terminal(
+    monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    # The journal may have such names from before they were refused.
+    evil, txid = "\x1b[2J\u202egood", TxId(0, 1, 2)
+    info = TransactionInfo(
+        txid=txid, state=State.OPEN, producer_id=evil, generation=1, started_ms=1, timeout_ms=2,
+        partitions=((evil, 0),), groups=(evil,), age_ms=3, reason=None,
+    )  # fmt: skip
+    key = KeyInfo(name=f"&default&{evil}", epoch=1, connected_ms=1, age_ms=1, transactions=())
+    for name, answer in {
+        "partition_count": 1,
+        "list_transactions": [info],
+        "describe": info,
+        "outcome": Outcome(txid, State.OPEN),
+        "list_keys": [key],
+        "get_key": key,
+    }.items():
+        monkeypatch.setattr(AdminQueries, name, lambda *_, answer=answer, **__: answer)
+    for command in (
+        ("txn", "list"),
+        ("txn", "describe", str(txid)),
+        ("keys", "list"),
+        ("keys", "get", "k"),
+        ("txn", "list", "--json"),
+    ):
+        shown = run(*command).output
+        assert "\x1b" not in shown, command
+        assert "\u202e" not in shown, command
+        assert "good" in shown, command
