@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Final, Self
 
 from ..journal.errors import ConfigError
-from ..journal.settings import take_choice, take_flag, take_integer, take_text
+from ..journal.settings import plain, take_choice, take_flag, take_integer, take_text
 
 MIB: Final = 1024 * 1024
 _RESETS: Final[Mapping[str, str]] = {
@@ -22,6 +22,8 @@ _RESETS: Final[Mapping[str, str]] = {
 }
 _OWN_PREFIXES: Final = ("pending.", "torn.", "offsets.storage", "coordinator.", "transaction.")
 """Prefixes of our own settings: an unknown name with one is a typing error, not librdkafka's."""
+_LIKE_OURS: Final = frozenset({"coordinator.query.interval.ms"})
+"""Settings of librdkafka that have one of those prefixes."""
 _FIXED: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "error",  # any other value silently skips what retention deleted
     "enable.auto.commit": False,  # librdkafka would commit what was read, not what was delivered
@@ -130,7 +132,7 @@ class ConsumerConfig:
         Raises:
             ConfigError: a setting is missing, unknown or out of range; the message names it.
         """
-        rest = {name: value for name, value in config.items() if name != "bootstrap.servers"}
+        rest = {name: value for name, value in plain(config).items() if name != "bootstrap.servers"}
         group = rest.get("group.id")
         if not isinstance(group, str) or not group:
             raise ConfigError("group.id must be set: name the consumer group, such as 'audit'")
@@ -175,7 +177,7 @@ class ConsumerConfig:
             "transaction_group": take_text(rest, "transaction.group", "default"),
         }
         for name in rest:
-            if name.startswith(_OWN_PREFIXES):
+            if name.startswith(_OWN_PREFIXES) and name not in _LIKE_OURS:
                 raise ConfigError(f"{name} is no setting of a consumer; check its spelling")
         eof = take_flag(rest, "enable.partition.eof", False)
         if eof and own["isolation_level"] is IsolationLevel.SERIALIZABLE:

@@ -36,6 +36,26 @@ def merged(
     return {**(config or {}), **settings, **given}
 
 
+def plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a configuration with one name for each setting, so that none gets round a check.
+
+    Settings in ``default.topic.config`` become settings like others, which win over them; and
+    ``metadata.broker.list`` is ``bootstrap.servers``.
+
+    Raises:
+        ConfigError: ``default.topic.config`` is no dict.
+    """
+    rest = dict(config)
+    of_topics = rest.pop("default.topic.config", None) or {}
+    if not isinstance(of_topics, Mapping):
+        raise ConfigError(f"default.topic.config must be a dict, not {of_topics!r}")
+    settings = {**of_topics, **rest}
+    brokers = settings.pop("metadata.broker.list", None)
+    if brokers and not settings.get("bootstrap.servers"):
+        settings["bootstrap.servers"] = brokers
+    return settings
+
+
 def take_flag(settings: MutableMapping[str, Any], name: str, default: bool) -> bool:
     """Takes a switch, in any form that librdkafka takes: a bool, "true", "t", "1" …
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 from ..journal.errors import ConfigError
 from ..journal.keys import DEFAULT_OWNER, FIRST_EPOCH, TransactionKey
 from ..journal.producer_ids import DEFAULT_TRANSACTION_GROUP, producer_id_of
-from ..journal.settings import take_flag, take_integer, take_text
+from ..journal.settings import plain, take_flag, take_integer, take_text
 
 # Settings of librdkafka that would break the producer's guarantees, and why.
 _FORBIDDEN_TRUE: Final = {
@@ -74,7 +74,7 @@ class ProducerConfig:
         Raises:
             ConfigError: a setting is out of range, or would break a guarantee.
         """
-        rest = dict(config)
+        rest = plain(config)
         timeout_ms = take_integer(rest, "transaction.timeout.ms", 60_000, 1)
         own: dict[str, Any] = {
             **_take_identity(rest),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError
+from ..settings import plain
 from .interface import Log
 from .memory.broker import SCHEME
 from .memory.log import MemoryLog
@@ -21,6 +22,7 @@ def open_log(config: Mapping[str, Any]) -> Log:
     Raises:
         ConfigError: ``bootstrap.servers`` is missing.
     """
+    config = plain(config)
     servers = config.get("bootstrap.servers")
     if not servers or not isinstance(servers, str):
         raise ConfigError(

@@ -101,3 +101,35 @@ def test_isolation_levels() -> None:
 )
 def test_how_partitions_come_and_go(name: str, value: str, cooperative: bool) -> None:
     assert parse(**{name: value}).cooperative is cooperative
+
+
+def test_the_settings_of_topics_get_round_nothing() -> None:
+    # librdkafka would take the reset from there: what retention deleted was jumped over in silence.
+    config = ConsumerConfig.parse(
+        {"group.id": "g", "default.topic.config": {"auto.offset.reset": "earliest"}}
+    )
+    assert config.auto_offset_reset == "earliest"
+    assert config.librdkafka["auto.offset.reset"] == "error"
+    assert "default.topic.config" not in config.librdkafka
+    nearer = ConsumerConfig.parse(
+        {
+            "group.id": "g",
+            "auto.offset.reset": "latest",
+            "default.topic.config": {"auto.offset.reset": "earliest"},
+        }
+    )
+    assert nearer.auto_offset_reset == "latest"
+    with pytest.raises(ConfigError, match=r"default\.topic\.config must be a dict"):
+        ConsumerConfig.parse({"group.id": "g", "default.topic.config": "earliest"})
+
+
+def test_librdkafkas_settings_that_begin_like_ours_pass() -> None:
+    config = ConsumerConfig.parse(
+        {
+            "group.id": "g",
+            "coordinator.query.interval.ms": 1000,
+            "metadata.broker.list": "b:1",
+        }
+    )
+    assert config.librdkafka["coordinator.query.interval.ms"] == 1000
+    assert "metadata.broker.list" not in config.librdkafka

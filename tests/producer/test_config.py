@@ -121,3 +121,13 @@ def test_records_are_delivered_within_their_transaction_by_default() -> None:
 def test_what_breaks_a_guarantee_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=name.replace(".", r"\.")):
         ProducerConfig.parse({name: value})
+
+
+def test_the_settings_of_topics_get_round_nothing() -> None:
+    with pytest.raises(ConfigError, match="acks must be all"):
+        ProducerConfig.parse({"default.topic.config": {"acks": "1"}})
+    config = ProducerConfig.parse(
+        {"default.topic.config": {"message.timeout.ms": 1234}, "metadata.broker.list": "b:1"}
+    )
+    assert config.delivery_timeout_ms == 1234
+    assert not {"default.topic.config", "metadata.broker.list"} & config.librdkafka.keys()

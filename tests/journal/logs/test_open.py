@@ -80,3 +80,14 @@ def test_a_logger_of_the_users_gets_what_librdkafka_logs(caplog: pytest.LogCaptu
     while not caplog.records and time.monotonic() < until_s:
         producer.poll(0.05)
     assert {record.name for record in caplog.records} == {"mine"}
+
+
+def test_librdkafkas_own_name_of_the_brokers_is_taken() -> None:
+    assert open_log({"metadata.broker.list": "memory://opened"}) is MemoryLog.named("opened")
+    both = {"bootstrap.servers": "memory://opened", "metadata.broker.list": "b:1"}
+    assert open_log(both) is MemoryLog.named("opened")
+    MemoryLog.drop("opened")
+    log = open_log({"metadata.broker.list": "b:1", "default.topic.config": {"acks": "all"}})
+    assert isinstance(log, KafkaLog)
+    assert log.bootstrap_servers == "b:1"
+    assert "metadata.broker.list" not in log._settings({})
