@@ -42,6 +42,13 @@ from .server.retention import RetentionConfig, RetentionGuard
 from .server.streams import SERVER_OPTIONS, STREAMS_AND_CALLS_MAX, StreamLimits, Streams
 from .tasks import Failures, essential_task
 
+try:
+    import resource
+except ImportError:  # There is none for Windows.
+    resource = None  # type: ignore[assignment]
+
+_LOG = logging.getLogger(__name__)
+
 SWITCH_S: Final = 0.0005
 """Python's thread switch interval: how long a librdkafka thread with an acknowledgement waits while
 the event loop holds the interpreter. Python's default of 5 ms costs a tenth of the transactions
@@ -53,6 +60,8 @@ STOP_GRACE_S: Final = 1.0
 READERS: Final = 2
 """Journal partitions read at one time, for loading and again for look-ups. More take processor time
 from the clients that are served meanwhile; with one, a long read holds up all others."""
+DESCRIPTORS_MIN: Final = 4_096
+"""File descriptors below which a coordinator warns at its start: each client takes one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,6 +340,7 @@ def run(config: CoordinatorConfig) -> None:
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger(__package__).setLevel(logging.INFO)
     collect_seldom()
+    allow_descriptors()
     sys.setswitchinterval(SWITCH_S)
 
     async def main() -> None:
@@ -342,6 +352,25 @@ def run(config: CoordinatorConfig) -> None:
 
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(main())
+
+
+def allow_descriptors() -> None:
+    """Raises this process's limit of open files to what the system allows it; warns if that is low.
+
+    A shell's own limit is often 1,024, and beyond it gRPC takes no more clients.
+    """
+    if resource is None:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (OSError, ValueError) as error:
+            # macOS allows less than the hard limit that it tells.
+            _LOG.warning("descriptors_not_raised soft=%d error=%s", soft, error)
+    if soft != resource.RLIM_INFINITY and soft < DESCRIPTORS_MIN:
+        _LOG.warning("few_descriptors limit=%d fix=ulimit -n %d", soft, DESCRIPTORS_MIN)
 
 
 def _loop_factory() -> Any:

@@ -11,8 +11,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
+from ...journal.errors import LogtxError
 from ...journal.records.types import AbortReason
 from ..core.transactions import TransactionMetadata
+from ..protocol.commands import Reply
 
 LATENCY_BOUNDS_S: Final = (
     *(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0),
@@ -38,7 +40,10 @@ class Histogram:
 
 @dataclass(slots=True)
 class CoordinatorCounters:
-    """The counters of one coordinator since it started. Keys are journal partitions."""
+    """The counters of one coordinator since it started.
+
+    Keys are journal partitions, if nothing else is said.
+    """
 
     committed: Counter[int] = field(default_factory=Counter)
     aborted: Counter[tuple[int, AbortReason]] = field(default_factory=Counter)
@@ -47,6 +52,10 @@ class CoordinatorCounters:
     surprises: Counter[int] = field(default_factory=Counter)
     loads: Counter[int] = field(default_factory=Counter)
     load_seconds: dict[int, float] = field(default_factory=dict)
+    connections_refused: Counter[str] = field(default_factory=Counter)
+    """Why → streams that did not become a session."""
+    requests_refused: Counter[int] = field(default_factory=Counter)
+    """Code of the error → requests answered by it."""
     commit_latency: Histogram = field(default_factory=lambda: Histogram(LATENCY_BOUNDS_S))
     """Time from a commit's arrival to the answer that it is decided."""
 
@@ -63,6 +72,15 @@ class CoordinatorCounters:
             self.committed[partition] += 1
         else:
             self.aborted[partition, transaction.reason] += 1
+
+    def answered(self, reply: Reply) -> None:
+        """Counts a request's answer if that is a refusal."""
+        if isinstance(reply, LogtxError):
+            self.requests_refused[reply.code] += 1
+
+    def connection_refused(self, error: LogtxError) -> None:
+        """Counts a stream that was refused with an error."""
+        self.connections_refused[type(error).__name__.removesuffix("Error")] += 1
 
     def loaded(self, partition: int, duration_s: float) -> None:
         """Counts a load of a journal partition from its snapshot or its start."""

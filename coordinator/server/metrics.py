@@ -157,6 +157,8 @@ class Reader:
                 "surprises": _by_partition(counters.surprises),
                 "loads": _by_partition(counters.loads),
                 "load_seconds": _by_partition(counters.load_seconds),
+                "connections": tuple(((y,), n) for y, n in counters.connections_refused.items()),
+                "requests": tuple(((str(c),), n) for c, n in counters.requests_refused.items()),
             },
             latency_counts=tuple(counters.commit_latency.counts),
             latency_sum_s=counters.commit_latency.sum_s,
@@ -334,6 +336,8 @@ _TOTALS: Final = (
     ("surprises", "surprises", "Tenures that ended by an unexpected answer.", _PARTITION),
     ("loads", "loads", "Times that a journal partition was loaded.", _PARTITION),
     ("load_seconds", "load_seconds", "Time spent loading it.", _PARTITION),
+    ("connections", "connections_refused", "Streams that did not become a session.", ("why",)),
+    ("requests", "requests_refused", "Requests answered by an error.", ("code",)),
 )
 
 

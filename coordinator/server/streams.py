@@ -156,6 +156,7 @@ class _Answering:
     def __call__(self, reply: commands.Reply) -> None:
         if isinstance(reply, commands.Outcome) and reply.state is State.COMMITTING:
             self.counters.commit_latency.observe(time.monotonic() - self.came_s)
+        self.counters.answered(reply)
         self.stream.answers.discard(self)
         self.stream.out.answer(encode_reply(self.request_id, reply), self.size)
 
@@ -239,6 +240,7 @@ class Streams(pb_grpc.CoordinatorServicer):
             if not future.done():
                 future.set_result(reply)
 
+        reply: commands.Reply
         try:
             async with self._counted_call(request.request):
                 self._check_count(request.partition_count)
@@ -253,11 +255,14 @@ class Streams(pb_grpc.CoordinatorServicer):
                 ):
                     async with self._listings:
                         runtime.submit(command, answer)
-                        return encode_reply(request_id, await future)
-                runtime.submit(command, answer, doubt)
-                return encode_reply(request_id, await future)
+                        reply = await future
+                else:
+                    runtime.submit(command, answer, doubt)
+                    reply = await future
         except (LogtxError, ValueError) as error:
-            return encode_reply(request_id, _as_logtx(error))
+            reply = _as_logtx(error)
+        self._counters.answered(reply)
+        return encode_reply(request_id, reply)
 
     @asynccontextmanager
     async def _counted_call(self, request: pb.Request) -> AsyncIterator[None]:
@@ -314,6 +319,7 @@ class Streams(pb_grpc.CoordinatorServicer):
                 while requests is not None and not requests:
                     requests = await _next_requests(frames)
         except TimeoutError:
+            self._counters.connections_refused["silent"] += 1
             silent = SessionClosedError(f"no Connect came within {CONNECT_TIMEOUT_S:.0f} s")
             out.tell(encode_reply(0, silent))
             return None, None
@@ -338,7 +344,9 @@ class Streams(pb_grpc.CoordinatorServicer):
                 # With two homes a key could have two connections and two open transactions.
                 self._check_home("transaction key", command.producer_id, runtime)
         except (LogtxError, ValueError) as error:
-            out.tell(encode_reply(request.request_id, _as_logtx(error)))
+            refusal = _as_logtx(error)
+            self._counters.connection_refused(refusal)
+            out.tell(encode_reply(request.request_id, refusal))
             return None
         await runtime.room()
 
@@ -351,6 +359,8 @@ class Streams(pb_grpc.CoordinatorServicer):
             stream = None
             if isinstance(reply, commands.Connected):
                 stream = self._attach(runtime, command, reply, out)
+            elif isinstance(reply, LogtxError):
+                self._counters.connection_refused(reply)
             future.set_result(stream)
 
         runtime.submit(command, answer)

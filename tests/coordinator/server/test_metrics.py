@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
+import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -17,8 +20,11 @@ import logtx
 from logtx.coordinator.client.admin import AdminQueries
 from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.coordinator.embedded import EmbeddedCoordinator
+from logtx.coordinator.protocol import coordinator_pb2 as pb
+from logtx.coordinator.protocol import coordinator_pb2_grpc as pb_grpc
+from logtx.coordinator.protocol.requests import PROTOCOL_VERSION
 from logtx.coordinator.runtime.counters import CoordinatorCounters, Histogram
-from logtx.coordinator.server import metrics
+from logtx.coordinator.server import metrics, streams
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.journal.errors import ConfigError
 from logtx.journal.logs.memory.log import MemoryLog
@@ -125,6 +131,50 @@ def test_a_coordinator_at_work(memory_log: MemoryLog, port: int) -> None:
         assert value(series, "transactions_open") == 0
         assert value(series, "transaction_keys") == 0
         assert not any(name == "logtx_transaction_key_epoch" for name, _ in series)
+
+
+def test_what_is_refused_is_counted(
+    coordinator: EmbeddedCoordinator, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "CONNECT_TIMEOUT_S", 0.2)
+    with grpc.insecure_channel(coordinator.address) as channel:
+        stub = pb_grpc.CoordinatorStub(channel)  # type: ignore[no-untyped-call]
+
+        def first_reply(*frames: pb.ClientFrame) -> pb.Reply:
+            ended = threading.Event()
+            replies = stub.Session(chain(frames, (f for f in iter(ended.wait, True) if f)))
+            try:
+                found: pb.Reply = next(replies).replies[0]
+                return found
+            finally:
+                ended.set()
+                replies.cancel()
+
+        def connect(**changed: object) -> pb.ClientFrame:
+            given = {"version": PROTOCOL_VERSION, "producer_id": "p", "nonce": 1, **changed}
+            request = pb.Request(request_id=1, connect=pb.Connect(**given))  # type: ignore[arg-type]
+            return pb.ClientFrame(requests=[request])
+
+        assert first_reply().HasField("error")
+        assert first_reply(connect(version=99)).HasField("error")
+        assert first_reply(connect(producer_id="")).HasField("error")
+        assert first_reply(connect(partition=77)).HasField("error")
+        unknown = pb.GetKey(name="&default&none")
+        calls = [
+            pb.Request(request_id=1, get_key=unknown),
+            pb.Request(request_id=2, begin=pb.Begin()),
+        ]
+        for request in calls:
+            assert stub.Call(pb.CallRequest(partition=0, request=request)).HasField("error")
+        assert stub.Call(pb.CallRequest(partition=77, request=calls[0])).HasField("error")
+    series = scrape(port)
+    whys = {"silent", "NotSupported", "Config", "NotCoordinator"}
+    for why in whys:
+        assert value(series, "connections_refused_total", why=why) == 1, why
+    assert value(series, "connections_refused_total") == len(whys)
+    for code in (34, 2, 11):
+        assert value(series, "requests_refused_total", code=str(code)) == 1, code
+    assert value(series, "requests_refused_total") == 3
 
 
 def test_a_new_coordinator_counts_its_own_decisions(
