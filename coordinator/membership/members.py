@@ -29,6 +29,12 @@ replaced later.
 """
 PROOF_MAX_S: Final = 300.0
 """Upper bound of that time."""
+UNPROVEN_MAX: Final = 10_000
+"""How far beyond our own end another one is believed whoever tells it, in records.
+
+As many as an owner has in flight, so that a standby is believed which alone has seen them and never
+owned anything. More would let a stranger claim a larger loss.
+"""
 KNOWN_MAX: Final = 256
 """Processes remembered. Beyond it the oldest are forgotten that have no stream and own nothing.
 
@@ -65,7 +71,9 @@ class Members:
         self._own_addresses = {own_address}
         self._processes: dict[int, _Process] = {}
         self._ends: dict[int, int] = {}
-        """Journal partition → the highest end that another coordinator told of."""
+        """Journal partition → the highest end that a proven process told of."""
+        self._proven: set[int] = set()
+        """Nonces of processes that have appended an OWNER record."""
         self._owners: dict[int, int] = {}
         """Journal partition → nonce of the process that wrote the current OWNER record."""
 
@@ -88,6 +96,9 @@ class Members:
         """Notes whose OWNER record is the current one of a journal partition."""
         self._owners[partition] = nonce
         self.learn(nonce, address)
+        self._proven.add(nonce)
+        if nonce in self._processes:
+            self._believe(self._processes[nonce].member)
 
     def link(self, member: Member) -> None:
         """Notes that our stream to a process is up: it answered at its address.
@@ -134,9 +145,16 @@ class Members:
     def tell(self, member: Member) -> None:
         """Takes what a coordinator says about itself."""
         self.learn(member.nonce, member.address)
-        self._processes[member.nonce].member = member
+        process = self._processes[member.nonce]
+        before = process.member.ends
+        ends = {p: max(end, before.get(p, 0)) for p, end in member.ends.items()}
+        process.member = replace(member, ends={**before, **ends})
+        if member.nonce in self._proven:
+            self._believe(process.member)
+
+    def _believe(self, member: Member) -> None:
         for partition, end in member.ends.items():
-            self._ends[partition] = max(end, self.known_end(partition))
+            self._ends[partition] = max(end, self._ends.get(partition, 0))
 
     def proven(self, nonce: int, address: str, now_s: float) -> None:
         """Notes that a process has just won a journal partition by an OWNER record."""
@@ -150,13 +168,22 @@ class Members:
             pause_s = min(PROOF_MIN_S * 2 ** min(process.proofs - 1, 16), PROOF_MAX_S)
             process.believed_until_s = now_s + pause_s
 
-    def known_end(self, partition: int) -> int:
-        """Returns the offset below which others have seen all of a journal partition durable.
+    def known_end(self, partition: int, own_end: int) -> int:
+        """Returns the offset below which somebody has seen all of a journal partition durable.
 
         A journal that ends below it has lost its tail. A process that came after the loss can't see
         that in the journal (trap 10).
+
+        Anybody who reaches our port can tell of an end. What lies far beyond our own is believed
+        only of a process whose OWNER record we have read.
+
+        Args:
+            partition: the journal partition.
+            own_end: the same offset as this coordinator has seen by itself.
         """
-        return self._ends.get(partition, 0)
+        limit = own_end + UNPROVEN_MAX
+        told = (p.member.ends.get(partition, 0) for p in self._processes.values())
+        return max(own_end, self._ends.get(partition, 0), *(end for end in told if end <= limit))
 
     def gained(self, nonce: int, partition: int, epoch: int) -> None:
         """Notes that a process serves a partition from now on, as it just said.

@@ -385,7 +385,7 @@ class Candidate:
         started_s, following = time.monotonic(), self._require()
         replica = following.replica
         # Read before the question: records that the tail reads meanwhile may lie behind the answer.
-        known = max(self.read_end, self._services.members.known_end(self._partition))
+        known = self._services.members.known_end(self._partition, self.read_end)
         if request is not None:
             await self._reach(following, request.end)
             if replica.shard.epoch != request.epoch:

@@ -376,7 +376,7 @@ class PartitionRuntime:
             self.partition,
             self._config,
             timeout_s=LOAD_TIMEOUT_S,
-            acknowledged_end=max(self.known_end, self._services.members.known_end(self.partition)),
+            acknowledged_end=self._services.members.known_end(self.partition, self.known_end),
         )
         self._check_partition_count(replica.shard.owner)
         return replica

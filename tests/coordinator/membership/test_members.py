@@ -10,6 +10,7 @@ from logtx.coordinator.membership.members import (
     KNOWN_MAX,
     PROOF_MAX_S,
     PROOF_MIN_S,
+    UNPROVEN_MAX,
     Members,
 )
 
@@ -162,13 +163,30 @@ def test_what_it_appends_at_one_time_proves_its_life_once() -> None:
 
 def test_the_highest_end_that_anybody_told_of_is_known_when_it_is_gone() -> None:
     known = members()
-    assert known.known_end(0) == 0
+    assert known.known_end(0, 0) == 0
     known.tell(replace(OTHER, ends={0: 7, 1: 3}))
     known.tell(replace(OTHER, ends={0: 5}))
     known.tell(Member(nonce=3, address="c:1", ends={1: 9}))
     known.missed("b:1")
-    assert (known.known_end(0), known.known_end(1)) == (7, 9)
+    assert (known.known_end(0, 0), known.known_end(1, 0)) == (7, 9)
     assert replace(OTHER, ends={0: 7}) == OTHER, "nobody is woken for it"
+
+
+def test_an_end_far_ahead_is_believed_of_those_alone_whose_owner_record_was_read() -> None:
+    # One message of a stranger would else make all refuse the journal partition, as if its tail
+    # was lost; and an operator who then accepted the loss would fill it with void records.
+    known = members()
+    far = 5_000_000
+    known.heard(Member(nonce=3, address="c:1", ends={0: far}), 0)
+    assert known.known_end(0, 100) == 100
+    known.tell(replace(OTHER, ends={0: 100 + UNPROVEN_MAX, 1: far}))
+    assert known.known_end(0, 100) == 100 + UNPROVEN_MAX, "it may have read what was lost"
+    assert known.known_end(0, 99) == 99
+    assert known.known_end(1, 0) == 0
+    known.owns(2, "b:1", 7)
+    assert (known.known_end(1, 0), known.known_end(0, 99)) == (far, 100 + UNPROVEN_MAX)
+    known.tell(replace(OTHER, ends={1: far + 1}))
+    assert known.known_end(1, 0) == far + 1
 
 
 def test_what_another_gained_counts_before_it_says_so() -> None:
