@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SETTING = re.compile(r'"([a-z_]+(?:\.[a-z_]+)+)"')
 LIBRDKAFKAS_OWN = {
     "bootstrap.servers",
+    "coordinator.query.interval.ms",
     "delivery.report.only.error",
     "enable.gapless.guarantee",
     "enable.partition.eof",

@@ -261,6 +261,9 @@ def test_each_right_that_a_coordinator_lacks_is_named_at_its_start(
         return ""
 
     await_said(start, "")
+    acls.take("coordinator")
+    every = "--operation Read --operation Write --operation DescribeConfigs --operation Create"
+    await_said(start, f"User:coordinator {every} --topic {JOURNAL_TOPIC}")
     for right in whole:
         for operation in set(right.operations) - {"CREATE", "DELETE"}:
             acls.take("coordinator")

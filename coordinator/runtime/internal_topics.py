@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from confluent_kafka import KafkaError
@@ -62,7 +62,7 @@ def prepare_topics(
         (OFFSETS_TOPIC, OFFSETS_TOPIC_SETTINGS),
     ):
         try:
-            info = log.topic_info(topic)
+            info = _described(topic, log)
         except UnknownTopicError:
             log.create_topic(
                 topic,
@@ -79,6 +79,24 @@ def prepare_topics(
     return infos[0], infos[1]
 
 
+def _described(topic: str, log: Log) -> TopicInfo:
+    try:
+        return log.topic_info(topic)
+    except BrokerError as error:
+        if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise _lacking(topic, (*_NEEDED, "CREATE"), log) from error
+        raise
+
+
+def _lacking(topic: str, operations: Sequence[str], log: Log) -> BrokerError:
+    command = grant(log.bootstrap_servers, log.principal, operations, topic=topic)
+    return BrokerError(
+        f"the coordinator may not {' and '.join(operations)} in topic {topic}: give it the right"
+        f" with: {command}",
+        kafka_code=KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    )
+
+
 def _check_rights(info: TopicInfo, log: Log) -> None:
     """Checks what the coordinator may do with one of its topics.
 
@@ -86,18 +104,12 @@ def _check_rights(info: TopicInfo, log: Log) -> None:
         BrokerError: a right is missing; names the command that gives it.
     """
 
-    def command(operations: list[str]) -> str:
-        return grant(log.bootstrap_servers, log.principal, operations, topic=info.topic)
-
     if lack := lacking(info.operations, _NEEDED):
-        raise BrokerError(
-            f"the coordinator may not {' and '.join(lack)} in topic {info.topic}: give it the right"
-            f" with: {command(lack)}",
-            kafka_code=KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        )
+        raise _lacking(info.topic, lack, log)
     if info.topic == JOURNAL_TOPIC and (lack := lacking(info.operations, ("DELETE",))):
         # The journal works without; it only grows for ever.
-        _LOG.warning("journal_not_trimmed mend=%s", command(lack))
+        command = grant(log.bootstrap_servers, log.principal, lack, topic=info.topic)
+        _LOG.warning("journal_not_trimmed mend=%s", command)
 
 
 def _check_group(log: Log) -> None:

@@ -1,7 +1,4 @@
-"""The options that say how to reach Kafka: the same for every command that does.
-
-Source: `docs/security.md`, "The command line".
-"""
+"""The options that say how to reach Kafka: the same for every command that does."""
 
 from __future__ import annotations
 

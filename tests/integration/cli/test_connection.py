@@ -138,7 +138,7 @@ def test_nothing_is_guessed() -> None:
     assert "--config" in told
     assert "no brokers are named" in refused("txn", "list", "-X", "client.id=a")
     assert "no brokers are named" in refused("demo", "-X", "client.id=a")
-    assert "did you mean security.protocol" in refused("txn", "list", "-X", "securty.protocol=SSL")
+    assert "did you mean security.protocol" in refused("txn", "list", "-X", "secure.protocol=SSL")
     assert "No such file" in refused("keys", "list", "--config", "/none")
     assert "No such file" in refused("keys", "list", LOGTX_CONFIG="/none")
 

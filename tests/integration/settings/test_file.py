@@ -89,7 +89,7 @@ def test_values_from_elsewhere_mean_what_they_say() -> None:
         ("[kafak]\na = 1", r"no table \[kafak\]: did you mean \[kafka\]\?"),
         ("[zzz]", r"no table \[zzz\]: check its spelling"),
         ("kafka = 1", "kafka must be a table"),
-        ("[kafka]\nsecurty.protocol = 'SSL'", "'securty.protocol': did you mean security.protocol"),
+        ("[kafka]\nsecure.protocol = 'SSL'", "'secure.protocol': did you mean security.protocol"),
         ("[kafka]\nsasl.jaas.config = 'x'", "sasl.jaas.config .*Java.* sasl.username"),
         ("[kafka]\nclient.id = ['a']", "client.id must be a string, a number, true or false"),
         ("[kafka]\nclient.id = 1979-05-27", "client.id must be a string, a number, true or false"),
@@ -182,7 +182,7 @@ def test_a_setting_of_the_command_line() -> None:
         with pytest.raises(ConfigError, match="is not NAME=VALUE"):
             parse_setting(text, source())
     with pytest.raises(ConfigError, match=r"did you mean client\.id"):
-        parse_setting("cleint.id=x", source())
+        parse_setting("clint.id=x", source())
 
 
 def test_the_names_are_librdkafkas(tmp_path: Path) -> None:
