@@ -303,7 +303,7 @@ def test_malformed_requests_are_answered(memory_log: MemoryLog) -> None:
             pb.Request(request_id=1),
             pb.Request(request_id=1, begin=pb.Begin()),
             pb.Request(request_id=1, get_outcome=pb.GetOutcome(txid=b"short")),
-            pb.Request(request_id=1, connect=pb.Connect(version=1)),
+            pb.Request(request_id=1, connect=pb.Connect(version=1, producer_id="p")),
         ):
             reply = stub.Call(pb.CallRequest(partition=0, request=request), timeout=5)
             assert reply.error.code == NotSupportedError.code

@@ -70,10 +70,16 @@ def events() -> list[str]:
 def up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: list[str]) -> Up:
     """Run `run_up` with a fake broker and, as coordinator, a shell command; its output lines."""
 
+    monkeypatch.setenv("LOGTX_CONFIG", "/etc/logtx-of-another-cluster.toml")
+    monkeypatch.setenv("LOGTX_BOOTSTRAP_SERVERS", "another:9092")
+
     def run(
         coordinator: str | None, *, checks: int = 1_000_000, coordinators: int = 1
     ) -> list[str]:
-        def start(_command: list[str], *, output: Path) -> subprocess.Popen[bytes]:
+        def start(
+            _command: list[str], *, output: Path, env: dict[str, str]
+        ) -> subprocess.Popen[bytes]:
+            assert not {"LOGTX_CONFIG", "LOGTX_BOOTSTRAP_SERVERS"} & env.keys()
             return spawn(["/bin/sh", "-c", coordinator or ""], output=output)
 
         monkeypatch.setattr(processes, "spawn", start)

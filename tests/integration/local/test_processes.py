@@ -186,8 +186,8 @@ def test_a_kafka_of_our_own_that_died_is_noticed() -> None:
 
     dead: Any = Dead()
     with pytest.raises(ProcessDiedError, match="Kafka ended by itself"):
-        Cluster("127.0.0.1:9", dead).check()
-    Cluster("127.0.0.1:9").check()  # one that is not ours
+        Cluster({}, Path("f"), dead).check()
+    Cluster({}, Path("f")).check()  # one that is not ours
 
 
 def test_the_tail_says_that_the_journal_ends_early(memory_log: MemoryLog) -> None:
