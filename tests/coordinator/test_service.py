@@ -311,7 +311,7 @@ def test_malformed_requests_are_answered(memory_log: MemoryLog) -> None:
         assert reply.error.code == 11
         for first in (
             pb.Request(request_id=1, begin=pb.Begin()),
-            pb.Request(request_id=1, connect=pb.Connect(version=9)),
+            pb.Request(request_id=1, connect=pb.Connect(version=9, producer_id="p")),
         ):
             frames = list(stub.Session(iter([pb.ClientFrame(requests=[first])]), timeout=5))
             assert frames[0].replies[0].error.code in {
