@@ -34,6 +34,9 @@ MESSAGE_DEFAULT_BYTES: Final = 1_048_588
 """Kafka's default of ``max.message.bytes``, for a log that does not tell it."""
 _NEEDED: Final = ("READ", "WRITE", "DESCRIBE_CONFIGS")
 """What a coordinator must be allowed to do with its topics. Kafka includes DESCRIBE in each."""
+_GROUP_TIMEOUT_S: Final = 3.0
+"""Longest wait for the answer whether the group may be used. A longer one delays the start while
+Kafka looks for the group's coordinator; a shorter one finds a missing right later."""
 
 
 def prepare_topics(
@@ -120,7 +123,16 @@ def _check_group(log: Log) -> None:
     Raises:
         BrokerError: it may not; names the command that gives it the right.
     """
-    log.commit_group_offset(COORDINATORS_GROUP, OFFSETS_TOPIC, 0, GroupOffset(0, ""))
+    nobodys = GroupOffset(0, "")
+    try:
+        log.commit_group_offset(
+            COORDINATORS_GROUP, OFFSETS_TOPIC, 0, nobodys, timeout_s=_GROUP_TIMEOUT_S
+        )
+    except BrokerError as error:
+        if error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            raise
+        # A group without a coordinator for now delays what clients are told, and nothing else.
+        _LOG.warning("group_not_checked error=%s", error)
 
 
 def check_topic(

@@ -149,6 +149,10 @@ def _mock_topic_info(topic: str, listed: Mapping[str, Any]) -> TopicInfo | Unkno
     )
 
 
+def _is_unsupported(answer: Any) -> bool:
+    return isinstance(answer, KafkaException) and answer.args[0].code() in _UNSUPPORTED
+
+
 def _settings(answer: Any) -> Mapping[str, str] | KafkaException | None:
     """Returns a topic's settings; None where they are not told, or not to this client."""
     if isinstance(answer, KafkaException):
@@ -173,6 +177,8 @@ class KafkaLog:
         self._group_readers: dict[str, GroupReader] = {}
         self._group_committers: dict[str, GroupCommitter] = {}
         self._is_mock: bool | None = None
+        self._tells_rights = True
+        """False once the brokers could not tell what this client may do with a topic."""
         self._trouble = Trouble(self.bootstrap_servers)
 
     def producer(self, config: Mapping[str, Any]) -> LogProducer:
@@ -232,15 +238,10 @@ class KafkaLog:
             listed = asking.answer(lambda left: self._admin().list_topics(timeout=left)).topics
             return {topic: _mock_topic_info(topic, listed) for topic in topics}
 
-        def describe(wait_s: float) -> Answers:
-            collection = TopicCollection(list(topics))
-            return Answers(
-                self._admin().describe_topics(
-                    collection, request_timeout=wait_s, include_authorized_operations=True
-                )
-            )
-
-        described = asking.answer(lambda left: self._ask_controller(left, asking, describe))
+        described = self._describe_all(topics, asking)
+        if self._tells_rights and described and all(map(_is_unsupported, described.values())):
+            self._tells_rights = False
+            described = self._describe_all(topics, asking)
         there = [t for t, answer in described.items() if not isinstance(answer, KafkaException)]
         settings = self._settings_of(there, asking) if there else {}
         found: dict[str, TopicInfo | LogtxError] = {}
@@ -254,6 +255,17 @@ class KafkaLog:
             else:
                 found[topic] = _topic_info(topic, answer, told)
         return found
+
+    def _describe_all(self, topics: Sequence[str], asking: Asking) -> dict[str, Any]:
+        def ask(wait_s: float) -> Answers:
+            collection, rights = TopicCollection(list(topics)), self._tells_rights
+            return Answers(
+                self._admin().describe_topics(
+                    collection, request_timeout=wait_s, include_authorized_operations=rights
+                )
+            )
+
+        return asking.answer(lambda left: self._ask_controller(left, asking, ask))
 
     def _settings_of(
         self, topics: Sequence[str], asking: Asking

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+from confluent_kafka import KafkaError
 
 from logtx.coordinator.core.tenure import RECORD_MAX_BYTES
 from logtx.coordinator.runtime.internal_topics import (
@@ -12,7 +15,7 @@ from logtx.coordinator.runtime.internal_topics import (
     prepare_topics,
 )
 from logtx.coordinator.service import JOURNAL_CONFIG
-from logtx.journal.errors import JournalTopicError
+from logtx.journal.errors import BrokerError, JournalTopicError
 from logtx.journal.logs.interface import TopicInfo
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC
@@ -100,6 +103,25 @@ def test_what_a_coordinator_creates_is_right(memory_log: MemoryLog) -> None:
     assert journal.partition_count == offsets.partition_count == 3
     assert journal.settings is not None
     assert JOURNAL_SETTINGS.items() <= journal.settings.items()
+
+
+def test_a_group_that_can_not_be_asked_for_delays_no_start(
+    memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told, codes = memory_log.topic_info, [KafkaError._TIMED_OUT]
+    every = frozenset({"READ", "WRITE", "DESCRIBE_CONFIGS"})
+    monkeypatch.setattr(memory_log, "topic_info", lambda t: replace(told(t), operations=every))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise BrokerError("no", kafka_code=codes[0])
+
+    monkeypatch.setattr(memory_log, "commit_group_offset", refuse)
+    prepare_topics(memory_log, partitions=1, replication_factor=1)
+    assert "group_not_checked" in caplog.text
+    assert "journal_not_trimmed mend=kafka-acls.sh" in caplog.text, "DELETE is missing"
+    codes[0] = KafkaError.GROUP_AUTHORIZATION_FAILED
+    with pytest.raises(BrokerError):
+        prepare_topics(memory_log, partitions=1, replication_factor=1)
 
 
 def test_the_offsets_topic_must_be_compacted(memory_log: MemoryLog) -> None:

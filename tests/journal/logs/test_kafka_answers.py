@@ -112,6 +112,32 @@ def test_a_controller_that_died_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
     assert admin.waited_s == [1.0, 2.0, 4.0]
 
 
+class Old(DeadController):
+    """Brokers that can't tell what a client may do."""
+
+    def describe_topics(
+        self, topics: Any, request_timeout: float, **given: Any
+    ) -> dict[str, Future[Any]]:
+        """As the admin client's."""
+        if given["include_authorized_operations"]:
+            self.waited_s.append(request_timeout)
+            future: Future[Any] = Future()
+            error = KafkaError(KafkaError._UNSUPPORTED_FEATURE, "not by this broker")
+            future.set_exception(KafkaException(error))
+            return {"journal": future}
+        return super().describe_topics(topics, request_timeout)
+
+
+def test_brokers_that_tell_no_rights_are_asked_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    admin = Old(refreshes=0)
+    log = log_with(admin, monkeypatch)
+    monkeypatch.setattr(log, "_is_mock", False)
+    for _ in range(2):
+        told = log.topic_info("journal")
+        assert (told.partition_count, told.operations) == (8, None)
+    assert len(admin.waited_s) == 3, "they are asked for rights once"
+
+
 def test_a_controller_that_never_comes_back_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     admin = DeadController(refreshes=1_000_000)
     log = log_with(admin, monkeypatch)
