@@ -166,7 +166,8 @@ def config_file(kafka: LocalKafka, directory: Path, user: str) -> Path:
 
 def run(*arguments: str) -> Result:
     """Runs a command of the command line."""
-    return CliRunner().invoke(cli.app, list(arguments), env={"COLUMNS": "200"})
+    nothing = dict.fromkeys(("LOGTX_BOOTSTRAP_SERVERS", "LOGTX_CONFIG"))
+    return CliRunner().invoke(cli.app, list(arguments), env={"COLUMNS": "200", **nothing})
 
 
 def test_everything_works_with_the_documented_rights(

@@ -30,8 +30,10 @@ CONNECTED = [
 
 
 def run(*arguments: str, **environment: str) -> Result:
-    """Runs a command."""
-    return CliRunner().invoke(cli.app, list(arguments), env={"COLUMNS": "200", **environment})
+    """Runs a command, in an environment without settings of this machine."""
+    nothing = dict.fromkeys(("LOGTX_BOOTSTRAP_SERVERS", "LOGTX_CONFIG"))
+    env = {"COLUMNS": "200", **nothing, **environment}
+    return CliRunner().invoke(cli.app, list(arguments), env=env)
 
 
 def refused(*arguments: str, **environment: str) -> str:
