@@ -132,6 +132,7 @@ class Branch(Writer):
             self._tally.close()
         bound_s = self._delivery_timeout_s + 1 if timeout is None else timeout
         if not self._tally.settled:
+            self._sender.check_may_wait("call finish elsewhere")
             self._sender.hurry(self)
             try:
                 self._settled.wait(bound_s)

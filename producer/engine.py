@@ -26,6 +26,7 @@ from ..journal.txid import TxId
 from .config import ProducerConfig
 from .coordinators import Coordinators, Queries, Session
 from .core.bookkeeping import copy_of
+from .futures import Callbacks
 from .opening import open_producer
 from .resolver import Resolver, Undecided
 from .sender import Sender
@@ -71,6 +72,8 @@ class Engine:
         self.closed = False
         """Whether the application closed the producer."""
         self._coordinators = coordinators
+        self.callbacks: Final = Callbacks()
+        """Calls the callbacks of the transactions' futures."""
         self._on_fatal = on_fatal
         self._guard = threading.Lock()
         self._connecting = threading.Lock()

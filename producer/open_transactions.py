@@ -115,6 +115,9 @@ class OpenTransactions:
                 f"transaction key {key.key!r} has an open transaction: commit or abort it before"
                 " the next one begins"
             )
+        if self._slots.acquire(blocking=False):
+            return
+        self.engine.sender.check_may_wait("begin elsewhere, or raise transactions.in.flight.max")
         if not self._slots.acquire(timeout=self._config.coordinator_timeout_s):
             raise RequestTimedOutError(
                 f"the last transaction of key {key.key!r} is not decided yet: begin again later"
@@ -151,6 +154,7 @@ class OpenTransactions:
         """Aborts what is open, sends what is queued, and releases everything."""
         if self.engine.closed:
             return
+        self.engine.sender.check_may_wait("close the producer elsewhere")
         deadline_s = time.monotonic() + timeout_s
         with self._guard:
             transactions = list(self._open)

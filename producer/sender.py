@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from ..journal.errors import RequestTimedOutError
+from ..journal.errors import RequestTimedOutError, TransactionStateError
 from ..journal.logs.interface import DeliveryCallback, LogProducer
 
 _LOG = logging.getLogger(__name__)
@@ -242,6 +242,18 @@ class Sender:
         if self._raised is not None and not self.in_callback():
             error, self._raised = self._raised, None
             raise error
+
+    def check_may_wait(self, cure: str) -> None:
+        """Refuses a wait for what this thread does.
+
+        Raises:
+            TransactionStateError: the caller is a delivery callback; `cure` says what it can do.
+        """
+        if self.in_callback():
+            raise TransactionStateError(
+                "a delivery callback can't wait here: the reports that it would wait for come on "
+                f"its own thread; {cure}"
+            )
 
     def in_callback(self) -> bool:
         """Returns whether the caller is a callback, which must wait for nothing."""

@@ -73,7 +73,8 @@ class Transaction(ABC):
             value: the record's value.
             key: the record's key, by which the partitioner chooses the partition by default.
             partition: number of the partition; -1 lets the partitioner choose.
-            on_delivery: called with (error, message), on the thread that serves the report.
+            on_delivery: called with (error, message) on the producer's own thread. It may produce
+                and ask for a commit; calls that wait for reports raise TransactionStateError there.
             timestamp: milliseconds since 1970; 0 = now.
             headers: the user's, in any form that confluent-kafka takes.
 
@@ -128,7 +129,11 @@ class Transaction(ABC):
 
     @abstractmethod
     def commit_async(self) -> Future[Outcome]:
-        """Commits in the background; the future ends as `commit` does. It can't be cancelled."""
+        """Commits in the background; the future ends as `commit` does. It can't be cancelled.
+
+        Its callbacks are called one after the other on a thread for callbacks alone, so they may
+        use the producer and wait.
+        """
 
     @abstractmethod
     def abort(self, timeout: float | None = None) -> Outcome:

@@ -53,6 +53,7 @@ from .core.bookkeeping import (
     end_result,
 )
 from .core.summary import BranchSummary, make_token
+from .futures import EndFuture
 from .transaction import Transaction
 from .writer import Record, Writer
 
@@ -117,8 +118,8 @@ class TransactionShell(Writer, Transaction):
         self._offsets_backlog: list[tuple[str, Sequence[OffsetStep]]] = []
         self._flowing = threading.Event()
         # `_future` is returned to repeated calls; `_pending` is the same one until it is completed.
-        self._future: Future[Outcome] | None = None
-        self._pending: Future[Outcome] | None = None
+        self._future: EndFuture | None = None
+        self._pending: EndFuture | None = None
         self._end_error: LogtxError | None = None
         self._asked_to_end = False
         """Whether the application called for commit or abort."""
@@ -131,6 +132,8 @@ class TransactionShell(Writer, Transaction):
     @property
     def txid(self) -> TxId:
         deadline_s = self._engine.config.coordinator_timeout_s * 2
+        if self._txid is None:
+            self._sender.check_may_wait("ask for the TxId elsewhere")
         if self._txid is None and not self._flowing.wait(deadline_s):
             raise RequestTimedOutError("the coordinator did not answer the BEGIN in time")
         with self._lock:
@@ -191,6 +194,8 @@ class TransactionShell(Writer, Transaction):
             self._flowing.wait(min(left_s, _SLICE_S))
 
     def commit(self, timeout: float | None = None) -> Outcome:
+        if not self.is_decided:
+            self._sender.check_may_wait("call commit_async")
         return self._wait(self.commit_async(), timeout)
 
     def commit_async(self) -> Future[Outcome]:
@@ -243,13 +248,15 @@ class TransactionShell(Writer, Transaction):
     # ---- ends -----------------------------------------------------------------------------------
 
     def _end_async(self, end: Action) -> Future[Outcome]:
-        replaced: Future[Outcome] | None = None
+        replaced: EndFuture | None = None
         resolve = False
         with self._lock:
             try:
                 future, replaced, resolve = self._ask(end)
             except LogtxError as error:
-                return _failed(error)
+                failed = EndFuture(self._engine.callbacks)
+                failed.finish(error)
+                return failed
             except BaseException as error:
                 self._break_off(error)
                 raise
@@ -269,7 +276,7 @@ class TransactionShell(Writer, Transaction):
         self._tally.give_up()
         self._book.break_off(BrokerError(f"the call was interrupted by {error!r}"))
 
-    def _ask(self, end: Action) -> tuple[Future[Outcome], Future[Outcome] | None, bool]:
+    def _ask(self, end: Action) -> tuple[Future[Outcome], EndFuture | None, bool]:
         """Asks for an end, under the lock. Returns (future, future that it replaces, resolve?)."""
         self._check_begun()
         # Set before the tally is closed: a record admitted from now on finds this False.
@@ -277,12 +284,12 @@ class TransactionShell(Writer, Transaction):
         book = self._book
         if book.ask(end):
             replaced = self._pending
-            self._future = self._pending = _new_future()
+            self._future = self._pending = EndFuture(self._engine.callbacks)
             return self._future, replaced, False
         if book.phase is Phase.UNRESOLVED:
             book.sent()
             self._resolve_until_s = 0.0
-            self._future = self._pending = _new_future()
+            self._future = self._pending = EndFuture(self._engine.callbacks)
             return self._future, None, True
         if self._future is None or book.end is not end:
             # It was decided without having been asked to, for example by a time-out of the
@@ -290,11 +297,14 @@ class TransactionShell(Writer, Transaction):
             assert self._txid is not None
             state = State.COMMITTED if book.phase is Phase.COMMITTED else State.ABORTED
             book.end = end
-            self._future = _new_future()
-            self._future.set_result(Outcome(self._txid, state))
+            self._future = EndFuture(self._engine.callbacks)
+            self._future.finish(Outcome(self._txid, state))
         return self._future, None, False
 
     def _wait(self, future: Future[Outcome], timeout: float | None) -> Outcome:
+        if not future.done():
+            # A callback that asked for an abort: it goes on.
+            self._sender.check_may_wait("call abort_async")
         config = self._engine.config
         # Everything that the future waits for has one of these time-outs; their sum is never
         # reached.
@@ -397,7 +407,7 @@ class TransactionShell(Writer, Transaction):
             return copy_of(reply)
         return TransactionAbortedError("the transaction was aborted: redo its work")
 
-    def _take_pending(self) -> Future[Outcome] | None:
+    def _take_pending(self) -> EndFuture | None:
         """Takes the future to be completed, under the lock, in the step that ends the wait.
 
         A later call gets another future.
@@ -483,7 +493,7 @@ class TransactionShell(Writer, Transaction):
 
     def _drain(self) -> bool:
         """Sends the records that were kept. Returns False while librdkafka's queue is full."""
-        future: Future[Outcome] | None = None
+        future: EndFuture | None = None
         with self._lock:
             while self._backlog:
                 record = self._backlog[0]
@@ -506,7 +516,7 @@ class TransactionShell(Writer, Transaction):
         return True
 
     @property
-    def future(self) -> Future[Outcome] | None:
+    def future(self) -> EndFuture | None:
         """The future of its commit or abort; None until one is asked for."""
         return self._future
 
@@ -603,7 +613,7 @@ class TransactionShell(Writer, Transaction):
             future = self._fail_locked(cause)
         _finish(future, abort_only(cause))
 
-    def _fail_locked(self, cause: LogtxError) -> Future[Outcome] | None:
+    def _fail_locked(self, cause: LogtxError) -> EndFuture | None:
         """Makes it abort-only. Returns the future of a commit that fails because of it, or None."""
         future = self._take_pending() if self._book.fail(cause) else None
         self._set_direct()
@@ -654,24 +664,7 @@ class TransactionShell(Writer, Transaction):
         self._send_waiting(record)
 
 
-def _new_future() -> Future[Outcome]:
-    future: Future[Outcome] = Future()
-    # What was asked for is under way: cancelling the future would only lose the answer.
-    future.set_running_or_notify_cancel()
-    return future
-
-
-def _finish(future: Future[Outcome] | None, result: Outcome | LogtxError) -> None:
-    """Completes a future; never under a lock, because it runs the application's callbacks."""
-    if future is None:
-        return
-    if isinstance(result, LogtxError):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
-
-
-def _failed(error: LogtxError) -> Future[Outcome]:
-    future = _new_future()
-    future.set_exception(error)
-    return future
+def _finish(future: EndFuture | None, result: Outcome | LogtxError) -> None:
+    """Completes a future, if there is one; never under a lock."""
+    if future is not None:
+        future.finish(result)
