@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from ..coordinator.client.session import SessionOptions
-from ..coordinator.protocol.commands import Outcome
+from ..coordinator.protocol.commands import GroupOffsets, Outcome
+from ..journal.control import TopicPartition
 from ..journal.errors import (
     ClosedError,
     ExpiredTransactionError,
@@ -180,6 +181,10 @@ class Engine:
     def forget_bindings(self) -> None:
         """Asks for all bindings again: one ended, as it does if a group is unused for long."""
         self._bound.clear()
+
+    def fetch_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> GroupOffsets:
+        """Asks for what a consumer group has committed; see `Queries`."""
+        return self.queries.fetch_offsets(group, partitions)
 
     def close(self, deadline_s: float) -> None:
         """Sends what is queued until `deadline_s` (monotonic clock), and releases everything."""

@@ -55,6 +55,7 @@ class Callbacks:
                 call()
             except BaseException:  # noqa: BLE001 - the application's callback, whatever it raises
                 _LOG.exception("callback_raised")
+            del call  # While the thread waits, it keeps nothing of the application alive.
 
 
 class EndFuture(Future[Outcome]):

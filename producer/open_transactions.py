@@ -31,6 +31,8 @@ _IN_VAIN_S: Final = 0.5
 
 The coordinator aborts it by itself once the session is gone, so a longer wait gains nothing.
 """
+_SWEEP_S: Final = 0.5
+"""How often transactions are looked for whose timeout has passed."""
 
 
 class OpenTransactions:
@@ -63,6 +65,9 @@ class OpenTransactions:
         self._open: set[TransactionShell] = set()
         self._unregistered: dict[TransactionShell, float] = {}
         """Open transactions with new partitions → monotonic time to register these, ascending."""
+        self._kept: dict[TransactionShell, tuple[object, float]] = {}
+        """Open transactions → what each keeps alive, and until when, monotonic clock."""
+        self._next_sweep_s = 0.0
         self._ahead = Ahead[TransactionShell](allowed=config.begin_ahead)
         # The coordinator would refuse a transaction key's next BEGIN until the transaction before
         # is decided.
@@ -72,8 +77,15 @@ class OpenTransactions:
             config, log, coordinators, on_tick=self._on_tick, on_fatal=self._on_fatal
         )
 
-    def begin(self, timeout_ms: int, partitions: Iterable[TopicPartition]) -> TransactionShell:
+    def begin(
+        self, timeout_ms: int, partitions: Iterable[TopicPartition], keep: object
+    ) -> TransactionShell:
         """Opens a transaction; its TxId comes later.
+
+        Args:
+            timeout_ms: after which the coordinator aborts it.
+            partitions: which it is sure to write to.
+            keep: kept alive until the transaction is decided, or its timeout has passed.
 
         Raises:
             CoordinatorNotAvailableError, ProducerFencedError, …: as `Producer.begin_transaction`.
@@ -82,13 +94,15 @@ class OpenTransactions:
             raise ConfigError("a transaction's timeout must be at least 1 ms")
         self.engine.connect()
         named = tuple(partitions)
-        if not named and (transaction := self._take_ahead(timeout_ms)) is not None:
-            return transaction
+        until_s = time.monotonic() + timeout_ms / 1000
+        if not named and (taken := self._take_ahead(timeout_ms, (keep, until_s))) is not None:
+            return taken
         self._take_slot()
         transaction = TransactionShell(self.engine, self, named)
         try:
             with self._guard:
                 self._open.add(transaction)
+                self._kept[transaction] = keep, until_s
             self._send_begin(transaction, timeout_ms, named)
         except BaseException:
             # Of a signal handler: nobody has the transaction, so nobody would end it.
@@ -96,13 +110,15 @@ class OpenTransactions:
             raise
         return transaction
 
-    def _take_ahead(self, timeout_ms: int) -> TransactionShell | None:
+    def _take_ahead(self, timeout_ms: int, kept: tuple[object, float]) -> TransactionShell | None:
         now_s = time.monotonic()
         with self._guard:
             known = self._ahead.transaction
             alone = all(t is known for t in self._open)
             transaction = self._ahead.take(timeout_ms, now_s=now_s)
             self._ahead.begun(timeout_ms, alone=alone, now_s=now_s)
+            if transaction is not None:
+                self._kept[transaction] = kept
         return transaction
 
     def _take_slot(self) -> None:
@@ -202,9 +218,11 @@ class OpenTransactions:
         """Forgets a transaction that needs nothing any more."""
         with self._guard:
             self._open.discard(transaction)
+            kept = self._kept.pop(transaction, None)
             self._unregistered.pop(transaction, None)
             self._ahead.ended(transaction, time.monotonic())
         self._slots.release()
+        del kept  # Outside of the lock: it may be the last reference.
 
     # ---- what the engine reports ----------------------------------------------------------------
 
@@ -219,9 +237,12 @@ class OpenTransactions:
         if not self._open:
             # When the thread begins, `engine` is not set yet either.
             return False
+        now_s = time.monotonic()
+        if now_s >= self._next_sweep_s:
+            self._next_sweep_s = now_s + _SWEEP_S
+            self._let_go(now_s)
         if self.engine.closed or self.engine.fatal is not None:
             return bool(self._open)
-        now_s = time.monotonic()
         with self._guard:
             in_vain = self._ahead.expired(now_s)
             due = list(takewhile(lambda t: self._unregistered[t] <= now_s, self._unregistered))
@@ -234,3 +255,11 @@ class OpenTransactions:
         for transaction in due:
             transaction.register_partitions()
         return bool(self._open)
+
+    def _let_go(self, now_s: float) -> None:
+        """Keeps nothing alive for transactions that the coordinator has aborted by now."""
+        with self._guard:
+            late = [t for t, (_, until_s) in self._kept.items() if until_s <= now_s]
+            # Let go of outside of the lock: that may be the last reference.
+            kept = [self._kept.pop(transaction) for transaction in late]
+        del kept

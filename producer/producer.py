@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from ..coordinator.protocol.commands import GroupOffsets, Outcome
+from ..coordinator.protocol.commands import Outcome
 from ..journal.control import TopicPartition
 from ..journal.errors import TransactionCommittedError, TransactionStateError
 from ..journal.settings import merged
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from ..journal.offset_source import GroupMetadata
     from ..journal.records.types import OffsetStep
     from .coordinators import Coordinators
+
+_LOG = logging.getLogger(__name__)
 
 _FOREVER_S: Final = 24 * 3600.0
 """Time-out in place of confluent-kafka's "no time-out" (-1): every wait has a bound."""
@@ -54,6 +58,9 @@ class Producer:
     last until `commit_transaction` or `abort_transaction` succeeded, and raises if that one takes
     no records any more. After `init_transactions` it writes nothing else; on a producer that did
     not call it, `produce` writes plain records between two transactions.
+
+    A producer that is dropped without `close` closes itself in the background. An open transaction
+    keeps it until then, or until its timeout has passed.
 
     Source: Transactional Messaging in Kafka, "Implementation overview", "Pipelining" and "Fencing".
     """
@@ -94,7 +101,11 @@ class Producer:
         """Whether one of these was called for it."""
         self._transactional = False
         """Whether `init_transactions` was called: then nothing is written plainly."""
-        self._plain_offsets = PlainOffsets(self._fetch_offsets)
+        # None of these may refer to this object: it would never be dropped.
+        self._plain_offsets = PlainOffsets(self._engine.fetch_offsets)
+        dropped = weakref.finalize(self, _on_dropped, self._transactions, settings)
+        # When the interpreter exits, nobody could wait for the brokers.
+        dropped.atexit = False
 
     # ---- transactions as objects ----------------------------------------------------------------
 
@@ -123,7 +134,7 @@ class Producer:
         timeout_ms = (
             self._config.transaction_timeout_ms if timeout is None else round(timeout * 1000)
         )
-        transaction = self._transactions.begin(timeout_ms, partitions or ())
+        transaction = self._transactions.begin(timeout_ms, partitions or (), self)
         self._current, self._ending = transaction, False
         return transaction
 
@@ -383,9 +394,6 @@ class Producer:
         """Closes the producer."""
         self.close()
 
-    def _fetch_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> GroupOffsets:
-        return self._engine.queries.fetch_offsets(group, partitions)
-
     @property
     def _librdkafka(self) -> Any:
         self._engine.check_not_closed()
@@ -400,6 +408,22 @@ class Producer:
     def _drop(self, transaction: TransactionShell) -> None:
         if self._current is transaction:
             self._current, self._ending = None, False
+
+
+def _on_dropped(transactions: OpenTransactions, config: ProducerConfig) -> None:
+    """Closes what a producer leaves that is garbage, on a thread of its own.
+
+    Python calls this wherever it collects garbage, on any thread and under any lock.
+    """
+    if transactions.engine.closed:
+        return
+    _LOG.info("producer_dropped producer_id=%s", config.producer_id)
+    threading.Thread(
+        target=transactions.close,
+        args=(config.coordinator_timeout_s,),
+        name="logtx-closing",
+        daemon=True,
+    ).start()
 
 
 class _UpTo:

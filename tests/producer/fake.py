@@ -287,6 +287,7 @@ class FakeSession:
     def _run(self) -> None:
         while (request := self._requests.get()) is not None:
             request()
+            del request  # While the thread waits, it keeps no transaction alive.
 
 
 class FakeQueries:
