@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -39,7 +40,7 @@ from ..journal.txid import TxId
 from .core.bookkeeping import copy_of
 from .core.summary import NONCE_BITS, BranchSummary, read_token
 from .core.tally import BranchTally
-from .sender import Sender
+from .sender import Send, Sender
 from .writer import Record, Writer
 
 if TYPE_CHECKING:
@@ -216,9 +217,10 @@ class Branches:
         self._delay_s = settings.registration_delay_ms / 1000
         self._registrars: set[_Registrar] = set()
         self._sender = Sender(
-            open_producer(log, settings),
+            partial(open_producer, log, settings),
             tick_s=min(max(self._delay_s / 2, 0.01), 0.05),
             on_tick=self._on_tick,
+            on_stopped=self._on_stopped,
         )
 
     def join(self, token: str) -> Branch:
@@ -243,6 +245,11 @@ class Branches:
         self._registrars.add(registrar)
         self._sender.wake()
         return branch
+
+    def _on_stopped(self, send: Send) -> None:
+        for registrar in self._registrars.copy():
+            if registrar.branch is not None:
+                registrar.branch.stopped(send)
 
     def _on_tick(self) -> bool:
         registrars = self._registrars.copy()
@@ -271,7 +278,7 @@ class _Registrar:
 
     def __init__(self, queries: Queries, branch: Branch, delay_s: float) -> None:
         self._queries = queries
-        self._branch: Branch | None = branch
+        self.branch: Branch | None = branch
         self._due_s = time.monotonic() + delay_s
         self._registered: set[TopicPartition] = set()
         self._running: Future[None] | None = None
@@ -279,7 +286,7 @@ class _Registrar:
 
     def tick(self) -> None:
         """Registers new partitions, unless a request is under way."""
-        branch = self._branch
+        branch = self.branch
         if branch is None or (self._running is not None and not self._running.done()):
             return
         if time.monotonic() < self._due_s:
@@ -303,6 +310,6 @@ class _Registrar:
 
     def close(self) -> None:
         """Sends no more requests."""
-        self._branch = None
+        self.branch = None
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)

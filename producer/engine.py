@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from ..coordinator.client.session import SessionOptions
@@ -30,7 +31,7 @@ from .core.bookkeeping import copy_of
 from .futures import Callbacks
 from .opening import open_producer
 from .resolver import Resolver, Undecided
-from .sender import Sender
+from .sender import Send, Sender
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class Engine:
         coordinators: Coordinators,
         *,
         on_tick: Callable[[], bool],
+        on_stopped: Callable[[Send], None],
         on_fatal: Callable[[LogtxError], None],
     ) -> None:
         """Opens librdkafka's producer; only `connect` asks the coordinator.
@@ -65,6 +67,7 @@ class Engine:
             log: the log that records are written to.
             coordinators: how to reach coordinators.
             on_tick: called often on the sender's thread; returns whether transactions are open.
+            on_stopped: called on that thread with the `send` of a producer that stopped for good.
             on_fatal: called once if the session is closed for good, after `fatal` is set.
         """
         self.config: Final = config
@@ -89,9 +92,10 @@ class Engine:
         )
         tick_s = min(max(config.registration_delay_ms / 2000, 0.01), _TICK_MAX_S)
         self.sender: Final = Sender(
-            open_producer(log, config),
+            partial(open_producer, log, config),
             tick_s=tick_s,
             on_tick=on_tick,
+            on_stopped=on_stopped,
             on_delivery=config.librdkafka.get("on_delivery"),
         )
 

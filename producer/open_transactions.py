@@ -24,6 +24,7 @@ from .config import ProducerConfig
 from .coordinators import Coordinators
 from .core.ahead import Ahead
 from .engine import Engine
+from .sender import Send
 from .transaction_shell import TransactionShell
 
 _IN_VAIN_S: Final = 0.5
@@ -74,7 +75,12 @@ class OpenTransactions:
         in_flight_max = 1 if config.transaction_key else config.in_flight_max
         self._slots = threading.Semaphore(in_flight_max)
         self.engine: Final = Engine(
-            config, log, coordinators, on_tick=self._on_tick, on_fatal=self._on_fatal
+            config,
+            log,
+            coordinators,
+            on_tick=self._on_tick,
+            on_stopped=self._on_stopped,
+            on_fatal=self._on_fatal,
         )
 
     def begin(
@@ -153,7 +159,7 @@ class OpenTransactions:
         """Number of records whose reports were not served yet, with those that wait for a TxId."""
         with self._guard:
             kept = sum(transaction.kept for transaction in self._open)
-        return kept + len(self.engine.sender.producer)
+        return kept + self.engine.sender.queued
 
     def flush(self, timeout_s: float) -> int:
         """Waits up to `timeout_s` until every record has its report. Returns how many are left."""
@@ -231,6 +237,12 @@ class OpenTransactions:
             transactions = list(self._open)
         for transaction in transactions:
             transaction.on_fatal(error)
+
+    def _on_stopped(self, send: Send) -> None:
+        with self._guard:
+            transactions = list(self._open)
+        for transaction in transactions:
+            transaction.stopped(send)
 
     def _on_tick(self) -> bool:
         """Registers partitions of transactions that take longer; called on the sender's thread."""

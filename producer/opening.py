@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaException
 
@@ -14,6 +14,9 @@ from ..journal.logs.open import open_log
 if TYPE_CHECKING:
     from .config import ProducerConfig
     from .coordinators import Coordinators
+
+_CALLBACKS: Final = ("error_cb", "stats_cb", "throttle_cb")
+"""Settings that are functions without a result, which librdkafka's poll and flush call."""
 
 
 def resources(
@@ -31,16 +34,40 @@ def resources(
     return log, coordinators, close
 
 
-def open_producer(log: Log, config: ProducerConfig) -> LogProducer:
+def open_producer(
+    log: Log, config: ProducerConfig, keep: Callable[[Exception], None]
+) -> LogProducer:
     """Opens the idempotent producer that all transactions share.
+
+    Args:
+        log: the log to write to.
+        config: the producer's.
+        keep: takes what the application's callbacks raise. Raised in librdkafka's poll or flush, it
+            would break delivery reports that come in the same call.
 
     Raises:
         ConfigError: librdkafka refuses a setting.
     """
+    settings = dict(config.librdkafka)
+    for name in _CALLBACKS:
+        if callable(settings.get(name)):
+            settings[name] = _guarded(settings[name], keep)
     try:
-        return log.producer(config.librdkafka)
+        return log.producer(settings)
     except KafkaException as error:
         raise ConfigError(f"librdkafka refuses the configuration: {error}") from error
+
+
+def _guarded(
+    callback: Callable[..., object], keep: Callable[[Exception], None]
+) -> Callable[..., None]:
+    def called(*arguments: object) -> None:
+        try:
+            callback(*arguments)
+        except Exception as error:  # noqa: BLE001 - the application's, whatever it is
+            keep(error)
+
+    return called
 
 
 def _nothing() -> None:

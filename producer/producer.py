@@ -11,6 +11,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from confluent_kafka import KafkaException
+
 from ..coordinator.protocol.commands import Outcome
 from ..journal.control import TopicPartition
 from ..journal.errors import TransactionCommittedError, TransactionStateError
@@ -214,6 +216,10 @@ class Producer:
                 self._send(topic, value, key, partition, on_delivery, None, timestamp, pairs)
             except BufferError:
                 self._engine.sender.make_room(deadline_s)
+            except KafkaException as error:
+                if not self._engine.sender.replaced(self._send, error):
+                    raise
+                self._send = self._engine.sender.send
             else:
                 return
 
@@ -357,7 +363,8 @@ class Producer:
 
         The coordinators' addresses are read with those that the producer was made with.
         """
-        self._librdkafka.set_sasl_credentials(username, password)
+        self._engine.check_not_closed()
+        self._engine.sender.set_sasl_credentials(username, password)
 
     def __bool__(self) -> bool:
         """Returns True: a producer with nothing queued is a producer."""

@@ -1,5 +1,9 @@
 """The librdkafka producer that a Producer's transactions share, and the thread that serves it.
 
+A producer of librdkafka can stop for good: an idempotent one does when a broker's answer leaves it
+unsure which records are written. Then another one takes its place. Each transaction writes all of
+its own records through one of them, for the offsets of one alone rise in the order of `produce`.
+
 Only this thread serves delivery reports. So tallies need no lock; and no signal handler, which runs
 on the main thread, can break off in the middle of a report and lose it: its transaction would wait
 for it. The thread serves when it is woken after every `SERVE_EVERY` records; when a transaction
@@ -15,9 +19,9 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
-from ..journal.errors import RequestTimedOutError, TransactionStateError
+from ..journal.errors import LogtxError, RequestTimedOutError, TransactionStateError
 from ..journal.logs.interface import DeliveryCallback, LogProducer
 
 _LOG = logging.getLogger(__name__)
@@ -48,6 +52,9 @@ Send = Callable[[str, Any, Any, int, Any, None, int, Any], None]
 The None stands in the place of `on_delivery`, which in confluent-kafka's C function is a second
 name of `callback`.
 """
+
+Keep = Callable[[Exception], None]
+"""Takes what a callback of the application raised."""
 
 
 def positional(producer: LogProducer) -> Send:
@@ -96,26 +103,38 @@ class Sender:
 
     def __init__(
         self,
-        producer: LogProducer,
+        make: Callable[[Keep], LogProducer],
         *,
         tick_s: float,
         on_tick: Callable[[], bool],
+        on_stopped: Callable[[Send], None],
         on_delivery: DeliveryCallback | None = None,
     ) -> None:
         """Starts the thread.
 
         Args:
-            producer: idempotent; nothing else may use it.
+            make: makes an idempotent producer; nothing else may use it. Gets a function that takes
+                what callbacks of the application raise.
             tick_s: interval of the calls of `on_tick` while it returns True, seconds.
             on_tick: called on the thread; returns whether transactions are open. Must not block.
+            on_stopped: called on the thread with the `send` of a producer that stopped for good,
+                after its last reports. Some of them may be lost.
             on_delivery: the application's callback for records that have none of their own.
         """
         self.on_delivery: Final = on_delivery
-        self.producer: Final = producer
-        self.send: Final = positional(producer)
+        self._make = make
+        self._raised: Exception | None = None
+        """What a callback of the application raised, until `raise_kept` raises it."""
+        self.producer = make(self._keep)
+        """The one that new transactions write through."""
+        self.send = positional(self.producer)
         """Queues a record; the hot path's way to `producer.produce`."""
+        self._stopped: list[tuple[LogProducer, Send]] = []
+        """Former producers, whose last reports are still to be served."""
+        self._credentials: tuple[str, str] | None = None
         self.floors: Final[dict[tuple[str, int], int]] = {}
         """Highest offsets reported so far: see `tally.Floors`."""
+        self._on_stopped = on_stopped
         self._tick_s = tick_s
         self._on_tick = on_tick
         self._served = threading.Condition()
@@ -125,8 +144,6 @@ class Sender:
         """How many of these `poll` has told of."""
         self._pollers = 0
         """How many calls of the application wait for reports."""
-        self._raised: Exception | None = None
-        """What a callback of the application raised, until `raise_kept` raises it."""
         self._guard = threading.Lock()
         self._hurried: set[Hashable] = set()
         self._stalled: list[Callable[[], bool]] = []
@@ -155,6 +172,45 @@ class Sender:
     def wake(self) -> None:
         """Makes the thread serve the reports that are there, and tick: transactions are open."""
         self._wake.set()
+
+    def replaced(self, send: Send, error: KafkaException) -> bool:
+        """Replaces the producer that refused a record, if it stopped for good.
+
+        Args:
+            send: the `send` that was called.
+            error: what it raised.
+
+        Returns:
+            Whether `send` is another function now.
+        """
+        if error.args[0].code() != KafkaError._FATAL and not error.args[0].fatal():
+            return False
+        with self._guard:
+            # Other threads get the same refusal, and one of them is enough.
+            if send is self.send and not self._closed:
+                try:
+                    another = self._make(self._keep)
+                except LogtxError:
+                    _LOG.exception("producer_not_replaced")
+                    return False
+                _LOG.error("producer_replaced error=%s", error)
+                if self._credentials is not None:
+                    another.set_sasl_credentials(*self._credentials)
+                self._stopped.append((self.producer, send))
+                self.producer, self.send = another, positional(another)
+        self._wake.set()
+        return send is not self.send
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Replaces the SASL credentials of this producer, and of those that replace it."""
+        with self._guard:
+            self._credentials = username, password
+            self.producer.set_sasl_credentials(username, password)
+
+    @property
+    def queued(self) -> int:
+        """Number of records whose reports were not served yet."""
+        return len(self.producer) + sum(len(stopped) for stopped, _ in self._stopped)
 
     def make_room(self, deadline_s: float) -> None:
         """Waits a moment, at most, for records to be acknowledged.
@@ -202,7 +258,7 @@ class Sender:
         waiter = object()
         try:
             self.hurry(waiter)
-            while len(self.producer) and not self._closed and not self.in_callback():
+            while self.queued and not self._closed and not self.in_callback():
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
                     break
@@ -211,7 +267,7 @@ class Sender:
             self.done(waiter)
         with self._served:
             self._told_count = self._served_count
-        return len(self.producer)
+        return self.queued
 
     def _await_served(self, timeout_s: float) -> None:
         with self._served:
@@ -268,11 +324,9 @@ class Sender:
         if self._thread.is_alive():
             _LOG.warning("sender_not_stopped: a callback of the application does not return")
             return
-        # Without the purge, librdkafka would go on sending until its handle is garbage-collected.
-        self.producer.purge()
-        self._serve(self.producer.flush, _CLOSE_FLUSH_S)
-        if not len(self.producer):
-            self.producer.close()
+        for producer in (*(stopped for stopped, _ in self._stopped), self.producer):
+            if self._give_up(producer, _CLOSE_FLUSH_S):
+                producer.close()
 
     def _run(self) -> None:
         open_transactions, next_tick_s = False, 0.0
@@ -283,10 +337,12 @@ class Sender:
             self._wake.clear()
             try:
                 self._attempt_stalled()
+                if self._stopped:
+                    self._serve_stopped()
                 if self._hurried or self._stalled:
                     self._flush_slice()
                 else:
-                    self._serve(self.producer.poll, _FLUSH_SLICE_S if self._pollers else 0)
+                    self._serve(self.producer, _FLUSH_SLICE_S if self._pollers else 0)
                 if time.monotonic() >= next_tick_s:
                     open_transactions = self._on_tick()
                     next_tick_s = time.monotonic() + self._tick_s
@@ -294,28 +350,63 @@ class Sender:
                 _LOG.exception("sender_round_failed")
                 self._wake.wait(self._tick_s)
 
+    def _serve_stopped(self) -> None:
+        with self._guard:
+            stopped = list(self._stopped)
+        for producer, send in stopped:
+            if self._give_up(producer, _FLUSH_SLICE_S):
+                with self._guard:
+                    self._stopped.remove((producer, send))
+                # It is left to the garbage collector: once closed, it would refuse records with
+                # another error.
+                self._on_stopped(send)
+            else:
+                self._wake.set()
+
+    def _give_up(self, producer: LogProducer, timeout_s: float) -> bool:
+        """Fails what a producer still has. Returns whether all is told."""
+        # Without the purge, librdkafka would go on sending until its handle is garbage-collected.
+        producer.purge()
+        self._serve(producer, timeout_s, flush=True)
+        return not len(producer)
+
     def _flush_slice(self) -> None:
-        self._serve(self.producer.flush, _FLUSH_SLICE_S)
+        self._serve(self.producer, _FLUSH_SLICE_S, flush=True)
         if not len(self.producer) and self._hurried:
             # Everything is reported, and the waiter is about to say so: this avoids spinning
             # meanwhile.
             self._wake.wait(_SETTLE_S)
 
-    def _serve(self, serve: Callable[[float], int], timeout_s: float) -> None:
+    def _serve(self, producer: LogProducer, timeout_s: float, *, flush: bool = False) -> None:
         """Calls librdkafka's poll or flush."""
-        before = len(self.producer)
         try:
-            served = serve(timeout_s)
-            if serve == self.producer.flush:
-                # It returns what is left, and more may have been queued meanwhile.
-                served = before - served if served else max(before, 1)
-        except Exception as error:  # noqa: BLE001 - the application's callback, whatever it raises
+            if flush:
+                before = len(producer)
+                left = producer.flush(timeout_s)
+                # More may have been queued meanwhile.
+                served = before - left if left else max(before, 1)
+            else:
+                served = producer.poll(timeout_s)
+        except KafkaException as error:
+            # confluent-kafka raises what is fatal. A report that it passes to us at the same time
+            # may break: see `on_stopped`.
+            served = 1
+            if not self._told_fatal(producer, error):
+                self._keep(error)
+        except Exception as error:  # noqa: BLE001 - of a callback that `make` did not wrap
             served = 1
             self._keep(error)
         if served > 0:
             with self._served:
                 self._served_count += served
                 self._served.notify_all()
+
+    def _told_fatal(self, producer: LogProducer, error: KafkaException) -> bool:
+        """Returns whether the error only says that a producer stopped that is replaced by now."""
+        if producer is self.producer:
+            return self.replaced(self.send, error)
+        fatal: bool = error.args[0].fatal()
+        return fatal
 
     def _attempt_stalled(self) -> None:
         with self._guard:

@@ -502,6 +502,8 @@ class TransactionShell(Writer, Transaction):
                 except BufferError:
                     return False
                 except (KafkaException, TypeError, ValueError) as error:
+                    if isinstance(error, KafkaException):
+                        self._sender.replaced(self._send, error)
                     self._tally.withdraw(record.number)
                     self._backlog.popleft()
                     cause = BrokerError(f"a record for {record.topic} was refused: {error}")

@@ -20,7 +20,7 @@ from ..journal.errors import BrokerError, ConfigError, LogtxError
 from ..journal.logs.interface import DeliveryCallback, Headers
 from .core.bookkeeping import abort_only
 from .core.tally import BranchTally
-from .sender import SERVE_EVERY, Sender
+from .sender import SERVE_EVERY, Send, Sender
 
 _MASK: Final = SERVE_EVERY - 1
 """Bits that are all set in every `SERVE_EVERY`th number."""
@@ -163,14 +163,29 @@ class Writer:
         except KafkaException as error:
             raise self._refused(number, topic, error) from error
 
+    def stopped(self, send: Send) -> None:
+        """Notes that the librdkafka producer with this `send` stopped for good.
+
+        It takes no more records, and some of its last reports may be lost.
+        """
+        if send is not self._send:
+            return
+        if self._tally.is_unused:
+            self._send = self._sender.send
+        else:
+            self._give_up_after(BrokerError("librdkafka's producer stopped for good"))
+
     def _interrupted(self, error: BaseException) -> None:
         """Makes the transaction abort-only: an exception came in the middle of `produce`.
 
         A signal handler's, such as KeyboardInterrupt, may come after librdkafka took the record,
         or before it was admitted. So it is not known which records the transaction has.
         """
+        self._give_up_after(BrokerError(f"produce was interrupted by {error!r}"))
+
+    def _give_up_after(self, cause: LogtxError) -> None:
         if not self._tally.settled:
-            self._on_failure(BrokerError(f"produce was interrupted by {error!r}"))
+            self._on_failure(cause)
         with self._lock:
             self._tally.give_up()
         self._on_settled()
@@ -179,7 +194,9 @@ class Writer:
         """Handles a record that librdkafka did not take. Returns the error to raise.
 
         The application may swallow that error; the transaction must not commit without the record.
+        If librdkafka's producer stopped for good, transactions that begin from now on have another.
         """
+        self._sender.replaced(self._send, error)
         cause = BrokerError(f"a record for {topic} was refused: {error}")
         self._on_failure(cause)
         self._withdraw(number)

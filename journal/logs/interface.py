@@ -45,6 +45,9 @@ class LogProducer(Protocol):
     def purge(self, in_queue: bool = True, in_flight: bool = True, blocking: bool = True) -> None:
         """Fails queued records, so that a producer that will not be used again closes at once."""
 
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Replaces the SASL credentials of connections from now on."""
+
     def close(self) -> bool:
         """Flushes, and releases threads and connections; must not be called from a callback."""
 

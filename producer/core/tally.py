@@ -151,6 +151,11 @@ class BranchTally:
         self._given_up = True
 
     @property
+    def is_unused(self) -> bool:
+        """Whether no record was given to librdkafka yet."""
+        return not self._spans
+
+    @property
     def settled(self) -> bool:
         """Whether it is closed and no record's report is missing, or whether it was given up."""
         return self._reports == self._goal or self._given_up

@@ -6,11 +6,13 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import closing
 
 import pytest
 
 from logtx.coordinator.protocol.commands import Outcome
 from logtx.journal.errors import LogtxError, TransactionStateError
+from logtx.journal.logs.kafka import KafkaLog
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.state import State
 from logtx.producer.producer import Producer
@@ -173,3 +175,24 @@ def test_a_delivery_callback_does_not_wait_for_a_place(
     producer.flush(10)
     txn.commit()
     assert told == [None]
+
+
+def test_what_other_callbacks_raise_breaks_no_report(
+    mock_cluster: str, coordinators: FakeCoordinators
+) -> None:
+    called: list[str] = []
+
+    def stats_cb(told: str) -> None:
+        called.append(told)
+        raise ZeroDivisionError
+
+    config = {"transactional.id": "p", "statistics.interval.ms": 1, "stats_cb": stats_cb}
+    with closing(KafkaLog({"bootstrap.servers": mock_cluster})) as log:
+        log.create_topic("statistics", partitions=1)
+        with Producer(config, log=log, coordinators=coordinators) as producer:
+            for _ in range(50):
+                with producer.begin_transaction() as txn:
+                    txn.produce("statistics", b"x")
+            with pytest.raises(ZeroDivisionError):
+                producer.poll(1)
+    assert called

@@ -24,6 +24,11 @@ _MESSAGE_MAX_BYTES: Final = 1_000_000
 """librdkafka's default of ``message.max.bytes``."""
 _TIMEOUT_MS: Final = 300_000
 """librdkafka's default of ``delivery.timeout.ms``."""
+_LOST_SEQUENCE: Final = (
+    KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    KafkaError.UNKNOWN_PRODUCER_ID,
+)
+"""Answers that stop an idempotent producer for good."""
 _UINT32: Final = 0xFFFFFFFF
 
 
@@ -63,8 +68,10 @@ class MemoryProducer:
         self._timeout_s = float(timeout) / 1000 or float("inf")
         self._partitioner = str(config.get("partitioner", "consistent_random"))
         self._gapless = bool(config.get("enable.gapless.guarantee", False))
+        self._idempotent = bool(config.get("enable.idempotence", False))
         self.stopped = False
-        """True after a gapless producer had a record refused: it takes and places nothing more."""
+        """True after a gapless producer had a record refused, or an idempotent one its sequence: it
+        takes and places nothing more."""
         self._next_partition = random.randrange(1 << 16)
         self._count = 0
         self._reports: deque[tuple[Pending, int | None, int]] = deque()
@@ -85,8 +92,8 @@ class MemoryProducer:
 
         Raises:
             BufferError: `queue.buffering.max.messages` records wait for their place or report.
-            KafkaException: MSG_SIZE_TOO_LARGE, beyond `message.max.bytes`; _FATAL, after a gapless
-                producer had a record refused.
+            KafkaException: MSG_SIZE_TOO_LARGE, beyond `message.max.bytes`; _FATAL, after it stopped
+                (`stopped`).
         """
         if self.stopped:
             raise KafkaException(KafkaError(KafkaError._FATAL, "Local: Fatal error", fatal=True))
@@ -124,6 +131,7 @@ class MemoryProducer:
         self._unplaced.pop(id(pending), None)
         if error is not None and error != KafkaError._MSG_TIMED_OUT:
             self.stopped |= self._gapless  # a time-out is not covered by the guarantee
+            self.stopped |= self._idempotent and error in _LOST_SEQUENCE
         if not pending.reported:
             pending.reported = True
             self._reports.append((pending, error, offset))
@@ -207,6 +215,9 @@ class MemoryProducer:
                     self._broker.give_up(pending)
                     self.report(pending, KafkaError._PURGE_QUEUE, -1001)
             self._broker.changed.notify_all()
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Does nothing: nobody asks for credentials here."""
 
     def close(self) -> bool:
         """Flushes. Returns True, as confluent-kafka does."""
