@@ -114,6 +114,13 @@ class RequestTimedOutError(RetriableError):
     kafka_code = KafkaError._TIMED_OUT
 
 
+class QueueFullError(RequestTimedOutError, BufferError):
+    """The producer's local queue stayed full; the record was not taken. Check the brokers."""
+
+    code = 0
+    kafka_code = KafkaError._QUEUE_FULL
+
+
 class OffsetsPendingError(RetriableError):
     """A pending transaction holds the offset of a requested partition; retry once it has ended."""
 

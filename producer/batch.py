@@ -7,7 +7,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
-from ..journal.errors import ClosedError
+from ..journal.errors import ClosedError, QueueFullError
 
 
 def produce_batch(
@@ -28,7 +28,7 @@ def produce_batch(
     """
     _check(topic, messages, partition)
     taken = 0
-    for message in messages:
+    for index, message in enumerate(messages):
         try:
             produce(
                 topic,
@@ -41,6 +41,11 @@ def produce_batch(
             )
         except ClosedError:
             raise
+        except QueueFullError as error:
+            # It waited as long as a delivery may take: the others would wait as long, each.
+            for other in messages[index:]:
+                other["_error"] = error.args[0]
+            break
         except KafkaException as error:
             message["_error"] = error.args[0]
         except (TypeError, ValueError) as error:

@@ -11,17 +11,19 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final
+from typing import Final, Self
 
 from ..coordinator.client.session import SessionOptions
 from ..coordinator.protocol.commands import GroupOffsets, Outcome
 from ..journal.control import TopicPartition
 from ..journal.errors import (
     ClosedError,
+    CoordinatorNotAvailableError,
     ExpiredTransactionError,
     GroupBoundError,
     LogtxError,
     NotAllowedError,
+    RequestTimedOutError,
 )
 from ..journal.logs.interface import Log
 from ..journal.txid import TxId
@@ -99,6 +101,13 @@ class Engine:
             on_delivery=config.librdkafka.get("on_delivery"),
         )
 
+    @classmethod
+    def closed_one(cls) -> Self:
+        """Returns one that is closed, and has nothing but that."""
+        closed = cls.__new__(cls)
+        closed.fatal, closed.closed = None, True
+        return closed
+
     def check(self) -> None:
         """Raises what closed the producer, if it is closed."""
         if self.fatal is not None:
@@ -132,7 +141,8 @@ class Engine:
             timeout_s: seconds; None, or more than that: ``coordinator.timeout.ms``.
 
         Raises:
-            CoordinatorNotAvailableError, RequestTimedOutError: no coordinator answered in time.
+            RequestTimedOutError: no coordinator answered in `timeout_s`.
+            CoordinatorNotAvailableError: nor in ``coordinator.timeout.ms``.
             ProducerFencedError, DoubleStartError: another producer has this name.
         """
         self.check()
@@ -151,6 +161,11 @@ class Engine:
             session = self._coordinators.session(options, self._on_closed)
             try:
                 session.connect(timeout_s)
+            except CoordinatorNotAvailableError as error:
+                session.close()
+                if timeout_s is None or timeout_s >= config.coordinator_timeout_s:
+                    raise
+                raise RequestTimedOutError(f"within {timeout_s:g} s: {error}") from error
             except BaseException:
                 session.close()
                 raise

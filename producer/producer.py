@@ -11,15 +11,16 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from ..coordinator.protocol.commands import Outcome
 from ..journal.control import TopicPartition
-from ..journal.errors import TransactionCommittedError, TransactionStateError
+from ..journal.errors import RetriableError, TransactionCommittedError, TransactionStateError
 from ..journal.settings import merged
 from ..journal.txid import TxId
 from .batch import produce_batch
 from .config import ProducerConfig
+from .engine import Engine
 from .open_transactions import OpenTransactions
 from .opening import resources
 from .plain_offsets import PlainOffsets
@@ -67,6 +68,10 @@ class Producer:
     Source: Transactional Messaging in Kafka, "Implementation overview", "Pipelining" and "Fencing".
     """
 
+    # A subclass that does not call `__init__` has a closed producer.
+    _engine = Engine.closed_one()
+    _current: TransactionShell | None = None
+
     def __init__(
         self,
         config: Mapping[str, Any] | None = None,
@@ -96,13 +101,15 @@ class Producer:
         self._transactions = OpenTransactions(settings, log, coordinators, close_log)
         self._engine = self._transactions.engine
         self._send = self._engine.sender.send
-        self._current: TransactionShell | None = None
+        self._current = None
         """The transaction begun last, until `commit_transaction` or `abort_transaction` succeeded.
         """
         self._ending = False
         """Whether one of these was called for it."""
         self._transactional = False
         """Whether `init_transactions` was called: then nothing is written plainly."""
+        self._init_failed = False
+        """Whether its last call failed."""
         # None of these may refer to this object: it would never be dropped.
         self._plain_offsets = PlainOffsets(self._engine.fetch_offsets)
         dropped = weakref.finalize(self, _on_dropped, self._transactions, settings)
@@ -130,9 +137,11 @@ class Producer:
         Raises:
             CoordinatorNotAvailableError, RequestTimedOutError: no coordinator was reached in time.
             ProducerFencedError, DoubleStartError: another producer has this name.
+            RetriableError: the last `init_transactions` failed.
             ConcurrentTransactionsError: the ``transaction.key`` has an open transaction already. If
                 its end was asked for, this call waits for it instead.
         """
+        self._check_initiated()
         timeout_ms = (
             self._config.transaction_timeout_ms if timeout is None else round(timeout * 1000)
         )
@@ -171,10 +180,17 @@ class Producer:
 
         Raises:
             CoordinatorNotAvailableError, RequestTimedOutError: no coordinator answered in time.
+                Call it again: until it succeeds, no transaction can begin.
             ProducerFencedError, DoubleStartError: another producer has this name.
         """
+        self._engine.check()
         self._transactional = True
-        self._engine.connect(_seconds(timeout))
+        try:
+            self._engine.connect(_seconds(timeout))
+        except RetriableError:
+            self._init_failed = True
+            raise
+        self._init_failed = False
 
     def produce(
         self,
@@ -384,6 +400,8 @@ class Producer:
         Returns:
             True, as confluent-kafka's does.
         """
+        if self._engine.closed:
+            return True
         seconds = _seconds(timeout)
         self._transactions.close(self._config.coordinator_timeout_s if seconds is None else seconds)
         return True
@@ -406,8 +424,15 @@ class Producer:
         self._engine.check_not_closed()
         return self._engine.sender.producer
 
-    def _require_current(self) -> TransactionShell:
+    def _check_initiated(self) -> None:
         self._engine.check()
+        if self._init_failed:
+            raise RetriableError(
+                "init_transactions did not succeed: call it again", kafka_code=KafkaError._CONFLICT
+            )
+
+    def _require_current(self) -> TransactionShell:
+        self._check_initiated()
         if self._current is None:
             raise TransactionStateError("no transaction is open: call begin_transaction first")
         return self._current

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
-from ..journal.errors import LogtxError, RequestTimedOutError, TransactionStateError
+from ..journal.errors import LogtxError, QueueFullError, TransactionStateError
 from ..journal.logs.interface import DeliveryCallback, LogProducer
 
 _LOG = logging.getLogger(__name__)
@@ -219,16 +219,16 @@ class Sender:
             deadline_s: monotonic clock.
 
         Raises:
-            RequestTimedOutError: the deadline passed and the local queue is still full; or this is
+            QueueFullError: the deadline passed and the local queue is still full; or this is
                 called in a delivery callback, which can't wait for other reports.
         """
         left_s = deadline_s - time.monotonic()
         if left_s <= 0 or self._closed:
-            raise RequestTimedOutError(
+            raise QueueFullError(
                 "the local queue is full and the broker acknowledges nothing: check the brokers"
             )
         if self.in_callback():
-            raise RequestTimedOutError(
+            raise QueueFullError(
                 "the local queue is full, and a delivery callback can't wait for room: produce "
                 "from elsewhere, or raise queue.buffering.max.messages"
             )

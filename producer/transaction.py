@@ -83,7 +83,8 @@ class Transaction(ABC):
             TransactionStateError: the end of the transaction was asked for.
             ProducerFencedError: a newer producer took over.
             ConfigError: a header has the name of one of logtx's own.
-            RequestTimedOutError: the local queue stayed full; the record was not taken.
+            QueueFullError: the local queue stayed full; the record was not taken.
+            TypeError: an argument can't be used.
         """
 
     @overload

@@ -282,12 +282,19 @@ def check_headers(headers: UserHeaders) -> Sequence[tuple[str, bytes | str | Non
     """Returns the user's headers as pairs.
 
     Raises:
+        TypeError: they are no pairs of a name and bytes, str or None.
         ConfigError: one has the name of one of logtx's own.
     """
     if not headers:
         return ()
     pairs = tuple(headers.items() if isinstance(headers, Mapping) else headers)
-    for name, _ in pairs:
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise TypeError(f"headers must be (name, value) pairs, not {pair!r}")
+        name, value = pair
+        if not isinstance(name, str) or not isinstance(value, bytes | str | None):
+            # A record that is kept for its TxId would be refused only once it is sent.
+            raise TypeError(f"a header must have a str and bytes, str or None, not {pair!r}")
         if name in (TXID_HEADER, TXCTL_HEADER):
             raise ConfigError(f"a header can't be named {name}: logtx uses it; choose another name")
     return pairs

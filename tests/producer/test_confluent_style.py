@@ -17,12 +17,16 @@ from logtx.journal.errors import (
     ConfigError,
     LogtxError,
     OffsetsConflictError,
+    QueueFullError,
+    RequestTimedOutError,
+    RetriableError,
     TransactionAbortOnlyError,
     TransactionStateError,
 )
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Place, Position
 from logtx.journal.state import State
+from logtx.producer.batch import produce_batch
 from logtx.producer.producer import Producer
 
 from ..conftest import MakeTopic
@@ -327,9 +331,31 @@ def test_init_transactions_waits_as_long_as_it_is_told(
     with pytest.raises(KafkaException) as caught:
         producer.init_transactions(0.01)
     assert time.monotonic() - began_s < 0.15
+    assert caught.value.args[0].code() == KafkaError._TIMED_OUT
     assert caught.value.args[0].retriable()
     with pytest.raises(TransactionStateError):
         producer.produce("t", b"x")
+
+
+def test_after_init_transactions_failed_it_is_called_again(
+    producer: Producer, coordinators: FakeCoordinators
+) -> None:
+    coordinators.reachable = False
+    with pytest.raises(RequestTimedOutError):
+        producer.init_transactions(0.01)
+    coordinators.reachable = True
+    for call in (
+        producer.begin_transaction,
+        producer.commit_transaction,
+        producer.abort_transaction,
+        lambda: producer.send_offsets_to_transaction([], "g"),
+    ):
+        with pytest.raises(RetriableError, match="init_transactions") as caught:
+            call()
+        assert caught.value.args[0].code() == KafkaError._CONFLICT
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.commit_transaction()
 
 
 # ---- forms of calls -----------------------------------------------------------------------------
@@ -458,8 +484,60 @@ def test_a_batch_that_cant_be_used_sends_nothing(
     assert len(producer) == 0
 
 
-def test_a_closed_producer_says_so(producer: Producer) -> None:
+def test_a_batch_waits_for_room_once() -> None:
+    asked: list[bytes] = []
+
+    def produce(_: str, value: bytes, *__: object) -> None:
+        asked.append(value)
+        if len(asked) > 2:
+            raise QueueFullError("no room")
+
+    messages: list[dict[str, Any]] = [{"value": b"%d" % n} for n in range(5)]
+    assert produce_batch(produce, "t", messages, -1, None) == 2
+    assert asked == [b"0", b"1", b"2"]
+    errors = [m["_error"].code() if "_error" in m else None for m in messages]
+    assert errors == [None, None, *[KafkaError._QUEUE_FULL] * 3]
+
+
+def test_what_finds_no_room_is_a_buffer_error(
+    memory_log: MemoryLog, make_memory_producer: MakeProducer
+) -> None:
+    memory_log.create_topic("t", partitions=1)
+    memory_log.hold_appends("t", 0)
+    producer = make_memory_producer(queue__buffering__max__messages=1, transaction__timeout__ms=300)
+    producer.produce("t", b"x")
+    with pytest.raises(BufferError) as caught:
+        producer._engine.sender.make_room(time.monotonic())
+    assert isinstance(caught.value, QueueFullError)
+
+
+@pytest.mark.parametrize("headers", [("a", "b"), ["ab"], [["a", b"b"]], {"a": 1}, 7])
+def test_headers_that_are_no_pairs(producer: Producer, headers: Any) -> None:
+    for write in (producer.produce, producer.begin_transaction().produce, producer.produce):
+        with pytest.raises(TypeError):
+            write("t", b"x", headers=headers)
+    producer.commit_transaction()
+
+
+def not_made() -> Producer:
+    class WithoutInit(Producer):
+        def __init__(self) -> None:
+            """Forgets that of `Producer`."""
+
+    return WithoutInit()
+
+
+def closed() -> Producer:
+    producer = Producer(
+        {"transactional.id": "p"}, log=MemoryLog("memory://closed"), coordinators=FakeCoordinators()
+    )
     assert producer.close()
+    return producer
+
+
+@pytest.mark.parametrize("make", [closed, not_made])
+def test_a_closed_producer_says_so(make: Callable[[], Producer]) -> None:
+    producer = make()
     assert producer.close()
     assert len(producer) == 0
     for call in (

@@ -317,10 +317,11 @@ def test_no_coordinator_is_an_error_in_bounded_time(
 ) -> None:
     coordinators.reachable = False
     with pytest.raises(CoordinatorNotAvailableError):
-        producer.init_transactions()
-    with pytest.raises(CoordinatorNotAvailableError):
         producer.begin_transaction()
+    with pytest.raises(CoordinatorNotAvailableError):
+        producer.init_transactions()
     coordinators.reachable = True
+    producer.init_transactions()
     assert commits(producer, coordinators)
 
 
