@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -33,6 +34,10 @@ _LOG = logging.getLogger(__name__)
 POLL_SLICE_S: Final = 0.5
 """Longest single wait, in seconds: longer waits are made of these, so that upkeep goes on and
 Python handles signals. Longer slices delay both; shorter ones cost CPU on an idle consumer."""
+_MESSAGES_MAX: Final = 1_000_000
+"""Most messages of one `consume`, as in confluent-kafka."""
+_EVENT_CALLBACKS: Final = ("error_cb", "stats_cb", "throttle_cb")
+"""Settings that are functions, which librdkafka calls while the consumer polls or closes."""
 
 RebalanceCallback = Callable[["Consumer", list[KafkaPartition]], Any]
 
@@ -86,11 +91,13 @@ class Consumer:
         self.offsets_storage = self._config.offsets_storage
         self._own_log = log is None
         self._log: Log = log if log is not None else open_log(config)
+        settings = {**self._config.librdkafka, "on_commit": self._commit_answered}
+        for name in _EVENT_CALLBACKS:
+            if callable(settings.get(name)):
+                settings[name] = partial(self._told, settings[name])
         self._on_commit = self._config.librdkafka.get("on_commit")
         try:
-            self._inner: LogConsumer = self._log.consumer(
-                {**self._config.librdkafka, "on_commit": self._commit_answered}
-            )
+            self._inner: LogConsumer = self._log.consumer(settings)
         except KafkaException as error:
             reason: KafkaError = error.args[0]
             raise ConfigError(f"librdkafka refuses the settings: {reason.str()}") from error
@@ -262,6 +269,15 @@ class Consumer:
         if self._on_commit is not None:
             self._on_commit(error, places)
 
+    def _told(self, callback: Callable[..., object], *arguments: object) -> None:
+        try:
+            callback(*arguments)
+        except Exception:
+            if not self._closing:
+                raise
+            # `close` has done its work, and nothing is left to do about it.
+            _LOG.exception("callback_raised_at_close group=%s", self.group_id)
+
     def _call(self, kind: str, partitions: list[KafkaPartition]) -> None:
         callback = self._callbacks.get(kind)
         if callback is not None:
@@ -432,7 +448,15 @@ class Consumer:
         """Returns up to `num_messages` messages as soon as there is one, else as `poll`.
 
         Returns [] after `timeout` seconds without any; a negative `timeout` waits for ever.
+
+        Raises:
+            ValueError: `num_messages` is not between 0 and 1,000,000.
         """
+        if not 0 <= num_messages <= _MESSAGES_MAX:
+            raise ValueError("num_messages must be between 0 and 1000000 (1M)")
+        self._check_open()
+        if num_messages == 0:
+            return []
         self._reading.begin_taking()
         try:
             found = self._deliver(num_messages, timeout)
