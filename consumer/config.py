@@ -12,7 +12,14 @@ from enum import StrEnum
 from typing import Any, Final, Self
 
 from ..journal.errors import ConfigError
-from ..journal.settings import plain, take_choice, take_flag, take_integer, take_text
+from ..journal.settings import (
+    plain,
+    refuse_unknown,
+    take_choice,
+    take_flag,
+    take_integer,
+    take_text,
+)
 
 MIB: Final = 1024 * 1024
 _RESETS: Final[Mapping[str, str]] = {
@@ -22,8 +29,16 @@ _RESETS: Final[Mapping[str, str]] = {
 }
 _OWN_PREFIXES: Final = ("pending.", "torn.", "offsets.storage", "coordinator.", "transaction.")
 """Prefixes of our own settings: an unknown name with one is a typing error, not librdkafka's."""
-_LIKE_OURS: Final = frozenset({"coordinator.query.interval.ms"})
-"""Settings of librdkafka that have one of those prefixes."""
+_OWN: Final = (
+    "coordinator.timeout.ms",
+    "offsets.storage",
+    "pending.dir",
+    "pending.disk.max.bytes",
+    "pending.lookup.age.ms",
+    "pending.memory.max.bytes",
+    "torn.reset",
+    "transaction.group",
+)
 _FIXED: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "error",  # any other value silently skips what retention deleted
     "enable.auto.commit": False,  # librdkafka would commit what was read, not what was delivered
@@ -176,9 +191,7 @@ class ConsumerConfig:
             "coordinator_timeout_ms": take_integer(rest, "coordinator.timeout.ms", 30_000, 1),
             "transaction_group": take_text(rest, "transaction.group", "default"),
         }
-        for name in rest:
-            if name.startswith(_OWN_PREFIXES) and name not in _LIKE_OURS:
-                raise ConfigError(f"{name} is no setting of a consumer; check its spelling")
+        refuse_unknown(rest, _OWN_PREFIXES, _OWN, "consumer")
         eof = take_flag(rest, "enable.partition.eof", False)
         if eof and own["isolation_level"] is IsolationLevel.SERIALIZABLE:
             raise ConfigError(

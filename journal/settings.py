@@ -6,6 +6,7 @@ Every function here removes the setting from `settings` and returns its value.
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 from .errors import ConfigError
@@ -13,6 +14,8 @@ from .errors import ConfigError
 INT32_MAX: Final = 2**31 - 1
 _TRUE: Final = ("true", "t", "1")
 _FALSE: Final = ("false", "f", "0")
+_LIKE_OURS: Final = "coordinator.query.interval.ms"
+"""The one setting of librdkafka that begins as some of ours do."""
 _D = TypeVar("_D", str, None)
 _N = TypeVar("_N", int, None)
 
@@ -119,3 +122,28 @@ def take_choice(
     if value != default and value not in allowed:
         raise ConfigError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
     return default if value == default else str(value)
+
+
+def refuse_unknown(
+    rest: Mapping[str, Any], prefixes: tuple[str, ...], known: Sequence[str], client: str
+) -> None:
+    """Refuses settings that begin as logtx's own do, and are none.
+
+    Args:
+        rest: the settings that were not taken.
+        prefixes: with which logtx's own begin.
+        known: names of logtx's own settings.
+        client: "producer" or "consumer".
+
+    Raises:
+        ConfigError: names the setting, and the one that was probably meant.
+    """
+    for name in rest:
+        if name.startswith(prefixes) and name != _LIKE_OURS:
+            raise ConfigError(f"{name} is no setting of a {client}{probably(name, known)}")
+
+
+def probably(name: str, known: Sequence[str]) -> str:
+    """Returns the end of a message about an unknown setting: what it should probably be."""
+    near = get_close_matches(name, known, 1, 0.7)
+    return f": did you mean {near[0]}?" if near else "; check its spelling"

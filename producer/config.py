@@ -7,15 +7,35 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from ..journal.errors import ConfigError
-from ..journal.keys import DEFAULT_OWNER, FIRST_EPOCH, TransactionKey
+from ..journal.keys import DEFAULT_OWNER, TransactionKey
 from ..journal.producer_ids import DEFAULT_TRANSACTION_GROUP, producer_id_of
-from ..journal.settings import plain, take_flag, take_integer, take_text
+from ..journal.settings import plain, refuse_unknown, take_flag, take_integer, take_text
 
 # Settings of librdkafka that would break the producer's guarantees, and why.
 _FORBIDDEN_TRUE: Final = {
     "delivery.report.only.error": "commits need the report of every record",
     "enable.gapless.guarantee": "one failed record would stop all transactions of the producer",
 }
+OWN: Final = (
+    "coordinator.timeout.ms",
+    "partition.registration.delay.ms",
+    "transaction.begin.ahead",
+    "transaction.group",
+    "transaction.key",
+    "transaction.timeout.ms",
+    "transactional.generation",
+    "transactional.id",
+    "transactions.in.flight.max",
+)
+"""Names of logtx's own settings."""
+_OWN_PREFIXES: Final = (
+    "coordinator.",
+    "partition.registration.",
+    "transaction.",
+    "transactional.",
+    "transactions.",
+)
+"""Prefixes of them: an unknown name with one is a typing error, not librdkafka's."""
 _KEY_SAYS: Final = ("transactional.id", "transaction.group", "transactional.generation")
 """Settings that a transaction key replaces."""
 _DELIVERY_TIMEOUTS: Final = ("delivery.timeout.ms", "message.timeout.ms")
@@ -31,10 +51,7 @@ class ProducerConfig:
     With a ``transaction.key`` this and the transaction group are `TransactionKey.name`.
     """
     generation: int | None = None
-    """``transactional.generation``; None: the coordinator assigns the next one.
-
-    With a ``transaction.key``: the epoch that it was given last; -1: none yet.
-    """
+    """``transactional.generation``; None: the coordinator assigns the next one."""
     transaction_group: str = DEFAULT_TRANSACTION_GROUP
     """``transaction.group``: its transactions have one serial commit order."""
     transaction_key: TransactionKey | None = None
@@ -72,7 +89,7 @@ class ProducerConfig:
         """Checks the user's settings and separates logtx's own from librdkafka's.
 
         Raises:
-            ConfigError: a setting is out of range, or would break a guarantee.
+            ConfigError: a setting is unknown or out of range, or would break a guarantee.
         """
         rest = plain(config)
         timeout_ms = take_integer(rest, "transaction.timeout.ms", 60_000, 1)
@@ -84,6 +101,7 @@ class ProducerConfig:
             "in_flight_max": take_integer(rest, "transactions.in.flight.max", 1_000, 1),
             "begin_ahead": take_flag(rest, "transaction.begin.ahead", True),
         }
+        refuse_unknown(rest, _OWN_PREFIXES, OWN, "producer")
         librdkafka = check_librdkafka(rest)
         # Every consumer would drop a record that is delivered after its transaction expired.
         if not any(name in librdkafka for name in _DELIVERY_TIMEOUTS):
@@ -124,7 +142,7 @@ def _take_key(rest: dict[str, Any]) -> dict[str, Any]:
     return {
         "producer_id": key.name,
         "transaction_group": key.name,
-        "generation": FIRST_EPOCH,
+        "generation": None,
         "transaction_key": key,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,11 +11,14 @@ from confluent_kafka import KafkaException
 from ..journal.errors import ConfigError
 from ..journal.logs.interface import Log, LogProducer
 from ..journal.logs.open import open_log
+from ..journal.settings import probably
+from .config import OWN
 
 if TYPE_CHECKING:
     from .config import ProducerConfig
     from .coordinators import Coordinators
 
+_UNKNOWN: Final = re.compile(r'No such configuration property: "([^"]*)"')
 _CALLBACKS: Final = ("error_cb", "stats_cb", "throttle_cb")
 """Settings that are functions without a result, which librdkafka's poll and flush call."""
 
@@ -55,7 +59,10 @@ def open_producer(
     try:
         return log.producer(settings)
     except KafkaException as error:
-        raise ConfigError(f"librdkafka refuses the configuration: {error}") from error
+        reason: str = error.args[0].str()
+        unknown = _UNKNOWN.search(reason)
+        hint = probably(unknown[1], OWN) if unknown else ""
+        raise ConfigError(f"librdkafka refuses the configuration: {reason}{hint}") from error
 
 
 def _guarded(

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from logtx.consumer.config import ConsumerConfig
 from logtx.journal.errors import ConfigError
 from logtx.journal.keys import TransactionKey
-from logtx.producer.config import ProducerConfig
+from logtx.producer.config import OWN, ProducerConfig
+from logtx.producer.producer import Producer
 
 
 def test_defaults() -> None:
@@ -34,7 +36,7 @@ def test_a_transaction_key_says_who_the_producer_is() -> None:
     config = ProducerConfig.parse({"transaction.key": "nightly run"})
     assert config.transaction_key == TransactionKey("default", "nightly run")
     assert config.producer_id == config.transaction_group == "&default&nightly run"
-    assert config.generation == -1
+    assert config.generation is None
     assert "transaction.key" not in config.librdkafka
 
 
@@ -131,3 +133,46 @@ def test_the_settings_of_topics_get_round_nothing() -> None:
     )
     assert config.delivery_timeout_ms == 1234
     assert not {"default.topic.config", "metadata.broker.list"} & config.librdkafka.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("transaction.timout.ms", "transaction.timeout.ms"),
+        ("transaction.id", "transactional.id"),
+        ("transactional.ID", "transactional.id"),
+        ("coordinator.timeout", "coordinator.timeout.ms"),
+        ("transactions.in.flight", "transactions.in.flight.max"),
+        ("partition.registration.delay", "partition.registration.delay.ms"),
+    ],
+)
+def test_a_typing_error_is_refused_with_the_name_that_was_meant(name: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name} is no setting of a producer: .*{meant}\?$"):
+        ProducerConfig.parse({name: "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [
+        ("parition.registration.delay.ms", "did you mean partition.registration.delay.ms?"),
+        ("linger", '"linger"; check its spelling'),
+    ],
+)
+def test_what_librdkafka_does_not_know_is_refused_too(name: str, end: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Producer({"bootstrap.servers": "127.0.0.1:9", "log_level": 0, name: "1"})
+    assert str(caught.value).endswith(end)
+
+
+@pytest.mark.parametrize(
+    "name", ["coordinator.query.interval.ms", "partition.assignment.strategy", "partitioner"]
+)
+def test_librdkafkas_settings_that_look_like_ours_pass(name: str) -> None:
+    assert ProducerConfig.parse({name: "1"}).librdkafka[name] == "1"
+    assert ConsumerConfig.parse({"group.id": "g", name: "1"}).librdkafka[name] == "1"
+
+
+def test_all_of_our_settings_are_known() -> None:
+    for name in OWN:
+        value: Any = True if name == "transaction.begin.ahead" else "1"
+        assert name not in ProducerConfig.parse({name: value}).librdkafka
