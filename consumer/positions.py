@@ -219,7 +219,8 @@ class Positions:
             raise ConsumerError(
                 f"can't commit after offset {message.offset()} of {key[0]}[{key[1]}]: it is none of"
                 " the messages delivered lately, since the partition was assigned or moved;"
-                " commit() commits all that was delivered"
+                " commit() commits all that was delivered",
+                kafka_code=KafkaError._INVALID_ARG,
             )
         return {key: found}
 

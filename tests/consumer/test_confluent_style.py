@@ -6,9 +6,12 @@ import time
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, Message, TopicPartition
 
 from logtx.consumer.consumer import Consumer
+from logtx.journal.errors import ConsumerError
 
+from ..conftest import MakeTopic
 from .conftest import MakeConsumer
 
 
@@ -56,3 +59,17 @@ def test_an_event_callback_that_raises_does_not_stop_a_close(
         assert "callback_raised_at_close" in caplog.text
     with pytest.raises(RuntimeError, match="Consumer closed"):
         consumer.poll(0)
+
+
+@pytest.mark.parametrize("call", ["commit", "store_offsets"])
+def test_what_was_not_delivered_is_an_invalid_argument(
+    call: str, make_topic: MakeTopic, make_consumer: MakeConsumer
+) -> None:
+    topic = make_topic()
+    consumer = make_consumer(enable_auto_commit=False, enable_auto_offset_store=False)
+    consumer.assign([TopicPartition(topic, 0)])
+    event = Message(error=KafkaError(KafkaError._MAX_POLL_EXCEEDED))
+    for given in (Message(topic=topic, partition=0, offset=7), event):
+        with pytest.raises(ConsumerError, match="none of the messages") as caught:
+            getattr(consumer, call)(given)
+        assert caught.value.args[0].code() == KafkaError._INVALID_ARG
