@@ -42,6 +42,12 @@ _IDLE_S: Final = 1.0
 
 Every request wakes the thread, so a longer sleep delays nothing else.
 """
+_REPLACE_EVERY_S: Final = 10.0
+"""Shortest time between two replacements of a producer that stopped.
+
+A cause that lasts, such as a missing right to write, stops the next one within milliseconds: it is
+told then. A longer time lets transactions fail for longer after two causes that passed.
+"""
 _CLOSE_FLUSH_S: Final = 1.0
 """Longest wait of `close` for the reports of what it gave up."""
 
@@ -131,6 +137,7 @@ class Sender:
         """Queues a record; the hot path's way to `producer.produce`."""
         self._stopped: list[tuple[LogProducer, Send]] = []
         """Former producers, whose last reports are still to be served."""
+        self._next_replacement_s = 0.0
         self._credentials: tuple[str, str] | None = None
         self.floors: Final[dict[tuple[str, int], int]] = {}
         """Highest offsets reported so far: see `tally.Floors`."""
@@ -187,13 +194,15 @@ class Sender:
             return False
         with self._guard:
             # Other threads get the same refusal, and one of them is enough.
-            if send is self.send and not self._closed:
+            now_s = time.monotonic()
+            if send is self.send and not self._closed and now_s >= self._next_replacement_s:
                 try:
                     another = self._make(self._keep)
                 except LogtxError:
                     _LOG.exception("producer_not_replaced")
                     return False
                 _LOG.error("producer_replaced error=%s", error)
+                self._next_replacement_s = now_s + _REPLACE_EVERY_S
                 if self._credentials is not None:
                     another.set_sasl_credentials(*self._credentials)
                 self._stopped.append((self.producer, send))

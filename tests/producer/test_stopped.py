@@ -226,3 +226,30 @@ def test_one_that_can_not_be_replaced_says_so(
     monkeypatch.undo()
     producer.produce("t", b"x")
     assert producer.flush(5) == 0
+
+
+def test_a_cause_that_lasts_is_told_and_makes_no_producers_without_end(
+    make_producer: MakeProducer,
+    make_topic: MakeTopic,
+    stop: Stop,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = make_topic()
+    producer = make_producer()
+    stop(producer)
+    assert until_committed(producer, topic, b"x") <= 2
+    another = producer._engine.sender.producer
+    stop(producer)
+
+    def write() -> None:
+        for _ in range(3):
+            producer.produce(topic, b"plain", partition=0)
+            producer.flush(1)
+
+    with pytest.raises(confluent_kafka.KafkaException) as caught:
+        write()
+    code = caught.value.args[0].code()
+    assert code in (KafkaError._FATAL, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert producer._engine.sender.producer is another
+    monkeypatch.setattr(producer._engine.sender, "_next_replacement_s", 0.0)
+    assert until_committed(producer, topic, b"y") <= 2
