@@ -138,7 +138,7 @@ def test_the_settings_of_topics_get_round_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
-        ("transaction.timout.ms", "transaction.timeout.ms"),
+        ("transaction.timeoutms", "transaction.timeout.ms"),
         ("transaction.id", "transactional.id"),
         ("transactional.ID", "transactional.id"),
         ("coordinator.timeout", "coordinator.timeout.ms"),
@@ -154,7 +154,7 @@ def test_a_typing_error_is_refused_with_the_name_that_was_meant(name: str, meant
 @pytest.mark.parametrize(
     ("name", "end"),
     [
-        ("parition.registration.delay.ms", "did you mean partition.registration.delay.ms?"),
+        ("partitions.registration.delay.ms", "did you mean partition.registration.delay.ms?"),
         ("linger", '"linger"; check its spelling'),
     ],
 )
