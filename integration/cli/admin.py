@@ -1,7 +1,8 @@
 """`logtx txn` and `logtx keys`: show and end transactions and keys of all journal partitions.
 
 A listing asks every owner at the same time, each for up to `--timeout` seconds. If an owner can't
-be reached, it reports that, shows the answers of the others, and ends with exit status 3.
+be reached, it reports that, shows the answers of the others, and ends with exit status 3. If none
+answers, the command says how to start a coordinator.
 
 Source: Transaction keys, "CLI Commands".
 """
@@ -23,11 +24,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ...journal.errors import LogtxError, UnknownTransactionError
+from ...journal.errors import (
+    CoordinatorNotAvailableError,
+    LogtxError,
+    RequestTimedOutError,
+    UnknownTransactionError,
+)
 from ...journal.keys import DEFAULT_OWNER, TransactionKey
 from ...journal.state import State
 from ...journal.txid import TxId
-from .connection import Kafka, opened, with_kafka
+from .cluster import how_to_start_one, open_cluster
+from .connection import BOOTSTRAP, Kafka, with_kafka
 from .text import printable
 
 if TYPE_CHECKING:
@@ -77,8 +84,17 @@ Owner = Annotated[
 def _admin(kafka: Kafka, timeout_s: float) -> Iterator[AdminQueries]:
     from ...coordinator.client.admin import AdminQueries
 
-    with opened(kafka) as log, closing(AdminQueries(log, timeout_s=timeout_s)) as admin:
-        yield admin
+    with open_cluster(kafka) as log, closing(AdminQueries(log, timeout_s=timeout_s)) as admin:
+        try:
+            yield admin
+        except (CoordinatorNotAvailableError, RequestTimedOutError) as error:
+            raise _nobody_answers(kafka[BOOTSTRAP], error) from error
+
+
+def _nobody_answers(servers: str, error: LogtxError) -> CoordinatorNotAvailableError:
+    return CoordinatorNotAvailableError(
+        f"No coordinator answers ({error}): if none is running, {how_to_start_one(servers)}."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +106,11 @@ class _Unreachable:
 def _everywhere(
     admin: AdminQueries, ask: Callable[[int], Iterable[_Item]]
 ) -> tuple[list[_Item], list[_Unreachable]]:
-    """Asks all journal partitions. Returns the answers, and the partitions that gave none."""
+    """Asks all journal partitions. Returns the answers, and the partitions that gave none.
+
+    Raises:
+        CoordinatorNotAvailableError: none gave an answer.
+    """
     partitions = range(admin.partition_count())
 
     def one(partition: int) -> list[_Item] | _Unreachable:
@@ -102,7 +122,10 @@ def _everywhere(
     with ThreadPoolExecutor(min(len(partitions), 32)) as pool:
         answers = list(pool.map(one, partitions))
     found = [item for answer in answers if isinstance(answer, list) for item in answer]
-    return found, [answer for answer in answers if isinstance(answer, _Unreachable)]
+    unreachable = [answer for answer in answers if isinstance(answer, _Unreachable)]
+    if len(unreachable) == len(partitions):
+        raise unreachable[0].error
+    return found, unreachable
 
 
 def _report(unreachable: Sequence[_Unreachable]) -> None:
@@ -287,6 +310,8 @@ def abort_transactions(
         for each in asked:
             try:
                 outcome = admin.abort(each)
+            except (CoordinatorNotAvailableError, RequestTimedOutError):
+                raise
             except LogtxError as error:
                 failed = True
                 refused.print(

@@ -14,7 +14,8 @@ from ...journal.errors import (
     RequestTimedOutError,
 )
 from ...journal.txid import TxId
-from .connection import Kafka, opened, with_kafka
+from .cluster import open_cluster
+from .connection import Kafka, with_kafka
 
 if TYPE_CHECKING:
     from ...coordinator.client.admin import AdminQueries
@@ -58,7 +59,7 @@ def accept_loss(
     from ...coordinator.client.admin import AdminQueries
     from ...coordinator.runtime.lost_tail import fill_lost_tail
 
-    with opened(kafka) as log, closing(AdminQueries(log, timeout_s=ASK_TIMEOUT_S)) as admin:
+    with open_cluster(kafka) as log, closing(AdminQueries(log, timeout_s=ASK_TIMEOUT_S)) as admin:
         if _somebody_answers(admin, partition):
             raise ConfigError(
                 "a coordinator is running: stop all of them first, for one that has read what was"

@@ -15,18 +15,22 @@ from types import FrameType
 from typing import Annotated, Any, Final
 
 import typer
+from confluent_kafka import KafkaError
 from rich.console import Console
 
-from ...journal.errors import LogtxError
+from ...journal.errors import BrokerError, LogtxError
 from . import admin as cli_admin
 from . import checkout as cli_checkout
 from . import journal as cli_journal
 from . import spark as cli_spark
+from .cluster import no_kafka
 from .connection import BOOTSTRAP, Kafka, name_unused, with_kafka
 from .text import printable
 
 _EXIT_INTERRUPTED: Final = 130
 """Exit status after SIGINT or SIGTERM, as shells report it: 128 + 2."""
+_NO_BROKER: Final = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT)
+"""librdkafka's codes when no broker answers."""
 _PORT_MAX: Final = 65_535
 """Highest TCP port."""
 
@@ -117,7 +121,8 @@ def up(
     The data directory keeps all records, so the next start finds them again.
 
     With 3 brokers, each partition has 3 replicas. If a broker dies (try `kill -9`), the others go
-    on; the command reports it and starts the broker again after 10 s.
+    on; the command reports it and starts the broker again after 10 s. It starts a coordinator again
+    after 2 s, but if one dies six times in a minute, the command ends.
 
     Examples:
 
@@ -330,17 +335,21 @@ def coordinator(
         "abort_share": retention_abort_share,
     }
     name_unused(kafka)
-    run(
-        CoordinatorConfig(
-            bootstrap_servers=kafka[BOOTSTRAP],
-            client={name: value for name, value in kafka.items() if name != BOOTSTRAP},
-            listen=listen,
-            limits=ShardConfig(**_given(limits)),
-            housekeeping=HousekeepingConfig(**_given(housekeeping)),
-            retention=RetentionConfig(**_given(retention)),
-            **_given(optional),
-        )
+    config = CoordinatorConfig(
+        bootstrap_servers=kafka[BOOTSTRAP],
+        client={name: value for name, value in kafka.items() if name != BOOTSTRAP},
+        listen=listen,
+        limits=ShardConfig(**_given(limits)),
+        housekeeping=HousekeepingConfig(**_given(housekeeping)),
+        retention=RetentionConfig(**_given(retention)),
+        **_given(optional),
     )
+    try:
+        run(config)
+    except BrokerError as error:
+        if error.args[0].code() in _NO_BROKER:
+            raise no_kafka(kafka[BOOTSTRAP]) from error
+        raise
 
 
 def _on_sigterm(_signal: int, _frame: FrameType | None) -> None:

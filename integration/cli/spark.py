@@ -17,7 +17,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .connection import BOOTSTRAP, Kafka, opened, prefixed, with_kafka
+from .cluster import open_cluster
+from .connection import BOOTSTRAP, Kafka, prefixed, with_kafka
 from .text import printable
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def show_iovs(
     from ..inspect.committed_offsets import iov_rows, step_rows
     from ..inspect.rows import IovRow, StepRow
 
-    with opened(kafka) as log:
+    with open_cluster(kafka) as log:
         rows: list[IovRow] | list[StepRow]
         rows = list(step_rows(log, group)) if history else iov_rows(log, group)
     if as_json:
@@ -143,7 +144,7 @@ def show_recovery(
         "group": group,
         **prefixed(kafka),
     }
-    with opened(kafka) as log:
+    with open_cluster(kafka) as log:
         planner = Planner(log, SourceOptions.parse(named))
         start, ends = planner.start("earliest"), planner.end()
     rows = [
@@ -185,7 +186,7 @@ def run_audit_job(
     """
     from ..spark import audit
 
-    with _session(master, driver_memory) as session:
+    with open_cluster(kafka), _session(master, driver_memory) as session:
         report = audit(
             session,
             bootstrap_servers=kafka[BOOTSTRAP],
@@ -245,7 +246,7 @@ def run_export(
     """
     from ..spark import export
 
-    with _session(master, driver_memory) as session:
+    with open_cluster(kafka), _session(master, driver_memory) as session:
         done = export(
             session,
             subscribe=",".join(topic),

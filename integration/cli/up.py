@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -13,10 +14,15 @@ import typer
 from rich.console import Console
 
 from ..local.cluster import LocalCluster
-from ..local.errors import DataDirError
 from ..local.ports import HOST, check_port
 from ..local.processes import CoordinatorChild
-from ..local.restarter import RESTART_AFTER_S, Restarter
+from ..local.restarter import (
+    COORDINATOR_RESTART_AFTER_S,
+    RESTART_AFTER_S,
+    CoordinatorRestarter,
+    Restarter,
+    start_coordinator,
+)
 from ..local.topics import create_topic
 
 _POLL_S: Final = 0.1
@@ -50,10 +56,11 @@ def parse_topic(text: str) -> tuple[str, int]:
 def run_up(options: UpOptions, *, console: Console) -> None:
     """Runs until KeyboardInterrupt, then stops the coordinators and the brokers, in this order.
 
-    If one of several brokers dies, it is reported and started again.
+    If a coordinator or one of several brokers dies, it is reported and started again.
 
     Raises:
-        LocalKafkaError: a process cannot be started, or died; all others are stopped.
+        LocalKafkaError: a process cannot be started, the only broker died, or a coordinator died
+            too often; all others are stopped.
     """
     for port in options.coordinator_ports:
         check_port(port)  # now, because the start of Kafka takes seconds
@@ -70,26 +77,28 @@ def run_up(options: UpOptions, *, console: Console) -> None:
             address = f"{HOST}:{port}"
             child = CoordinatorChild(name, log, kafka.bootstrap_servers, listen=address)
             children.append(child)
-            _start(child)
+            start_coordinator(child)
         with console.status("Starting coordinators …"):
             for child in children:
                 child.await_ready()
-        _print_ready(console, options, kafka)
-        _watch(Restarter(kafka, lambda line: _say(console, line)), children)
+        _print_ready(console, options, kafka, children)
+        say = partial(_say, console)
+        coordinators = CoordinatorRestarter(
+            children, say, restart_after_s=COORDINATOR_RESTART_AFTER_S
+        )
+        _watch(Restarter(kafka, say), coordinators)
     except KeyboardInterrupt:
         console.print("Stopping.")
     finally:
         _stop(kafka, children)
 
 
-def _start(child: CoordinatorChild) -> None:
-    try:
-        child.start()
-    except OSError as error:
-        raise DataDirError(f"Cannot write {child.log} ({error.strerror}).") from error
-
-
-def _print_ready(console: Console, options: UpOptions, kafka: LocalCluster) -> None:
+def _print_ready(
+    console: Console,
+    options: UpOptions,
+    kafka: LocalCluster,
+    coordinators: Sequence[CoordinatorChild],
+) -> None:
     servers = kafka.bootstrap_servers
     console.print(f"[green]Kafka is ready.[/green] bootstrap.servers = {servers}", soft_wrap=True)
     if len(kafka.brokers) > 1:
@@ -98,14 +107,14 @@ def _print_ready(console: Console, options: UpOptions, kafka: LocalCluster) -> N
             f"Brokers {processes}: one that dies is started again after {RESTART_AFTER_S:g} s.",
             soft_wrap=True,
         )
-    if options.coordinator_ports:
-        addresses = ", ".join(f"{HOST}:{port}" for port in options.coordinator_ports)
-        who = (
-            "The coordinator listens"
-            if len(options.coordinator_ports) == 1
-            else "Coordinators listen"
+    if coordinators:
+        addresses = ", ".join(f"{child.address} (process {child.pid})" for child in coordinators)
+        who = "The coordinator listens" if len(coordinators) == 1 else "Coordinators listen"
+        console.print(
+            f"{who} on {addresses}: one that dies is started again after "
+            f"{COORDINATOR_RESTART_AFTER_S:g} s.",
+            soft_wrap=True,
         )
-        console.print(f"{who} on {addresses}.", soft_wrap=True)
         console.print(
             "Clients find coordinators by themselves; they need the bootstrap address only:\n"
         )
@@ -121,12 +130,11 @@ def _print_ready(console: Console, options: UpOptions, kafka: LocalCluster) -> N
     console.print(f"Records and logs are in {options.data_dir}. Ctrl-C stops it.", soft_wrap=True)
 
 
-def _watch(restarter: Restarter, children: Sequence[CoordinatorChild]) -> None:
+def _watch(brokers: Restarter, coordinators: CoordinatorRestarter) -> None:
     while True:
         time.sleep(_POLL_S)
-        for child in children:
-            child.check()
-        restarter.look()
+        brokers.look()  # first: if Kafka is gone, that is why coordinators end
+        coordinators.look()
 
 
 def _say(console: Console, line: str) -> None:

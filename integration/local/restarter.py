@@ -1,24 +1,38 @@
-"""Restarts brokers that died, as an operator would.
+"""Restarts brokers and coordinators that died, as an operator would.
 
-A broker is up → down → starting → up. A dead one stays down for a moment, so that the user who
-killed it can see what follows. One that dies while starting is left alone: it would die again.
+Each is up → down → starting → up. A dead one stays down for a moment, so that the user who killed
+it can see what follows. A broker that dies while starting is left alone: it would die again. A
+coordinator is started again then too, but only so often: its start may fail because brokers are
+down.
 """
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Final
 
 from .cluster import LocalCluster
-from .errors import BrokerStartError, LocalKafkaError
+from .errors import BrokerStartError, DataDirError, LocalKafkaError, ProcessDiedError
 from .node import Broker
+from .processes import CoordinatorChild
 
 RESTART_AFTER_S: Final = 10.0
 """How long a dead broker stays dead. Others lead in its place after about 4 s; a value below that
 would bring it back before they do."""
+COORDINATOR_RESTART_AFTER_S: Final = 2.0
+"""How long a dead coordinator stays dead. Others take over in less than a second; a larger value
+only keeps the clients of a single one waiting."""
+COORDINATOR_RESTARTS_MAX: Final = 5
+"""Restarts of one coordinator within `COORDINATOR_RESTARTS_WITHIN_S`. Its next death is the end: it
+dies of something that a restart does not mend."""
+COORDINATOR_RESTARTS_WITHIN_S: Final = 60.0
+"""Longer than a coordinator that dies at its start needs for that many starts."""
+_LOG_LINES: Final = 8
+"""Log lines in an error; with fewer, the cause may be cut off."""
 
 
 class _Condition(Enum):
@@ -105,8 +119,100 @@ class Restarter:
         self._tell(f"Broker {broker.id} {why}; the others go on without it.{lines}")
 
 
-def _cause(broker: Broker) -> str:
-    status = broker.exit_status or 0
+class CoordinatorRestarter:
+    """Looks after running coordinators. It never waits: call `look` several times a second."""
+
+    def __init__(
+        self,
+        children: Sequence[CoordinatorChild],
+        tell: Callable[[str], None],
+        *,
+        restart_after_s: float = COORDINATOR_RESTART_AFTER_S,
+        restarts_max: int = COORDINATOR_RESTARTS_MAX,
+        restarts_within_s: float = COORDINATOR_RESTARTS_WITHIN_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begins with all coordinators taken for ready.
+
+        Args:
+            children: the coordinators, which are started.
+            tell: gets a sentence for people at each change.
+            restart_after_s: seconds from a coordinator's death to its start.
+            restarts_max: restarts of one coordinator within `restarts_within_s` seconds.
+            restarts_within_s: see there.
+            clock: returns seconds that never go back.
+        """
+        self._children = children
+        self._tell = tell
+        self._restart_after_s = restart_after_s
+        self._restarts_max = restarts_max
+        self._restarts_within_s = restarts_within_s
+        self._clock = clock
+        self._conditions = dict.fromkeys((child.name for child in children), _Condition.UP)
+        self._deaths: dict[str, deque[float]] = {child.name: deque() for child in children}
+        """When each died, by the clock: its latest deaths."""
+
+    def look(self) -> None:
+        """Finds coordinators that died or are ready again; starts those whose time has come.
+
+        Raises:
+            ProcessDiedError: one died too often, or was not ready in time.
+            DataDirError: its log can't be written.
+        """
+        for child in self._children:
+            match self._conditions[child.name]:
+                case _Condition.UP | _Condition.STARTING if not child.is_running:
+                    self._died(child)
+                case _Condition.DOWN if self._clock() >= self._restart_at_s(child):
+                    start_coordinator(child)
+                    self._conditions[child.name] = _Condition.STARTING
+                case _Condition.STARTING if _is_ready(child):
+                    self._conditions[child.name] = _Condition.UP
+                    self._tell(f"The {child.name} is back, as process {child.pid}.")
+
+    def _restart_at_s(self, child: CoordinatorChild) -> float:
+        return self._deaths[child.name][-1] + self._restart_after_s
+
+    def _died(self, child: CoordinatorChild) -> None:
+        now_s, deaths = self._clock(), self._deaths[child.name]
+        deaths.append(now_s)
+        while deaths[0] < now_s - self._restarts_within_s:
+            deaths.popleft()
+        if len(deaths) > self._restarts_max:
+            raise ProcessDiedError(
+                f"The {child.name} {_cause(child)}, and did so {len(deaths)} times within "
+                f"{self._restarts_within_s:g} s: see why in its log, {child.log}.",
+                child.last_lines(_LOG_LINES),
+            )
+        self._conditions[child.name] = _Condition.DOWN
+        self._tell(
+            f"The {child.name} {_cause(child)}; it is started again in "
+            f"{self._restart_after_s:g} s. Its log is {child.log}."
+        )
+
+
+def start_coordinator(child: CoordinatorChild) -> None:
+    """Starts a coordinator. Raises DataDirError if its log can't be written."""
+    try:
+        child.start()
+    except OSError as error:
+        raise DataDirError(
+            f"Cannot write {child.log} ({error.strerror}): make it writable, or choose another "
+            "data directory."
+        ) from error
+
+
+def _is_ready(child: CoordinatorChild) -> bool:
+    try:
+        return child.is_ready
+    except ProcessDiedError:
+        if child.is_running:
+            raise
+        return False  # it died just now, and the next look finds that
+
+
+def _cause(process: Broker | CoordinatorChild) -> str:
+    status = process.exit_status or 0
     if status < 0:
         return f"was killed ({signal.Signals(-status).name})"
     return f"ended by itself (exit status {status})"

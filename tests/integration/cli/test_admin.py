@@ -17,7 +17,9 @@ from logtx.coordinator.embedded import EmbeddedCoordinator
 from logtx.coordinator.protocol.commands import KeyInfo, Outcome, TransactionInfo
 from logtx.coordinator.service import CoordinatorConfig
 from logtx.integration.cli import admin as cli_admin
+from logtx.integration.cli import cluster as cli_cluster
 from logtx.integration.cli import main as cli
+from logtx.integration.local.ports import pick_ports
 from logtx.journal.errors import (
     CoordinatorNotAvailableError,
     UnknownKeyError,
@@ -186,10 +188,66 @@ def test_a_partition_that_does_not_answer_is_reported(
     assert shown.exit_code == 3
     assert str(txid) in shown.output
     assert f"journal partition {lost} did not answer: the coordinator at c-2:9095" in shown.output
-    listed = CliRunner().invoke(
-        cli.app, ["keys", "list", "--timeout=0.2", "--bootstrap-servers", "memory://none"]
+
+
+ASKING = [
+    ("txn", "list"),
+    ("txn", "describe", "0-9f3ac1d2e4b7-1"),
+    ("txn", "abort", "0-9f3ac1d2e4b7-1"),
+    ("keys", "list"),
+    ("keys", "get", "nightly"),
+    ("keys", "delete", "nightly"),
+]
+READING = [
+    ("journal", "accept-loss", "0", "--end", "5"),
+    ("spark", "iov"),
+    ("spark", "recover", "--group", "g", "--topic", "t"),
+    ("spark", "audit"),
+    ("spark", "export", "--topic", "t", "--path", "p"),
+]
+
+
+@pytest.mark.parametrize("arguments", ASKING + READING, ids=" ".join)
+def test_without_a_journal_a_command_says_what_to_do(arguments: tuple[str, ...]) -> None:
+    servers = "--bootstrap-servers=memory://empty"
+    error = CliRunner().invoke(cli.app, [*arguments, servers]).exception
+    assert str(error) == (
+        "The Kafka at memory://empty has no journal of logtx, because no coordinator was ever "
+        "started there: start one with: logtx coordinator --bootstrap-servers memory://empty."
     )
-    assert isinstance(listed.exception, CoordinatorNotAvailableError), "no journal at all"
+
+
+@pytest.mark.parametrize("arguments", ASKING + READING, ids=" ".join)
+def test_without_kafka_a_command_says_what_to_do(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_cluster, "ASK_TIMEOUT_S", 0.2)
+    (port,) = pick_ports(1)
+    servers = f"127.0.0.1:{port}"
+    error = CliRunner().invoke(cli.app, [*arguments, "--bootstrap-servers", servers]).exception
+    assert str(error) == (
+        f"No Kafka answers at {servers}: check --bootstrap-servers, or start a local Kafka with: "
+        "logtx up"
+    )
+
+
+@pytest.mark.parametrize("arguments", ASKING, ids=" ".join)
+def test_without_a_coordinator_a_command_says_what_to_do(
+    arguments: tuple[str, ...], memory_log: MemoryLog, run: Run
+) -> None:
+    servers = memory_log.bootstrap_servers
+    config = CoordinatorConfig(
+        bootstrap_servers=servers, listen="127.0.0.1:0", journal_partitions=3
+    )
+    with EmbeddedCoordinator(config) as coordinator:
+        address = coordinator.address
+    result = run(*arguments, "--timeout=0.2")
+    assert "no transaction" not in result.output, "nobody knows whether there is one"
+    assert isinstance(result.exception, CoordinatorNotAvailableError)
+    said = str(result.exception)
+    assert said.startswith("No coordinator answers (")
+    assert address in said
+    assert said.endswith(f"start one with: logtx coordinator --bootstrap-servers {servers}.")
 
 
 @pytest.mark.parametrize(
@@ -201,8 +259,9 @@ def test_ages(age_ms: int, shown: str) -> None:
 
 
 def test_names_with_escape_sequences_reach_no_terminal(
-    monkeypatch: pytest.MonkeyPatch, run: Run
+    monkeypatch: pytest.MonkeyPatch, run: Run, memory_log: MemoryLog
 ) -> None:
+    memory_log.create_topic("__transaction_control", partitions=1)
     # The journal may have such names from before they were refused.
     evil, txid = "\x1b[2J\u202egood", TxId(0, 1, 2)
     info = TransactionInfo(

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import typer
+from confluent_kafka import KafkaError
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -24,7 +25,7 @@ from logtx.integration.cli import main as cli
 from logtx.integration.cli.up import UpOptions
 from logtx.integration.demo.options import DemoOptions
 from logtx.integration.local.errors import BrokerStartError
-from logtx.journal.errors import LogtxError, NotSupportedError
+from logtx.journal.errors import BrokerError, LogtxError, NotSupportedError
 
 
 def _commands(group: Any, *path: str) -> Iterator[tuple[str, Any]]:
@@ -167,6 +168,22 @@ def test_coordinator_passes_on_only_what_was_said(monkeypatch: pytest.MonkeyPatc
         "housekeeping": HousekeepingConfig(),
         "retention": RetentionConfig(),
     }
+
+
+def test_a_coordinator_without_kafka_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(_config: object) -> None:
+        raise BrokerError("create topic 'x': _TRANSPORT", kafka_code=KafkaError._TRANSPORT)
+
+    fake_module(
+        monkeypatch, "logtx.coordinator.service", CoordinatorConfig=SimpleNamespace, run=run
+    )
+    assert run_main(monkeypatch, "coordinator", "--bootstrap-servers", "k:9092") == 1
+    assert capsys.readouterr().err == (
+        "No Kafka answers at k:9092: check --bootstrap-servers, or start a local Kafka with: "
+        "logtx up\n"
+    )
 
 
 def test_a_coordinators_limits(

@@ -21,7 +21,7 @@ import logtx
 from logtx.integration.cli import up as cli_up
 from logtx.integration.cli.up import UpOptions, parse_topic, run_up
 from logtx.integration.local import processes
-from logtx.integration.local.errors import BrokerStartError, PortInUseError
+from logtx.integration.local.errors import BrokerStartError, PortInUseError, ProcessDiedError
 from logtx.integration.local.ports import is_free, pick_ports
 from logtx.integration.local.processes import spawn
 
@@ -106,9 +106,26 @@ def test_coordinator_that_dies_at_once(up: Up, events: list[str]) -> None:
     assert events == ["start", "stop"]
 
 
-def test_coordinator_that_dies_later(up: Up, events: list[str]) -> None:
-    with pytest.raises(match="exit status 4") as caught:
-        up(f"{READY} sleep 0.5; echo lost; exit 4")
+def test_coordinator_that_dies_later_is_started_again(
+    up: Up, events: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_up, "COORDINATOR_RESTART_AFTER_S", 0.1)
+    # Whoever makes the directory dies, its successor lives until Kafka ends.
+    command = f"{READY} mkdir {tmp_path}/first 2>/dev/null && exit 4; exec sleep 60"
+    with pytest.raises(BrokerStartError, match="Kafka ended by itself"):
+        up(command, checks=20)
+    shown = (tmp_path / "console").read_text()
+    assert re.search(r"The coordinator ended by itself \(exit status 4\); it is started", shown)
+    assert re.search(r"The coordinator is back, as process \d+\.", shown)
+    assert events == ["start", "stop"]
+
+
+def test_coordinator_that_dies_again_and_again(
+    up: Up, events: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_up, "COORDINATOR_RESTART_AFTER_S", 0.01)
+    with pytest.raises(ProcessDiedError, match=r"exit status 4.*times within") as caught:
+        up(f"{READY} sleep 0.2; echo lost; exit 4")
     assert caught.value.details[-1] == "lost"
     assert events == ["start", "stop"]
 
@@ -154,10 +171,12 @@ def test_several_coordinators_listen_and_log_apart(
     assert events == ["start", "stop"]
 
 
-def test_one_of_several_coordinators_that_dies(up: Up, events: list[str], tmp_path: Path) -> None:
-    # Whichever makes the directory goes on; the other ends.
-    command = f"{READY} mkdir {tmp_path}/first 2>/dev/null && exec sleep 60; exit 5"
-    with pytest.raises(match="exit status 5"):
+def test_one_of_several_coordinators_cannot_start(
+    up: Up, events: list[str], tmp_path: Path
+) -> None:
+    # Whichever makes the directory is ready and goes on; the other ends.
+    command = f"mkdir {tmp_path}/first 2>/dev/null || exit 5; {READY} exec sleep 60"
+    with pytest.raises(ProcessDiedError, match="exit status 5"):
         up(command, coordinators=2)
     assert events == ["start", "stop"]
 
@@ -240,7 +259,7 @@ def test_one_of_three_brokers_is_killed_and_comes_back(tmp_path: Path) -> None:
         shown = read_to("Ctrl-C stops it")
         servers = ",".join(f"127.0.0.1:{first + number}" for number in range(3))
         assert f"bootstrap.servers = {servers}" in shown
-        pids = re.findall(r"\d \(process (\d+)\)", shown)
+        pids = re.findall(r" \d \(process (\d+)\)", shown)
         assert len(pids) == 3
         topics = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=10).topics
         assert {len(topics[name].partitions[0].replicas) for name in topics} == {3}
@@ -266,3 +285,24 @@ def three_ports() -> int:
         (first,) = pick_ports(1)
         if is_free(first + 1) and is_free(first + 2):
             return first
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(200)
+def test_one_of_three_coordinators_is_killed_and_comes_back(tmp_path: Path) -> None:
+    (port,), first = pick_ports(1), three_ports()
+    ports = ["--port", str(port), "--coordinator-port", str(first)]
+    arguments = ["--coordinators", "3", *ports, "--data-dir", str(tmp_path), "--topic", "orders"]
+    with running_up(*arguments) as (process, read_to):
+        pids = re.findall(r":\d+ \(process (\d+)\)", read_to("Ctrl-C stops it"))
+        assert len(pids) == 3
+        os.kill(int(pids[1]), signal.SIGKILL)
+        assert re.search("coordinator-.* was killed .SIGKILL.", read_to("started again in"))
+        servers = f"127.0.0.1:{port}"
+        producer = logtx.Producer({"bootstrap.servers": servers, "transactional.id": "worker"})
+        with producer, producer.begin_transaction(timeout=60) as txn:
+            txn.produce("orders", b"x")
+        assert re.search(f"coordinator-{first + 1} is back, as process", read_to("is back"))
+        process.send_signal(signal.SIGINT)
+        rest = process.communicate(timeout=60)[0]
+        assert process.returncode == 0, rest
