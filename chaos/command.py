@@ -23,6 +23,14 @@ def chaos(
     mild: Annotated[
         bool, typer.Option("--mild", help="Few and short faults: for a run of seconds.")
     ] = False,
+    upgrade_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REF",
+            help="Start coordinators of this commit or tag, and replace them by today's under "
+            "load. \\[default: all are today's]",
+        ),
+    ] = None,
     data_dir: Annotated[
         Path | None,
         typer.Option(help="Run directory. \\[default: a temporary one, kept if there is a find]"),
@@ -36,8 +44,9 @@ def chaos(
 
     Starts three brokers and three coordinators. Producers append unique values in transactions,
     workers process them exactly once, consumers read along, while processes are killed, paused,
-    restarted and replaced, connections cut, stalled and delayed, and old records trimmed: by a
-    plan drawn from the seed. Everything that happened is written down, and a checker that shares
+    interrupted, restarted and replaced, connections cut, stalled and delayed, a broker's disk is
+    full, old records are trimmed, topics grow, and one is deleted and made anew: by a plan drawn
+    from the seed. Everything that happened is written down, and a checker that shares
     no code with logtx looks for every anomaly that it has a name for.
 
     The exit status is the verdict: 0 if nothing was found. Starting, draining, reading everything
@@ -49,6 +58,7 @@ def chaos(
     logtx chaos
     logtx chaos --seconds 60 --seed 7
     logtx chaos --seconds 60 --system kafka
+    logtx chaos --seconds 60 --upgrade-from HEAD~10
     logtx chaos --check /tmp/logtx-chaos-x1y2
     ```
     """
@@ -58,6 +68,12 @@ def chaos(
     if check is not None:
         raise typer.Exit(check_again(check))
     options = ChaosOptions(
-        seconds=seconds, seed=seed, system=system, rate=rate, mild=mild, data_dir=data_dir
+        seconds=seconds,
+        seed=seed,
+        system=system,
+        rate=rate,
+        mild=mild,
+        data_dir=data_dir,
+        upgrade_from=upgrade_from,
     )
     raise typer.Exit(run_chaos(options))

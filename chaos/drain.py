@@ -16,7 +16,7 @@ from .errors import ChaosError
 from .fleet import Fleet, Member
 from .inspector import Inspector
 from .recorder import Recorder
-from .settings import HISTORY, Settings
+from .settings import HISTORY, KEYS_PER_PARTITION, Settings, partitions_now
 from .workload.plain import PlainWriter
 from .workload.record import Value
 
@@ -71,10 +71,12 @@ def write_last(directory: Path, settings: Settings) -> dict[int, int]:
     process = f"producer-{settings.producers}.0"
     with Recorder(directory / HISTORY, process) as recorder:
         writer = PlainWriter(settings, recorder)
-        for number in range(settings.partitions):
-            value = Value(number, f"{process}:{number}", operation=None)
+        count = partitions_now(directory, settings)
+        keys = {settings.partition_of(key): key for key in range(KEYS_PER_PARTITION * count)}
+        for number in range(count):
+            value = Value(keys[number], f"{process}:{number}", operation=None)
             writer.append(settings.data_topic, value, partial(offsets.__setitem__, number))
-        if not writer.close() or len(offsets) < settings.partitions:
+        if not writer.close() or len(offsets) < count:
             raise ChaosError("The cluster takes no records although everything is healed.")
     return offsets
 

@@ -6,9 +6,11 @@ has a lock, and knows whether its process is meant to be up.
 
 from __future__ import annotations
 
+import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,7 +20,9 @@ from ..integration.local.processes import Child, CoordinatorChild
 from .errors import ChaosError
 from .options import ChaosOptions
 from .plan import Role
+from .previous import launcher_of
 from .proxy import Proxies
+from .settings import INTERRUPTED_STATUS
 
 LOGS: Final = "processes"
 """Directory of what the processes print."""
@@ -31,6 +35,8 @@ OUTCOME_RETENTION_MS: Final = 60_000
 """Short, so that the journal is trimmed during the run; but longer than any process is paused."""
 _STOP_TIMEOUT_S: Final = 15.0
 """Bounds an orderly stop; then the process gets SIGKILL."""
+_POLL_S: Final = 0.05
+"""Pause between two looks whether a process has ended."""
 _WORKLOAD: Final = "logtx.chaos.workload"
 _LOG_LINES: Final = 3
 """Last lines of a process's output that are kept when it ends by itself."""
@@ -96,6 +102,36 @@ class Member:
             self.child.ask_to_stop()
             return self.child.await_end(timeout_s)
 
+    def interrupt(self, timeout_s: float) -> Death | None:
+        """Sends SIGINT, waits for the end, and starts a successor.
+
+        Returns:
+            How the process ended, if it did not end as an interrupted one should, in time and with
+            status `INTERRUPTED_STATUS`; else None.
+        """
+        with self._lock:
+            process = self.process_name
+            self.child.signal(signal.SIGINT)
+            until_s = time.monotonic() + timeout_s
+            while self.child.is_running and time.monotonic() < until_s:
+                time.sleep(_POLL_S)
+            status = self.child.exit_status
+            said = " / ".join(self.child.last_lines(_LOG_LINES))
+            self.child.kill()
+            self.child.start()
+        if status == INTERRUPTED_STATUS:
+            return None
+        return Death(process, -1 if status is None else status, f"after SIGINT: {said}")
+
+    def upgrade(self, timeout_s: float = _STOP_TIMEOUT_S) -> None:
+        """Stops a coordinator of an older commit in order, and starts one of today's."""
+        assert isinstance(self.child, ChaosCoordinator)
+        with self._lock:
+            self.child.ask_to_stop()
+            self.child.await_end(timeout_s)
+            self.child.be_todays()
+            self.child.start()
+
     def ask_to_stop(self) -> None:
         """Sends SIGTERM; the process is not started again when it ends."""
         with self._lock:
@@ -159,8 +195,10 @@ class ChaosCoordinator(CoordinatorChild):
         bootstrap_servers: str,
         proxies: Proxies,
         launcher: Sequence[str] = (),
+        previous: Path | None = None,
     ) -> None:
         name = f"coordinator-{number}"
+        self._todays_launcher = launcher
         super().__init__(
             name,
             directory / LOGS / f"{name}.log",
@@ -169,9 +207,13 @@ class ChaosCoordinator(CoordinatorChild):
             *("--journal-partitions", str(JOURNAL_PARTITIONS)),
             *("--snapshot-interval-records", str(SNAPSHOT_INTERVAL_RECORDS)),
             *("--outcome-retention-ms", str(OUTCOME_RETENTION_MS)),
-            launcher=launcher,
+            launcher=launcher if previous is None else launcher_of(previous),
         )
         self._proxies = proxies
+
+    def be_todays(self) -> None:
+        """Lets the next start be one of today's code."""
+        self._launcher = self._todays_launcher
 
     def _listen_at(self) -> str:
         # The link must lead to the new process before it listens; or its peers would be sent to its
@@ -185,8 +227,22 @@ class Fleet:
     """All members. The fleet starts none of them; `close` ends every process."""
 
     def __init__(
-        self, options: ChaosOptions, directory: Path, bootstrap_servers: str, proxies: Proxies
+        self,
+        options: ChaosOptions,
+        directory: Path,
+        bootstrap_servers: str,
+        proxies: Proxies,
+        previous: Path | None = None,
     ) -> None:
+        """Prepares all members.
+
+        Args:
+            options: of the run.
+            directory: of the run.
+            bootstrap_servers: addresses of the proxies in front of the brokers.
+            proxies: get a link for each coordinator.
+            previous: files of an older commit, whose coordinators are started first.
+        """
         (directory / LOGS).mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._launcher = options.launcher
@@ -195,7 +251,9 @@ class Fleet:
             Member(
                 Role.COORDINATOR,
                 number,
-                ChaosCoordinator(number, directory, bootstrap_servers, proxies, options.launcher),
+                ChaosCoordinator(
+                    number, directory, bootstrap_servers, proxies, options.launcher, previous
+                ),
             )
             for number in range(counts[Role.COORDINATOR])
         ]
@@ -256,18 +314,24 @@ class Fleet:
 
     def close(self) -> None:
         """Ends every process, at whatever point the run is."""
-        for zombie in self.zombies():
-            zombie.kill()
-        for member in (*self.clients, *self.finals, *self.coordinators):
-            member.kill()
+        # One that can't be ended does not keep the others.
+        with ExitStack() as stack:
+            for zombie in self.zombies():
+                stack.callback(zombie.kill)
+            for member in (*self.clients, *self.finals, *self.coordinators):
+                stack.callback(member.kill)
 
 
 @contextmanager
 def fleet(
-    options: ChaosOptions, directory: Path, bootstrap_servers: str, proxies: Proxies
+    options: ChaosOptions,
+    directory: Path,
+    bootstrap_servers: str,
+    proxies: Proxies,
+    previous: Path | None = None,
 ) -> Iterator[Fleet]:
-    """Provides a fleet whose processes end with the block."""
-    made = Fleet(options, directory, bootstrap_servers, proxies)
+    """Provides a fleet whose processes end with the block. The arguments are those of `Fleet`."""
+    made = Fleet(options, directory, bootstrap_servers, proxies, previous)
     try:
         yield made
     finally:

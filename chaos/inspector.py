@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from confluent_kafka import IsolationLevel, KafkaException
@@ -14,7 +15,7 @@ from ..journal.errors import LogtxError
 from ..journal.logs.interface import Log
 from ..journal.position import Position
 from .options import System
-from .settings import Settings
+from .settings import Settings, partitions_now
 from .workload.readers import consumer_readers
 
 _TIMEOUT_S: Final = 5.0
@@ -59,15 +60,17 @@ class _Readers:
 class LogtxInspector:
     """Asks logtx's coordinators, reached as clients reach them."""
 
-    def __init__(self, log: Log, clients_log: Log, settings: Settings) -> None:
+    def __init__(self, log: Log, clients_log: Log, settings: Settings, directory: Path) -> None:
         """Opens the queries to the coordinators.
 
         Args:
             log: past the proxies.
             clients_log: through the proxies.
             settings: of the run.
+            directory: of the run.
         """
         self._settings = settings
+        self._directory = directory
         self._readers = _Readers(log, settings)
         self._queries = AdminQueries(clients_log, timeout_s=_TIMEOUT_S)
 
@@ -84,7 +87,7 @@ class LogtxInspector:
 
     def worked_off(self) -> dict[int, int] | None:
         """Returns the workers' committed positions: o2 of each."""
-        positions = self._positions(range(self._settings.partitions))
+        positions = self._positions(range(partitions_now(self._directory, self._settings)))
         return None if positions is None else {p: at.o2 for p, at in positions.items()}
 
     def needed_from(self, topic: str, partition: int) -> int | None:
@@ -112,13 +115,15 @@ class LogtxInspector:
 class KafkaInspector:
     """Asks Kafka for its own offsets."""
 
-    def __init__(self, log: Log, settings: Settings) -> None:
+    def __init__(self, log: Log, settings: Settings, directory: Path) -> None:
         """Opens an admin client.
 
         Args:
             log: past the proxies.
             settings: of the run.
+            directory: of the run.
         """
+        self._directory = directory
         self._log = log
         self._settings = settings
         self._readers = _Readers(log, settings)
@@ -144,7 +149,7 @@ class KafkaInspector:
         asked = {
             KafkaPartition(topic, number): latest
             for topic in (self._settings.data_topic, self._settings.out_topic)
-            for number in range(self._settings.partitions)
+            for number in range(partitions_now(self._directory, self._settings))
         }
         told = self._admin.list_offsets(
             asked, isolation_level=isolation, request_timeout=_TIMEOUT_S
@@ -155,7 +160,7 @@ class KafkaInspector:
         """Returns the committed offsets of the workers' group."""
         found = {}
         try:
-            for partition in range(self._settings.partitions):
+            for partition in range(partitions_now(self._directory, self._settings)):
                 at = self._log.group_offset(
                     self._settings.workers_group, self._settings.data_topic, partition
                 )
@@ -177,8 +182,8 @@ class KafkaInspector:
         """Does nothing."""
 
 
-def open_inspector(log: Log, clients_log: Log, settings: Settings) -> Inspector:
+def open_inspector(log: Log, clients_log: Log, settings: Settings, directory: Path) -> Inspector:
     """Returns an inspector for the run's system."""
     if settings.system is System.LOGTX:
-        return LogtxInspector(log, clients_log, settings)
-    return KafkaInspector(log, settings)
+        return LogtxInspector(log, clients_log, settings, directory)
+    return KafkaInspector(log, settings, directory)

@@ -18,13 +18,15 @@ from ..integration.local.errors import LocalKafkaError, NotInSyncError
 from ..integration.local.node import Broker
 from ..integration.local.processes import Child
 from ..journal.errors import BrokerError, LogtxError
-from .brokers import link_of
+from .brokers import fill_disk, link_of
 from .errors import ChaosError
 from .fleet import Fleet, Member
-from .plan import Fault, Role, What
+from .plan import TRACKS, Fault, Role, What
 from .progress import Progress
 from .proxy import Proxies, Rule
 from .recorder import Recorder
+from .settings import FLEETING_TOPIC
+from .topics import Topics
 from .trimmer import Trimmer
 
 _IN_SYNC_SLICE_S: Final = 5.0
@@ -39,7 +41,12 @@ _LOOK_S: Final = 0.2
 _JOIN_S: Final = 150.0
 """Bounds the wait for the tracks' ends; beyond it the run fails. Half of it bounds the wait for
 replicas, which must be over before."""
-_TRACKS: Final = {Role.BROKER: "broker", Role.COORDINATOR: "coordinator", Role.TOPIC: "trim"}
+_FILL_S: Final = 10.0
+"""How long a broker whose disk is full has to end by itself. Its log gets a record several times a
+second."""
+_INTERRUPTED_S: Final = 40.0
+"""How long a process has to close its clients after SIGINT: its brokers may be down meanwhile, and
+the machine busy."""
 
 
 class Nemesis:
@@ -54,6 +61,7 @@ class Nemesis:
         fleet: Fleet,
         proxies: Proxies,
         trimmer: Trimmer,
+        topics: Topics,
         recorder: Recorder,
         progress: Progress,
     ) -> None:
@@ -66,11 +74,12 @@ class Nemesis:
         self._fleet = fleet
         self._proxies = proxies
         self._trimmer = trimmer
+        self._topics = topics
         self._recorder = recorder
         self._progress = progress
         self._tracks: dict[str, list[Fault]] = {}
         for fault in plan:
-            self._tracks.setdefault(_TRACKS.get(fault.role, "client"), []).append(fault)
+            self._tracks.setdefault(TRACKS[fault.role], []).append(fault)
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._started_s = 0.0
@@ -139,6 +148,10 @@ class Nemesis:
         try:
             if fault.role is Role.TOPIC:
                 done = self._trim(fault)
+            elif fault.role is Role.FLEETING:
+                done = self._recreate()
+            elif fault.role is Role.TOPICS:
+                done = self._grow()
             elif fault.role is Role.BROKER:
                 done = self._hurt_broker(fault)
             else:
@@ -176,6 +189,12 @@ class Nemesis:
             self._stopping.wait(fault.for_s)
             self._tell("resume", target)
             broker.resume()
+        elif fault.what is What.FILL:
+            by_itself = fill_disk(broker, _FILL_S)
+            self._recorder.write("note", note=f"{target} ended by itself: {by_itself}")
+            self._stopping.wait(fault.for_s)
+            self._tell("start", target)
+            broker.start()
         else:
             broker.restart()
 
@@ -210,8 +229,10 @@ class Nemesis:
         target = member.process_name
         if not member.child.is_running:
             return False
-        if fault.what is What.REPLACE and not self._is_connected(target):
+        if fault.what in (What.REPLACE, What.INTERRUPT) and not self._is_connected(target):
             return False
+        if fault.what is What.MISLEAD:
+            return self._mislead(fault, target)
         if fault.what not in (What.CUT, What.STALL, What.DELAY):
             self._PROCESS_FAULTS[fault.what](self, fault, member, target)
         elif fault.role is Role.COORDINATOR:
@@ -220,9 +241,23 @@ class Nemesis:
             self._hurt_link(fault, target, _rule(fault, pid=member.child.pid))
         return True
 
+    def _mislead(self, fault: Fault, target: str) -> bool:
+        names = [member.name for member in self._fleet.coordinators]
+        if len(names) < 2:
+            return False
+        name, other = names[fault.number], names[(fault.number + 1) % len(names)]
+        self._tell("mislead", target, to=other)
+        self._proxies.mislead(name, other)
+        try:
+            self._stopping.wait(fault.for_s)
+            self._tell("heal", target)
+        finally:
+            self._proxies.heal_lead(name)
+        return True
+
     def _is_connected(self, target: str) -> bool:
         # A process that was paused before its first transaction would connect when it wakes, and
-        # rightly fence its successor.
+        # rightly fence its successor. One that is interrupted then is still starting.
         until_s = time.monotonic() + _CONNECTED_S
         while target not in self._progress.connected:
             if time.monotonic() > until_s or self._stopping.wait(_LOOK_S):
@@ -250,6 +285,20 @@ class Nemesis:
         member.start()
         self._tell("start", member.process_name)
 
+    def _interrupt(self, fault: Fault, member: Member, target: str) -> None:
+        del fault
+        self._tell("interrupt", target)
+        death = member.interrupt(_INTERRUPTED_S)
+        if death is not None:
+            self._fleet.deaths.append(death)
+        self._tell("start", member.process_name)
+
+    def _upgrade(self, fault: Fault, member: Member, target: str) -> None:
+        del fault
+        self._tell("upgrade", target)
+        member.upgrade()
+        self._tell("start", member.process_name)
+
     def _replace(self, fault: Fault, member: Member, target: str) -> None:
         self._tell("pause", target)
         zombie = member.replace()
@@ -271,6 +320,8 @@ class Nemesis:
         What.PAUSE: _pause,
         What.RESTART: _restart,
         What.REPLACE: _replace,
+        What.INTERRUPT: _interrupt,
+        What.UPGRADE: _upgrade,
     }
 
     # ---- topics ---------------------------------------------------------------------------------
@@ -286,6 +337,20 @@ class Nemesis:
             # The partition's leader is hurt just now: the trim may be done, now or later.
             self._recorder.write("note", note=f"trim of {trim}: {error}")
         return True
+
+    def _recreate(self) -> bool:
+        self._tell("recreate", FLEETING_TOPIC)
+        self._topics.recreate()
+        # Whatever is appended from now on is in the new one: the old one has no in-sync replicas.
+        self._tell("recreated", FLEETING_TOPIC)
+        return True
+
+    def _grow(self) -> bool:
+        self._tell("grow", "topics")
+        count = self._topics.grow()
+        if count is not None:
+            self._tell("grown", "topics", partitions=count)
+        return count is not None
 
 
 def _rule(fault: Fault, *, link: str | None = None, pid: int | None = None) -> Rule:

@@ -37,6 +37,9 @@ class ChaosOptions:
     """Run directory; None for a temporary one, which is kept if anomalies are found."""
     mild: bool = False
     """Few and short faults, for runs of seconds."""
+    upgrade_from: str | None = None
+    """A commit or a tag, whose coordinators are started first. In the middle of the load today's
+    take their places, one after the other. None: all are today's."""
     launcher: tuple[str, ...] = ()
     """Module and arguments that start each process of logtx; the process's own module and arguments
     follow them. Tests break logtx on purpose this way."""
@@ -53,6 +56,8 @@ class ChaosOptions:
             raise ChaosError(f"--seconds must be at least {SECONDS_MIN}, to have room for a fault.")
         if self.rate <= 0:
             raise ChaosError("--rate must be more than 0.")
+        if self.upgrade_from is not None and self.system is not System.LOGTX:
+            raise ChaosError("--upgrade-from is for logtx: Kafka has no coordinators of its own.")
 
     def counts(self) -> dict[Role, int]:
         """Returns how many of each role run."""
@@ -64,4 +69,6 @@ class ChaosOptions:
             Role.WORKER: self.workers,
             Role.CONSUMER: self.consumers if logtx else self.consumers - 1,
             Role.TOPIC: 2,
+            Role.FLEETING: 1 if logtx else 0,
+            Role.TOPICS: 1,
         }

@@ -8,6 +8,8 @@ Faults of one *track* follow each other with a pause between them. Tracks run si
 - ``coordinator``: at most one is hurt at a time.
 - ``client``: producers, workers and consumers, at most one at a time.
 - ``trim``: old records are deleted, instantly.
+- ``fleeting``: one topic is deleted and made anew.
+- ``topics``: the other topics get one more partition each.
 
 Every fault is over by the end of the plan.
 """
@@ -27,6 +29,9 @@ CALM_START_S: Final = 3.0
 """No fault comes earlier than this after the start: all clients connect."""
 CALM_END_S: Final = 1.0
 """All faults are over this long before the end."""
+UPGRADES_AT: Final = (0.3, 0.6)
+"""Shares of the load at which the first and the last coordinator are upgraded. What comes late in
+its track must still come before the end."""
 
 
 class What(StrEnum):
@@ -49,6 +54,19 @@ class What(StrEnum):
     """What connections carry arrives late, until the fault's end."""
     TRIM = "trim"
     """Old records are deleted."""
+    FILL = "fill"
+    """A broker's disk is full: it ends at one of its next writes. At the fault's end it is started
+    again, with room."""
+    MISLEAD = "mislead"
+    """The address that a coordinator advertises leads to another one, until the fault's end."""
+    INTERRUPT = "interrupt"
+    """SIGINT, as by Ctrl-C; when the process has ended, another one takes its place."""
+    RECREATE = "recreate"
+    """A topic is deleted and made anew."""
+    GROW = "grow"
+    """Topics get one more partition."""
+    UPGRADE = "upgrade"
+    """A coordinator of an older commit is stopped in order, and one of today's takes its place."""
 
 
 class Role(StrEnum):
@@ -60,6 +78,23 @@ class Role(StrEnum):
     WORKER = "worker"
     CONSUMER = "consumer"
     TOPIC = "topic"
+    FLEETING = "fleeting"
+    """The topic that is deleted and made anew."""
+    TOPICS = "topics"
+    """All other topics together."""
+
+
+TRACKS: Final[Mapping[Role, str]] = {
+    Role.BROKER: "broker",
+    Role.COORDINATOR: "coordinator",
+    Role.PRODUCER: "client",
+    Role.WORKER: "client",
+    Role.CONSUMER: "client",
+    Role.TOPIC: "trim",
+    Role.FLEETING: "fleeting",
+    Role.TOPICS: "topics",
+}
+"""Role → the track of its faults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +158,12 @@ _COORDINATOR_KINDS: Final = (
     _Kind(What.CUT, Role.COORDINATOR, 1, (0.5, 4.0)),
     _Kind(What.STALL, Role.COORDINATOR, 1, (0.5, 4.0)),
     _Kind(What.DELAY, Role.COORDINATOR, 1, (1.0, 5.0)),
+    _Kind(What.MISLEAD, Role.COORDINATOR, 2, (0.5, 5.0)),
 )
 _CLIENT_KINDS: Final = (
     *_client_kinds(Role.PRODUCER, 3, replaceable=True),
     *_client_kinds(Role.WORKER, 3, replaceable=True),
+    _Kind(What.INTERRUPT, Role.WORKER, 9),
     *_client_kinds(Role.CONSUMER, 2, replaceable=False),
 )
 _TRACKS: Final[Mapping[str, _Track]] = {
@@ -138,12 +175,15 @@ _TRACKS: Final[Mapping[str, _Track]] = {
             _Kind(What.CUT, Role.BROKER, 2, (0.5, 6.0)),
             _Kind(What.STALL, Role.BROKER, 2, (0.5, 6.0)),
             _Kind(What.DELAY, Role.BROKER, 2, (2.0, 8.0)),
+            _Kind(What.FILL, Role.BROKER, 2, (1.0, 5.0)),
         ),
         (BROKER_REST_S, BROKER_REST_S + 8.0),
     ),
     "coordinator": _Track(_COORDINATOR_KINDS, (4.0, 10.0)),
     "client": _Track(_CLIENT_KINDS, (1.5, 5.0)),
     "trim": _Track((_Kind(What.TRIM, Role.TOPIC, 1),), (12.0, 25.0)),
+    "fleeting": _Track((_Kind(What.RECREATE, Role.FLEETING, 1),), (15.0, 30.0)),
+    "topics": _Track((_Kind(What.GROW, Role.TOPICS, 1),), (20.0, 60.0)),
 }
 """The tracks by name. Longer faults and pauses mean fewer faults in a run."""
 _MILD: Final[Mapping[str, _Track]] = {
@@ -185,6 +225,16 @@ def plan_faults(
         # Each track has a generator of its own: what one track draws does not change the others.
         faults += _draw(Random(f"{seed}/{name}"), track, seconds, counts)
     return sorted(faults, key=lambda fault: (fault.at_s, fault.target))
+
+
+def plan_upgrades(seconds: float, coordinators: int) -> list[Fault]:
+    """Returns the upgrades of a run: each coordinator once, in the middle of the load."""
+    first_s, last_s = (share * seconds for share in UPGRADES_AT)
+    step_s = (last_s - first_s) / max(1, coordinators - 1)
+    return [
+        Fault(round(first_s + number * step_s, 3), What.UPGRADE, Role.COORDINATOR, number)
+        for number in range(coordinators)
+    ]
 
 
 def _draw(

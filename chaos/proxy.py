@@ -57,6 +57,8 @@ class _Link:
     port: int
     upstream: tuple[str, int] | None
     server: asyncio.AbstractServer | None = None
+    misled_to: _Link | None = None
+    """The link in whose place it stands."""
 
 
 class Proxies:
@@ -93,6 +95,14 @@ class Proxies:
     def lead(self, name: str, upstream: tuple[str, int]) -> None:
         """Sets the address behind a link, for new connections."""
         self._call(self._lead(name, upstream))
+
+    def mislead(self, name: str, other: str) -> None:
+        """Lets a link lead where another one leads, until `heal_lead`; closes its connections."""
+        self._call(self._mislead(name, other))
+
+    def heal_lead(self, name: str) -> None:
+        """Lets a link lead where it should again; closes its connections."""
+        self._call(self._mislead(name, None))
 
     def hurt(self, key: str, rule: Rule) -> None:
         """Applies a rule until `heal(key)`."""
@@ -146,6 +156,11 @@ class Proxies:
 
     async def _lead(self, name: str, upstream: tuple[str, int]) -> None:
         self._links[name].upstream = upstream
+
+    async def _mislead(self, name: str, other: str | None) -> None:
+        self._links[name].misled_to = None if other is None else self._links[other]
+        for connection in [c for c in self._connections if c.link.name == name]:
+            connection.abort()
 
     async def _set_rule(self, key: str, rule: Rule | None) -> None:
         self._rules.pop(key, None)
@@ -230,10 +245,11 @@ class _Connection:
             self.client.flush()
 
     async def _connect(self) -> None:
-        if self.link.upstream is None:
+        upstream = (self.link.misled_to or self.link).upstream
+        if upstream is None:
             self.abort()
             return
-        host, port = self.link.upstream
+        host, port = upstream
         try:
             await self.loop.create_connection(lambda: self.upstream, host, port)
         except OSError as error:

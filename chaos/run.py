@@ -27,6 +27,7 @@ from rich.console import Console
 from ..integration.local.cluster import LocalCluster
 from ..journal.errors import LogtxError
 from ..journal.logs.open import open_log
+from .bounded import ends_within
 from .brokers import brokers
 from .display import Display, Snapshot
 from .drain import (
@@ -44,15 +45,32 @@ from .fleet import ChaosCoordinator, Death, Fleet, Member, fleet
 from .inspector import Inspector, open_inspector
 from .nemesis import Nemesis
 from .options import ChaosOptions, System
-from .plan import plan_faults
+from .plan import Fault, Role, plan_faults, plan_upgrades
+from .previous import unpack
 from .progress import Progress
 from .proxy import Proxies
 from .recorder import Recorder, history_of
-from .settings import FENCED_STATUS, HISTORY, KEYED_PRODUCERS, REBALANCES, Settings
+from .settings import (
+    FENCED_STATUS,
+    FLEETING_TOPIC,
+    HISTORY,
+    KEYED_PRODUCERS,
+    REBALANCES,
+    Settings,
+)
+from .topics import Topics
 from .trimmer import Trimmer
 from .workload.readers import final_readers
 
 VERDICT: Final = "verdict.json"
+PREVIOUS: Final = "previous"
+"""Directory with the files of the commit that is upgraded from."""
+ENDS_S: Final = 1_800.0
+"""How long a run may take besides its load: longer than all bounds of its steps together, and than
+the checker takes for ten minutes of load."""
+LAST_S: Final = 60.0
+"""How long it has to end its processes after that; then it ends without a word, and the kernel ends
+them."""
 READY_S: Final = 60.0
 """Bounds the wait for each coordinator to be ready, and for all clients to begin. A smaller value
 fails slow machines, a larger one delays the report of a real failure."""
@@ -77,9 +95,10 @@ def run_chaos(options: ChaosOptions, console: Console | None = None) -> int:
     directory = _directory_of(options)
     ok = keep = False
     try:
-        run = _Run(options, directory, console)
-        run.run()
-        ok = _judge(directory, console) and not run.problems
+        with ends_within(options.seconds + ENDS_S, LAST_S):
+            run = _Run(options, directory, console)
+            run.run()
+            ok = _judge(directory, console) and not run.problems
         for problem in run.problems:
             sentence = f"✗ {problem}"
             console.print(sentence, style="red", highlight=False, markup=False, soft_wrap=True)
@@ -165,6 +184,9 @@ class _Run:
 
     def _start(self, stack: ExitStack) -> None:
         options, directory = self._options, self._directory
+        previous = None
+        if options.upgrade_from is not None:
+            previous = unpack(options.upgrade_from, directory / PREVIOUS)
         proxies = stack.enter_context(Proxies())
         self._cluster = cluster = stack.enter_context(
             brokers(directory / "kafka", proxies, options.brokers)
@@ -172,22 +194,25 @@ class _Run:
         servers = cluster.bootstrap_servers
         self._settings = settings = _settings_of(options, servers)
         settings.save(directory)
-        self._fleet = stack.enter_context(fleet(options, directory, servers, proxies))
+        topics = Topics(cluster.direct_servers, directory, settings)
+        topics.create()
+        self._fleet = stack.enter_context(fleet(options, directory, servers, proxies, previous))
         self._start_coordinators()
         quiet = {"log_level": 2}
         log = open_log({"bootstrap.servers": cluster.direct_servers, **quiet})
         stack.callback(log.close)
         clients_log = open_log({"bootstrap.servers": servers, **quiet})
         stack.callback(clients_log.close)
-        self._inspector = open_inspector(log, clients_log, settings)
+        self._inspector = open_inspector(log, clients_log, settings, directory)
         stack.callback(self._inspector.close)
         self._nemesis = Nemesis(
-            plan_faults(options.seed, options.seconds, options.counts(), mild=options.mild),
+            _plan(options),
             seconds=options.seconds,
             cluster=cluster,
             fleet=self._fleet,
             proxies=proxies,
             trimmer=Trimmer(log, self._inspector, settings),
+            topics=topics,
             recorder=stack.enter_context(Recorder(directory / HISTORY, "nemesis-0.0")),
             progress=self._progress,
         )
@@ -298,6 +323,14 @@ class _Run:
         return kafkas and death.status == FENCED_STATUS
 
 
+def _plan(options: ChaosOptions) -> list[Fault]:
+    counts = options.counts()
+    plan = plan_faults(options.seed, options.seconds, counts, mild=options.mild)
+    if options.upgrade_from is not None:
+        plan += plan_upgrades(options.seconds, counts[Role.COORDINATOR])
+    return sorted(plan, key=lambda fault: fault.at_s)
+
+
 def _settings_of(options: ChaosOptions, servers: str) -> Settings:
     return Settings(
         system=options.system,
@@ -306,6 +339,7 @@ def _settings_of(options: ChaosOptions, servers: str) -> Settings:
         rate=options.rate / options.producers,
         bootstrap_servers=servers,
         rebalance=REBALANCES[options.seed % len(REBALANCES)],
+        fleeting_topic=FLEETING_TOPIC if options.system is System.LOGTX else None,
         producers=options.producers,
         keyed_producers=min(KEYED_PRODUCERS, options.producers // 2),
     )

@@ -14,9 +14,15 @@ HISTORY: Final = "history"
 DATA_TOPIC: Final = "chaos"
 OUT_TOPIC: Final = "chaos-out"
 PARTITIONS: Final = 4
-"""Partitions of each of the two topics."""
-KEYS: Final = 12
-"""Number of record keys. Keys are numbers from 0; key k is in partition k % PARTITIONS."""
+"""Partitions of each of the two topics at the start; see `partitions_now`."""
+KEYS_PER_PARTITION: Final = 3
+"""Record keys of each partition. Keys are numbers from 0, and each lies in one partition."""
+FLEETING_TOPIC: Final = "chaos-fleeting"
+"""The topic that is deleted and made anew. Some transactions write to it too."""
+FLEETING_PARTITIONS: Final = 2
+"""Its partitions: each time it is made they cost the brokers files and leaders."""
+_GROWN: Final = "partitions"
+"""File with the number of partitions once it has grown, so that all processes see it."""
 WORKERS_GROUP: Final = "chaos-workers"
 """Consumer group of the workers, and also their transaction group."""
 READERS_GROUP: Final = "chaos-readers"
@@ -27,12 +33,17 @@ TRANSACTION_KEYS: Final = ("chaos-key-0", "chaos-key-1")
 """Transaction keys, which change hands between processes all the time."""
 REBALANCES: Final = ("eager", "cooperative", "consumer")
 """Kafka's three ways to share partitions; the seed chooses the one of a run."""
+METADATA_MS: Final = 3_000
+"""How often clients ask for metadata unasked. By default they would learn after five minutes that a
+topic has grown."""
 SESSION_TIMEOUT_MS: Final = 6_000
 """Session timeout of consumer groups: the least that Kafka allows by default. A larger one delays
 rebalances after a death."""
 TRANSACTION_TIMEOUT_MS: Final = 20_000
 """Transaction timeout: longer than a broker's death stalls any client, so that such a stall aborts
 nothing. A larger one delays the end of what a dead producer left open."""
+INTERRUPTED_STATUS: Final = 130
+"""Exit status of a process that SIGINT ended, once it has closed its clients."""
 FENCED_STATUS: Final = 3
 """Exit status of a process whose name another process took over."""
 
@@ -55,15 +66,17 @@ class Settings:
     """Number of producers with transaction keys: the last of `producers`."""
     data_topic: str = DATA_TOPIC
     out_topic: str = OUT_TOPIC
+    fleeting_topic: str | None = None
+    """The topic that is deleted and made anew; None: there is none."""
     partitions: int = PARTITIONS
-    keys: int = KEYS
+    """Partitions of the other two topics, each, at the start."""
     workers_group: str = WORKERS_GROUP
     readers_group: str = READERS_GROUP
 
     def save(self, directory: Path) -> None:
         """Writes the file."""
         # The checker reads names of its own, because it imports nothing from here.
-        told = {"topics": [self.data_topic, self.out_topic], "input": self.data_topic}
+        told = {"topics": self.topics, "input": self.data_topic}
         (directory / FILE).write_text(json.dumps({**asdict(self), **told}, indent=1) + "\n")
 
     @classmethod
@@ -73,9 +86,20 @@ class Settings:
         own = {field.name: told[field.name] for field in fields(cls)}
         return cls(**{**own, "system": System(told["system"])})
 
+    @property
+    def topics(self) -> list[str]:
+        """All topics with data."""
+        return [self.data_topic, self.out_topic, *filter(None, [self.fleeting_topic])]
+
     def partition_of(self, key: int) -> int:
-        """Returns the partition of a key's records."""
-        return key % self.partitions
+        """Returns the partition of a key's records. It stays the same when topics grow."""
+        if key < KEYS_PER_PARTITION * self.partitions:
+            return key % self.partitions
+        return key // KEYS_PER_PARTITION
+
+    def fleeting_partition_of(self, key: int) -> int:
+        """Returns the partition of a key's records in the topic that is made anew."""
+        return key % FLEETING_PARTITIONS
 
     def group_settings(self) -> dict[str, Any]:
         """Returns librdkafka's settings for a member of a consumer group."""
@@ -87,3 +111,18 @@ class Settings:
             "session.timeout.ms": SESSION_TIMEOUT_MS,
             "heartbeat.interval.ms": SESSION_TIMEOUT_MS // 6,
         }
+
+
+def partitions_now(directory: Path, settings: Settings) -> int:
+    """Returns how many partitions the data topic and the workers' topic have by now, each."""
+    try:
+        return int((directory / _GROWN).read_text())
+    except FileNotFoundError:
+        return settings.partitions
+
+
+def tell_partitions(directory: Path, count: int) -> None:
+    """Tells all processes of the run how many partitions there are."""
+    made = directory / f"{_GROWN}.new"
+    made.write_text(str(count))
+    made.replace(directory / _GROWN)  # no process reads a half of it

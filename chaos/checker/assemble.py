@@ -8,7 +8,7 @@ from sys import intern
 from typing import NamedTuple
 
 from .core.avro import read_entry
-from .core.facts import KAFKA, LOGTX, Facts
+from .core.facts import KAFKA, LOGTX, Facts, parse_txid
 from .core.history import History
 from .core.journal import Journal, Partition, read_journal
 from .core.logs import NO_VALUE, Record, View, view_kafka, view_logtx
@@ -72,13 +72,37 @@ def _views(
     for head, raw in data:
         partition, records = (head.topic, head.partition), _records(history, raw, txids)
         if system == LOGTX:
-            yield partition, view_logtx(partition, head.start, head.end, records)
+            judged = None
+            if head.topic in history.anew:
+                records, judged = _of_last_incarnation(history, head.topic, records)
+            view = view_logtx(partition, head.start, head.end, records)
+            view.judged = judged
+            yield partition, view
             continue
         if partition not in given:
             raise BrokenLogError(f"{partition} was not read by a read_committed consumer")
         stable, visible = given[partition]
         view = view_kafka(partition, head.start, head.end, records, visible, stable.end)
         yield partition, view
+
+
+def _of_last_incarnation(
+    history: History, topic: str, records: Iterable[Record]
+) -> tuple[Iterator[Record], frozenset[TxId]]:
+    """Leaves out what is not judged in a topic that was made anew.
+
+    Returns:
+        The records of transactions that began after that, with their markers, and plain records
+        written after that; and the TxIds of those transactions.
+    """
+    found = [record for record in records if record.value not in history.exempt]
+    since = history.anew[topic]
+    judged = {
+        parse_txid(op.txid) for op in history.ops.values() if op.txid and op.begun.at >= since
+    }
+    judged |= {record.txid for record in found if record.op is not None and record.txid is not None}
+    kept = (record for record in found if record.txid is None or record.txid in judged)
+    return kept, frozenset(judged)
 
 
 def _records(

@@ -71,6 +71,7 @@ def _stats(facts: Facts) -> dict[str, int]:
         "log records": sum(len(view.records) for view in facts.views.values()),
         "markers": sum(len(view.first_markers) for view in facts.views.values()),
         "markers written again": sum(len(view.later_markers) for view in facts.views.values()),
+        "values not judged, of a topic made anew": history.counts["append not judged"],
         "faults": history.counts["fault"],
         "torn last lines": history.counts["torn line"],
     }

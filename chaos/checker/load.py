@@ -10,7 +10,7 @@ from typing import Final
 from . import store
 from .assemble import RunSettings, assemble
 from .core.facts import KAFKA, LOGTX, Facts
-from .core.history import Event, History
+from .core.history import Event, History, in_order
 from .errors import BrokenHistoryError
 
 SETTINGS: Final = "chaos.json"
@@ -46,9 +46,10 @@ def read_settings(run_dir: Path) -> RunSettings:
     path = run_dir / SETTINGS
     try:
         told = json.loads(path.read_text("utf-8"))
+        topics = told["data_topic"], told["out_topic"], told.get("fleeting_topic")
         settings = RunSettings(
             told["system"],
-            (told["data_topic"], told["out_topic"]),
+            tuple(filter(None, topics)),
             told["data_topic"],
             told["bootstrap_servers"],
         )
@@ -69,11 +70,11 @@ def read_history(directory: Path) -> History:
         BrokenHistoryError: there is none, or one has a broken line that is not its last.
     """
     history = History()
-    paths = sorted(directory.glob("*.jsonl"))
+    paths = {path.stem: path for path in directory.glob("*.jsonl")}
     if not paths:
         raise BrokenHistoryError(f"no history in {directory}")
-    for path in paths:
-        history.add_process(path.stem, _events(path, history))
+    for process in in_order(paths):
+        history.add_process(process, _events(paths[process], history))
     return history
 
 

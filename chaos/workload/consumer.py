@@ -33,8 +33,9 @@ def consume(process: Process) -> None:
     notes = Notes(process.recorder, reader)
     consumer = open_reader(process.settings, reader)
     if reader.member:
-        topics = [process.settings.data_topic, process.settings.out_topic]
-        consumer.subscribe(topics, on_assign=_assigned(notes), on_revoke=_revoked(notes))
+        consumer.subscribe(
+            process.settings.topics, on_assign=_assigned(notes), on_revoke=_revoked(notes)
+        )
     else:
         _assign(process, consumer, notes)
     commit_at_s = time.monotonic() + _COMMIT_EVERY_S
@@ -63,7 +64,7 @@ def _transient(process: Process, error: Exception) -> None:
 def _assign(process: Process, consumer: Any, notes: Notes) -> None:
     """Assigns all partitions: from the beginning, or from where a predecessor was."""
     offset = OFFSET_BEGINNING if process.life == 0 else OFFSET_STORED
-    partitions = all_partitions(process.settings, offset)
+    partitions = all_partitions(process, offset)
     while not process.stopping.is_set():
         try:
             consumer.assign(partitions)

@@ -35,14 +35,14 @@ _RETRY_S: Final = 0.2
 
 
 def read_all(process: Process) -> None:
-    """Reads both topics to their ends."""
+    """Reads all topics to their ends, or until SIGTERM."""
     settings = process.settings
     reader = final_readers(settings)[process.number]
     notes = Notes(process.recorder, reader)
     of_kafka = settings.system is System.KAFKA
     consumer = open_reader(settings, reader, **({"enable.partition.eof": True} if of_kafka else {}))
     positions_tell = not of_kafka and reader.isolation == "read_committed"
-    partitions = all_partitions(settings, OFFSET_BEGINNING)
+    partitions = all_partitions(process, OFFSET_BEGINNING)
     deadline_s = time.monotonic() + LIMIT_S
     consumer.assign(partitions)
     ends = {
@@ -69,12 +69,12 @@ def read_all(process: Process) -> None:
             idle = now_s >= idle_until_s
             is_over = idle and (not positions_tell or not _behind(consumer, ends))
         if is_over:
+            told = [[*key, end] for key, end in ends.items()]
+            process.recorder.write("note", note="read to end", ends=told)
             break
         if now_s > deadline_s:
             behind = _behind(consumer, ends)
             raise ChaosError(f"{process.name} did not reach the end in {LIMIT_S:.0f} s: {behind}")
-    told = [[*key, end] for key, end in ends.items()]
-    process.recorder.write("note", note="read to end", ends=told)
     consumer.close()
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from ..settings import TRANSACTION_TIMEOUT_MS, Settings
+from ..settings import METADATA_MS, TRANSACTION_TIMEOUT_MS, Settings
 from .clients import BrokenError, DeliveryCallback, Ended, FailedError, FencedError
 
 _CALL_S: Final = 30.0
@@ -34,6 +34,7 @@ class KafkaWriter:
                 "transactional.id": name,
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "linger.ms": 1,
+                "topic.metadata.refresh.interval.ms": METADATA_MS,
                 "reconnect.backoff.ms": 50,
                 "reconnect.backoff.max.ms": 500,
                 "log_level": 2,

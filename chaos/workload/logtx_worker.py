@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, Final
 
 from confluent_kafka import KafkaException, Message
@@ -69,7 +70,21 @@ def _anywhere(partitions: Sequence[KafkaPartition]) -> list[KafkaPartition]:
     return [KafkaPartition(p.topic, p.partition) for p in partitions]
 
 
-def _clients(worker: Process) -> tuple[WatchedConsumer, Producer]:
+@contextmanager
+def _clients(worker: Process) -> Iterator[tuple[WatchedConsumer, Producer]]:
+    """Provides a worker's clients. Closes them after the block, and after Ctrl-C in it."""
+    consumer, producer = _open_clients(worker)
+    try:
+        yield consumer, producer
+    except KeyboardInterrupt:
+        consumer.close()
+        producer.close()
+        raise
+    consumer.close()
+    producer.close()
+
+
+def _open_clients(worker: Process) -> tuple[WatchedConsumer, Producer]:
     settings, reader = worker.settings, workers_reader(worker)
     producer = Producer(
         {
@@ -121,21 +136,19 @@ def by_process(worker: Process) -> None:
     Raises:
         TakenOverError: a successor has our transactional.id.
     """
-    consumer, producer = _clients(worker)
-    try:
-        for block in process(
-            consumer,
-            producer,
-            max_records=BLOCK,
-            in_flight=IN_FLIGHT,
-            retries=RETRIES,
-            stop=worker.stopping,
-        ):
-            _work_on(worker, block, consumer.steps)
-    except _TAKEN_OVER as error:
-        raise TakenOverError(str(error)) from error
-    consumer.close()
-    producer.close()
+    with _clients(worker) as (consumer, producer):
+        try:
+            for block in process(
+                consumer,
+                producer,
+                max_records=BLOCK,
+                in_flight=IN_FLIGHT,
+                retries=RETRIES,
+                stop=worker.stopping,
+            ):
+                _work_on(worker, block, consumer.steps)
+        except _TAKEN_OVER as error:
+            raise TakenOverError(str(error)) from error
 
 
 def _work_on(worker: Process, block: Block, steps: Sequence[OffsetStep]) -> None:
@@ -166,7 +179,11 @@ def by_hand(worker: Process) -> None:
     Raises:
         TakenOverError: a successor has our transactional.id.
     """
-    consumer, producer = _clients(worker)
+    with _clients(worker) as (consumer, producer):
+        _loop(worker, consumer, producer)
+
+
+def _loop(worker: Process, consumer: WatchedConsumer, producer: Producer) -> None:
     rewinds = False
     while not worker.stopping.is_set():
         try:
@@ -186,8 +203,6 @@ def by_hand(worker: Process) -> None:
             worker.recorder.write("error", error=repr(error))
             rewinds = True
             worker.stopping.wait(_PAUSE_S)
-    consumer.close()
-    producer.close()
 
 
 def _transact(

@@ -19,7 +19,7 @@ from ...journal.errors import (
 )
 from ...producer.producer import Producer
 from ...producer.transaction import Transaction
-from ..settings import TRANSACTION_TIMEOUT_MS, Settings
+from ..settings import METADATA_MS, TRANSACTION_TIMEOUT_MS, Settings
 from .clients import DeliveryCallback, Ended, FailedError, FencedError
 
 _CLOSE_S: Final = 20.0
@@ -34,6 +34,7 @@ def producer_settings(settings: Settings) -> dict[str, Any]:
         "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 500,
+        "topic.metadata.refresh.interval.ms": METADATA_MS,
         "log_level": 2,  # errors only: brokers go and come all the time here
     }
 

@@ -8,7 +8,7 @@ from typing import Final
 from confluent_kafka import KafkaError, Message, Producer
 
 from ..recorder import Recorder
-from ..settings import Settings
+from ..settings import METADATA_MS, Settings
 from .clients import DeliveryCallback
 from .record import Value
 
@@ -55,6 +55,7 @@ class PlainWriter:
                 "bootstrap.servers": settings.bootstrap_servers,
                 "enable.idempotence": True,
                 "linger.ms": 5,
+                "topic.metadata.refresh.interval.ms": METADATA_MS,
                 "reconnect.backoff.ms": 50,
                 "reconnect.backoff.max.ms": 500,
                 "log_level": 2,

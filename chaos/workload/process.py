@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Final
 
 from ..recorder import Recorder
-from ..settings import FENCED_STATUS, HISTORY, Settings
+from ..settings import (
+    FENCED_STATUS,
+    HISTORY,
+    INTERRUPTED_STATUS,
+    KEYS_PER_PARTITION,
+    Settings,
+    partitions_now,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,6 +35,7 @@ class Process:
     def __init__(self, role: str, directory: Path, number: int, life: int) -> None:
         """Reads the settings, and creates the file of the history."""
         self.settings: Final = Settings.load(directory)
+        self._directory = directory
         self.number: Final = number
         self.life: Final = life
         self.name: Final = f"{role}-{number}.{life}"
@@ -37,6 +45,16 @@ class Process:
         self.random: Final = random.Random(f"{self.settings.seed}/{self.name}")
         self._operations = 0
         self._values = 0
+
+    @property
+    def partitions(self) -> int:
+        """Partitions that the data topic has by now."""
+        return partitions_now(self._directory, self.settings)
+
+    @property
+    def keys(self) -> int:
+        """Number of record keys by now."""
+        return KEYS_PER_PARTITION * self.partitions
 
     def operation(self) -> str:
         """Returns a name for the next transaction."""
@@ -50,7 +68,7 @@ class Process:
 
 
 def run(role: str, body: Callable[[Process], None]) -> None:
-    """Runs a process until its body ends; SIGTERM sets `stopping`."""
+    """Runs a process until its body ends; SIGTERM sets `stopping`, SIGINT interrupts the body."""
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s %(message)s", level=logging.WARNING
     )
@@ -60,6 +78,7 @@ def run(role: str, body: Callable[[Process], None]) -> None:
     parser.add_argument("life", type=int)
     told = parser.parse_args()
     process = Process(role, told.directory, told.number, told.life)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda _number, _frame: process.stopping.set())
     with process.recorder:
         try:
@@ -68,6 +87,9 @@ def run(role: str, body: Callable[[Process], None]) -> None:
             _LOG.warning("taken_over process=%s error=%s", process.name, error)
             process.recorder.write("error", error=f"TakenOverError: {error}")
             sys.exit(FENCED_STATUS)
+        except KeyboardInterrupt:
+            process.recorder.write("note", note="interrupted")
+            sys.exit(INTERRUPTED_STATUS)
         except BaseException as error:
             # So the history alone says why it ends here.
             process.recorder.write("error", error=repr(error), fatal=True)

@@ -39,6 +39,10 @@ IN_FLIGHT: Final = 256
 more work for their end."""
 KEYS_MAX: Final = 4
 """Most keys in one transaction."""
+FLEETING_SHARE: Final = 0.15
+"""Share of transactions that write to the topic that is deleted and made anew, too."""
+KEYS_EVERY: Final = 20
+"""After so many appends a producer looks whether there are more partitions, and so more keys."""
 PLAIN_SHARE: Final = 0.08
 """Share of appends that are plain records instead of a transaction."""
 ABORT_SHARE: Final = 0.06
@@ -86,6 +90,8 @@ class Producer:
         """Operations that ended, added by any thread."""
         self._something_ended = Event()
         self._pacer = Pacer(self._settings.rate, time.monotonic())
+        self._keys = process.keys
+        self._looked_ago = 0
 
     def run(self) -> None:
         """Appends until SIGTERM.
@@ -146,7 +152,7 @@ class Producer:
                 begun += 1
 
     def _append_plain(self) -> None:
-        key = self._random.randrange(self._settings.keys)
+        key = self._random.choice(self._known_keys())
         self._plain.append(
             self._settings.data_topic, Value(key, self._process.value(), operation=None)
         )
@@ -179,15 +185,28 @@ class Producer:
             self._commit_or_abort(operation, transaction)
 
     def _append_some(self, transaction: WriterTransaction, operation: str) -> None:
-        keys = range(self._settings.keys)
-        for key in self._random.sample(keys, self._random.randint(1, KEYS_MAX)):
+        settings = self._settings
+        chosen = self._random.sample(self._known_keys(), self._random.randint(1, KEYS_MAX))
+        places = [(key, settings.data_topic, settings.partition_of(key)) for key in chosen]
+        if settings.fleeting_topic is not None and self._random.random() < FLEETING_SHARE:
+            fleeting = settings.fleeting_partition_of(chosen[0])
+            places.insert(
+                self._random.randint(0, len(places)),
+                (chosen[0], settings.fleeting_topic, fleeting),
+            )
+        for key, topic, partition in places:
             value = Value(key, self._process.value(), operation)
-            topic, partition = self._settings.data_topic, self._settings.partition_of(key)
             self._recorder.write(
                 "append", op=operation, topic=topic, partition=partition, k=key, v=value.value
             )
             told = reporter(self._recorder, value.value)
             transaction.produce(topic, partition, str(key).encode(), value.encode(), told)
+
+    def _known_keys(self) -> range:
+        self._looked_ago += 1
+        if self._looked_ago >= KEYS_EVERY:
+            self._looked_ago, self._keys = 0, self._process.keys
+        return range(self._keys)
 
     def _commit_or_abort(self, operation: str, transaction: WriterTransaction) -> None:
         if self._random.random() < ABORT_SHARE:

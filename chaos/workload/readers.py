@@ -17,7 +17,8 @@ from ...consumer.consumer import Consumer
 from ...journal.errors import BrokerError, RetriableError
 from ..options import System
 from ..recorder import Recorder
-from ..settings import Settings
+from ..settings import FLEETING_PARTITIONS, METADATA_MS, Settings
+from .process import Process
 from .record import polled
 
 FETCH_WAIT_MS: Final = 100
@@ -80,6 +81,7 @@ def reader_settings(settings: Settings, reader: Reader) -> dict[str, Any]:
         "fetch.min.bytes": FETCH_MIN_BYTES,
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 500,
+        "topic.metadata.refresh.interval.ms": METADATA_MS,
         "log_level": 2,
         **(settings.group_settings() if reader.member else {}),
     }
@@ -157,10 +159,14 @@ class Notes:
             self._recorder.write("committed_position", partitions=moved)
 
 
-def all_partitions(settings: Settings, offset: int) -> list[KafkaPartition]:
-    """Returns all partitions of both topics, to be read from `offset`."""
+def all_partitions(process: Process, offset: int) -> list[KafkaPartition]:
+    """Returns all partitions that there are by now, to be read from `offset`."""
+    settings = process.settings
+    counts = dict.fromkeys((settings.data_topic, settings.out_topic), process.partitions)
+    if settings.fleeting_topic is not None:
+        counts[settings.fleeting_topic] = FLEETING_PARTITIONS
     return [
         KafkaPartition(topic, number, offset)
-        for topic in (settings.data_topic, settings.out_topic)
-        for number in range(settings.partitions)
+        for topic, count in counts.items()
+        for number in range(count)
     ]

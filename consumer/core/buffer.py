@@ -363,6 +363,11 @@ class PartitionBuffer:
             if pending is not None:
                 self.counters.late_records += pending.count
                 self._pending_map.discard(pending)
+        elif entry.is_foreign:
+            self.counters.foreign_markers += 1
+            if pending is not None:
+                self.counters.late_records += pending.count
+                self._pending_map.discard(pending)
         elif pending is None:
             entry.state = EntryState.WAITING
         else:

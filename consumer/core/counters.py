@@ -15,6 +15,9 @@ class ConsumerCounters:
     """Records dropped because their marker does not accept them or their transaction had ended."""
     duplicate_markers: int = 0
     """Markers of transactions that had already ended in the same partition."""
+    foreign_markers: int = 0
+    """Markers passed over because the records that they claim were in a deleted topic of that name:
+    they claim offsets at their own or behind it."""
     malformed_headers: int = 0
     """Records whose TxId or TxCtl does not decode."""
     torn_transactions: int = 0

@@ -82,6 +82,14 @@ class EndedTransaction:
         self.taken = 0
         self.error: ConsumerError | None = None
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether its marker claims records that can't be in this log: at its own offset or behind.
+
+        They were in a deleted topic of that name, and went with it.
+        """
+        return any(r.last_offset >= self.marker_offset for r in self.marker.branches)
+
 
 class Share(NamedTuple):
     """The part of an entry that one call took."""

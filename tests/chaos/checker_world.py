@@ -15,7 +15,7 @@ from typing import Any
 
 from logtx.chaos.checker import Verdict, store
 from logtx.chaos.checker.assemble import RunSettings, assemble
-from logtx.chaos.checker.core.history import History
+from logtx.chaos.checker.core.history import History, in_order
 from logtx.chaos.checker.judge import judge
 from logtx.journal.control import BranchRange, Marker, encode_marker
 from logtx.journal.position import Place, Position
@@ -392,9 +392,18 @@ class World:
     def history(self) -> History:
         """Indexed as from files."""
         history = History()
-        for process, events in self.events.items():
-            history.add_process(process, list(enumerate(events, 1)))
+        for process in in_order(self.events):
+            history.add_process(process, list(enumerate(self.events[process], 1)))
         return history
+
+    def make_anew(self, topic: str) -> None:
+        """Delete a topic, and make it anew."""
+        self.say("nemesis-0.0", "fault", what="recreate", target=topic)
+        for log in (p for p in self.logs if p[0] == topic):
+            self.logs[log], self.order[log], self.places[log] = [], [], {}
+            for offset in [o for p, o in self.values if p == log]:
+                del self.values[log, offset]
+        self.say("nemesis-0.0", "fault", what="recreated", target=topic)
 
     def judge(self) -> Verdict:
         """The checker's verdict."""

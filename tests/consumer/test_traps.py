@@ -211,6 +211,27 @@ def test_a_whole_log_that_lacks_committed_records_is_an_integrity_error() -> Non
     assert isinstance(live.failure, IntegrityError)
 
 
+def test_trap_12_a_marker_of_a_deleted_topic_of_that_name_delivers_nothing() -> None:
+    # T1 wrote at 40 and 41 of a topic that was deleted. Its marker landed in the new one, where
+    # 40 and 41 are still to come. That is not a loss which any reader could mend.
+    live = buffer()
+    live.feed([plain(0), marker(1, T1, 10, (0, 40, 41, 2)), plain(2)])
+    assert offsets(live) == [0, 2]
+    assert live.side_reads() == []
+    assert live.failure is None
+    assert live.counters.foreign_markers == 1
+    live.feed([data(3, T2), marker(4, T2, 11, (0, 3, 3, 1))])
+    assert offsets(live) == [3]
+    assert live.position().o2 == 5
+
+
+def test_trap_12_a_marker_at_its_own_last_record_is_of_another_topic() -> None:
+    live = buffer()
+    live.feed([data(0, T1), marker(1, T1, 10, (0, 0, 1, 1)), plain(2)])
+    assert offsets(live) == [2]
+    assert (live.counters.foreign_markers, live.counters.late_records) == (1, 1)
+
+
 def test_trap_22_stray_attempts_and_partitions_without_an_accepted_branch() -> None:
     live = buffer()
     live.feed(

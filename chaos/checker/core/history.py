@@ -22,7 +22,10 @@ DEFAULT_GROUP: Final = "default"
 RESET: Final = -1
 """Stands in `Reader.stream` where partitions came, went, or were sought."""
 ISOLATIONS: Final = ("read_committed", "serializable", "read_uncommitted")
-ROLES: Final = ("producer", "worker", "consumer", "final", "nemesis")
+ROLES: Final = ("nemesis", "producer", "worker", "consumer", "final")
+"""In this order they are indexed: what is not judged must be known before it is delivered."""
+NOT_YET: Final = 2**63
+"""A time after all events."""
 OUTCOMES: Final = ("committed", "aborted", "unknown")
 
 
@@ -153,6 +156,11 @@ class History:
         self.sightings: dict[Partition, dict[int, Sighting]] = {}
         """What was told first of each offset, with what later ones add."""
         self.contradictions: list[Contradiction] = []
+        self.anew: dict[str, int] = {}
+        """Topic that was deleted and made anew → time from which all that is appended is in its
+        last incarnation."""
+        self.exempt: set[int] = set()
+        """Values that may be in an earlier incarnation: not judged, and not in `appends`."""
         self.counts: Counter[str] = Counter()
         """Number of events by name, and of other things worth reporting."""
 
@@ -217,6 +225,9 @@ class _Indexer:
         if self._role == "nemesis":
             if name == "fault":
                 self._history.counts[f"fault {event['what']}"] += 1
+                if event["what"] in ("recreate", "recreated"):
+                    over = event["what"] == "recreated"
+                    self._history.anew[event["target"]] = line.at if over else NOT_YET
             return
         handler = self._handlers.get(name)
         if handler is None:
@@ -244,6 +255,10 @@ class _Indexer:
         op = None if event["op"] is None else self._op(event)
         source = event.get("i")
         value = self._history.number(event["v"])
+        if (line if op is None else op.begun).at < self._history.anew.get(event["topic"], 0):
+            self._history.exempt.add(value)
+            self._history.counts["append not judged"] += 1
+            return
         append = Append(
             value,
             op,
@@ -261,6 +276,8 @@ class _Indexer:
     def _acked(self, event: Event, line: Line) -> None:
         value, told = self._history.number(event["v"]), event["offset"]
         offset = -1 if told is None else int(told)
+        if value in self._history.exempt:
+            return
         append = self._history.appends.get(value)
         if append is None or append.line.process != self._process:
             raise ValueError(f"value {event['v']!r} was not appended here")
@@ -327,6 +344,8 @@ class _Indexer:
         history, serializable = self._history, reader.isolation == "serializable"
         known: tuple[str, int] | None = None
         for topic, number, offset, _, value, _, txid, sequence in event["records"]:
+            if topic in history.anew and self._passes_over(history.number(value)):
+                continue
             if known != (topic, number):
                 known = (topic, number)
                 segment = reader.open.get(known) or _open(reader, known, line)
@@ -350,6 +369,10 @@ class _Indexer:
                 reader.stream_lines.append(line.number)
         history.counts["delivered"] += len(event["records"])
 
+    def _passes_over(self, value: int) -> bool:
+        # Of such a topic only last readers are judged: for the others an offset means many things.
+        return self._role != "final" or value in self._history.exempt
+
     def _sight(self, partition: Partition, offset: int, sighting: Sighting) -> None:
         seen = self._history.sightings.setdefault(partition, {})
         first = seen.setdefault(offset, sighting)
@@ -370,6 +393,16 @@ class _Indexer:
             if first.commit_sequence is None
             else first.commit_sequence,
         )
+
+
+def in_order(processes: Iterable[str]) -> list[str]:
+    """Returns processes in the order in which `History.add_process` must be given them."""
+    return sorted(processes, key=lambda name: (_rank(name), name))
+
+
+def _rank(process: str) -> int:
+    role = process.partition("-")[0]
+    return ROLES.index(role) if role in ROLES else len(ROLES)
 
 
 def _place(told: int | Sequence[int] | None) -> Place | None:

@@ -100,6 +100,13 @@ class View:
     """First marker of each transaction, in the order of their offsets."""
     later_markers: list[tuple[TxId, Marker]] = field(default_factory=list)
     broken: list[Broken] = field(default_factory=list)
+    judged: frozenset[TxId] | None = None
+    """The transactions whose records and markers are here; None: all. The others may have records
+    in an earlier incarnation of the topic."""
+
+    def judges(self, txid: TxId) -> bool:
+        """Returns whether what is here of a transaction is all that there can be."""
+        return self.judged is None or txid in self.judged
 
     def order(self, isolation: str, journal: int = 0) -> Order:
         """Returns the order for an isolation level; `journal` matters for serializable only."""

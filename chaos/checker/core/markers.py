@@ -100,6 +100,9 @@ def _check_missing(facts: Facts, journal: Journal, found: Findings) -> None:
             view = facts.views.get(partition)
             if view is None or fate.txid in view.first_markers:
                 continue
+            if not view.judges(fate.txid):
+                facts.unverifiable["marker in a topic that was made anew"] += 1
+                continue
             if _may_be_trimmed(fate, view):
                 facts.unverifiable["marker that may have been trimmed"] += 1
                 continue
