@@ -35,6 +35,11 @@ CHECKS: Final[tuple[Callable[[Facts, Findings], None], ...]] = (
     check_fencing,
 )
 
+FAULTS: Final = (
+    *("kill", "pause", "restart", "replace", "cut", "stall", "delay", "trim"),
+    *("fill", "mislead", "interrupt", "recreate", "grow", "upgrade"),
+)
+"""Events of the nemesis that hurt; the others heal."""
 NOT_PROMISED: Final = {KAFKA: frozenset({"g0", "g1c"})}
 """Kafka isolates readers from what is not committed, but orders transactions nowhere."""
 
@@ -72,6 +77,6 @@ def _stats(facts: Facts) -> dict[str, int]:
         "markers": sum(len(view.first_markers) for view in facts.views.values()),
         "markers written again": sum(len(view.later_markers) for view in facts.views.values()),
         "values not judged, of a topic made anew": history.counts["append not judged"],
-        "faults": history.counts["fault"],
+        "faults": sum(history.counts[f"fault {what}"] for what in FAULTS),
         "torn last lines": history.counts["torn line"],
     }

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ...consumer.consumer import Consumer
-from ...journal.errors import BrokerError, RetriableError
+from ...journal.errors import BrokerError, RetriableError, UnknownTopicError
 from ..options import System
 from ..recorder import Recorder
 from ..settings import FLEETING_PARTITIONS, METADATA_MS, Settings
@@ -26,8 +26,8 @@ FETCH_WAIT_MS: Final = 100
 FETCH_MIN_BYTES: Final = 16_384
 """Both are more than logtx's defaults: a reader asks each broker ten times a second, not for every
 transaction. Each request goes through a proxy, and two cores have better things to do."""
-TRANSIENT: Final = (RetriableError, BrokerError)
-"""Errors of logtx's consumer after which it is tried again."""
+TRANSIENT: Final = (RetriableError, BrokerError, UnknownTopicError)
+"""Errors of logtx's consumer after which it is tried again. A topic may be away for a moment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

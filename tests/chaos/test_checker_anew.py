@@ -1,7 +1,7 @@
 """A topic that is deleted and made anew: what the checker still expects there, and elsewhere.
 
-A transaction that began before the topic was made anew is exempt in that topic alone. Live readers of
-it are not judged, because an offset means a record of each incarnation to them.
+A transaction that began before the topic was made anew is exempt in that topic alone. Live readers
+of it are not judged, because an offset means a record of each incarnation to them.
 """
 
 from __future__ import annotations

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from logtx.chaos.fleet import Death
+from logtx.chaos.nemesis import Nemesis
 from logtx.chaos.options import ChaosOptions, System
 from logtx.chaos.plan import (
     BROKER_REST_S,
@@ -14,6 +18,7 @@ from logtx.chaos.plan import (
     Role,
     What,
     plan_faults,
+    plan_upgrades,
 )
 
 COUNTS = ChaosOptions().counts()
@@ -47,7 +52,7 @@ def test_no_two_of_a_kind_are_hurt_at_a_time(seed: int) -> None:
     assert len(brokers) >= 8
     for one, next_one in pairwise(brokers):
         assert next_one.at_s >= one.until_s + BROKER_REST_S
-    for track in ([Role.COORDINATOR], CLIENTS, [Role.TOPIC]):
+    for track in ([Role.COORDINATOR], CLIENTS, [Role.TOPIC], [Role.FLEETING], [Role.TOPICS]):
         for one, next_one in pairwise(of_role(plan, *track)):
             assert next_one.at_s > one.until_s
 
@@ -59,6 +64,9 @@ def test_over_some_seeds_everything_happens_to_everybody() -> None:
         assert {what for r, what in seen if r is role} >= processes
     assert {(Role.PRODUCER, What.REPLACE), (Role.WORKER, What.REPLACE)} <= seen
     assert {(Role.BROKER, What.DELAY), (Role.TOPIC, What.TRIM)} <= seen
+    assert {(Role.BROKER, What.FILL), (Role.COORDINATOR, What.MISLEAD)} <= seen
+    assert {(Role.WORKER, What.INTERRUPT), (Role.FLEETING, What.RECREATE)} <= seen
+    assert (Role.TOPICS, What.GROW) in seen
     hurt = {(f.role, f.number) for s in SEEDS for f in plan_faults(s, 300, COUNTS)}
     assert len(hurt) == sum(COUNTS.values())
 
@@ -83,3 +91,100 @@ def test_what_is_not_there_is_not_hurt() -> None:
     assert counts[Role.COORDINATOR] == 0
     for seed in SEEDS:
         assert not of_role(plan_faults(seed, 120, counts), Role.COORDINATOR)
+
+
+def test_kafka_has_no_topic_that_is_made_anew() -> None:
+    counts = ChaosOptions(system=System.KAFKA).counts()
+    assert not of_role(plan_faults(1, 300, counts), Role.FLEETING)
+
+
+@pytest.mark.parametrize("seconds", [15.0, 60.0, 300.0])
+def test_each_coordinator_is_upgraded_once_and_in_the_middle(seconds: float) -> None:
+    plan = plan_upgrades(seconds, 3)
+    assert [fault.number for fault in plan] == [0, 1, 2]
+    assert {(fault.role, fault.what) for fault in plan} == {(Role.COORDINATOR, What.UPGRADE)}
+    assert 0.2 * seconds < plan[0].at_s < plan[1].at_s < plan[2].at_s < 0.7 * seconds
+    assert [fault.number for fault in plan_upgrades(seconds, 1)] == [0]
+
+
+# ---- what the nemesis does ----------------------------------------------------------------------
+
+
+class Told:
+    """In place of all that the nemesis acts on: what it was told, in order."""
+
+    def __init__(self, *coordinators: str) -> None:
+        self.told: list[tuple[object, ...]] = []
+        self.coordinators = [SimpleNamespace(name=name) for name in coordinators]
+        self.deaths: list[Death] = []
+        self.death: Death | None = None
+        self.child = SimpleNamespace(is_running=True)
+        self.name, self.process_name = "worker-1", "worker-1.0"
+        self.connected = {"worker-1.0"}
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: object, **more: object) -> None:
+            self.told.append((name, *arguments, *more.values()))
+
+        return call
+
+    def member(self, _role: Role, number: int) -> Any:
+        return self if not self.coordinators else self._coordinator(number)
+
+    def _coordinator(self, number: int) -> Any:
+        name = self.coordinators[number].name
+        return SimpleNamespace(name=name, process_name=f"{name}.0", child=self.child)
+
+    def interrupt(self, _limit_s: float) -> Death | None:
+        self.told.append(("interrupt",))
+        return self.death
+
+
+def done(world: Told, *faults: Fault) -> Nemesis:
+    """A nemesis that did these faults on `world`."""
+    everything: Any = dict.fromkeys(
+        ("cluster", "fleet", "proxies", "trimmer", "topics", "recorder", "progress"), world
+    )
+    nemesis = Nemesis(faults, seconds=60, **everything)
+    for fault in faults:
+        nemesis._do("track", fault)
+    return nemesis
+
+
+def test_an_address_leads_to_another_coordinator_and_back() -> None:
+    world = Told("coordinator-0", "coordinator-1")
+    nemesis = done(world, Fault(1.0, What.MISLEAD, Role.COORDINATOR, 1, 0.01))
+    assert [each for each in world.told if "lead" in str(each[0])] == [
+        ("mislead", "coordinator-1", "coordinator-0"),
+        ("heal_lead", "coordinator-1"),
+    ]
+    assert nemesis.counts[What.MISLEAD] == 1
+    alone = Told("coordinator-0")
+    assert not done(alone, Fault(1.0, What.MISLEAD, Role.COORDINATOR, 0, 0.01)).counts
+
+
+def test_a_worker_that_does_not_end_cleanly_after_ctrl_c_is_found() -> None:
+    interrupted = Fault(1.0, What.INTERRUPT, Role.WORKER, 1)
+    fine, bad = Told(), Told()
+    bad.death = Death("worker-1.0", 1, "after SIGINT: a traceback")
+    assert done(fine, interrupted).counts[What.INTERRUPT] == 1
+    assert ("interrupt",) in fine.told
+    assert not fine.deaths
+    done(bad, interrupted)
+    assert [str(death) for death in bad.deaths] == [
+        "worker-1.0 ended by itself (exit status 1): after SIGINT: a traceback"
+    ]
+
+
+def test_topics_are_made_anew_and_grow_and_the_history_says_so() -> None:
+    world = Told()
+    faults = Fault(1.0, What.RECREATE, Role.FLEETING, 0), Fault(2.0, What.GROW, Role.TOPICS, 0)
+    nemesis = done(world, *faults)
+    assert [(each[0], *each[2:]) for each in world.told] == [
+        ("write", "recreate", "chaos-fleeting"),
+        ("recreate",),
+        ("write", "recreated", "chaos-fleeting"),
+        ("write", "grow", "topics"),
+        ("grow",),
+    ]
+    assert nemesis.counts[What.GROW] == 0, "there are enough"

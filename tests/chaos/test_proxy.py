@@ -240,3 +240,39 @@ def test_closing_twice_is_closing(echo: tuple[str, int]) -> None:
     made.close()
     with pytest.raises(ConnectionError):
         socket.create_connection((HOST, port), timeout=1).close()
+
+
+def test_a_misleading_link_leads_where_another_one_does_and_back(proxies: Proxies) -> None:
+    def answers(text: bytes) -> tuple[str, int]:
+        server = socket.create_server((HOST, 0))
+
+        def serve() -> None:
+            while True:
+                try:
+                    client, _ = server.accept()
+                except OSError:
+                    return
+                client.sendall(text)
+
+        threading.Thread(target=serve, daemon=True).start()
+        servers.append(server)
+        return HOST, server.getsockname()[1]
+
+    def told() -> bytes:
+        with socket.create_connection((HOST, port), timeout=TIMEOUT_S) as client:
+            return receive(client, 3)
+
+    servers: list[socket.socket] = []
+    port = proxies.add("one", answers(b"one"))
+    proxies.add("two", answers(b"two"))
+    with socket.create_connection((HOST, port), timeout=TIMEOUT_S) as before:
+        assert receive(before, 3) == b"one"
+        proxies.mislead("one", "two")
+        assert is_lost(before)
+    assert told() == b"two"
+    proxies.lead("two", answers(b"new"))  # its process was started again
+    assert told() == b"new"
+    proxies.heal_lead("one")
+    assert told() == b"one"
+    for server in servers:
+        server.close()
