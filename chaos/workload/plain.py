@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from ..recorder import Recorder
 from ..settings import METADATA_MS, Settings
@@ -74,13 +74,17 @@ class PlainWriter:
         self._recorder.write(
             "append", op=None, topic=topic, partition=partition, k=value.key, v=value.value
         )
-        self._producer.produce(
-            topic,
-            value.encode(),
-            str(value.key).encode(),
-            partition,
-            on_delivery=reporter(self._recorder, value.value, also),
-        )
+        try:
+            self._producer.produce(
+                topic,
+                value.encode(),
+                str(value.key).encode(),
+                partition,
+                on_delivery=reporter(self._recorder, value.value, also),
+            )
+        except KafkaException as error:
+            # The topic has grown, and this client does not know the new partition yet.
+            self._recorder.write("failed", v=value.value, error=str(error))
         return True
 
     def close(self, timeout_s: float = _FLUSH_S) -> bool:

@@ -23,7 +23,8 @@ overtake one that failed. A lane is in one of these states (`VALID_PREVIOUS` has
   that is given up though its topic lives would lose a commit that was told.
 
 A marker that gets no answer at all fails its lane: the shared producer is replaced. It never
-reports such a marker by itself, because none times out there.
+reports such a marker by itself, because none times out there. An acknowledgement that comes before
+that of an older marker does the same.
 
 Why the order holds. A lane has its markers in flight with one producer (`_Lane.producer`), and
 changes to another only when none is in flight. In FLOWING the gapless producer keeps the order, up
@@ -344,7 +345,9 @@ class MarkerLanes:
         if lane.state is LaneState.FAILED:
             self._answered(lane, now_ms)
             return
-        assert lane.in_flight[0] is job, "acknowledgements of one partition come in order"
+        if lane.in_flight[0] is not job:
+            self._disorder(lane, now_ms)
+            return
         lane.in_flight.popleft()
         lane.pause_ms = 0
         self._free(lane.target, job)
@@ -353,6 +356,16 @@ class MarkerLanes:
             self._turn(lane, LaneState.FLOWING)
         _count(job, gone=False)
         self._send(lane)
+
+    def _disorder(self, lane: _Lane, now_ms: int) -> None:
+        """Takes an acknowledgement that came before one of an older marker."""
+        # librdkafka keeps an older marker back, or has lost it, as when the topic is deleted and
+        # created anew. Only a producer that is closed reports it for sure.
+        self._fail(lane, Failure.STALLED)
+        if lane.producer == self._shared:
+            self._shared += 1
+            self._shell.renew()
+        self._answered(lane, now_ms)
 
     def not_written(self, job: Job, failure: Failure, now_ms: int) -> None:
         """Takes a producer's report that a marker was not written, or that it is not known."""

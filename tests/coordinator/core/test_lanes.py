@@ -159,6 +159,32 @@ def stage() -> Stage:
     return made
 
 
+# ---- out of order -------------------------------------------------------------------------------
+
+
+def test_an_acknowledgement_out_of_order_fails_the_lane_and_all_goes_out_again(
+    stage: Stage,
+) -> None:
+    # librdkafka forgets a partition whose topic is deleted, with the marker that it has for it. It
+    # sends the next one when the topic is made anew, and reports the first one when it is closed.
+    for begin in range(3):
+        stage.write(decided(begin, A0))
+    first, second, third = stage.sent
+    stage.sent.clear()
+    stage.lanes.written(second.job, stage.now_ms)
+    assert stage.state() is LaneState.FAILED
+    assert stage.renewed == 1, "so that the first one is reported"
+    assert not stage.finished
+    stage.lanes.written(third.job, stage.now_ms)
+    stage.lanes.not_written(first.job, Failure.STOPPED, stage.now_ms)
+    assert stage.renewed == 1
+    stage.wait()
+    for begin in range(3):
+        assert stage.in_flight()[0] == (begin, A0)
+        stage.answer()
+    assert list(stage.finished) == [(0, 0), (0, 1), (0, 2)]
+
+
 # ---- each state by each event -------------------------------------------------------------------
 
 
