@@ -60,7 +60,12 @@ def writes_of(
 ) -> tuple[PartitionWrites, ...]:
     """Returns what a commit decides for each data partition.
 
-    Covers the partitions registered before and those that the commit names.
+    Covers the partitions registered before and those that the commit names. Those that only the
+    commit names (decision 0004) are tied to no topic: what is known of it may be as old as
+    `topics.FRESH_MS`, and so says nothing of where their records are. Tied to a topic that was
+    deleted before the transaction began, the marker would be given up, and a commit that was told
+    be lost. Their marker goes to the topic that has the name. If it is another one than the records
+    were in, the marker claims records that are not there, as consumers notice.
 
     Raises:
         RequestTooLargeError: a marker would name too many branches.
@@ -68,7 +73,8 @@ def writes_of(
     """
     check_markers_fit(topics, named)
     check_not_created_anew(topics, registered, named)
-    partitions = (*registered.values(), *added_to(topics, registered, named))
+    untied = (DataPartition(*p.key) for p in added_to(topics, registered, named))
+    partitions = (*registered.values(), *untied)
     return tuple(PartitionWrites(p, named.get(p.key, ())) for p in partitions)
 
 
@@ -103,9 +109,7 @@ def check_not_created_anew(
     The marker would belong to the deleted topic and would never be written: the client would be
     told "committed", and consumers of the new topic would drop the records.
 
-    This check can't cover a partition that only the commit names (decision 0004): it is tied to the
-    topic that has the name at the commit. If its records went to a deleted topic, they are gone
-    with it, and the new topic gets a marker for records that it does not hold.
+    This check can't cover a partition that only the commit names, which is tied to no topic.
 
     Raises:
         UnknownTopicError: the topic that the transaction began to write to is gone.

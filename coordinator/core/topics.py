@@ -8,7 +8,7 @@ asked can't be chosen. Therefore:
   partitions.
 - A topic that was not known is used only when a second answer, `FIRST_CONFIRM_MS` later, names the
   same id: the first one may be about its predecessor. Markers would else be tied to a topic that is
-  long gone, and be given up.
+  long gone, and be given up. What ties nothing to an id, as most commits, does not wait for that.
 - A topic is another one (it was deleted and created again), or is gone, only when look-ups said so
   `LOOKS_MIN` times in a row, over at least `CONFIRM_MS`. One answer that says otherwise begins the
   count again. An old answer so never takes the place of a newer one (trap 12 has what would follow:
@@ -156,25 +156,39 @@ class TopicKnowledge:
 
     # ---- what is asked of the log ---------------------------------------------------------------
 
-    def are_fresh(self, partitions: Iterable[TopicPartition], now_ms: int) -> bool:
-        """Returns whether nothing need be looked up for `partitions`: the usual case, quickly."""
+    def are_fresh(
+        self, partitions: Iterable[TopicPartition], now_ms: int, *, tied: bool = True
+    ) -> bool:
+        """Returns whether nothing need be looked up for `partitions`: the usual case, quickly.
+
+        `tied` says, here and below, whether the command ties a partition to the topic's id, or has
+        one that was tied before.
+        """
         for name, partition in partitions:
             topic = self._topics.get(name)
             if topic is None or topic.agreed_ms is None or now_ms - topic.agreed_ms >= RENEW_MS:
                 return False
-            if not topic.certain or topic.is_doubted or topic.unsupported is not None:
+            if (tied and not topic.certain) or topic.is_doubted or topic.unsupported is not None:
                 return False
             if topic.lacks(partition):
                 return False
         return True
 
-    def needs(self, partitions: Iterable[TopicPartition], now_ms: int, since_ms: int) -> Needs:
+    def needs(
+        self,
+        partitions: Iterable[TopicPartition],
+        now_ms: int,
+        since_ms: int,
+        *,
+        tied: bool = True,
+    ) -> Needs:
         """Returns which topics must be looked up for `partitions`, and which to wait for.
 
         Args:
             partitions: the data partitions that a command names.
             now_ms: monotonic time in milliseconds.
             since_ms: when the command came.
+            tied: see `are_fresh`.
         """
         highest: dict[str, int] = {}
         for name, partition in partitions:
@@ -184,7 +198,7 @@ class TopicKnowledge:
         for name, partition in highest.items():
             topic = self._topic(name)
             topic.used_ms = now_ms
-            waits = self._is_to_be_awaited(topic, partition, now_ms, since_ms)
+            waits = self._is_to_be_awaited(topic, partition, now_ms, since_ms, tied=tied)
             if waits:
                 wait_for.add(name)
             is_old = topic.agreed_ms is None or now_ms - topic.agreed_ms >= RENEW_MS
@@ -198,10 +212,12 @@ class TopicKnowledge:
         return not topic.looking and (asked_ms == 0 or now_ms - asked_ms >= AGAIN_MS)
 
     @staticmethod
-    def _is_to_be_awaited(topic: _Topic, partition: int, now_ms: int, since_ms: int) -> bool:
+    def _is_to_be_awaited(
+        topic: _Topic, partition: int, now_ms: int, since_ms: int, *, tied: bool
+    ) -> bool:
         if topic.failed_ms is not None and topic.failed_ms >= since_ms:
             return False  # A look-up was tried, and got no answer.
-        if topic.is_doubted or (topic.facts is not None and not topic.certain):
+        if topic.is_doubted or (tied and topic.facts is not None and not topic.certain):
             return True
         told_ms = topic.told_ms
         if topic.unsupported is not None and (told_ms is None or told_ms < since_ms):
@@ -302,7 +318,9 @@ class TopicKnowledge:
 
     # ---- what follows from it -------------------------------------------------------------------
 
-    def refusal(self, partitions: Iterable[TopicPartition], now_ms: int) -> LogtxError | None:
+    def refusal(
+        self, partitions: Iterable[TopicPartition], now_ms: int, *, tied: bool = True
+    ) -> LogtxError | None:
         """Returns why commands that name these partitions can't be decided; None if they can.
 
         Call it when nothing is left to wait for, or when waiting took too long. A retriable error
@@ -312,7 +330,7 @@ class TopicKnowledge:
             topic = self._topic(name)
             if topic.unsupported is not None:
                 return topic.unsupported
-            if topic.facts is not None and not topic.certain:
+            if tied and topic.facts is not None and not topic.certain:
                 return CoordinatorBusyError(
                     f"topic {name!r} was looked up only once: nothing was done, so ask again"
                 )

@@ -69,3 +69,18 @@ def test_no_records_there_leave_the_commit_as_it_is() -> None:
     commit = replace(begun(stage, "before"), writes={PLACE: ()})
     stage.coordinator.topics["a"] = replace(TOPICS["a"], topic_id="anew")
     assert isinstance(stage.reply(stage.ask(commit)), commands.Outcome)
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["named by the commit", "registered"])
+def test_a_partition_that_only_the_commit_names_is_tied_to_no_topic(*, before: bool) -> None:
+    # What is known of the topic may be ten seconds old. If it was created anew meanwhile, and the
+    # transaction began after that, its records are in the new one: there its marker must go.
+    stage = Stage()
+    commit = begun(stage, "known")
+    commit = commit if before else replace(commit, writes={("a", 1): RECORDS[PLACE]})
+    assert isinstance(stage.reply(stage.ask(commit)), commands.Outcome)
+    decided = stage.coordinator.shard.transactions.get(commit.txid.offset)
+    assert decided is not None
+    assert {p: d.topic_id for p, d in decided.partitions.items()} == (
+        {PLACE: "known"} if before else {PLACE: "known", ("a", 1): ""}
+    )

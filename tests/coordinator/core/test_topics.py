@@ -80,6 +80,25 @@ def test_a_topic_that_was_not_known_is_used_after_a_second_look() -> None:
     assert stage.refusal() is None
 
 
+def test_what_is_tied_to_no_topic_needs_no_second_look() -> None:
+    # After every move a coordinator meets the topics of its clients for the first time: a commit
+    # that names its partitions itself goes on at once.
+    stage = Stage(known=False)
+    assert stage.known.needs([T0], stage.now_ms, stage.now_ms, tied=False).wait_for
+    stage.known.told("t", facts(), stage.now_ms)
+    assert not stage.known.needs([T0], stage.now_ms, stage.now_ms, tied=False).wait_for
+    assert stage.known.refusal([T0], stage.now_ms, tied=False) is None
+    assert stage.known.are_fresh([T0], stage.now_ms, tied=False)
+    assert not stage.known.are_fresh([T0], stage.now_ms)
+    assert isinstance(stage.refusal(), CoordinatorBusyError)
+    stage.tell(facts("another"))
+    assert stage.known.refusal([T0], stage.now_ms, tied=False) is None, "either may be old"
+    sure = Stage()
+    sure.tell(facts("another"))
+    assert isinstance(sure.known.refusal([T0], sure.now_ms, tied=False), CoordinatorBusyError)
+    assert not sure.known.are_fresh([T0], sure.now_ms, tied=False)
+
+
 def test_an_answer_that_cant_be_old_is_enough() -> None:
     stage = Stage()
     assert not stage.waits()
