@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 import logtx
-from logtx.journal.errors import LogtxError
+from logtx.journal.errors import LogtxError, RequestTimedOutError
 from logtx.journal.txid import TxId
 
 PARTITIONS: Final = 2
@@ -105,7 +105,7 @@ class Committer:
         return True
 
     def _run(self) -> None:
-        flying: deque[Future[Any]] = deque()
+        flying: deque[tuple[int, Future[Any]]] = deque()
         while not self._stop.is_set():
             try:
                 flying.append(self._begin())
@@ -116,7 +116,7 @@ class Committer:
         while flying:
             self._land(flying)
 
-    def _begin(self) -> Future[Any]:
+    def _begin(self) -> tuple[int, Future[Any]]:
         number, self.begun = self.begun, self.begun + 1
         transaction = self._producer.begin_transaction()
         value = b"%d" % number
@@ -124,7 +124,7 @@ class Committer:
             transaction.produce(self.topic, value, partition=partition)
         future = transaction.commit_async()
         future.add_done_callback(lambda done: self._ended(number, done))
-        return future
+        return number, future
 
     def _ended(self, number: int, done: Future[Any]) -> None:
         error = done.exception()
@@ -141,7 +141,10 @@ class Committer:
         with self._lock:
             self.failed.append((number, error))
 
-    @staticmethod
-    def _land(flying: deque[Future[Any]]) -> None:
-        # Its error is in `failed`.
-        flying.popleft().exception(COMMIT_TIMEOUT_S)
+    def _land(self, flying: deque[tuple[int, Future[Any]]]) -> None:
+        number, future = flying.popleft()
+        try:
+            future.exception(COMMIT_TIMEOUT_S)  # it is in `failed`
+        except TimeoutError:
+            # The thread must not end: each stall to come would last as long as it is waited for.
+            self._fail(number, RequestTimedOutError(f"no answer within {COMMIT_TIMEOUT_S:g} s"))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 
 import pytest
 
+from logtx.benchmarks.failover import committer as committer_module
 from logtx.benchmarks.failover import truth
 from logtx.benchmarks.failover.committer import PARTITIONS, Committer, Told, longest_gap_s
 from logtx.benchmarks.failover.truth import find_truth
@@ -75,3 +78,16 @@ def test_every_lie_is_seen(
     monkeypatch.setattr(Committer, "told", property(lambda _self: told))
     name, count = seen
     assert getattr(find_truth(memory_log, committer), name) == count
+
+
+def test_a_commit_that_gets_no_answer_does_not_end_the_client(
+    committer: Committer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committer_module, "COMMIT_TIMEOUT_S", 0.1)
+    flying = deque([(7, Future[object]()), (8, Future[object]())])
+    flying[1][1].set_result(None)
+    committer._land(flying)
+    committer._land(flying)
+    assert [(number, str(error)) for number, error in committer.failed] == [
+        (7, "no answer within 0.1 s")
+    ]
