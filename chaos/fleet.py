@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ..coordinator.ready import says_ready
 from ..integration.local.ports import HOST, pick_ports
 from ..integration.local.processes import Child, CoordinatorChild
 from .errors import ChaosError
@@ -210,6 +211,11 @@ class ChaosCoordinator(CoordinatorChild):
             launcher=launcher if previous is None else launcher_of(previous),
         )
         self._proxies = proxies
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the process serves or stands by."""
+        return self.is_running and says_ready(self.log, from_byte=self._log_start)
 
     def be_todays(self) -> None:
         """Lets the next start be one of today's code."""

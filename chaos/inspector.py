@@ -27,8 +27,11 @@ _OFFSET_SPEC: Final[Any] = kafka_admin.OffsetSpec  # type: ignore[attr-defined]
 class Inspector(Protocol):
     """Asks the cluster. Every question is bounded; None means no answer in time."""
 
-    def unfinished(self) -> frozenset[str] | None:
-        """Returns names of unfinished transactions; of Kafka's, the oldest of each partition."""
+    def unfinished(self, topic: str = "") -> frozenset[str] | None:
+        """Returns names of unfinished transactions; of Kafka's, the oldest of each partition.
+
+        `topic`: only those that list this topic; "": all. Kafka's are all.
+        """
 
     def worked_off(self) -> dict[int, int] | None:
         """Returns partition of the data topic → offset below which the workers are done."""
@@ -74,13 +77,13 @@ class LogtxInspector:
         self._readers = _Readers(log, settings)
         self._queries = AdminQueries(clients_log, timeout_s=_TIMEOUT_S)
 
-    def unfinished(self) -> frozenset[str] | None:
+    def unfinished(self, topic: str = "") -> frozenset[str] | None:
         """Returns the transactions that the coordinators list."""
         try:
             return frozenset(
                 str(transaction.txid)
                 for partition in range(self._queries.partition_count())
-                for transaction in self._queries.list_transactions(partition)
+                for transaction in self._queries.list_transactions(partition, topic=topic)
             )
         except LogtxError:
             return None
@@ -131,7 +134,7 @@ class KafkaInspector:
             {"bootstrap.servers": log.bootstrap_servers, "log_level": 2}
         )
 
-    def unfinished(self) -> frozenset[str] | None:
+    def unfinished(self, topic: str = "") -> frozenset[str] | None:  # noqa: ARG002
         """Returns the last stable offsets that are below the partition's end."""
         try:
             stable = self._ends(IsolationLevel.READ_COMMITTED)

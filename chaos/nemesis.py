@@ -20,7 +20,8 @@ from ..integration.local.processes import Child
 from ..journal.errors import BrokerError, LogtxError
 from .brokers import fill_disk, link_of
 from .errors import ChaosError
-from .fleet import Fleet, Member
+from .fleet import ChaosCoordinator, Fleet, Member
+from .inspector import Inspector
 from .plan import TRACKS, Fault, Role, What
 from .progress import Progress
 from .proxy import Proxies, Rule
@@ -44,6 +45,11 @@ replicas, which must be over before."""
 _FILL_S: Final = 10.0
 """How long a broker whose disk is full has to end by itself. Its log gets a record several times a
 second."""
+_AWAY_S: Final = 11.0
+"""How long a topic that is deleted stays away: longer than a coordinator believes what it knows of
+a topic (ten seconds)."""
+_FORGOTTEN_S: Final = 50.0
+"""Bounds the wait until no unfinished transaction lists it, from its deletion on."""
 _INTERRUPTED_S: Final = 40.0
 """How long a process has to close its clients after SIGINT: its brokers may be down meanwhile, and
 the machine busy."""
@@ -62,6 +68,7 @@ class Nemesis:
         proxies: Proxies,
         trimmer: Trimmer,
         topics: Topics,
+        inspector: Inspector,
         recorder: Recorder,
         progress: Progress,
     ) -> None:
@@ -75,6 +82,7 @@ class Nemesis:
         self._proxies = proxies
         self._trimmer = trimmer
         self._topics = topics
+        self._inspector = inspector
         self._recorder = recorder
         self._progress = progress
         self._tracks: dict[str, list[Fault]] = {}
@@ -232,7 +240,7 @@ class Nemesis:
         if fault.what in (What.REPLACE, What.INTERRUPT) and not self._is_connected(target):
             return False
         if fault.what is What.MISLEAD:
-            return self._mislead(fault, target)
+            return self._mislead(fault, member, target)
         if fault.what not in (What.CUT, What.STALL, What.DELAY):
             self._PROCESS_FAULTS[fault.what](self, fault, member, target)
         elif fault.role is Role.COORDINATOR:
@@ -241,7 +249,11 @@ class Nemesis:
             self._hurt_link(fault, target, _rule(fault, pid=member.child.pid))
         return True
 
-    def _mislead(self, fault: Fault, target: str) -> bool:
+    def _mislead(self, fault: Fault, member: Member, target: str) -> bool:
+        # One that is starting would rightly refuse an address at which another one answers.
+        assert isinstance(member.child, ChaosCoordinator)
+        if not member.child.has_started:
+            return False
         names = [member.name for member in self._fleet.coordinators]
         if len(names) < 2:
             return False
@@ -340,10 +352,23 @@ class Nemesis:
 
     def _recreate(self) -> bool:
         self._tell("recreate", FLEETING_TOPIC)
-        self._topics.recreate()
+        self._topics.delete()
+        self._await_forgotten()
+        self._topics.make_anew()
         # Whatever is appended from now on is in the new one: the old one has no in-sync replicas.
         self._tell("recreated", FLEETING_TOPIC)
         return True
+
+    def _await_forgotten(self) -> None:
+        # As `docs/architecture.md` tells operators: before that, markers of the deleted topic would
+        # land in the new one. Done even if the run is stopping.
+        began_s = time.monotonic()
+        while time.monotonic() < began_s + _FORGOTTEN_S:
+            is_over = time.monotonic() > began_s + _AWAY_S
+            if is_over and self._inspector.unfinished(FLEETING_TOPIC) == frozenset():
+                return
+            time.sleep(_LOOK_S)
+        self._recorder.write("note", note=f"{FLEETING_TOPIC} is still listed by transactions")
 
     def _grow(self) -> bool:
         self._tell("grow", "topics")

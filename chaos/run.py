@@ -213,6 +213,7 @@ class _Run:
             proxies=proxies,
             trimmer=Trimmer(log, self._inspector, settings),
             topics=topics,
+            inspector=self._inspector,
             recorder=stack.enter_context(Recorder(directory / HISTORY, "nemesis-0.0")),
             progress=self._progress,
         )

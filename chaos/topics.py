@@ -54,17 +54,22 @@ class Topics:
             count = FLEETING_PARTITIONS if topic == settings.fleeting_topic else settings.partitions
             create_topic(self._servers, topic, partitions=count, config=TOPIC_SETTINGS)
 
-    def recreate(self) -> None:
-        """Deletes the fleeting topic and makes it anew.
+    def delete(self) -> None:
+        """Deletes the fleeting topic. Raises ChaosError if the brokers did not do it in time."""
+        # The controller has deleted the topic when it answers. If its answers get lost, the topic
+        # is deleted twice: that does no harm, nor does it that `make_anew` finds the topic.
+        topic = self._fleeting
+        self._repeated(topic, lambda: delete_topic(self._servers, topic, timeout_s=_ANSWER_S))
 
-        Raises:
-            ChaosError: the brokers did not do it in time.
-        """
+    @property
+    def _fleeting(self) -> str:
         topic = self._settings.fleeting_topic
         assert topic is not None
-        # The controller has deleted the topic when it answers. If its answers get lost, the topic
-        # is deleted twice, or it is there already when it is asked for again: both do no harm.
-        self._repeated(topic, lambda: delete_topic(self._servers, topic, timeout_s=_ANSWER_S))
+        return topic
+
+    def make_anew(self) -> None:
+        """Makes the fleeting topic, which was deleted. Raises ChaosError as `delete`."""
+        topic = self._fleeting
         self._repeated(
             topic,
             lambda: create_topic(

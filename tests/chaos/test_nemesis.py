@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from logtx.chaos.fleet import Death
+from logtx.chaos import nemesis
+from logtx.chaos.fleet import ChaosCoordinator, Death
 from logtx.chaos.nemesis import Nemesis
 from logtx.chaos.options import ChaosOptions, System
 from logtx.chaos.plan import (
@@ -121,6 +122,7 @@ class Told:
         self.child = SimpleNamespace(is_running=True)
         self.name, self.process_name = "worker-1", "worker-1.0"
         self.connected = {"worker-1.0"}
+        self.open: list[frozenset[str] | None] = []
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: object, **more: object) -> None:
@@ -128,12 +130,17 @@ class Told:
 
         return call
 
+    def unfinished(self, _topic: str) -> frozenset[str] | None:
+        return self.open.pop(0)
+
     def member(self, _role: Role, number: int) -> Any:
         return self if not self.coordinators else self._coordinator(number)
 
     def _coordinator(self, number: int) -> Any:
         name = self.coordinators[number].name
-        return SimpleNamespace(name=name, process_name=f"{name}.0", child=self.child)
+        child = ChaosCoordinator.__new__(ChaosCoordinator)
+        child.name = name
+        return SimpleNamespace(name=name, process_name=f"{name}.0", child=child)
 
     def interrupt(self, _limit_s: float) -> Death | None:
         self.told.append(("interrupt",))
@@ -143,24 +150,37 @@ class Told:
 def done(world: Told, *faults: Fault) -> Nemesis:
     """A nemesis that did these faults on `world`."""
     everything: Any = dict.fromkeys(
-        ("cluster", "fleet", "proxies", "trimmer", "topics", "recorder", "progress"), world
+        ("cluster", "fleet", "proxies", "trimmer", "topics", "inspector", "recorder", "progress"),
+        world,
     )
-    nemesis = Nemesis(faults, seconds=60, **everything)
+    made = Nemesis(faults, seconds=60, **everything)
     for fault in faults:
-        nemesis._do("track", fault)
-    return nemesis
+        made._do("track", fault)
+    return made
 
 
-def test_an_address_leads_to_another_coordinator_and_back() -> None:
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether coordinators have started; may be changed."""
+    told = [True]
+    monkeypatch.setattr(ChaosCoordinator, "is_running", property(lambda _self: True))
+    monkeypatch.setattr(ChaosCoordinator, "has_started", property(lambda _self: told[0]))
+    return told
+
+
+def test_an_address_leads_to_another_coordinator_and_back(started: list[bool]) -> None:
     world = Told("coordinator-0", "coordinator-1")
-    nemesis = done(world, Fault(1.0, What.MISLEAD, Role.COORDINATOR, 1, 0.01))
+    did = done(world, Fault(1.0, What.MISLEAD, Role.COORDINATOR, 1, 0.01))
     assert [each for each in world.told if "lead" in str(each[0])] == [
         ("mislead", "coordinator-1", "coordinator-0"),
         ("heal_lead", "coordinator-1"),
     ]
-    assert nemesis.counts[What.MISLEAD] == 1
+    assert did.counts[What.MISLEAD] == 1
     alone = Told("coordinator-0")
     assert not done(alone, Fault(1.0, What.MISLEAD, Role.COORDINATOR, 0, 0.01)).counts
+    started[0] = False  # it would refuse its address, and end
+    again = done(world, Fault(1.0, What.MISLEAD, Role.COORDINATOR, 1, 0.01))
+    assert not again.counts
 
 
 def test_a_worker_that_does_not_end_cleanly_after_ctrl_c_is_found() -> None:
@@ -176,15 +196,22 @@ def test_a_worker_that_does_not_end_cleanly_after_ctrl_c_is_found() -> None:
     ]
 
 
-def test_topics_are_made_anew_and_grow_and_the_history_says_so() -> None:
+def test_topics_are_made_anew_and_grow_and_the_history_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nemesis, "_AWAY_S", 0.0)
+    monkeypatch.setattr(nemesis, "_LOOK_S", 0.0)
     world = Told()
+    world.open = [frozenset({"a"}), None, frozenset()]
     faults = Fault(1.0, What.RECREATE, Role.FLEETING, 0), Fault(2.0, What.GROW, Role.TOPICS, 0)
-    nemesis = done(world, *faults)
+    did = done(world, *faults)
+    assert world.open == [], "it is made anew only when no transaction lists it"
     assert [(each[0], *each[2:]) for each in world.told] == [
         ("write", "recreate", "chaos-fleeting"),
-        ("recreate",),
+        ("delete",),
+        ("make_anew",),
         ("write", "recreated", "chaos-fleeting"),
         ("write", "grow", "topics"),
         ("grow",),
     ]
-    assert nemesis.counts[What.GROW] == 0, "there are enough"
+    assert did.counts[What.GROW] == 0, "there are enough"

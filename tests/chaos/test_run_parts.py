@@ -212,8 +212,9 @@ class Asked:
         """A letter for each transaction."""
         self.places: list[dict[int, int] | None] = [{}]
 
-    def unfinished(self) -> frozenset[str] | None:
+    def unfinished(self, topic: str = "") -> frozenset[str] | None:
         """One after the other, then the last."""
+        del topic
         found = self.open.pop(0) if len(self.open) > 1 else self.open[0]
         return None if found is None else frozenset(found)
 
