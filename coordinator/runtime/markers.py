@@ -29,6 +29,9 @@ MARKER_CONFIG: Final[Mapping[str, Any]] = {
     "message.timeout.ms": 0,
     # librdkafka believes after this time that a topic is gone; its default is 30 s.
     "topic.metadata.propagation.max.ms": 5_000,
+    # When a topic has grown, a producer refuses the new partition until it asks again: by default
+    # for up to five minutes, in which no transaction with records there finishes.
+    "topic.metadata.refresh.interval.ms": 5_000,
     # Suppresses librdkafka's warning at every start that the guarantee is experimental.
     "log_level": 3,
 }

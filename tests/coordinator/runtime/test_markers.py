@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
 from logtx.coordinator.core import lanes, topics
 from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.coordinator.runtime import markers as markers_module
-from logtx.coordinator.runtime.markers import MarkerWriter
+from logtx.coordinator.runtime.markers import CAREFUL_CONFIG, SHARED_CONFIG, MarkerWriter
 from logtx.coordinator.runtime.topics import TopicLookUps
+from logtx.integration.local.cluster import LocalKafka
+from logtx.integration.pytest_plugin import TopicFactory
 from logtx.journal.control import TXID_HEADER, TopicPartition
+from logtx.journal.logs.kafka import KafkaLog
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import read_records
 from logtx.journal.records.types import DataPartition
@@ -193,3 +199,34 @@ def test_a_partition_that_refuses_its_markers_delays_itself_alone(log: MemoryLog
     asyncio.run(run())
     firsts = list(dict.fromkeys(markers(log, HELD)))
     assert firsts == [0, 1, 2, 3]
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("config", [SHARED_CONFIG, CAREFUL_CONFIG], ids=["shared", "careful"])
+def test_a_producer_of_markers_learns_of_new_partitions_in_seconds(
+    config: Mapping[str, Any], logtx_kafka: LocalKafka, logtx_topic: TopicFactory
+) -> None:
+    # By default librdkafka asks after five minutes. So long no marker went to the new partition.
+    topic, servers = logtx_topic(partitions=1), logtx_kafka.bootstrap_servers
+    log, admin = (
+        KafkaLog({"bootstrap.servers": servers}),
+        AdminClient({"bootstrap.servers": servers}),
+    )
+    producer = log.producer({"enable.idempotence": True, **config})
+    try:
+        producer.produce(topic, partition=0)
+        assert producer.flush(20) == 0
+        admin.create_partitions([NewPartitions(topic, 2)])[topic].result(20)
+        until_s = time.monotonic() + 20
+        while True:
+            try:
+                producer.produce(topic, partition=1)
+                break
+            except KafkaException:
+                assert time.monotonic() < until_s
+                producer.flush(0.2)
+                time.sleep(0.2)
+        assert producer.flush(20) == 0
+    finally:
+        producer.close()
+        log.close()
