@@ -206,6 +206,9 @@ class _Lane:
     """Number of markers in flight that were answered since that failure."""
     pause_ms: int = 0
     """Latest pause after a failure."""
+    doubted: bool = False
+    """Whether it came to doubt its topic after the latest failure that spoke of one. The next one
+    makes it pause: else it would ask for ever, and as fast as it is answered."""
     until_empty: bool = False
     """Whether CAREFUL lasts until no marker waits: a batch was too large."""
     watched: tuple[Job, int] | None = None
@@ -400,7 +403,8 @@ class MarkerLanes:
         lane.until_empty = failure is Failure.TOO_LARGE
         if failure is Failure.TOO_LARGE:
             self._shell.look_up(jobs[0].partition.topic)
-        if failure is Failure.NO_TOPIC and lane.queue:
+        lane.doubted = failure is Failure.NO_TOPIC and bool(lane.queue) and not lane.doubted
+        if lane.doubted:
             self._doubt(lane)
         else:
             self._pause(lane, now_ms)

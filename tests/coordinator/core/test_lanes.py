@@ -185,6 +185,26 @@ def test_an_acknowledgement_out_of_order_fails_the_lane_and_all_goes_out_again(
     assert list(stage.finished) == [(0, 0), (0, 1), (0, 2)]
 
 
+def test_a_producer_that_knows_no_such_partition_is_not_asked_without_end(stage: Stage) -> None:
+    # The topic has grown, and the brokers say so. The careful producer learns of it in seconds.
+    stage.write(decided(0, A0))
+    asked, until_ms = 0, stage.now_ms + 10_000
+    while stage.now_ms < until_ms:
+        while stage.sent:
+            stage.answer(Failure.NO_TOPIC)
+            asked += 1
+            assert asked < 1_000
+            if stage.state() is LaneState.DOUBTFUL:
+                stage.know("a")
+        stage.wait(100)
+    assert 10 < asked < 100
+    assert stage.looked_up["a"] >= asked // 2 - 1, "it may be deleted all the same"
+    stage.answer() if stage.sent else stage.wait()
+    while stage.sent:
+        stage.answer()
+    assert list(stage.finished) == [(0, 0)]
+
+
 # ---- each state by each event -------------------------------------------------------------------
 
 
