@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -36,8 +37,8 @@ from .reading import OFFSET_TIMEOUT_S
 
 _LOG = logging.getLogger(__name__)
 DECISIONS_MAX: Final = 10_000
-"""With this many waiting decisions the journal is read no further. More cost memory. Fewer let a
-lagging partition stop the reading sooner, and with it the news of what is finished."""
+"""With this many waiting decisions no further ones are taken. More cost memory. With fewer, more of
+the journal is read twice while a partition lags."""
 READ_TIMEOUT_S: Final = 30.0
 """Time-out of a search for the place to begin, which reads a part of the journal. A shorter one
 fails on a long journal, a longer one blocks the application's call for longer."""
@@ -77,8 +78,11 @@ class JournalTail:
         self._order = order
         self._follower: JournalFollower | None = None
         self._epochs = EpochFilter()
-        self._waiting: dict[int, TxId] = {}
+        self._waiting: dict[int, CommitDecision] = {}
         """Decisions passed on that are not finished, by the offset of their BEGIN."""
+        self._resume: _Start | None = None
+        """Where the first decision lies that was not taken, because enough of them wait. The
+        journal behind it is read for what is finished, and then once more from here."""
 
     # ---- where to begin -------------------------------------------------------------------------
 
@@ -104,6 +108,7 @@ class JournalTail:
             found = _Start(0, EpochFilter()) if start == 0 else self._at_snapshot(start)
         self._epochs = found.epochs
         self._waiting.clear()
+        self._resume = None
         self._begin_order(found, lowest[0], list(delivered))
         place = {self.partition: found.offset}
         if self._follower is None:
@@ -165,9 +170,12 @@ class JournalTail:
         self._order.begin(Floor(journal, snapshot.first, ends))
         for c in snapshot.committing:
             txid = TxId(self.partition, snapshot.incarnation, c.begin)
-            self._waiting[c.begin] = txid
             partitions = _with_records(c.writes)
-            self._order.decide(CommitDecision(c.commit_sequence, txid, NO_TIMESTAMP, partitions))
+            self._decide(CommitDecision(c.commit_sequence, txid, NO_TIMESTAMP, partitions))
+
+    def _decide(self, decision: CommitDecision) -> None:
+        self._waiting[decision.txid.offset] = decision
+        self._order.decide(decision)
 
     def last_decision(self) -> tuple[Journal, int] | None:
         """Returns the journal and its last commit sequence as of now; None if nothing was decided.
@@ -196,7 +204,9 @@ class JournalTail:
 
     @property
     def next_offset(self) -> int:
-        """Offset of the next entry to read; 0 before `begin`."""
+        """Offset of the next entry to take; 0 before `begin`."""
+        if self._resume is not None:
+            return self._resume.offset
         return self._follower.next_offsets[self.partition] if self._follower is not None else 0
 
     def poll(self) -> bool:
@@ -207,9 +217,19 @@ class JournalTail:
             CorruptRecordError, UnknownRecordError: a record does not decode; the text names its
                 offset.
         """
-        if self._follower is None or len(self._order) >= DECISIONS_MAX:
+        follower = self._follower
+        if follower is None:
             return False
-        entries = self._follower.poll()
+        if self._resume is None and len(self._order) >= DECISIONS_MAX:
+            self._resume = _Start(self.next_offset, copy(self._epochs))
+        elif self._resume is not None and len(self._order) <= DECISIONS_MAX // 2:
+            start, self._resume = self._resume, None
+            self._epochs = start.epochs
+            follower.move({self.partition: start.offset})
+        # The first decision may wait for nothing but its COMMITTED, however far behind it stands.
+        if self._resume is not None and not self._order.waits_for_finish:
+            return False
+        entries = follower.poll()
         for _, offset, entry in entries:
             self._take(offset, entry)
         return bool(entries)
@@ -219,12 +239,11 @@ class JournalTail:
             return
         record = entry.record
         if isinstance(record, PrepareCommit):
-            if record.begin in self._waiting:
-                return  # only the first decision counts
+            if record.begin in self._waiting or self._resume is not None:
+                return  # only the first decision counts; or it will be taken later
             txid = TxId(self.partition, entry.incarnation, record.begin)
-            self._waiting[record.begin] = txid
             partitions = _with_records(record.writes)
-            self._order.decide(CommitDecision(offset, txid, record.decided_ms, partitions))
+            self._decide(CommitDecision(offset, txid, record.decided_ms, partitions))
         elif isinstance(record, Committed):
             done = self._waiting.pop(record.begin, None)
             if done is not None:

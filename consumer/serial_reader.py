@@ -176,6 +176,7 @@ class SerialReader:
         self._follow_assignment()
         busy = False
         try:
+            self._journal_failure = None
             busy = self._tail.poll()
         except RecordsTrimmedError as error:
             _LOG.warning("journal_read_again reason=%s", error)

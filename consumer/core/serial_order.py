@@ -357,9 +357,16 @@ class SerialOrder:
         """Takes the next decision of the journal."""
         self._decisions.append(decision)
 
-    def finish(self, txid: TxId) -> None:
-        """Notes that the journal calls this transaction finished: all its markers are written."""
-        self._finished.add(txid)
+    def finish(self, decision: CommitDecision) -> None:
+        """Notes that the journal calls a transaction finished: all its markers are written."""
+        # Most are delivered before that; nobody would take their TxIds out again.
+        if self._decisions and decision.sequence >= self._decisions[0].sequence:
+            self._finished.add(decision.txid)
+
+    @property
+    def waits_for_finish(self) -> bool:
+        """Whether decisions wait, and the journal has not called the first one finished."""
+        return bool(self._decisions) and self._decisions[0].txid not in self._finished
 
     # ---- which is the next ----------------------------------------------------------------------
 

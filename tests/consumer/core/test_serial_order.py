@@ -121,7 +121,7 @@ class Life:
             if kind == "decided":
                 self.order.decide(decision)
             else:
-                self.order.finish(decision.txid)
+                self.order.finish(decision)
         elif behind:
             key = chance.choice(behind)
             size = chance.randrange(1, 6)

@@ -1,0 +1,106 @@
+"""A serializable consumer and the journal: what it waits for, and what it keeps.
+
+Findings 14, 15 and 21 of the clients.
+"""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from logtx.consumer import journal_tail
+from logtx.journal import follower
+from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.txid import TxId
+
+from .conftest import MakeConsumer
+from .logs import Transactions, nothing_more, read
+
+
+@pytest.fixture
+def log(memory_log: MemoryLog) -> MemoryLog:
+    """A log in memory, so that each test has a journal of its own."""
+    memory_log.create_topic("t", partitions=2)
+    return memory_log
+
+
+@pytest.fixture
+def written(log: MemoryLog) -> Transactions:
+    transactions = Transactions(log)
+    transactions.with_journal()
+    return transactions
+
+
+@pytest.fixture
+def few_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets 20 decisions wait."""
+    monkeypatch.setattr(journal_tail, "DECISIONS_MAX", 20)
+    monkeypatch.setattr(follower, "BATCH_MAX", 5)
+
+
+def before_the_start(written: Transactions) -> TxId:
+    """Decides a transaction that has a marker in partition 0, and none yet in partition 1."""
+    txid = written.begin()
+    for partition in range(2):
+        written.write(txid, "t", [b"before"], partition)
+    written.mark(txid, "t", 0)
+    return txid
+
+
+@pytest.mark.usefixtures("few_decisions")
+@pytest.mark.parametrize("finished_before", [True, False])
+def test_finding_14_a_decision_is_passed_however_late_the_journal_says_finished(
+    finished_before: bool, written: Transactions, log: MemoryLog, make_consumer: MakeConsumer
+) -> None:
+    first = before_the_start(written)
+    second = before_the_start(written)
+    values = [b"%d" % number for number in range(100)]
+    consumer = make_consumer(isolation_level="serializable")
+    consumer.assign([TopicPartition("t", 0, log.end_offset("t", 0))])
+    if finished_before:
+        written.finish(first)
+    for value in values[:60]:
+        written.finish(written.transaction("t", [value]))
+    if not finished_before:
+        assert nothing_more(consumer)
+        written.finish(first)
+        assert nothing_more(consumer)
+    for value in values[60:]:
+        written.finish(written.transaction("t", [value]))
+    written.finish(second)
+    assert read(consumer, 100) == values
+    assert nothing_more(consumer)
+
+
+@pytest.mark.usefixtures("few_decisions")
+def test_finding_14_what_waits_stays_bounded(
+    written: Transactions, log: MemoryLog, make_consumer: MakeConsumer
+) -> None:
+    before_the_start(written)
+    consumer = make_consumer(isolation_level="serializable")
+    consumer.assign([TopicPartition("t", 0, log.end_offset("t", 0))])
+    for number in range(100):
+        written.finish(written.transaction("t", [b"%d" % number]))
+    assert nothing_more(consumer)
+    serial = consumer._serial
+    assert serial is not None
+    assert 20 <= len(serial._order) <= 25
+    # It has read to the journal's end all the same.
+    follows = serial._tail._follower
+    assert follows is not None
+    assert follows.next_offsets[0] == log.end_offset("__transaction_control", 0)
+
+
+def test_finding_15_what_is_finished_after_its_delivery_is_not_kept(
+    written: Transactions, make_consumer: MakeConsumer
+) -> None:
+    consumer = make_consumer(isolation_level="serializable")
+    consumer.assign([TopicPartition("t", 0)])
+    for number in range(30):
+        txid = written.transaction("t", [b"%d" % number])
+        read(consumer, 1)
+        written.finish(txid)
+    assert nothing_more(consumer)
+    assert consumer._serial is not None
+    assert not consumer._serial._order._finished
+    assert not consumer._serial._tail._waiting
