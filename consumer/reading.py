@@ -350,11 +350,9 @@ class Reading:
             assigned.active = False
         self._blocked.discard(assigned.key)
 
-    def take_events(self) -> list[Message]:
-        """Returns Kafka's own events since the last call, apart from what the buffers deliver."""
-        events = list(self._events)
-        self._events.clear()
-        return events
+    def take_events(self, limit: int) -> list[Message]:
+        """Returns up to `limit` of Kafka's own events, apart from what the buffers deliver."""
+        return [self._events.popleft() for _ in range(min(limit, len(self._events)))]
 
     def _changed(self) -> None:
         self.changes += 1
@@ -569,10 +567,7 @@ class Reading:
 
         Kafka's events come first. What it returns counts as delivered.
         """
-        taken: list[Any] = []
-        events = self._events
-        while events and len(taken) < limit:
-            taken.append(events.popleft())
+        taken: list[Any] = self.take_events(limit)
         for _ in range(len(self._active)):
             room = limit - len(taken)
             if room <= 0:
@@ -647,9 +642,9 @@ class Reading:
             return False
         try:
             self._side_reader.step(target, SIDE_READ_SLICE_S)
-        except LogtxError as error:
-            if isinstance(error, ConsumerError):
-                raise
+        except ConsumerError:
+            raise
+        except KafkaException as error:
             _LOG.warning("side_read_failed partition=%s error=%s", target.partition, error)
         assigned = self.assigned[target.partition]
         if not assigned.buffer.blocked:

@@ -34,6 +34,7 @@ from .malformed import malformed_event
 from .reading import (
     AHEAD_MAX_RECORDS,
     FETCH_EVERY_S,
+    FETCH_MAX_RECORDS,
     OFFSET_TIMEOUT_S,
     Assigned,
     Reading,
@@ -254,7 +255,7 @@ class SerialReader:
         for buffer in self._buffers.values():
             while buffer.malformed and len(taken) < limit:
                 taken.append(cast(Message, buffer.malformed.popleft()[0]))
-        return taken + self._reading.take_events()
+        return taken + self._reading.take_events(limit - len(taken))
 
     def _turn(self) -> bool:
         # Returns whether a transaction can be delivered now.
@@ -315,13 +316,14 @@ class SerialReader:
             for buffer in self._buffers.values():
                 if buffer.malformed:
                     raise buffer.malformed.popleft()[1]
-            whole = self._order.take(self._buffers)
+            paused = {key for key, a in self._reading.assigned.items() if a.paused}
+            whole = self._order.take(self._buffers, paused)
             if whole is not None:
                 return self._give(whole)
             self.raise_failure(again=True)
             busy = self.work()
             busy = self.fetch(0 if busy else WAIT_S) or busy
-            for event in self._reading.take_events():
+            for event in self._reading.take_events(FETCH_MAX_RECORDS):
                 error = event.error()
                 if error is not None and error.fatal():
                     raise KafkaException(error)

@@ -89,7 +89,8 @@ class SideReader:
     def step(self, buffer: PartitionBuffer, timeout_s: float) -> None:
         """Reads one slice of the current pass; begins a pass for `buffer` if there is none.
 
-        Waits up to `timeout_s` for the slice's first record.
+        Waits up to `timeout_s` for the slice's first record. If anything is raised, the pass is
+        dropped, and the next call begins it again: records of the slice may be lost.
 
         Raises:
             BrokerError: the log's start could not be fetched; call again.
@@ -100,9 +101,16 @@ class SideReader:
             if not requests:
                 return
             self._begin(buffer, overlapping(requests))
-        assert self._consumer is not None
         # Before the read: if the disk refuses, reading stops and memory does not grow.
         self._pending_map.enforce()
+        try:
+            self._slice(timeout_s)
+        except BaseException:
+            self._drop()
+            raise
+
+    def _slice(self, timeout_s: float) -> None:
+        assert self._consumer is not None
         first = self._consumer.poll(timeout_s)
         if first is None:
             return
@@ -206,15 +214,17 @@ class SideReader:
     def forget(self, buffer: PartitionBuffer) -> None:
         """Drops the current pass if it serves `buffer`, whose partition is no longer read."""
         if self._pass is not None and self._pass.buffer is buffer:
-            for pending in self._view.values():
-                self._pending_map.discard(pending)
-            self._view.clear()
-            self._end()
+            self._drop()
+
+    def _drop(self) -> None:
+        for pending in self._view.values():
+            self._pending_map.discard(pending)
+        self._view.clear()
+        self._end()
 
     def close(self) -> None:
         """Drops the current pass and closes the second consumer."""
-        if self._pass is not None:
-            self.forget(self._pass.buffer)
+        self._drop()
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()

@@ -36,7 +36,7 @@ What would go wrong otherwise: traps 18 and 23.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
@@ -448,11 +448,17 @@ class SerialOrder:
         """Sets the end offsets of what `wants_ends` returned, asked for after that."""
         self._ends = dict(ends)
 
-    def take(self, buffers: Buffers) -> Whole | None:
+    def take(
+        self, buffers: Buffers, paused: Collection[TopicPartition] = frozenset()
+    ) -> Whole | None:
         """Returns the next transaction, if it has ended in all of our partitions.
 
         The caller must have each of its partitions' buffers let it through or hand it over. Returns
         None also if the transaction failed, see `failure`.
+
+        Args:
+            buffers: our partitions.
+            paused: those of them that hold up a transaction with records in them.
         """
         while (head := self._head(buffers)) is not None:
             decision, needed = head
@@ -467,6 +473,8 @@ class SerialOrder:
                 elif entry.state is not EntryState.READY:
                     return None
                 elif entry.taken < entry.total:
+                    if key in paused:
+                        return None
                     entries[key] = entry
             self._pass(buffers, keep=entries)
             if entries:

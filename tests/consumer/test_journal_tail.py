@@ -5,8 +5,10 @@ Findings 14, 15 and 21 of the clients.
 
 from __future__ import annotations
 
+import time
+
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, Message, TopicPartition
 
 from logtx.consumer import journal_tail
 from logtx.journal import follower
@@ -104,3 +106,53 @@ def test_finding_15_what_is_finished_after_its_delivery_is_not_kept(
     assert consumer._serial is not None
     assert not consumer._serial._order._finished
     assert not consumer._serial._tail._waiting
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "serializable"])
+def test_finding_21_events_of_kafka_come_one_by_one(
+    isolation: str, written: Transactions, make_consumer: MakeConsumer
+) -> None:
+    written.transaction("t", [b"a"])
+    consumer = make_consumer(isolation_level=isolation)
+    consumer.assign([TopicPartition("t", 0)])
+    codes = [KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION, KafkaError._TRANSPORT]
+    for code in codes:
+        event = Message(topic=None, partition=-1, offset=-1, error=KafkaError(code))
+        consumer._reading._events.append(event)
+    found = []
+    while len(found) < 3:
+        message = consumer.poll(1)
+        assert message is not None
+        error = message.error()
+        assert error is not None
+        found.append(error.code())
+    assert found == codes
+    assert read(consumer, 1) == [b"a"]
+
+
+def test_finding_21_transactions_wait_while_one_of_their_partitions_is_paused(
+    written: Transactions, make_consumer: MakeConsumer
+) -> None:
+    places = [TopicPartition("t", 0), TopicPartition("t", 1)]
+    consumer = make_consumer()
+    consumer.assign(places)
+    written.transaction("t", [b"a"], 0)
+    found = [[m.value() for m in t.records] for t in consumer.transactions(0.5)]
+    assert found == [[b"a"]]
+    both = written.begin()
+    for partition in range(2):
+        written.write(both, "t", [b"b%d" % partition], partition)
+    for partition in range(2):
+        written.mark(both, "t", partition)
+    last = written.transaction("t", [b"c"], 0)
+    # All of it is read already, as it is if a pause comes while much is read ahead.
+    deadline = time.monotonic() + 10
+    assert consumer._serial is not None
+    while consumer._reading.assigned["t", 0].buffer.next_offset < 6:
+        assert time.monotonic() < deadline
+        consumer._serial.work()
+        consumer._serial.fetch(0.1)
+    consumer.pause(places[1:])
+    assert list(consumer.transactions(0.3)) == []
+    consumer.resume(places[1:])
+    assert [t.txid for t in consumer.transactions(0.5)] == [both, last]
