@@ -440,7 +440,7 @@ class Consumer:
         try:
             found = self._deliver(1, -1 if timeout is None else timeout)
         except BaseException as error:
-            self._reading.put_back(interrupted=not isinstance(error, LogtxError))
+            self._put_back(error)
             raise
         return found[0] if found else None
 
@@ -461,7 +461,7 @@ class Consumer:
         try:
             found = self._deliver(num_messages, timeout)
         except BaseException as error:
-            self._reading.put_back(interrupted=not isinstance(error, LogtxError))
+            self._put_back(error)
             raise
         return found
 
@@ -556,20 +556,41 @@ class Consumer:
             raise NotSupportedError(
                 "transactions() needs isolation.level=serializable or read_committed"
             )
-        self._enter("transactions", time.monotonic())
+        if self._serial is not None:
+            self._serial.received()
+        try:
+            self._enter("transactions", time.monotonic())
+        except BaseException as error:
+            self._put_back(error)
+            raise
         return self._iterate(timeout)
 
     def _iterate(self, timeout: float | None) -> Iterator[CommittedTransaction]:
         while True:
-            until = None if timeout is None else time.monotonic() + timeout
-            if not self._enter("transactions", until):
-                return
-            assert self._serial is not None
-            self._positions.auto_commit()
-            found = self._serial.next(timeout)
+            if self._serial is not None:
+                self._serial.received()
+            try:
+                found = self._next_transaction(timeout)
+            except BaseException as error:
+                self._put_back(error)
+                raise
             if found is None:
                 return
             yield found
+
+    def _next_transaction(self, timeout: float | None) -> CommittedTransaction | None:
+        until = None if timeout is None else time.monotonic() + timeout
+        if not self._enter("transactions", until):
+            return None
+        assert self._serial is not None
+        self._positions.auto_commit()
+        return self._serial.next(timeout)
+
+    def _put_back(self, error: BaseException) -> None:
+        # The exception keeps from the application what was taken.
+        self._reading.put_back(interrupted=not isinstance(error, LogtxError))
+        if self._serial is not None:
+            self._serial.take_back()
 
     def pause(self, partitions: list[KafkaPartition]) -> None:
         """Delivers nothing from these partitions until `resume`."""

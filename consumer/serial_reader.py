@@ -20,8 +20,9 @@ from typing import Final, cast
 from confluent_kafka import KafkaException, Message
 
 from ..journal.control import TopicPartition
-from ..journal.errors import JournalError, LogtxError, SpillError
+from ..journal.errors import JournalError, LogtxError
 from ..journal.logs.interface import Log
+from ..journal.position import Position
 from ..journal.reader import JOURNAL_TOPIC, RecordsTrimmedError, journal_partition_of
 from ..journal.txid import TxId
 from ..journal.value import value
@@ -106,8 +107,9 @@ class SerialReader:
         """Value of `Reading.changes` for which `_buffers` was made."""
         self._shares: deque[_Share] = deque()
         """What `take` has left of the transaction whose turn it is."""
-        self._given: list[_Share] = []
-        """Shares of the transaction that `next` returned last."""
+        self._given: list[tuple[_Share, Position]] = []
+        """Shares of the transaction that `next` returned last, or is about to return, and where
+        delivery from their partitions was before."""
         self._failure_raised = False
         """Whether the failure of the next transaction was raised once."""
         self._fetched_s = 0.0
@@ -299,6 +301,8 @@ class SerialReader:
     def next(self, timeout_s: float | None) -> CommittedTransaction | None:
         """Returns the next transaction, or None if there is none within `timeout_s` seconds.
 
+        Call `received` before it.
+
         Args:
             timeout_s: None waits for ever.
 
@@ -308,7 +312,6 @@ class SerialReader:
             JournalError: the journal does not decode.
             SpillError: pending transactions can't be spilled.
         """
-        self._finish_given()
         self._idle = False
         until = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -333,11 +336,12 @@ class SerialReader:
 
     def _give(self, whole: Whole) -> CommittedTransaction:
         decision: CommitDecision = whole.decision
-        self._given = given = self._shares_of(whole)
-        for share in given:
+        shares = self._shares_of(whole)
+        self._given = given = [(share, share.buffer.position()) for share in shares]
+        for share in shares:
             share.buffer.hand_over(share.entry.txid)
             self._reading.assigned[share.key].unsent = True
-        partitions = tuple(share.key for share in given)
+        partitions = tuple(share.key for share in shares)
         return CommittedTransaction(
             txid=decision.txid,
             commit_sequence=decision.sequence,
@@ -347,29 +351,37 @@ class SerialReader:
             records=self._records(given),
         )
 
-    def _records(self, given: list[_Share]) -> Iterator[Message]:
-        for share in given:
-            if self._given is not given:
-                return
-            try:
+    def _records(self, given: list[tuple[_Share, Position]]) -> Iterator[Message]:
+        try:
+            for share, _ in given:
                 for record in share.buffer.stream(share.entry):
                     if self._given is not given:
                         return
                     self._counters.delivered_records += 1
                     yield cast(Message, record)
-            except SpillError:
-                # The application did not get all of it: it does not count as delivered any more.
-                for each in given:
-                    each.buffer.take_back()
-                self._reading.interrupted = True
-                raise
+                if self._given is not given:
+                    return
+        except GeneratorExit:
+            raise
+        except BaseException:
+            # The application did not get all of it: it does not count as delivered any more.
+            if self._given is given:
+                self.take_back()
+            raise
 
-    def _finish_given(self) -> None:
+    def received(self) -> None:
+        """Drops the transaction that `next` returned last: the application has got it."""
         given, self._given = self._given, []
-        for share in given:
+        for share, _ in given:
             share.buffer.finish(share.entry)
+
+    def take_back(self) -> None:
+        """Takes back the transaction that `next` returned, or was about to: it comes again."""
+        for share, before in self._given:
+            share.buffer.take_back(before)
+            self._reading.interrupted = True
 
     def close(self) -> None:
         """Drops the transaction that `next` returned last, and closes the journal's consumer."""
-        self._finish_given()
+        self.received()
         self._tail.close()

@@ -177,13 +177,12 @@ class PendingTransactionMap:
         """Bytes charged now: of pending transactions, and committed ones until delivered."""
         self._store = store
         self._partitions: dict[int, dict[RawTxId, PendingTransaction]] = {}
-        self._next_view = 0
+        """The dicts of all readers, by their `id`."""
 
     def view(self) -> dict[RawTxId, PendingTransaction]:
         """Returns a new dict for one reader of one partition, which fills and empties it itself."""
         view: dict[RawTxId, PendingTransaction] = {}
-        self._partitions[self._next_view] = view
-        self._next_view += 1
+        self._partitions[id(view)] = view
         return view
 
     def drop(self, view: dict[RawTxId, PendingTransaction]) -> None:
@@ -191,7 +190,7 @@ class PendingTransactionMap:
         for pending in view.values():
             self.discard(pending)
         view.clear()
-        self._partitions = {n: v for n, v in self._partitions.items() if v is not view}
+        self._partitions.pop(id(view), None)
 
     def charge(self, touched: Sequence[PendingTransaction]) -> None:
         """Charges the records that a batch added to transactions that are still pending.

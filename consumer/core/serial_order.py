@@ -92,8 +92,6 @@ class SerialBuffer(PartitionBuffer):
         self._held: dict[RawTxId, EndedTransaction] = {}
         """Committed transactions that are not let through yet, by marker, so by commit sequence."""
         self._held_records = 0
-        self._before = start
-        """Where delivery was before the transaction that was handed over last."""
         self._unsettled: dict[RawTxId, EndedTransaction] = {}
         """Transactions in `_held` that waited for a side read when last looked at."""
         self._parked = self._pending_map.view()
@@ -229,14 +227,13 @@ class SerialBuffer(PartitionBuffer):
 
         `stream` returns its records until `finish` drops them. `take_back` takes it back.
         """
-        self._before = self.position()
         entry = self._unhold(raw)
         advance(self._met_taken, entry)
         return entry
 
-    def take_back(self) -> None:
-        """Works like `put_back`, for the transaction that was handed over last."""
-        self._put_back = self._before
+    def take_back(self, before: Position) -> None:
+        """Works like `put_back`, for a transaction before which `position` was this."""
+        self._put_back = before
 
     def stream(self, entry: EndedTransaction) -> Sequence[Record] | Iterator[Record]:
         """Returns the records of a transaction that was handed over, from `taken` on."""

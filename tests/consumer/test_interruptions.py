@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -243,38 +244,70 @@ def consume(consumer: Consumer) -> list[Message]:
     return consumer.consume(3, 1)
 
 
-@pytest.mark.parametrize("isolation", ["read_committed", "serializable"])
-@pytest.mark.parametrize("seed", [0, 1, 10])
-@pytest.mark.parametrize("kind", ["KeyboardInterrupt", "MemoryError"])
-@pytest.mark.parametrize("call", [poll, consume])
-def test_finding_8_an_exception_at_any_point_costs_nothing(
-    call: Callable[[Consumer], list[Message]],
-    kind: str,
-    seed: int,
-    isolation: str,
-    memory_log: MemoryLog,
-) -> None:
-    memory_log.create_topic("t", partitions=2)
-    written = Transactions(memory_log)
+def commit(consumer: Consumer) -> list[Message]:
+    """Commits what it got before it takes some messages."""
+    consumer.commit(asynchronous=False)
+    return consumer.consume(3, 1)
+
+
+def transactions(consumer: Consumer) -> list[Message]:
+    """Takes a transaction."""
+    for transaction in consumer.transactions(1):
+        return list(transaction.records)
+    return []
+
+
+def write_30(log: MemoryLog, *, plain: bool) -> list[bytes]:
+    """Writes transactions to two partitions, and plain records between them if asked to.
+
+    Returns:
+        The values.
+    """
+    log.create_topic("t", partitions=2)
+    written = Transactions(log)
     written.with_journal()
     want: list[bytes] = []
     for number in range(30):
         records = [b"%d-%d" % (number, i) for i in range(4)]
         want += records
-        if number % 3 and isolation == "read_committed":
+        if number % 3 and plain:
             written.append("t", records, partition=number % 2)
         else:
             written.transaction("t", records, number % 2)
-    consumer = Consumer(
-        {
-            "group.id": "g",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "isolation.level": isolation,
-        },
-        log=memory_log,
-    )
+    return want
+
+
+def reader(log: MemoryLog, **settings: Any) -> Consumer:
+    """Returns a consumer of both partitions, which commits when it is told to."""
+    config = {"group.id": "g", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    consumer = Consumer({**config, **settings}, log=log)
     consumer.assign([TopicPartition("t", 0), TopicPartition("t", 1)])
+    return consumer
+
+
+@pytest.mark.parametrize("seed", [0, 1, 10])
+@pytest.mark.parametrize("kind", ["KeyboardInterrupt", "MemoryError"])
+@pytest.mark.parametrize(
+    ("call", "isolation"),
+    [
+        (poll, "read_committed"),
+        (poll, "serializable"),
+        (consume, "read_committed"),
+        (consume, "serializable"),
+        (commit, "read_committed"),
+        (commit, "serializable"),
+        (transactions, "serializable"),
+    ],
+)
+def test_finding_8_an_exception_at_any_point_costs_nothing(
+    call: Callable[[Consumer], list[Message]],
+    isolation: str,
+    kind: str,
+    seed: int,
+    memory_log: MemoryLog,
+) -> None:
+    want = write_30(memory_log, plain=isolation == "read_committed")
+    consumer = reader(memory_log, **{"isolation.level": isolation})
     got: list[bytes | None] = []
     interrupted: set[str] = set()
     chance = random.Random(seed)
@@ -292,4 +325,58 @@ def test_finding_8_an_exception_at_any_point_costs_nothing(
             deadline_s = time.monotonic() + 30
     assert sorted(got, key=str) == sorted(want, key=str)
     assert len(interrupted) > 10
+    assert nothing_more(consumer) if call is not transactions else not transactions(consumer)
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    with reader(memory_log, **{"isolation.level": isolation}) as again:
+        assert nothing_more(again)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_commit_that_is_interrupted_covers_nothing_that_was_not_delivered(
+    seed: int, memory_log: MemoryLog
+) -> None:
+    want = write_30(memory_log, plain=True)
+    got: list[bytes | None] = []
+    chance = random.Random(seed)
+    for _ in range(20):
+        consumer = reader(memory_log)
+        got += [message.value() for message in consumer.consume(chance.randrange(1, 12), 0.2)]
+        tracer = Tracer("logtx.consumer", chance.randrange(1, 120), KINDS["KeyboardInterrupt"])
+        with suppress(KeyboardInterrupt), tracer.on():
+            consumer.commit(asynchronous=False)
+        consumer.close()
+    with reader(memory_log) as consumer:
+        while found := consumer.consume(100, 0.3):
+            got += [message.value() for message in found]
+    assert set(got) == set(want)
+    assert len(got) > len(want)
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "serializable"])
+def test_a_rewind_that_is_interrupted_is_done_again(isolation: str, memory_log: MemoryLog) -> None:
+    memory_log.create_topic("t", partitions=2)
+    written = Transactions(memory_log)
+    written.with_journal()
+    for number in range(10):
+        written.transaction("t", [b"%d" % number])
+    consumer = reader(memory_log, **{"isolation.level": isolation})
+    assert read(consumer, 2) == [b"0", b"1"]
+    consumer.commit(asynchronous=False)
+    at = ended = 0
+    while not ended:
+        at += 1
+        assert read(consumer, 3) == [b"2", b"3", b"4"]
+        tracer = Tracer("logtx.consumer", at, KINDS["KeyboardInterrupt"])
+        try:
+            with tracer.on():
+                consumer.rewind()
+            ended = tracer.points
+        except KeyboardInterrupt:
+            # It goes on where it stood, if the interruption came first, or does what was asked.
+            found = read(consumer, 1)
+            assert found in ([b"5"], [b"2"]), tracer.where
+            consumer.rewind()
+    assert ended > 30
+    assert read(consumer, 8) == [b"%d" % number for number in range(2, 10)]
     consumer.close()
