@@ -151,7 +151,7 @@ class Consumer:
     def assign(self, partitions: list[KafkaPartition]) -> None:
         """Reads these partitions and no others; the group does not assign any.
 
-        A partition with an offset is read from there, and exactly from a former place if it has
+        What was delivered before is committed (``enable.auto.commit``). A partition with an offset is read from there, and exactly from a former place if it has
         the metadata that `position` or `committed` gave. One with `OFFSET_INVALID` (the default) or
         `OFFSET_STORED` is read from the committed position.
 
@@ -159,14 +159,17 @@ class Consumer:
             RetriableError, KafkaException: the committed positions could not be fetched.
         """
         self._check_open()
+        # It waits for the answer: the positions are asked for next.
+        self._commit_before_leaving(list(self._reading.assigned))
         self._positions.drop()
         self._unrestored = []
         self._positions.restore(partitions)
         self._inner.assign([a.kafka() for a in self._reading.assigned.values()])
 
     def unassign(self) -> None:
-        """Stops reading all partitions."""
+        """Commits positions (``enable.auto.commit``) without waiting, and stops reading."""
         self._check_open()
+        self._commit_before_leaving(list(self._reading.assigned), wait=False)
         self._positions.drop()
         self._inner.unassign()
 
@@ -185,15 +188,17 @@ class Consumer:
     def incremental_unassign(self, partitions: list[KafkaPartition]) -> None:
         """Stops reading these partitions and drops what is pending in them.
 
+        Commits their positions (``enable.auto.commit``) without waiting for the answer.
+
         Raises:
             KafkaException: one of them is not assigned.
         """
         self._check_open()
-        for partition in partitions:
-            self._reading.require(key_of(partition))
+        keys = [self._reading.require(key_of(partition)).key for partition in partitions]
+        self._commit_before_leaving(keys, wait=False)
         if self._config.cooperative:
             self._inner.incremental_unassign(partitions)
-        self._reading.remove([key_of(p) for p in partitions])
+        self._reading.remove(keys)
         if not self._config.cooperative:
             self._reading.reassign([])
 
@@ -245,13 +250,13 @@ class Consumer:
             self._forget(partitions)
         _LOG.info("revoked group=%s partitions=%d", self.group_id, len(partitions))
 
-    def _commit_before_leaving(self, keys: Sequence[TopicPartition]) -> None:
+    def _commit_before_leaving(self, keys: Sequence[TopicPartition], *, wait: bool = True) -> None:
         try:
             if self._config.enable_auto_commit:
-                self._positions.commit_moved(keys, wait=True)
+                self._positions.commit_moved(keys, wait=wait)
         except KafkaException as error:
             # The next owner starts from an earlier commit: it repeats records and loses none.
-            _LOG.warning("commit_at_revocation_failed group=%s error=%s", self.group_id, error)
+            _LOG.warning("commit_before_leaving_failed group=%s error=%s", self.group_id, error)
 
     def _lost(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
         # Another member may own them already, so we commit nothing for them.
@@ -485,9 +490,9 @@ class Consumer:
             self._restore_again()
         while (pause_s := self._positions.prepare(subscribed=self._subscribed)) > 0:
             left_s = pause_s if until_s is None else until_s - time.monotonic()
-            if left_s < 0:
+            self._reading.fetch(max(0.0, min(pause_s, left_s, POLL_SLICE_S)))
+            if until_s is not None and time.monotonic() >= until_s:
                 return False
-            self._reading.fetch(min(pause_s, left_s, POLL_SLICE_S))
         return True
 
     def _make_serial_reader(self) -> SerialReader:
@@ -707,11 +712,7 @@ class Consumer:
         if self._closed:
             return
         self._closing = True
-        try:
-            if self._config.enable_auto_commit:
-                self._positions.commit_moved(list(self._reading.assigned), wait=True)
-        except KafkaException as error:
-            _LOG.warning("commit_at_close_failed group=%s error=%s", self.group_id, error)
+        self._commit_before_leaving(list(self._reading.assigned))
         try:
             # This gives the partitions back, and so calls the application's callbacks once more.
             self._inner.close()

@@ -387,6 +387,9 @@ class Positions:
             left_s = self._claims_at_s - time.monotonic()
             if left_s > 0:
                 return left_s
+            if self._reading.fetched_s < self._claims_at_s:
+                # Nobody polled meanwhile, so the group was not heard.
+                return FENCED_PAUSE_MIN_S
             self._go_back(self.store.take(list(self._reading.assigned)))
         elif self._rewinds:
             self.rewind(subscribed=subscribed)

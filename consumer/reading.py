@@ -185,7 +185,8 @@ class Reading:
         self._events: deque[Message] = deque()
         self._blocked: set[TopicPartition] = set()
         """Partitions that wait for a side read or have failed."""
-        self._fetched_s = 0.0
+        self.fetched_s = 0.0
+        """Monotonic time at which librdkafka was last polled, and so the group was heard."""
         self._upkeep_s = 0.0
         self._ends: list[Message] = []
         """Kafka's events of the latest batch that a partition was read to its end."""
@@ -392,7 +393,7 @@ class Reading:
         self.interrupted = True
         # consume() with a time-out waits for a full batch; poll() returns at the first record.
         first = self._inner.poll(timeout_s)
-        self._fetched_s = time.monotonic()
+        self.fetched_s = time.monotonic()
         if first is None:
             self.interrupted = False
             return False
@@ -415,7 +416,7 @@ class Reading:
         Serves rebalances, side reads and look-ups, and reads partitions that have nothing to
         deliver, so that a long transaction in one partition holds up no other.
         """
-        if time.monotonic() - self._fetched_s < FETCH_EVERY_S or not self._active:
+        if time.monotonic() - self.fetched_s < FETCH_EVERY_S or not self._active:
             return
         self.work()
         idle = any(not (a.active or a.throttled or a.paused) for a in self.assigned.values())

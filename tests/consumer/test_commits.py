@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
@@ -205,3 +207,46 @@ def test_an_end_that_was_read_before_an_interruption_is_not_told_before_its_reco
         consumer._reading.fetch(0)
     assert consumer._reading.take(10) == []
     assert [m.error() is None for m in one_by_one(consumer, 8)] == [True] * 7 + [False]
+
+
+def await_committed(consumer: Consumer, place: TopicPartition, offset: int) -> None:
+    """Waits until the group's offset is committed."""
+    deadline_s = time.monotonic() + 10
+    while (found := consumer.committed([place])[0].offset) != offset:
+        assert time.monotonic() < deadline_s, found
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("how", ["unassign", "assign", "incremental_unassign", "assign again"])
+def test_finding_22_what_was_delivered_is_committed_when_a_partition_is_given_up(
+    how: str, topic: str, make_topic: MakeTopic, make_consumer: MakeConsumer
+) -> None:
+    consumer = make_consumer()
+    place = TopicPartition(topic, 0)
+    consumer.assign([place])
+    assert read(consumer, 2) == PLAIN
+    if how == "unassign":
+        consumer.unassign()
+    elif how == "incremental_unassign":
+        consumer.incremental_unassign([place])
+    elif how == "assign":
+        consumer.assign([TopicPartition(make_topic(), 0)])
+    else:
+        consumer.assign([place])
+        assert read(consumer, 3) == ACROSS
+        return
+    await_committed(consumer, place, 5)
+    consumer.assign([place])
+    assert read(consumer, 5) == [*ACROSS, b"b1", b"b2"]
+
+
+def test_finding_22_without_auto_commit_nothing_is_committed(
+    topic: str, make_consumer: MakeConsumer
+) -> None:
+    consumer = make_consumer(enable_auto_commit=False)
+    place = TopicPartition(topic, 0)
+    consumer.assign([place])
+    read(consumer, 2)
+    consumer.unassign()
+    consumer.assign([place])
+    assert read(consumer, 2) == PLAIN

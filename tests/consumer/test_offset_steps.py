@@ -400,6 +400,50 @@ def test_trap_29_a_zombie_whose_group_goes_on_without_it_claims_nothing(
 
 
 @pytest.mark.usefixtures("written")
+def test_finding_23_a_zombie_that_never_waits_listens_too(
+    queries: FakeQueries,
+    log: MemoryLog,
+    make_consumer: MakeConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("logtx.consumer.positions.FENCED_PAUSE_MIN_S", 0.2)
+    queries.bound = "default"
+    settings = {"offsets_storage": "transactions", "coordinator_timeout_ms": 2_000}
+    zombie = make_consumer(group_id="g", **settings)
+    zombie.subscribe(["t"])
+    read(zombie, 1)
+    log.expel_member("g", str(zombie.memberid()))
+    live = make_consumer(group_id="g", **settings)
+    live.subscribe(["t"])
+    assert read(live, 1) == [b"a1"]
+    claims = dict(queries.claims)
+    zombie.rewind()
+    time.sleep(0.3)
+    assert zombie.poll(0) is None
+    assert (zombie.assignment(), queries.claims) == ([], claims)
+
+
+@pytest.mark.usefixtures("written")
+def test_finding_23_a_consumer_that_never_waits_claims_again_what_is_its_own(
+    queries: FakeQueries, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logtx.consumer.positions.FENCED_PAUSE_MIN_S", 0.2)
+    queries.bound = "default"
+    consumer = make_consumer(offsets_storage="transactions", coordinator_timeout_ms=2_000)
+    consumer.subscribe(["t"])
+    assert read(consumer, 2) == [b"a1", b"a2"]
+    queries.claims["t", 0] = (77, 7)
+    consumer.rewind()
+    found = None
+    deadline_s = time.monotonic() + 10
+    while found is None:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+        found = consumer.poll(0)
+    assert found.value() == b"a1"
+
+
+@pytest.mark.usefixtures("written")
 def test_trap_24_what_was_made_of_input_that_the_group_took_away_is_not_committed(
     queries: FakeQueries, log: MemoryLog, make_consumer: MakeConsumer
 ) -> None:
