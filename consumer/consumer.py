@@ -25,6 +25,7 @@ from ..journal.records.types import OffsetStep
 from ..journal.settings import merged
 from .config import ConsumerConfig, IsolationLevel
 from .core.counters import ConsumerCounters
+from .inquiries import Inquiries, seconds
 from .lag import HeldBack, Lag, held_back, lag
 from .positions import Positions, key_of, place_of
 from .reading import OFFSET_TIMEOUT_S, Reading
@@ -63,6 +64,9 @@ class Consumer:
 
     Source: Transactional Messaging in Kafka, "Transactional consumer".
     """
+
+    _closed = True
+    """A subclass that does not call our `__init__` has a consumer that refuses every call."""
 
     def __init__(
         self,
@@ -108,15 +112,17 @@ class Consumer:
             self._inner.close()
             raise
         self._positions = Positions(self._log, self._inner, self._config, self._reading)
+        self._inquiries = Inquiries(self._inner)
         self._callbacks: dict[str, RebalanceCallback | None] = {}
         self._subscribed = False
         self._before_revocation: Callable[[], None] | None = None
         self._unrestored: list[KafkaPartition] = []
         """Partitions that the group gave us, and whose positions could not be fetched yet."""
-        self._closing = self._closed = False
+        self._closing = False
         self._mode: str | None = None
         self._serial: SerialReader | None = None
         """Made when serial order is first needed: if serializable, or by `transactions`."""
+        self._closed = False
 
     # ---- subscription and assignment ------------------------------------------------------------
 
@@ -151,9 +157,10 @@ class Consumer:
     def assign(self, partitions: list[KafkaPartition]) -> None:
         """Reads these partitions and no others; the group does not assign any.
 
-        What was delivered before is committed (``enable.auto.commit``). A partition with an offset is read from there, and exactly from a former place if it has
-        the metadata that `position` or `committed` gave. One with `OFFSET_INVALID` (the default) or
-        `OFFSET_STORED` is read from the committed position.
+        What was delivered before is committed (``enable.auto.commit``). A partition with an offset
+        is read from there, and exactly from a former place if it has the metadata that `position`
+        or `committed` gave. One with `OFFSET_INVALID` (the default) or `OFFSET_STORED` is read from
+        the committed position.
 
         Raises:
             RetriableError, KafkaException: the committed positions could not be fetched.
@@ -300,21 +307,25 @@ class Consumer:
         return [place_of(key, self._positions.present(key)) for key in keys]
 
     def committed(
-        self, partitions: Iterable[KafkaPartition], timeout: float = OFFSET_TIMEOUT_S
+        self, partitions: Iterable[KafkaPartition], timeout: float | None = None
     ) -> list[KafkaPartition]:
         """Returns the group's committed positions, in the form that `position` uses.
 
-        The offset is `OFFSET_INVALID` where nothing is committed. `timeout` is not used: the stores
-        have time-outs of their own.
+        The offset is `OFFSET_INVALID` where nothing is committed.
+
+        Args:
+            partitions: the partitions.
+            timeout: longest wait in seconds; None: 10 s, or ``coordinator.timeout.ms`` with
+                ``offsets.storage=transactions``.
 
         Raises:
-            OffsetsPendingError: for ``coordinator.timeout.ms`` a pending transaction held a
-                partition's offset (``offsets.storage=transactions``).
-            KafkaException: the broker did not answer.
+            OffsetsPendingError: until the time-out a pending transaction held a partition's offset
+                (``offsets.storage=transactions``).
+            RetriableError: no coordinator answered in time (``offsets.storage=transactions``).
+            KafkaException: the broker refused, or did not answer in time.
         """
-        del timeout  # confluent-kafka has this parameter
         self._check_open()
-        return self._positions.committed([key_of(p) for p in partitions])
+        return self._positions.committed([key_of(p) for p in partitions], seconds(timeout))
 
     def commit(
         self,
@@ -441,6 +452,7 @@ class Consumer:
             SpillError: pending transactions can't be spilled. Nothing is lost: start the consumer
                 again.
         """
+        self._check_open()
         self._reading.begin_taking()
         try:
             found = self._deliver(1, -1 if timeout is None else timeout)
@@ -557,6 +569,7 @@ class Consumer:
             IntegrityError, TornTransactionError: the next transaction can't be delivered whole.
             SpillError: as in `poll`.
         """
+        self._check_open()
         if self._config.isolation_level is IsolationLevel.READ_UNCOMMITTED:
             raise NotSupportedError(
                 "transactions() needs isolation.level=serializable or read_committed"
@@ -600,16 +613,18 @@ class Consumer:
     def pause(self, partitions: list[KafkaPartition]) -> None:
         """Delivers nothing from these partitions until `resume`."""
         self._check_open()
+        chosen = [self._reading.require(key_of(partition)) for partition in partitions]
         self._inner.pause(partitions)
-        for partition in partitions:
-            self._reading.require(key_of(partition)).paused = True
+        for assigned in chosen:
+            assigned.paused = True
 
     def resume(self, partitions: list[KafkaPartition]) -> None:
         """Delivers from these partitions again, after `pause`."""
         self._check_open()
-        for partition in partitions:
-            self._reading.require(key_of(partition)).paused = False
-        free = [p for p in partitions if not self._reading.require(key_of(p)).throttled]
+        chosen = [self._reading.require(key_of(partition)) for partition in partitions]
+        for assigned in chosen:
+            assigned.paused = False
+        free = [assigned.kafka() for assigned in chosen if not assigned.throttled]
         if free:
             self._inner.resume(free)
 
@@ -635,23 +650,52 @@ class Consumer:
     # ---- the rest -------------------------------------------------------------------------------
 
     def get_watermark_offsets(
-        self, partition: KafkaPartition, timeout: float = OFFSET_TIMEOUT_S, cached: bool = False
+        self,
+        partition: KafkaPartition,
+        timeout: float | None = OFFSET_TIMEOUT_S,
+        cached: bool = False,
     ) -> tuple[int, int]:
-        """Returns a partition's first offset, and the offset after its last record."""
+        """Returns a partition's first offset, and the offset after its last record.
+
+        As the calls below it asks again while a new leader is elected, or a broker is away.
+
+        Args:
+            partition: the partition.
+            timeout: longest wait in seconds; None: for ever.
+            cached: don't ask, but tell what is known.
+
+        Raises:
+            KafkaException: the broker refused, or did not answer in time.
+        """
         self._check_open()
-        return self._inner.get_watermark_offsets(partition, timeout, cached)
+        return self._inquiries.watermarks(partition, timeout, cached=cached)
 
     def offsets_for_times(
-        self, partitions: list[KafkaPartition], timeout: float = OFFSET_TIMEOUT_S
+        self, partitions: list[KafkaPartition], timeout: float | None = OFFSET_TIMEOUT_S
     ) -> list[KafkaPartition]:
         """Returns each partition's first offset at or after a time (in its `offset` field, ms)."""
         self._check_open()
-        return self._inner.offsets_for_times(partitions, timeout)
+        return self._inquiries.for_times(partitions, timeout)
 
-    def list_topics(self, topic: str | None = None, timeout: float = OFFSET_TIMEOUT_S) -> Any:
+    def list_topics(
+        self, topic: str | None = None, timeout: float | None = OFFSET_TIMEOUT_S
+    ) -> Any:
         """Returns Kafka's metadata of the cluster, or of one topic."""
         self._check_open()
-        return self._inner.list_topics(topic, timeout)
+        return self._inquiries.metadata(topic, timeout)
+
+    def cluster_id(self, timeout: float | None = OFFSET_TIMEOUT_S) -> str | None:
+        """Returns the id of the Kafka cluster."""
+        self._check_open()
+        return self._inquiries.cluster_id(timeout)
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Sets what the consumer logs in to Kafka with from its next connection on.
+
+        That is its own reading. Its other requests use the credentials that it was made with.
+        """
+        self._check_open()
+        self._inner.set_sasl_credentials(username, password)
 
     def memberid(self) -> str | None:
         """Returns this consumer's member id in its group."""

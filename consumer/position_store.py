@@ -11,11 +11,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.control import TopicPartition
 from ..journal.errors import ClaimFencedError, NotSupportedError, OffsetsPendingError
+from ..journal.logs.asking import NO_TIME_S, Asking
 from ..journal.logs.interface import Log, LogConsumer
 from ..journal.position import Position
 from .config import ConsumerConfig, OffsetsStorage
@@ -29,14 +30,6 @@ rebalance for longer, a shorter one fails while the group's broker changes."""
 PENDING_RETRY_S: Final = 0.05
 """Pause before positions are fetched again. A longer one delays the first delivery, a shorter one
 asks the broker or coordinator more often."""
-_PASSING: Final = frozenset(
-    {
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-    }
-)
-"""Errors while the group's broker changes or starts: retried within `FETCH_TIMEOUT_S`."""
 
 
 class Taken(NamedTuple):
@@ -51,8 +44,15 @@ class Taken(NamedTuple):
 class PositionStore(Protocol):
     """Committed positions of one consumer group."""
 
-    def fetch(self, keys: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position]:
-        """Returns committed positions; partitions without one are left out."""
+    def fetch(
+        self, keys: Sequence[TopicPartition], timeout_s: float | None = None
+    ) -> Mapping[TopicPartition, Position]:
+        """Returns committed positions; partitions without one are left out.
+
+        Args:
+            keys: the partitions.
+            timeout_s: longest wait in seconds; None: the store's own.
+        """
 
     def take(self, keys: Sequence[TopicPartition]) -> Taken:
         """Takes over partitions that the group or the application assigned, from any holder."""
@@ -78,7 +78,9 @@ class KafkaPositions:
         """Uses `inner`, which is the group's member."""
         self._inner = inner
 
-    def fetch(self, keys: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position]:
+    def fetch(
+        self, keys: Sequence[TopicPartition], timeout_s: float | None = None
+    ) -> Mapping[TopicPartition, Position]:
         """Returns committed positions; partitions without one are left out.
 
         Raises:
@@ -86,7 +88,8 @@ class KafkaPositions:
         """
         places = [KafkaPartition(topic, partition) for topic, partition in keys]
         found: dict[TopicPartition, Position] = {}
-        for place in self._committed(places):
+        asking = Asking("committed positions", FETCH_TIMEOUT_S if timeout_s is None else timeout_s)
+        for place in asking.until_done(lambda left_s: self._committed(places, left_s)):
             if place.offset >= 0:
                 position = Position.from_metadata(place.offset, place.metadata)
                 found[place.topic, place.partition] = position
@@ -100,20 +103,12 @@ class KafkaPositions:
         """Returns committed positions, as `take`."""
         return Taken(self.fetch(list(claims)), None)
 
-    def _committed(self, places: list[KafkaPartition]) -> list[KafkaPartition]:
-        until_s = time.monotonic() + FETCH_TIMEOUT_S
-        while True:
-            answer: list[KafkaPartition] = []
-            try:
-                answer = self._inner.committed(places, max(until_s - time.monotonic(), 0.05))
-                error = next((place.error for place in answer if place.error is not None), None)
-            except KafkaException as refusal:
-                error = refusal.args[0]
-            if error is None:
-                return answer
-            if error.code() not in _PASSING or time.monotonic() + PENDING_RETRY_S > until_s:
-                raise KafkaException(error)
-            time.sleep(PENDING_RETRY_S)
+    def _committed(self, places: list[KafkaPartition], left_s: float) -> list[KafkaPartition]:
+        answer = self._inner.committed(places, left_s)
+        for place in answer:
+            if place.error is not None:
+                raise KafkaException(place.error)
+        return answer
 
     def commit(self, positions: Mapping[TopicPartition, Position], *, wait: bool) -> None:
         """Commits positions.
@@ -158,20 +153,23 @@ class TransactionPositions:
             self._connected = CoordinatorQueries(self._log, timeout_s=self._timeout_s)
         return self._connected
 
-    def fetch(self, keys: Sequence[TopicPartition]) -> Mapping[TopicPartition, Position]:
+    def fetch(
+        self, keys: Sequence[TopicPartition], timeout_s: float | None = None
+    ) -> Mapping[TopicPartition, Position]:
         """Returns committed positions, once no pending transaction holds a partition's offset.
 
         Raises:
-            OffsetsPendingError: one still holds an offset after ``coordinator.timeout.ms``.
+            OffsetsPendingError: one still holds an offset after that time.
             CoordinatorNotAvailableError: no coordinator answers.
         """
-        deadline_s = time.monotonic() + self._timeout_s
+        deadline_s = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         group = self._config.group_id
         while True:
-            if self._queries.bind_group(group, None).transaction_group is None:
+            left_s = max(deadline_s - time.monotonic(), NO_TIME_S)
+            if self._queries.bind_group(group, None, timeout_s=left_s).transaction_group is None:
                 return {}
             try:
-                offsets = self._queries.fetch_offsets(group, list(keys)).offsets
+                offsets = self._queries.fetch_offsets(group, list(keys), timeout_s=left_s).offsets
             except OffsetsPendingError:
                 if time.monotonic() + PENDING_RETRY_S > deadline_s:
                     raise

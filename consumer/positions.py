@@ -176,9 +176,11 @@ class Positions:
         assigned = self._reading.assigned.get(key)
         return None if assigned is None else assigned.buffer.position()
 
-    def committed(self, keys: Sequence[TopicPartition]) -> list[KafkaPartition]:
-        """Returns the group's committed positions, in the order of `keys`."""
-        found = self.store.fetch(keys)
+    def committed(
+        self, keys: Sequence[TopicPartition], timeout_s: float | None
+    ) -> list[KafkaPartition]:
+        """Returns the group's committed positions, as `Consumer.committed`."""
+        found = self.store.fetch(keys, timeout_s)
         return [place_of(key, found.get(key)) for key in keys]
 
     # ---- committed ------------------------------------------------------------------------------

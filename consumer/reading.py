@@ -18,7 +18,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.collector import collector_paused
 from ..journal.control import TopicPartition
-from ..journal.errors import ConsumerError, LogtxError
+from ..journal.errors import ConsumerError
 from ..journal.logs.interface import Log, LogConsumer
 from ..journal.position import Position
 from .config import MIB, ConsumerConfig, IsolationLevel

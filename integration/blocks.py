@@ -33,7 +33,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from confluent_kafka import KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from ..journal.errors import (
     BrokerError,
@@ -47,8 +47,10 @@ from ..journal.errors import (
     TransactionCommittedError,
     TransactionStateError,
     UnknownOutcomeError,
+    UnknownTopicError,
     UnknownTransactionError,
 )
+from ..journal.logs.asking import UNANSWERED, UNKNOWN
 from ..producer.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -84,12 +86,28 @@ _REDONE: Final = (
     UnknownTransactionError,
 )
 """Errors of a transaction after which its input is redone."""
+_PASSING: Final = (
+    UNANSWERED
+    | UNKNOWN
+    | {
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NETWORK_EXCEPTION,
+    }
+)
+"""Kafka's errors within a rebalance after which the next one may succeed."""
+
+
+def _passes(error: KafkaError) -> bool:
+    return not error.fatal() and (error.retriable() or error.code() in _PASSING)
 
 
 class _RefusedError(Exception):
     """Signals that the block must be redone, and carries the reason."""
 
-    def __init__(self, reason: LogtxError) -> None:
+    def __init__(self, reason: KafkaException) -> None:
         super().__init__(reason)
         self.reason = reason
 
@@ -192,8 +210,9 @@ def process(
         GroupBoundError: the consumer group commits its offsets in another transaction group.
         ProducerFencedError, DoubleStartError: another producer has this name.
         ClaimFencedError: another consumer took over the partitions that `Consumer.assign` named.
-        TransactionError, RetriableError: the last failure, once `retries` are used up. A failure
-            that a retry can't mend (for example RequestTooLargeError) is raised at once.
+        TransactionError, RetriableError, KafkaException: the last failure, once `retries` are used
+            up. A failure that a retry can't mend (for example RequestTooLargeError) is raised at
+            once.
         ConsumerError: as for `Consumer.poll`.
     """
     if max_records < 1 or in_flight < 1 or retries < 0:
@@ -304,7 +323,13 @@ class _Pipeline:
     def _consume(self, limit: int, wait_s: float) -> list[Message]:
         try:
             messages = self._consumer.consume(limit, wait_s)
-        except (RetriableError, BrokerError) as error:
+        except (RetriableError, BrokerError, UnknownTopicError) as error:
+            raise _RefusedError(error) from error
+        except LogtxError:
+            raise
+        except KafkaException as error:
+            if not _passes(error.args[0]):
+                raise
             raise _RefusedError(error) from error
         found = []
         for message in messages:
@@ -347,7 +372,7 @@ class _Pipeline:
 
     # Step 5.
 
-    def _redo(self, reason: LogtxError, stop: threading.Event) -> None:
+    def _redo(self, reason: KafkaException, stop: threading.Event) -> None:
         # Transactions in flight before the failed one may still commit, which resets the count.
         self._undo(time.monotonic() + LEAVE_WAIT_S)
         self._failures += 1

@@ -75,28 +75,45 @@ class CoordinatorQueries:
         self._closed = False
         self._lock = threading.Lock()
 
-    def bind_group(self, group: str, transaction_group: str | None) -> Binding:
+    def bind_group(
+        self, group: str, transaction_group: str | None, *, timeout_s: float | None = None
+    ) -> Binding:
         """Binds a consumer group to a transaction group; with None only asks for its binding.
+
+        Args:
+            group: the consumer group.
+            transaction_group: the transaction group, or None.
+            timeout_s: for this question, in seconds; None: that of all questions.
 
         Returns:
             The group's binding, which may be to another transaction group.
         """
         command = BindGroup(group=group, transaction_group=transaction_group)
-        return self._ask(group, command, Binding)
+        return self._ask(group, command, Binding, timeout_s)
 
     def fetch_offsets(
-        self, group: str, partitions: Iterable[TopicPartition] | None = None
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout_s: float | None = None,
     ) -> GroupOffsets:
         """Returns a consumer group's committed IOV; empty if the group never committed.
+
+        Args:
+            group: the consumer group.
+            partitions: those whose offsets are wanted; None: all.
+            timeout_s: for this question, in seconds; None: that of all questions.
 
         Raises:
             OffsetsPendingError: a pending transaction moves one of the offsets. Not retried here.
         """
-        bound = self.bind_group(group, None).transaction_group
+        bound = self.bind_group(group, None, timeout_s=timeout_s).transaction_group
         if bound is None:
             return GroupOffsets({})
         named = None if partitions is None else tuple(partitions)
-        return self._ask(bound, FetchOffsets(group=group, partitions=named), GroupOffsets)
+        command = FetchOffsets(group=group, partitions=named)
+        return self._ask(bound, command, GroupOffsets, timeout_s)
 
     def claim_offsets(
         self,
@@ -159,8 +176,10 @@ class CoordinatorQueries:
         for line in lines.values():
             line.channel.close()
 
-    def _ask(self, of: str | int, command: Command, kind: type[R]) -> R:
-        deadline_s = time.monotonic() + self._timeout_s
+    def _ask(
+        self, of: str | int, command: Command, kind: type[R], timeout_s: float | None = None
+    ) -> R:
+        deadline_s = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         partition = of if isinstance(of, int) else self._discovery.partition_of(of, deadline_s)
         pause_s = PAUSE_MIN_S
         asked: set[str] = set()
@@ -214,7 +233,7 @@ class CoordinatorQueries:
             code = getattr(error, "code", lambda: None)()
             if code is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise RequestTimedOutError(
-                    f"the coordinator at {address} did not answer within {self._timeout_s:g} s"
+                    f"the coordinator at {address} did not answer in time"
                 ) from error
             # ValueError: another thread also found the channel broken, and closed it.
             self._drop(address, line)

@@ -45,7 +45,10 @@ class FakeQueries:
         self.lost_answers = 0
         self._numbers = itertools.count(1)
 
-    def bind_group(self, group: str, transaction_group: str | None) -> Binding:
+    def bind_group(
+        self, group: str, transaction_group: str | None, *, timeout_s: float | None = None
+    ) -> Binding:
+        assert timeout_s is None or timeout_s > 0
         assert group
         assert transaction_group is None, "only a producer binds"
         return Binding(self.bound)
@@ -74,7 +77,14 @@ class FakeQueries:
             raise CoordinatorNotAvailableError(group)
         return Claimed(number, GroupOffsets({k: p for k, p in self.committed.items() if k in keys}))
 
-    def fetch_offsets(self, group: str, partitions: Sequence[Any] | None = None) -> GroupOffsets:
+    def fetch_offsets(
+        self,
+        group: str,
+        partitions: Sequence[Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> GroupOffsets:
+        assert timeout_s is None or timeout_s > 0
         assert partitions
         if self.pending_answers > 0:
             self.pending_answers -= 1

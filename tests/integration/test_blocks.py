@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 import logtx
 from logtx.integration import blocks as module
@@ -240,6 +240,64 @@ def test_what_can_not_be_better_the_next_time_is_raised_at_once(bench: Bench) ->
     next(blocks).produce("__transaction_offsets", b"x", key=b"compacted")
     with pytest.raises(logtx.TopicError):
         next(blocks)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        logtx.UnknownTopicError("not known yet"),
+        KafkaException(KafkaError(KafkaError._TRANSPORT)),
+        KafkaException(KafkaError(KafkaError._TIMED_OUT)),
+        KafkaException(KafkaError(KafkaError.REBALANCE_IN_PROGRESS)),
+        KafkaException(KafkaError(KafkaError._FAIL, "of a client that may try again", False, True)),
+    ],
+    ids=repr,
+)
+def test_finding_24_what_passes_in_a_rebalance_is_waited_for(
+    bench: Bench, error: KafkaException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.feed(30)
+    consumer = bench.consumer(subscribe=True)
+    consume, failures = consumer.consume, [error, error]
+
+    def fail_twice(limit: int, wait_s: float) -> Any:
+        found = consume(limit, wait_s)
+        if found and failures:
+            raise failures.pop()
+        return found
+
+    monkeypatch.setattr(consumer, "consume", fail_twice)
+    for block in logtx.process(consumer, bench.producer(), max_records=7, timeout=2):
+        bench.copy(block)
+    assert not failures
+    bench.check()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KafkaException(KafkaError(KafkaError._AUTO_OFFSET_RESET)),
+        KafkaException(KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)),
+        KafkaException(KafkaError(KafkaError._TRANSPORT, "the end", True)),
+        logtx.IntegrityError("a transaction"),
+    ],
+    ids=repr,
+)
+def test_finding_24_what_does_not_pass_is_raised_at_once(
+    bench: Bench, error: KafkaException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.feed(5)
+    consumer = bench.consumer()
+    calls: list[int] = []
+
+    def fail(limit: int, _: float) -> Any:
+        calls.append(limit)
+        raise error
+
+    monkeypatch.setattr(consumer, "consume", fail)
+    with pytest.raises(type(error)):
+        next(logtx.process(consumer, bench.producer()))
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("by", ["break", "exception"])

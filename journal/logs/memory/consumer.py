@@ -128,6 +128,10 @@ class MemoryConsumer:
         """Returns the id in the group; "" without a subscription."""
         return self._member.id if self._member else ""
 
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Changes nothing: a log in memory asks nobody who he is."""
+        self._check_open()
+
     def _serve_rebalance(self) -> None:
         # One step at a time, each with its callback outside of the lock: give back, wait at the
         # barrier, take over.
