@@ -8,7 +8,9 @@ It ends by itself: well when it has read to the end, with an error when it can't
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -18,6 +20,7 @@ from ..options import System
 from .process import Process, run
 from .readers import TRANSIENT, Notes, all_partitions, final_readers, open_reader
 
+_T = TypeVar("_T")
 BATCH: Final = 500
 """Messages of one `consume`, and of one line of the history."""
 LIMIT_S: Final = 150.0
@@ -28,6 +31,8 @@ the logs). A smaller value may stop too early, a larger one delays the end."""
 FIRST_S: Final = 30.0
 """The same before the first record. It is longer because a serializable reader looks for its
 transaction in the whole journal, beside others that read everything."""
+ANSWER_S: Final = 20.0
+"""Longest wait for one answer of a broker. A smaller value asks a slow broker again."""
 _POLL_S: Final = 0.3
 """Longest wait of one `consume`."""
 _RETRY_S: Final = 0.2
@@ -44,9 +49,12 @@ def read_all(process: Process) -> None:
     positions_tell = not of_kafka and reader.isolation == "read_committed"
     partitions = all_partitions(process, OFFSET_BEGINNING)
     deadline_s = time.monotonic() + LIMIT_S
-    consumer.assign(partitions)
+    _asked(process, deadline_s, lambda: consumer.assign(partitions))
     ends = {
-        (p.topic, p.partition): consumer.get_watermark_offsets(p, timeout=20)[1] for p in partitions
+        (p.topic, p.partition): _asked(
+            process, deadline_s, partial(consumer.get_watermark_offsets, p, timeout=ANSWER_S)
+        )[1]
+        for p in partitions
     }
     notes.assigned(partitions)
     idle_until_s = time.monotonic() + FIRST_S
@@ -76,6 +84,18 @@ def read_all(process: Process) -> None:
             behind = _behind(consumer, ends)
             raise ChaosError(f"{process.name} did not reach the end in {LIMIT_S:.0f} s: {behind}")
     consumer.close()
+
+
+def _asked(process: Process, deadline_s: float, ask: Callable[[], _T]) -> _T:
+    """Returns the answer; asks again while the brokers refuse, as they do without a leader."""
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if error.args[0].fatal() or time.monotonic() > deadline_s:
+                raise
+            process.recorder.write("error", error=repr(error))
+        process.stopping.wait(_RETRY_S)
 
 
 def _is_end(message: Message) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from logtx.chaos import drain
 from logtx.chaos.checker.core.avro import Entry, Kind
@@ -13,12 +13,13 @@ from logtx.chaos.checker.core.journal import read_journal
 from logtx.chaos.errors import ChaosError
 from logtx.chaos.options import ChaosOptions, System
 from logtx.chaos.run import _directory_of
-from logtx.chaos.settings import Settings
+from logtx.chaos.settings import HISTORY, Settings
 from logtx.chaos.trimmer import LEAST_RECORDS, Trim, Trimmer
-from logtx.chaos.workload import kafka_writer
+from logtx.chaos.workload import final, kafka_writer
 from logtx.chaos.workload.clients import BrokenError, Ended, FencedError
 from logtx.chaos.workload.kafka_writer import KafkaWriter
 from logtx.chaos.workload.pacer import CATCH_UP, Pacer
+from logtx.chaos.workload.process import Process
 from logtx.chaos.workload.readers import (
     consumer_readers,
     final_readers,
@@ -309,3 +310,72 @@ def test_a_trimmed_journal_may_begin_with_an_owner() -> None:
     journal = read_journal(7, 2, 5, entries)
     assert journal.incarnation == 77
     assert [g.offset for g in journal.generations["p"]] == [3]
+
+
+# ---- the last readers ----------------------------------------------------------------------------
+
+
+class RefusedReader:
+    """Kafka's consumer of partitions whose leaders change: the first answers are refusals."""
+
+    def __init__(self, error: KafkaException) -> None:
+        self.refusals = [error] * 3
+        self.closed = False
+
+    def _refuse(self) -> None:
+        if self.refusals:
+            raise self.refusals.pop()
+
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        """Assigns, once it is not refused any more."""
+        if len(self.refusals) == 3:
+            self._refuse()
+        self.partitions = list(partitions)
+
+    def get_watermark_offsets(self, _: TopicPartition, timeout: float) -> tuple[int, int]:
+        """Returns that there is nothing, once it is not refused any more."""
+        assert timeout > 0
+        self._refuse()
+        return 0, 0
+
+    def consume(self, *_: object) -> list[Message]:
+        """Returns the ends."""
+        end = KafkaError(KafkaError._PARTITION_EOF)
+        places, self.partitions = self.partitions, []
+        return [Message(topic=p.topic, partition=p.partition, error=end) for p in places]
+
+    def close(self) -> None:
+        """Notes it."""
+        self.closed = True
+
+
+@pytest.fixture
+def last_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Process:
+    """A last reader's process."""
+    monkeypatch.setattr(final, "_RETRY_S", 0.01)
+    (tmp_path / HISTORY).mkdir()
+    settings(system=System.KAFKA).save(tmp_path)
+    return Process("final", tmp_path, 0, 0)
+
+
+def test_a_last_reader_outlives_refusals_that_pass(
+    last_reader: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
+    reader = RefusedReader(error)
+    monkeypatch.setattr(final, "open_reader", lambda *_, **__: reader)
+    with last_reader.recorder:
+        final.read_all(last_reader)
+    assert reader.closed
+    assert not reader.refusals
+
+
+def test_a_last_reader_does_not_wait_for_ever(
+    last_reader: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(final, "LIMIT_S", 0.01)
+    reader = RefusedReader(KafkaException(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION)))
+    reader.refusals *= 1_000
+    monkeypatch.setattr(final, "open_reader", lambda *_, **__: reader)
+    with last_reader.recorder, pytest.raises(KafkaException, match="NOT_LEADER"):
+        final.read_all(last_reader)

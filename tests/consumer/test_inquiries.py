@@ -1,4 +1,4 @@
-"""What a consumer asks the brokers: asked again after what passes, and never for longer than told."""
+"""What a consumer asks the brokers: again after an answer that passes, for as long as told."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_partition_without_an_answer_is_asked_for_again(
 ) -> None:
     answers = iter([OFFSET_INVALID, 1])
 
-    def answer(_: Any, places: list[TopicPartition], timeout: float) -> list[Any]:
+    def answer(*_: Any) -> list[Any]:
         class Place:
             topic, partition, offset = "t", 0, next(answers)
             error = None
