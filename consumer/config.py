@@ -27,10 +27,18 @@ _RESETS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("latest", "largest", "end"), "latest"),
     **dict.fromkeys(("error", "none"), "error"),
 }
-_OWN_PREFIXES: Final = ("pending.", "torn.", "offsets.storage", "coordinator.", "transaction.")
+_OWN_PREFIXES: Final = (
+    "pending.",
+    "torn.",
+    "offsets.storage",
+    "coordinator.",
+    "transaction.",
+    "kafka.",
+)
 """Prefixes of our own settings: an unknown name with one is a typing error, not librdkafka's."""
 _OWN: Final = (
     "coordinator.timeout.ms",
+    "kafka.isolation.level",
     "offsets.storage",
     "pending.dir",
     "pending.disk.max.bytes",
@@ -43,7 +51,6 @@ _FIXED: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "error",  # any other value silently skips what retention deleted
     "enable.auto.commit": False,  # librdkafka would commit what was read, not what was delivered
     "enable.auto.offset.store": False,  # `Reading` keeps what `Consumer.store_offsets` chose
-    "isolation.level": "read_uncommitted",  # read_committed would stop at the last stable offset
 }
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "fetch.queue.backoff.ms": 5,  # at its default of 1 s a backlog is read at an eighth of the rate
@@ -127,7 +134,9 @@ class ConsumerConfig:
     """``enable.partition.eof``: whether an event comes when a partition was read to its end, and
     all of it is delivered or pending."""
     librdkafka: Mapping[str, Any]
-    """Settings of the inner consumer."""
+    """Settings of the inner consumer. Its ``isolation.level`` is ours of the name
+    ``kafka.isolation.level``: read_committed hides aborted transactions of Kafka's own producers,
+    and stops at the first one that is open."""
 
     @property
     def librdkafka_quiet(self) -> dict[str, Any]:
@@ -191,6 +200,12 @@ class ConsumerConfig:
             "coordinator_timeout_ms": take_integer(rest, "coordinator.timeout.ms", 30_000, 1),
             "transaction_group": take_text(rest, "transaction.group", "default"),
         }
+        kafka_level = take_choice(
+            rest,
+            "kafka.isolation.level",
+            "read_uncommitted",
+            ["read_uncommitted", "read_committed"],
+        )
         refuse_unknown(rest, _OWN_PREFIXES, _OWN, "consumer")
         eof = take_flag(rest, "enable.partition.eof", False)
         if eof and own["isolation_level"] is IsolationLevel.SERIALIZABLE:
@@ -199,7 +214,9 @@ class ConsumerConfig:
                 " transaction may wait for another partition: remove it, and ask lag()"
             )
         librdkafka = _librdkafka(rest, own["pending_memory_max_bytes"])
-        librdkafka["enable.partition.eof"] = eof
+        librdkafka["isolation.level"] = kafka_level
+        # Only this tells that nothing more comes where aborted records are the last ones.
+        librdkafka["enable.partition.eof"] = eof or kafka_level == "read_committed"
         cooperative = _cooperative(rest)
         return cls(**own, cooperative=cooperative, partition_eof=eof, librdkafka=librdkafka)
 

@@ -25,6 +25,7 @@ from .config import MIB, ConsumerConfig, IsolationLevel
 from .core.buffer import PartitionBuffer
 from .core.counters import ConsumerCounters
 from .core.pending import PendingTransactionMap, Record
+from .core.shared import Shared
 from .core.uncommitted import UncommittedBuffer
 from .lookup import LookUps
 from .malformed import UnreadableHeadersError, malformed_event, readable_runs
@@ -179,7 +180,8 @@ class Reading:
         self._config = config
         self._store = RocksSpillStore(config.pending_dir, config.pending_disk_max_bytes)
         self.pending_map = PendingTransactionMap(config.pending_memory_max_bytes, self._store)
-        self._side_reader = SideReader(log, config.librdkafka_quiet, self.pending_map)
+        self.shared = Shared()
+        self._side_reader = SideReader(log, config.librdkafka_quiet, self.pending_map, self.shared)
         self._look_ups = LookUps(log)
         self._active: deque[Assigned] = deque()
         self._events: deque[Message] = deque()
@@ -357,6 +359,7 @@ class Reading:
 
     def _changed(self) -> None:
         self.changes += 1
+        self.shared.divide(len(self.assigned))
         self._topics.update(topic for topic, _ in self.assigned)
         self._events = deque(
             e for e in self._events if (e.topic(), e.partition()) in self.assigned or not e.topic()
@@ -371,6 +374,7 @@ class Reading:
             malformed=malformed_event,
             counters=self.counters,
             torn_skip_below=assigned.torn_skip_below(self._config.torn_reset),
+            shared=self.shared,
         )
 
     # ---- in -------------------------------------------------------------------------------------
@@ -474,6 +478,8 @@ class Reading:
             assigned = self.assigned.get((cast(str, event.topic()), cast(int, event.partition())))
             if assigned is not None:
                 assigned.eof = event
+                # Kafka's own markers may lie at the end, and records that it does not show.
+                assigned.buffer.skip_unseen(cast(int, event.offset()))
         self._ends.clear()
 
     def _take_ends(self) -> Iterator[Message]:

@@ -134,6 +134,7 @@ class SerialReader:
             malformed=malformed_event,
             counters=self._counters,
             torn_skip_below=assigned.torn_skip_below(self._config.torn_reset),
+            shared=self._reading.shared,
         )
         begins_at_end = assigned.started_at is StartedAt.AT_END and not assigned.was_interrupted
         if begins_at_end and not buffer.delivered:

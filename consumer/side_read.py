@@ -22,7 +22,7 @@ from .core.buffer import PartitionBuffer
 from .core.entries import SideRead
 from .core.headers import control_of, is_marker, txid_of
 from .core.pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
-from .core.ranges import ControlCache
+from .core.shared import Shared
 
 _LOG = logging.getLogger(__name__)
 SLICE_RECORDS: Final = 2_000
@@ -64,7 +64,11 @@ class SideReader:
     """Serves the side reads of all partitions of one consumer, one pass at a time."""
 
     def __init__(
-        self, log: Log, settings: Mapping[str, Any], pending_map: PendingTransactionMap
+        self,
+        log: Log,
+        settings: Mapping[str, Any],
+        pending_map: PendingTransactionMap,
+        shared: Shared | None = None,
     ) -> None:
         """Opens nothing: the first pass opens the second consumer.
 
@@ -72,12 +76,13 @@ class SideReader:
             log: the log of the data partitions.
             settings: librdkafka's settings for the second consumer.
             pending_map: where the records found are kept, and from where they are spilled.
+            shared: shared with the consumer's buffers; None shares nothing.
         """
         self._log = log
         self._settings = dict(settings)
         self._pending_map = pending_map
         self._view = pending_map.view()
-        self._controls = ControlCache()
+        self._controls = (shared or Shared()).controls
         self._consumer: LogConsumer | None = None
         self._pass: _Pass | None = None
 

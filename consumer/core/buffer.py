@@ -20,7 +20,7 @@ Why it is right. Call a TxId's first marker in the partition its *end*.
 3. *All or nothing.* A transaction is delivered only if first offset, last offset and count of each
    accepted branch are those that the marker states. Else it is side-read, or reported.
 4. *What is forgotten does no harm.* `_ended` forgets TxIds below the HW, which (b) still covers.
-   Beyond `ENDED_MAX` it also forgets the oldest: their late data is buffered, a later marker of
+   Beyond `ended_max` it also forgets the oldest: their late data is buffered, a later marker of
    theirs is a duplicate by (c), and a look-up drops the data. A pending TxId below a HW met here is
    dropped, for by (b) its end can't lie ahead.
 5. *Positions.* Below o2 everything is delivered, ended or pending, and everything pending lies at
@@ -60,11 +60,9 @@ from .entries import EndedTransaction, EntryState, PlainRun, Share, SideRead, ad
 from .headers import txid_error, well_formed
 from .past import Past
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
-from .ranges import ControlCache, Match, Verdict
+from .ranges import Match, Verdict
+from .shared import Shared
 
-ENDED_MAX: Final = 100_000
-"""Ended TxIds remembered per partition while an open transaction holds HW back: about 12 MB. More
-cost memory. With fewer, late data of a forgotten one stays pending until a look-up."""
 JOURNAL_BYTES: Final = 8
 """Length of a TxId's first part, which names journal partition and incarnation."""
 
@@ -102,6 +100,7 @@ class PartitionBuffer:
         malformed: MalformedFactory,
         counters: ConsumerCounters | None = None,
         torn_skip_below: int = 0,
+        shared: Shared | None = None,
     ) -> None:
         """Begins at a position.
 
@@ -113,6 +112,7 @@ class PartitionBuffer:
             counters: counters to add to; None makes private ones.
             torn_skip_below: a torn transaction that begins below this offset is skipped; one that
                 begins at or above stops the partition with `TornTransactionError`.
+            shared: shared with the consumer's other partitions; None shares nothing.
         """
         self.partition = partition
         self.counters = counters if counters is not None else ConsumerCounters()
@@ -120,7 +120,8 @@ class PartitionBuffer:
         self._pending_map = pending_map
         self._pending = pending_map.view()
         self._malformed = malformed
-        self._controls = ControlCache()
+        self._shared = shared if shared is not None else Shared()
+        self._controls = self._shared.controls
         self._start = start
         self.next_offset = start.o1
         """Offset of the next record to feed: everything below was read."""
@@ -172,6 +173,12 @@ class PartitionBuffer:
         self._scan(batch, live=True)
         self.next_offset = (batch or replayed)[-1].offset() + 1
         self._after_batch()
+
+    def skip_unseen(self, offset: int) -> None:
+        """Counts everything below an offset as read: no further record there will be fed."""
+        if offset > self.next_offset:
+            self.next_offset = offset
+            self._after_batch()
 
     def _scan(self, batch: Sequence[Record], *, live: bool) -> None:
         # The hot loop. Consecutive records with equal headers go the same way: C code groups and
@@ -455,8 +462,8 @@ class PartitionBuffer:
         heap = self._ended_by_journal.setdefault(prefix, [])
         heappush(heap, raw)
         self._ended.add(raw)
-        if len(self._ended) > ENDED_MAX:
-            self._ended.discard(heappop(heap))
+        while len(self._ended) > self._shared.ended_max:
+            self._ended.discard(heappop(max(self._ended_by_journal.values(), key=len)))
 
     def _after_batch(self) -> None:
         if self._passed:

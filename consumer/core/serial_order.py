@@ -51,6 +51,7 @@ from .counters import ConsumerCounters
 from .entries import EndedTransaction, EntryState, PlainRun, advance
 from .headers import txid_error
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
+from .shared import Shared
 
 PARTITION_BYTES: Final = 2
 """Length of a TxId's first part, which names the journal partition."""
@@ -73,6 +74,7 @@ class SerialBuffer(PartitionBuffer):
         malformed: MalformedFactory,
         counters: ConsumerCounters | None = None,
         torn_skip_below: int = 0,
+        shared: Shared | None = None,
     ) -> None:
         """Begins at a position, with the arguments of `PartitionBuffer`.
 
@@ -86,6 +88,7 @@ class SerialBuffer(PartitionBuffer):
             malformed=malformed,
             counters=counters,
             torn_skip_below=torn_skip_below,
+            shared=shared,
         )
         self.journal_partition = journal_partition
         self._wanted = journal_partition.to_bytes(PARTITION_BYTES, "big")

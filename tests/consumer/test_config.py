@@ -57,9 +57,22 @@ def test_side_consumers_get_no_callbacks_of_the_application() -> None:
     assert set(config.librdkafka) - set(quiet) == {"stats_cb", "group.instance.id"}
 
 
+def test_finding_19_isolation_from_kafkas_own_transactions_is_a_setting() -> None:
+    for level in ("read_uncommitted", "read_committed"):
+        config = parse(**{"kafka.isolation.level": level, "isolation.level": "read_uncommitted"})
+        assert config.librdkafka["isolation.level"] == level
+        assert config.librdkafka_quiet["isolation.level"] == level
+        assert "kafka.isolation.level" not in config.librdkafka
+    # What it hides at a partition's end is read all the same.
+    assert config.librdkafka["enable.partition.eof"]
+    assert not config.partition_eof
+
+
 @pytest.mark.parametrize(
     "settings",
     [
+        {"kafka.isolation.level": "serializable"},
+        {"kafka.isolation": "read_committed"},
         {"group.id": ""},
         {"isolation.level": "read_comitted"},
         {"auto.offset.reset": "first"},

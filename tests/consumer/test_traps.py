@@ -6,13 +6,20 @@ import gc
 import tracemalloc
 
 import pytest
+from confluent_kafka import TopicPartition
 
-from logtx.consumer.core.buffer import ENDED_MAX, PartitionBuffer
+from logtx.consumer.consumer import Consumer
+from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.pending import PendingTransactionMap
+from logtx.consumer.core.ranges import ControlCache
+from logtx.consumer.core.shared import ENDED_MAX_OF_ONE
+from logtx.journal.control import DataControl, encode_data_control
 from logtx.journal.errors import IntegrityError, TornTransactionError
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Position
 
 from .core.test_buffer_against_naive import Reader
+from .logs import Transactions, read
 from .records import DATA, INCARNATION, FakeRecord, data, malformed, marker, plain, txid
 
 T1, T2, T3 = txid(1), txid(2), txid(3)
@@ -135,8 +142,8 @@ def test_trap_19_data_that_never_gets_a_marker_goes_by_a_marker_hw() -> None:
 
 
 def test_trap_20_memory_of_ended_transactions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ENDED_MAX <= 100_000
-    monkeypatch.setattr("logtx.consumer.core.buffer.ENDED_MAX", 10)
+    assert ENDED_MAX_OF_ONE <= 100_000
+    monkeypatch.setattr("logtx.consumer.core.shared.ENDED_MAX_OF_ONE", 10)
     live = buffer()
     hanging = txid(0)
     live.feed([data(0, hanging)])
@@ -156,10 +163,58 @@ def test_trap_20_memory_of_ended_transactions_is_bounded(monkeypatch: pytest.Mon
     assert [p.txid for p in live.pending()] == [hanging.to_bytes()]
 
 
+@pytest.mark.parametrize("isolation", ["read_committed", "serializable"])
+def test_finding_26_partitions_share_what_a_consumer_may_remember(
+    isolation: str, memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logtx.consumer.core.shared.ENDED_MAX", 40)
+    memory_log.create_topic("t", partitions=8)
+    written = Transactions(memory_log)
+    written.with_journal()
+    settings = {"group.id": "g", "auto.offset.reset": "earliest", "isolation.level": isolation}
+    with Consumer(settings, log=memory_log) as consumer:
+        for partitions in (1, 2, 8):
+            consumer.assign([TopicPartition("t", number, 0) for number in range(partitions)])
+            for number in range(8 * 6):
+                written.transaction("t", [b"v"], number % 8)
+            ends = [memory_log.end_offset("t", number) for number in range(partitions)]
+            read(consumer, sum(ends) // 2)
+            buffers = [assigned.buffer for assigned in consumer._reading.assigned.values()]
+            assert sum(len(b._ended) for b in buffers) <= 40
+            assert len(buffers[-1]._ended) == min(40 // partitions, ends[-1] // 2)
+            assert len({id(b._controls) for b in buffers}) == 1
+        assert consumer._reading._side_reader._controls is buffers[0]._controls
+
+
+def test_finding_26_what_is_remembered_shrinks_when_partitions_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("logtx.consumer.core.shared.ENDED_MAX", 40)
+    live = buffer()
+    live._shared.divide(1)
+    live.feed([marker(at, txid(at + 1), at + 1) for at in range(60)])
+    assert len(live._ended) == 40
+    live._shared.divide(10)
+    other = txid(1, partition=1)
+    live.feed([marker(60, other, 1)])
+    # It is the oldest of the journal with most of them that goes, not what came just now.
+    assert len(live._ended) == 4
+    assert live.has_ended(other.to_bytes())
+
+
+def test_finding_26_decoded_headers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logtx.consumer.core.ranges.CONTROL_CACHE_MAX", 10)
+    cache = ControlCache()
+    for sequence in range(100):
+        raw = encode_data_control(DataControl(branch=1, sequence=sequence))
+        assert cache.decode(raw) == (1, sequence)
+        assert len(cache._decoded) <= 10
+
+
 def test_trap_20_hours_behind_an_open_transaction_take_no_more_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("logtx.consumer.core.buffer.ENDED_MAX", 500)
+    monkeypatch.setattr("logtx.consumer.core.shared.ENDED_MAX_OF_ONE", 500)
     live = buffer()
     hanging = [txid(0, partition=journal) for journal in range(3)]
     live.feed([data(at, owner) for at, owner in enumerate(hanging)])

@@ -1,0 +1,27 @@
+"""What the buffers of one consumer share, so that its memory does not grow with its partitions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .ranges import ControlCache
+
+ENDED_MAX: Final = 400_000
+"""Ended TxIds that a consumer remembers while open transactions hold the HW back, in equal parts
+for its partitions: about 48 MB. More cost memory. With fewer, late data of a forgotten one stays
+pending until a look-up."""
+ENDED_MAX_OF_ONE: Final = 100_000
+"""The same for one partition: about 12 MB."""
+
+
+class Shared:
+    """Shared by the buffers of one consumer's partitions."""
+
+    def __init__(self) -> None:
+        self.controls = ControlCache()
+        self.ended_max = ENDED_MAX_OF_ONE
+        """How many ended TxIds each partition may remember."""
+
+    def divide(self, partitions: int) -> None:
+        """Sets the part of each partition, if there are so many of them."""
+        self.ended_max = min(ENDED_MAX_OF_ONE, ENDED_MAX // max(partitions, 1))
