@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import gc
+import time
 import tracemalloc
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Message, TopicPartition
 
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.core.ranges import ControlCache
 from logtx.consumer.core.shared import ENDED_MAX_OF_ONE
-from logtx.journal.control import DataControl, encode_data_control
+from logtx.journal.control import TXID_HEADER, DataControl, encode_data_control
 from logtx.journal.errors import IntegrityError, TornTransactionError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Position
 
 from .core.test_buffer_against_naive import Reader
-from .logs import Transactions, read
+from .logs import Transactions, read, wait_for
 from .records import DATA, INCARNATION, FakeRecord, data, malformed, marker, plain, txid
 
 T1, T2, T3 = txid(1), txid(2), txid(3)
@@ -209,6 +210,40 @@ def test_finding_26_decoded_headers_are_bounded(monkeypatch: pytest.MonkeyPatch)
         raw = encode_data_control(DataControl(branch=1, sequence=sequence))
         assert cache.decode(raw) == (1, sequence)
         assert len(cache._decoded) <= 10
+
+
+def test_finding_27_a_forged_marker_is_believed_as_the_docs_say() -> None:
+    live = buffer()
+    live.feed([data(0, T2), marker(1, T1, 2**62), marker(2, T2, 10, (0, 0, 0, 1))])
+    assert offsets(live) == []
+    assert live.counters.duplicate_markers == 1
+    # Of other journals it says nothing.
+    other = txid(1, partition=1)
+    live.feed([data(3, other), marker(4, other, 11, (0, 3, 3, 1))])
+    assert offsets(live) == [3]
+
+
+@pytest.mark.parametrize(("raw", "event"), [(b"0123456\x00\x00bcdefgh", 0), (b"of a span", 1)])
+def test_finding_28_a_foreign_header_of_our_name_does_what_the_docs_say(
+    raw: bytes, event: int, memory_log: MemoryLog
+) -> None:
+    memory_log.create_topic("t", partitions=1)
+    written = Transactions(memory_log)
+    written.with_journal()
+    written.append("t", [b"foreign"], [(TXID_HEADER, raw)])
+    written.append("t", [b"plain"])
+    settings: dict[str, object] = {"group.id": "g", "auto.offset.reset": "earliest"}
+    with Consumer({**settings, "pending.lookup.age.ms": 20}, log=memory_log) as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        found: list[Message] = []
+        deadline_s = time.monotonic() + 10
+        while len(found) < 1 + event or consumer.position(consumer.assignment())[0].offset < 2:
+            assert time.monotonic() < deadline_s
+            found += consumer.consume(2, 0.1)
+        assert [m.error() is not None for m in found] == [True] * event + [False]
+        wait_for(lambda: not consumer.stats()["pending_transactions"], consumer)
+        assert consumer.counters.discarded_transactions == 1 - event
+        assert consumer.counters.malformed_headers == event
 
 
 def test_trap_20_hours_behind_an_open_transaction_take_no_more_memory(
