@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -27,6 +29,7 @@ from .config import ConsumerConfig, IsolationLevel
 from .core.counters import ConsumerCounters
 from .inquiries import Inquiries, seconds
 from .lag import HeldBack, Lag, held_back, lag
+from .lifetime import Parts, weakly
 from .positions import Positions, key_of, place_of
 from .reading import OFFSET_TIMEOUT_S, Reading
 from .serial_reader import CommittedTransaction, SerialReader
@@ -90,18 +93,19 @@ class Consumer:
             SpillError: ``pending.dir`` can't be written.
         """
         config = merged(config, more, logger)
-        self._config = ConsumerConfig.parse(config)
+        parsed = ConsumerConfig.parse(config)
+        self._on_commit = parsed.librdkafka.get("on_commit")
+        given = {name: parsed.librdkafka.get(name) for name in _EVENT_CALLBACKS}
+        self._event_callbacks = {name: call for name, call in given.items() if callable(call)}
+        own: dict[str, Any] = {"on_commit": weakly(self._commit_answered)}
+        own |= {name: partial(weakly(self._told), name) for name in self._event_callbacks}
+        self._config = replace(parsed, librdkafka={**parsed.librdkafka, **own})
         self.group_id = self._config.group_id
         self.offsets_storage = self._config.offsets_storage
         self._own_log = log is None
         self._log: Log = log if log is not None else open_log(config)
-        settings = {**self._config.librdkafka, "on_commit": self._commit_answered}
-        for name in _EVENT_CALLBACKS:
-            if callable(settings.get(name)):
-                settings[name] = partial(self._told, settings[name])
-        self._on_commit = self._config.librdkafka.get("on_commit")
         try:
-            self._inner: LogConsumer = self._log.consumer(settings)
+            self._inner: LogConsumer = self._log.consumer(self._config.librdkafka)
         except KafkaException as error:
             reason: KafkaError = error.args[0]
             raise ConfigError(f"librdkafka refuses the settings: {reason.str()}") from error
@@ -122,6 +126,10 @@ class Consumer:
         self._mode: str | None = None
         self._serial: SerialReader | None = None
         """Made when serial order is first needed: if serializable, or by `transactions`."""
+        own_log = self._log if self._own_log else None
+        self._parts = Parts(self.group_id, self._inner, self._reading, self._positions, own_log)
+        self._dropped = weakref.finalize(self, self._parts.close_later)
+        self._dropped.atexit = False
         self._closed = False
 
     # ---- subscription and assignment ------------------------------------------------------------
@@ -143,7 +151,8 @@ class Consumer:
         self._check_open()
         self._callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
         self._subscribed = True
-        self._inner.subscribe(topics, self._assigned, self._revoked, self._lost)
+        calls = weakly(self._assigned), weakly(self._revoked), weakly(self._lost)
+        self._inner.subscribe(topics, *calls)
 
     def unsubscribe(self) -> None:
         """Commits positions (``enable.auto.commit``) and leaves the group."""
@@ -281,9 +290,9 @@ class Consumer:
         if self._on_commit is not None:
             self._on_commit(error, places)
 
-    def _told(self, callback: Callable[..., object], *arguments: object) -> None:
+    def _told(self, name: str, *arguments: object) -> None:
         try:
-            callback(*arguments)
+            self._event_callbacks[name](*arguments)
         except Exception:
             if not self._closing:
                 raise
@@ -493,10 +502,10 @@ class Consumer:
         if self._reading.interrupted and self._serial is not None:
             # What it has taken out of its order is not known: another one begins where we stand.
             self._serial.close()
-            self._serial = None
+            self._serial = self._parts.serial = None
         serializable = self._config.isolation_level is IsolationLevel.SERIALIZABLE
         if self._serial is None and (serializable or mode == "transactions"):
-            self._serial = self._make_serial_reader()
+            self._serial = self._parts.serial = self._make_serial_reader()
         self._reading.recover()
         if self._unrestored:
             self._restore_again()
@@ -757,18 +766,13 @@ class Consumer:
             return
         self._closing = True
         self._commit_before_leaving(list(self._reading.assigned))
+        self._counters.spilled_bytes = self._reading.spilled_bytes()
+        self._dropped.detach()
         try:
             # This gives the partitions back, and so calls the application's callbacks once more.
-            self._inner.close()
+            self._parts.close()
         finally:
-            self._counters.spilled_bytes = self._reading.spilled_bytes()
             self._closed = True
-            if self._serial is not None:
-                self._serial.close()
-            self._reading.close()
-            self._positions.close()
-            if self._own_log:
-                self._log.close()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -1,0 +1,84 @@
+"""Ends what a consumer holds: when it is closed, or when nothing refers to it any more.
+
+Nothing that librdkafka or a thread holds may refer to the consumer, or it would live for ever. So
+its callbacks reach it through weak references, also those that the application passed: they are
+often methods of an object that has the consumer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaException
+
+from ..journal.logs.interface import Log, LogConsumer
+from .positions import Positions
+from .reading import Reading
+from .serial_reader import SerialReader
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Parts:
+    """What a consumer holds."""
+
+    group_id: str
+    inner: LogConsumer
+    reading: Reading
+    positions: Positions
+    own_log: Log | None
+    """The log, if the consumer opened it."""
+    serial: SerialReader | None = None
+
+    def close(self) -> None:
+        """Leaves the group and closes everything.
+
+        Raises:
+            Exception: what a rebalance callback raised; everything is closed all the same.
+        """
+        try:
+            self.inner.close()
+        finally:
+            if self.serial is not None:
+                self.serial.close()
+            self.reading.close()
+            self.positions.close()
+            if self.own_log is not None:
+                self.own_log.close()
+
+    def close_later(self) -> None:
+        """Closes everything on a thread of its own, without a commit.
+
+        The application may not have processed what was delivered. The garbage collector calls this,
+        so it may not wait: it may run within any call, also one of librdkafka or the log.
+        """
+        _LOG.warning(
+            "consumer_dropped group=%s: call close(), or use it in a with block", self.group_id
+        )
+        try:
+            threading.Thread(target=self._close_quietly, name="logtx-dropped", daemon=True).start()
+        except RuntimeError as error:  # The interpreter ends.
+            _LOG.info("dropped_consumer_not_closed group=%s error=%s", self.group_id, error)
+
+    def _close_quietly(self) -> None:
+        try:
+            self.close()
+        except KafkaException as error:
+            _LOG.warning("dropped_consumer_failed group=%s error=%s", self.group_id, error)
+
+
+def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that calls a method while its object lives, and then does nothing."""
+    held = weakref.WeakMethod(method)
+
+    def call(*args: Any) -> Any:
+        found = held()
+        return None if found is None else found(*args)
+
+    return call
