@@ -402,8 +402,11 @@ class Reading:
             self.interrupted = False
             return False
         with collector_paused():
+            owner = self._owner(first)
             batch = self._inner.consume(limit, 0) if limit > 1 else []
-            batch.insert(0, first)
+            # A rebalance that `consume` served may have begun the partition anew.
+            if self._owner(first) is owner:
+                batch.insert(0, first)
             if any(map(_error_of, batch)):
                 batch = self._without_events(batch)
             try:
@@ -413,6 +416,9 @@ class Reading:
             self._note_ends()
         self.interrupted = False
         return True
+
+    def _owner(self, message: Message) -> Assigned | None:
+        return self.assigned.get(cast(TopicPartition, (message.topic(), message.partition())))
 
     def tend(self) -> None:
         """Does the other work now and then while there is something to deliver.
@@ -475,7 +481,7 @@ class Reading:
 
     def _note_ends(self) -> None:
         for event in self._ends:
-            assigned = self.assigned.get((cast(str, event.topic()), cast(int, event.partition())))
+            assigned = self._owner(event)
             if assigned is not None:
                 assigned.eof = event
                 # Kafka's own markers may lie at the end, and records that it does not show.
@@ -505,7 +511,7 @@ class Reading:
     def _out_of_range(self, event: Message) -> None:
         # The records at our offset were deleted, or the log was cut below it. librdkafka's own
         # reset would skip them silently.
-        assigned = self.assigned.get((cast(str, event.topic()), cast(int, event.partition())))
+        assigned = self._owner(event)
         if assigned is None:
             return
         topic, partition = assigned.key

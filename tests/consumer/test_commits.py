@@ -128,6 +128,30 @@ def test_finding_10_a_refused_commit_is_repeated(
     assert place.offset == consumer.position([TopicPartition(topic, 0)])[0].offset
 
 
+def test_answers_to_commits_may_come_late(memory_log: MemoryLog) -> None:
+    memory_log.create_topic("t", partitions=1)
+    Transactions(memory_log).append("t", [b"%d" % number for number in range(6)])
+    settings = {"group.id": "g", "auto.offset.reset": "earliest", "auto.commit.interval.ms": 0}
+    with Consumer(settings, log=memory_log) as consumer:
+        consumer.assign([TopicPartition("t", 0)])
+        memory_log.hold_answers()
+        read(consumer, 4)
+        consumer.poll(0)
+        assigned = consumer._reading.assigned["t", 0]
+        assert assigned.asked is not None
+        assert (assigned.stored, assigned.asked.o2) == (None, 4)
+        memory_log.hold_answers(False)
+        # The answers to earlier commits say nothing of the last one.
+        consumer._inner._answers.rotate(1)  # type: ignore[attr-defined]
+        last = consumer._inner._answers.popleft()  # type: ignore[attr-defined]
+        consumer._inner.poll(0)
+        assert assigned.stored is None
+        consumer._inner._answers.append(last)  # type: ignore[attr-defined]
+        consumer._inner.poll(0)
+        assert assigned.stored is not None
+        assert (assigned.stored.o2, assigned.asked) == (4, None)
+
+
 def test_finding_10_a_commit_that_waits_repeats_what_was_refused(
     topic: str, make_consumer: MakeConsumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -141,6 +142,47 @@ def test_trap_24_a_member_that_was_expelled_commits_nothing(
             assert time.monotonic() < deadline
             consumer.consume(1, 0.05)
         assert lost == [1]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_rebalance_within_consume_loses_nothing(
+    fails: bool, memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory_log.create_topic("t", partitions=2)
+    transactions = Transactions(memory_log)
+    for number in range(20):
+        transactions.transaction("t", [b"%d" % number], number % 2)
+    settings = {"group.id": "g", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    with Consumer(settings, log=memory_log) as consumer:
+        consumer.subscribe(["t"])
+        poll, fetch = consumer._inner.poll, consumer._positions.store.fetch
+        expelled, failures = [], [BrokerError("no answer")] * fails
+
+        def poll_and_expel(timeout: float) -> Any:
+            found = poll(timeout)
+            if found is not None and not expelled:
+                expelled.append(memory_log.expel_member("g", str(consumer.memberid())))
+            return found
+
+        def fail_once(*args: Any) -> Any:
+            if expelled and failures:
+                raise failures.pop()
+            return fetch(*args)
+
+        monkeypatch.setattr(consumer._inner, "poll", poll_and_expel)
+        monkeypatch.setattr(consumer._positions.store, "fetch", fail_once)
+        found: list[bytes | None] = []
+        deadline = time.monotonic() + 20
+        while len(set(found)) < 20:
+            assert time.monotonic() < deadline
+            with suppress(BrokerError):
+                found += [message.value() for message in consumer.consume(3, 0.1)]
+        assert expelled
+        assert not failures
+        for partition in range(2):
+            own = [b"%d" % number for number in range(partition, 20, 2)]
+            # Each partition is delivered in order, without a gap.
+            assert [v for v in found if v in own][-len(own) :] == own
 
 
 def test_auto_commit_covers_what_was_delivered_before_the_present_poll(

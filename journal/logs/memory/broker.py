@@ -143,6 +143,8 @@ class MemoryBroker:
         self._topics: dict[str, MemoryTopic] = {}
         self._groups: dict[str, Group] = {}
         self._down = False
+        self.holds_answers = False
+        """Whether answers to asynchronous commits are on their way."""
         self._queued: dict[int, Pending] = {}
         # Records produced during an outage, in order, by id(): their producers have them still.
 
@@ -185,6 +187,13 @@ class MemoryBroker:
         """For tests: appends the next `count` records and reports them as _MSG_TIMED_OUT."""
         with self.changed:
             self._partition(topic, partition).lost_acknowledgements += count
+
+    def hold_answers(self, held: bool = True) -> None:
+        """For tests: begins or ends a time in which no consumer hears what became of its commits.
+
+        They take effect all the same.
+        """
+        self.holds_answers = held
 
     def append_directly(
         self,

@@ -266,30 +266,51 @@ class MemoryConsumer:
         return found[0] if found else None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """Returns up to `num_messages`; like librdkafka, waits the whole time for all of them."""
+        """Returns up to `num_messages`; like librdkafka, waits the whole time for all of them.
+
+        As there, what was fetched comes before a rebalance that is due, and is dropped again if the
+        rebalance takes its partition away or assigns it anew.
+        """
         return self._fetch(num_messages, timeout)
 
     def _fetch(self, limit: int, timeout: float) -> list[Message]:
         until = _FOREVER if timeout < 0 else time.monotonic() + timeout
         found: list[Message] = []
+        self._check_open()
+        if limit > 1 and self._rebalance_due() and not self._broker.down:
+            with self._broker.changed:
+                self._take(found, limit)
         while True:
             self._check_open()
             self._report_commits()
+            before = dict(self._readings)
             self._serve_rebalance()
+            found = [m for m in found if self._is_current(m, before)]
             with self._broker.changed:
                 while not self._rebalance_due():
                     if not self._broker.down:
                         self._take(found, limit)
                     wait_s = until - time.monotonic()
                     if len(found) >= limit or wait_s <= 0:
-                        return found
+                        return self._given(found)
                     if self._member is not None:
                         self._member.last_poll_s = time.monotonic()
                         wait_s = min(wait_s, _GROUP_CHECK_S)
                     self._broker.changed.wait(None if wait_s == _FOREVER else wait_s)
             # A member that can't pass the barrier yet still keeps to its time-out.
             if found and time.monotonic() >= until:
-                return found
+                return self._given(found)
+
+    def _is_current(self, message: Message, before: Mapping[Partition, _Reading]) -> bool:
+        key = (str(message.topic()), int(message.partition() or 0))
+        return self._readings.get(key) is before.get(key)
+
+    def _given(self, found: list[Message]) -> list[Message]:
+        for message in found:
+            reading = self._readings.get((str(message.topic()), int(message.partition() or 0)))
+            if reading is not None and message.error() is None:
+                reading.position = int(message.offset() or 0) + 1
+        return found
 
     def _take(self, found: list[Message], limit: int) -> None:
         for key in list(self._readings):
@@ -338,7 +359,7 @@ class MemoryConsumer:
             )
             offset += 1
         if offset != reading.next:
-            reading.next = reading.position = offset
+            reading.next = offset
         elif self._tells_eof and reading.eof_told != offset and len(found) < limit:
             reading.eof_told = offset
             found.append(_event(key, KafkaError._PARTITION_EOF, offset))
@@ -414,8 +435,8 @@ class MemoryConsumer:
             self._answers.append((None, offsets))
         return None
 
-    def _report_commits(self) -> None:
-        while self._answers:
+    def _report_commits(self, *, closing: bool = False) -> None:
+        while self._answers and (closing or not self._broker.holds_answers):
             error, places = self._answers.popleft()
             if self._on_commit is not None:
                 self._on_commit(error, places)
@@ -498,7 +519,7 @@ class MemoryConsumer:
         if self._member is None and self._commits:
             self._commit_quietly()
         self.unsubscribe()
-        self._report_commits()
+        self._report_commits(closing=True)
         self._readings = {}
         self._closed = True
 

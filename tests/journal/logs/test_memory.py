@@ -257,6 +257,46 @@ def test_an_expelled_member_loses_its_partitions_and_may_not_commit(log: MemoryL
     assert sorted(p for share in shares for p in share) == [0, 1, 2, 3]
 
 
+def test_what_was_fetched_comes_before_a_rebalance_and_goes_with_its_partitions(
+    log: MemoryLog,
+) -> None:
+    for partition in range(4):
+        log.append_directly("t", partition, b"v")
+    first = Follower(log)
+    settle(first)
+    first.consumer.assign([TopicPartition("t", number, 0) for number in range(4)])
+    taken: list[int] = []
+    take = first.consumer._take
+    first.consumer._take = lambda found, limit: (take(found, limit), taken.append(len(found)))
+    log.expel_member("g", str(first.consumer.memberid()))
+    found = first.consumer.consume(10, 0)
+    assert taken[0] == 4
+    assert ("lost", [0, 1, 2, 3]) in first.events
+    # It was given them again within the same call: they come once.
+    assert sorted(int(m.partition() or 0) for m in found) == [0, 1, 2, 3]
+
+
+def test_answers_to_commits_come_late(log: MemoryLog) -> None:
+    heard: list[int] = []
+    settings = {"group.id": "g", "enable.auto.commit": False}
+    consumer = log.consumer(
+        {**settings, "on_commit": lambda _, places: heard.append(places[0].offset)}
+    )
+    log.hold_answers()
+    for offset in (1, 2):
+        consumer.commit(offsets=[TopicPartition("t", 0, offset)])
+        consumer.poll(0)
+    assert heard == []
+    assert log.group_offset("g", "t", 0) == GroupOffset(2, "")
+    log.hold_answers(False)
+    consumer.poll(0)
+    assert heard == [1, 2]
+    log.hold_answers()
+    consumer.commit(offsets=[TopicPartition("t", 0, 3)])
+    consumer.close()
+    assert heard == [1, 2, 3]
+
+
 def test_a_silent_member_is_expelled(log: MemoryLog) -> None:
     silent, heir = Follower(log, max_poll_interval_ms=50), Follower(log)
     settle(silent, heir)
