@@ -134,8 +134,9 @@ class CommittedOffsets:
         state = self._groups.get(group)
         if state is None:
             return GroupOffsets({})
-        wanted = set(state.offsets) | set(state.held) if partitions is None else set(partitions)
-        for partition in sorted(wanted):
+        known = set(state.offsets) | set(state.held)
+        wanted = sorted(known if partitions is None else set(partitions))
+        for partition in wanted:
             if state.held.get(partition):
                 raise OffsetsPendingError(
                     f"a pending transaction holds the offset of {partition[0]}[{partition[1]}]"

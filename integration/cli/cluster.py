@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from ...journal.errors import BrokerError, CoordinatorNotAvailableError, UnknownTopicError
+from ...journal.logs.asking import UNANSWERED
 from .connection import BOOTSTRAP, Kafka, opened
 
 if TYPE_CHECKING:
@@ -41,15 +42,19 @@ def open_cluster(kafka: Kafka) -> Iterator[Log]:
                 f"started there: {how_to_start_one(servers)}."
             ) from error
         except BrokerError as error:
-            raise no_kafka(servers) from error
+            if error.args[0].code() in UNANSWERED:
+                raise no_kafka(servers, error) from error
+            raise
         yield log
 
 
-def no_kafka(servers: str) -> BrokerError:
-    """Returns the error of a command whose brokers do not answer."""
+def no_kafka(servers: str, error: BrokerError) -> BrokerError:
+    """Returns the error of a command whose brokers do not answer, or let nobody in."""
+    why = str(error).partition("; ")[2]
+    told = f" ({why})" if why and "Connect to" not in why else ""
     return BrokerError(
-        f"No Kafka answers at {servers}: check --bootstrap-servers, or start a local Kafka with: "
-        "logtx up"
+        f"No Kafka answers at {servers}{told}: check --bootstrap-servers, or start a local Kafka"
+        " with: logtx up"
     )
 
 

@@ -348,7 +348,7 @@ def coordinator(
         run(config)
     except BrokerError as error:
         if error.args[0].code() in _NO_BROKER:
-            raise no_kafka(kafka[BOOTSTRAP]) from error
+            raise no_kafka(kafka[BOOTSTRAP], error) from error
         raise
 
 

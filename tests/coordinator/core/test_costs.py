@@ -55,11 +55,11 @@ def test_finding_8_a_begin_costs_the_same_whatever_is_unanswered() -> None:
     producers, begins = Producers(), Counted()
     producers["p"] = ProducerMetadata(generation=0, nonce=1, owner="", begins=begins)
     for request_id in range(2, 10_000):
-        producers.replay_begin(begin_record(request_id, 1), transaction(request_id, 1))
+        producers.replay_begin(begin_record(request_id, 1), transaction(request_id, 1), 0)
     assert begins.looked_at < 10_000
     assert len(begins) == 9_998
     for request_id in range(10_000, 10_100):
-        producers.replay_begin(begin_record(request_id, request_id), transaction(request_id, 1))
+        producers.replay_begin(begin_record(request_id, request_id), transaction(request_id, 1), 0)
     assert begins.looked_at < 3 * 10_000
     assert len(begins) == 1
 
@@ -68,9 +68,9 @@ def test_finding_8_a_begin_that_comes_again_late_is_known_until_its_answer_is() 
     producers = Producers()
     producers["p"] = ProducerMetadata(generation=0, nonce=1, owner="")
     for request_id in (5, 6, 3, 7):
-        producers.replay_begin(begin_record(request_id, 3), transaction(request_id, 1))
+        producers.replay_begin(begin_record(request_id, 3), transaction(request_id, 1), 0)
     assert set(producers["p"].begins) == {3, 5, 6, 7}
-    producers.replay_begin(begin_record(8, 7), transaction(8, 1))
+    producers.replay_begin(begin_record(8, 7), transaction(8, 1), 0)
     assert set(producers["p"].begins) == {7, 8}
 
 

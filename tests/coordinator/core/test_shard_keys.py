@@ -136,8 +136,8 @@ def deletion_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deleted key starts again at epoch 0 (trap 32)."""
     replay = Producers.replay
 
-    def mutant(self: Producers, record: Any) -> Any:
-        fenced = replay(self, record)
+    def mutant(self: Producers, record: Any, hour: int) -> Any:
+        fenced = replay(self, record, hour)
         producer = self[record.producer_id]
         if producer.voided and not producer.open:
             producer.generation = -1

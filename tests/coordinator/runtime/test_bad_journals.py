@@ -151,7 +151,9 @@ def test_one_that_has_just_started_does_not_count_the_journal_yet(
             call = pb.CallRequest(partition=1, partition_count=2, request=bind)
             reply = await stub.Call(call, timeout=10, wait_for_ready=True)
             assert reply.error.code == CoordinatorLoadingError.code
-            first = pb.Connect(version=PROTOCOL_VERSION, partition=1, partition_count=2)
+            first = pb.Connect(
+                version=PROTOCOL_VERSION, partition=1, partition_count=2, producer_id="p"
+            )
             stream = stub.Session(timeout=10, wait_for_ready=True)
             await stream.write(pb.ClientFrame(requests=[pb.Request(request_id=0, connect=first)]))
             frame = await stream.read()

@@ -109,6 +109,7 @@ def test_commands_pass_on_all_settings(
         return SimpleNamespace(records=0, to_sequence=0, from_sequence=0, path="p")
 
     monkeypatch.setattr(cli_spark, "_session", session)
+    monkeypatch.setattr(cli_spark, "open_cluster", session)
     monkeypatch.setitem(vars(logtx_spark), function, run)
     settings = [f"-X{name}={value}" for name, value in KAFKA.items()]
     result = CliRunner().invoke(
