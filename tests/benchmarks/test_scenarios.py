@@ -17,15 +17,14 @@ from logtx.integration.pytest_plugin import ExistingKafka
 
 SCALE = 0.001
 FEW: dict[str, tuple[str, ...]] = {
-    "pipelined": ("kafka-8", "logtx-64", "logtx-two"),
+    "pipelined": ("kafka-8", "logtx-two"),
     "sequential": ("kafka", "logtx"),
-    "bulk-100": ("kafka", "logtx"),
-    "consumption-100": ("kafka", "logtx"),
-    "serializable-9": ("read_committed", "serializable"),
-    "latency": ("logtx", "logtx-beside-open"),
-    "transform": ("logtx", "logtx-pipelined"),
+    "bulk-100": ("logtx",),
+    "consumption-100": ("logtx",),
+    "serializable-9": ("serializable",),
+    "latency": ("logtx-beside-open",),
+    "transform": ("logtx-pipelined",),
     "open": ("open-10",),
-    "partitions": ("logtx-64",),
 }
 """The kinds, and the sides that differ by more than a number; the slow test has all."""
 
