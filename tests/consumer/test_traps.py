@@ -315,11 +315,15 @@ def test_trap_12_a_marker_of_a_deleted_topic_of_that_name_delivers_nothing() -> 
     assert live.position().o2 == 5
 
 
-def test_trap_12_a_marker_at_its_own_last_record_is_of_another_topic() -> None:
+def test_a_log_that_was_copied_with_other_offsets_is_an_integrity_error() -> None:
+    # Its records are here, so the marker is no other topic's: nothing is dropped without a word.
     live = buffer()
-    live.feed([data(0, T1), marker(1, T1, 10, (0, 0, 1, 1)), plain(2)])
-    assert offsets(live) == [2]
-    assert (live.counters.foreign_markers, live.counters.late_records) == (1, 1)
+    live.feed([data(0, T1), marker(1, T1, 10, (0, 40, 40, 1)), plain(2)])
+    assert offsets(live) == []
+    [request] = live.side_reads()
+    live.answer_side_read(request, None, duplicate=False, torn=False)
+    assert isinstance(live.failure, IntegrityError)
+    assert live.counters.foreign_markers == 0
 
 
 def test_trap_22_stray_attempts_and_partitions_without_an_accepted_branch() -> None:
