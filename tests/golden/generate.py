@@ -57,7 +57,7 @@ A0, A1, B0, B1, B2, B3 = ("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2), ("b",
 GONE = ("gone", 0)
 """Of a topic that is deleted before it takes its marker."""
 GONE_FACTS = TopicFacts(topic_id="id-gone", partition_count=1, record_max_bytes=1_000_000)
-LARGE = 5_000
+LARGE = 1_500
 """Records of the large transaction."""
 CHUNK_BYTES = 300
 """A row or two of a snapshot: several chunks."""
@@ -366,6 +366,7 @@ def _forgotten(w: World) -> None:
     once = w.connect("once", nonce=8, generation=3)
     w.ask(commands.BindGroup(group="once", transaction_group="default"))
     txid = w.begin(once)
+    w.write(txid, B1, [b"with offsets that are forgotten"])
     w.send_offsets(txid, "once", step(A1, None, 1))
     w.commit(txid)
     w.ask(commands.ForgetProducer(producer_id="once"))
