@@ -87,9 +87,9 @@ class Ages:
             self._claims.forget_topic(group, topic)
         for group in record.bindings:
             self._bindings.pop(group, None)
-        for group in {*record.groups, *record.bindings, *(group for group, _ in record.topics)}:
-            if group not in self._bindings and not self.knows(group):
-                self.groups.pop(group, None)
+        # Also those that were named once and never committed.
+        known = ((g, h) for g, h in self.groups.items() if g in self._bindings or self.knows(g))
+        self.groups = dict(known)
         self.hour += record.hours
 
     def knows(self, group: str) -> bool:

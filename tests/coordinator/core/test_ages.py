@@ -279,6 +279,18 @@ def test_a_binding_is_bound_again_by_those_who_use_it(world: World) -> None:
     assert world.coordinator.shard.bindings == {}
 
 
+def test_a_group_that_was_named_once_leaves_no_age(world: World) -> None:
+    session = world.connect("p")
+    txid = world.begin(session)
+    world.ask(commands.AddOffsets(session=session, txid=txid, group="g", steps=STEPS))
+    abort = commands.End(session=session, txid=txid, action=commands.Action.ABORT, writes={})
+    assert isinstance(world.ask(abort), commands.Outcome)
+    world.coordinator.finish(txid.offset)
+    world.coordinator.ack()
+    world.hours(1)
+    assert world.coordinator.shard.ages.groups == {}
+
+
 def test_an_hour_without_uses_costs_one_small_record(world: World) -> None:
     world.hours(1)
     assert world.journal.entries[-1].record == Forget(hours=1)
