@@ -63,6 +63,8 @@ class OpenTransactions:
         self._close_log = close_log
         self._delay_s = config.registration_delay_ms / 1000
         self._guard = threading.Lock()
+        self._room = threading.Condition(self._guard)
+        """Notified when an open transaction needs nothing any more."""
         self._open: set[TransactionShell] = set()
         self._unregistered: dict[TransactionShell, float] = {}
         """Open transactions with new partitions → monotonic time to register these, ascending."""
@@ -72,8 +74,7 @@ class OpenTransactions:
         self._ahead = Ahead[TransactionShell](allowed=config.begin_ahead)
         # The coordinator would refuse a transaction key's next BEGIN until the transaction before
         # is decided.
-        in_flight_max = 1 if config.transaction_key else config.in_flight_max
-        self._slots = threading.Semaphore(in_flight_max)
+        self._open_max = 1 if config.transaction_key else config.in_flight_max
         self.engine: Final = Engine(
             config,
             log,
@@ -103,15 +104,14 @@ class OpenTransactions:
         until_s = time.monotonic() + timeout_ms / 1000
         if not named and (taken := self._take_ahead(timeout_ms, (keep, until_s))) is not None:
             return taken
-        self._take_slot()
         transaction = TransactionShell(self.engine, self, named)
         try:
+            self._take_place(transaction)
             with self._guard:
-                self._open.add(transaction)
                 self._kept[transaction] = keep, until_s
             self._send_begin(transaction, timeout_ms, named)
         except BaseException:
-            # Of a signal handler: nobody has the transaction, so nobody would end it.
+            # A refusal, or a signal handler's: nobody has it, so nobody would end it.
             transaction.forget()
             raise
         return transaction
@@ -127,26 +127,33 @@ class OpenTransactions:
                 self._kept[transaction] = kept
         return transaction
 
-    def _take_slot(self) -> None:
+    def _take_place(self, transaction: TransactionShell) -> None:
+        """Counts it among the open ones, once there is a place."""
         key = self._config.transaction_key
-        with self._guard:
+        with self._room:
             # Only the caller can end an open one. If its end was asked for, it is waited for.
-            blocked = key is not None and any(t.is_open for t in self._open)
-        if key is not None and blocked:
-            raise ConcurrentTransactionsError(
-                f"transaction key {key.key!r} has an open transaction: commit or abort it before"
-                " the next one begins"
-            )
-        if self._slots.acquire(blocking=False):
-            return
-        self.engine.sender.check_may_wait("begin elsewhere, or raise transactions.in.flight.max")
-        if not self._slots.acquire(timeout=self._config.coordinator_timeout_s):
-            raise RequestTimedOutError(
-                f"the last transaction of key {key.key!r} is not decided yet: begin again later"
-                if key
-                else f"{self._config.in_flight_max} transactions are open: end some, or raise"
-                " transactions.in.flight.max"
-            )
+            if key is not None and any(t.is_open for t in self._open):
+                raise ConcurrentTransactionsError(
+                    f"transaction key {key.key!r} has an open transaction: commit or abort it "
+                    "before the next one begins"
+                )
+            if not self._has_place():
+                self.engine.sender.check_may_wait(
+                    "begin elsewhere, or raise transactions.in.flight.max"
+                )
+                self._room.wait_for(self._has_place, self._config.coordinator_timeout_s)
+            if self._has_place():
+                self._open.add(transaction)
+                return
+        raise RequestTimedOutError(
+            f"the last transaction of key {key.key!r} is not decided yet: begin again later"
+            if key
+            else f"{self._config.in_flight_max} transactions are open: end some, or raise"
+            " transactions.in.flight.max"
+        )
+
+    def _has_place(self) -> bool:
+        return len(self._open) < self._open_max
 
     def _send_begin(
         self, transaction: TransactionShell, timeout_ms: int, named: tuple[TopicPartition, ...]
@@ -208,17 +215,24 @@ class OpenTransactions:
     def ending(self, transaction: TransactionShell) -> None:
         """Begins the next transaction while this one ends, if it is sure to be wanted."""
         engine = self.engine
-        with self._guard:
-            timeout_ms = self._ahead.wanted
-            alone = len(self._open) == 1 and transaction in self._open
-            if timeout_ms is None or not alone or engine.closed or engine.fatal is not None:
-                return
-            if not self._slots.acquire(blocking=False):
-                return
-            following = TransactionShell(engine, self, ())
-            self._open.add(following)
-            self._ahead.keep(following, time.monotonic())
-        self._send_begin(following, timeout_ms, ())
+        following: TransactionShell | None = None
+        try:
+            with self._guard:
+                timeout_ms = self._ahead.wanted
+                alone = len(self._open) == 1 and transaction in self._open
+                if timeout_ms is None or not alone or not self._has_place():
+                    return
+                if engine.closed or engine.fatal is not None:
+                    return
+                following = TransactionShell(engine, self, ())
+                self._open.add(following)
+                self._ahead.keep(following, time.monotonic())
+            self._send_begin(following, timeout_ms, ())
+        except BaseException:
+            # Of a signal handler: its BEGIN may not have been sent, so nobody must get it.
+            if following is not None:
+                following.forget()
+            raise
 
     def ended(self, transaction: TransactionShell) -> None:
         """Forgets a transaction that needs nothing any more."""
@@ -227,7 +241,7 @@ class OpenTransactions:
             kept = self._kept.pop(transaction, None)
             self._unregistered.pop(transaction, None)
             self._ahead.ended(transaction, time.monotonic())
-        self._slots.release()
+            self._room.notify()
         del kept  # Outside of the lock: it may be the last reference.
 
     # ---- what the engine reports ----------------------------------------------------------------

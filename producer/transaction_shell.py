@@ -24,7 +24,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from ..coordinator.protocol.commands import Action, Began, Done, Outcome
 from ..journal.control import OWN_BRANCH, TXID_HEADER, TopicPartition
@@ -493,28 +493,43 @@ class TransactionShell(Writer, Transaction):
 
     def _drain(self) -> bool:
         """Sends the records that were kept. Returns False while librdkafka's queue is full."""
+        refused: list[tuple[Record, Exception]] = []
         future: EndFuture | None = None
         with self._lock:
-            while self._backlog:
-                record = self._backlog[0]
-                try:
-                    self._send_record(record)
-                except BufferError:
-                    return False
-                except (KafkaException, TypeError, ValueError) as error:
-                    if isinstance(error, KafkaException):
-                        self._sender.replaced(self._send, error)
-                    self._tally.withdraw(record.number)
-                    self._backlog.popleft()
-                    cause = BrokerError(f"a record for {record.topic} was refused: {error}")
-                    future = self._fail_locked(cause) or future
-                else:
-                    self._backlog.popleft()
-            self._set_direct()
-        self._flowing.set()
+            full = not self._send_backlog(refused)
+            for record, error in refused:
+                self._tally.withdraw(record.number)
+                future = self._fail_locked(_refusal(record, error)) or future
+            if not full:
+                self._set_direct()
+        for record, error in refused:
+            told = (
+                error.args[0]
+                if isinstance(error, KafkaException)
+                else KafkaError(KafkaError._INVALID_ARG, str(error))
+            )
+            self._on_dropped([record], told)
         if future is not None:
-            _finish(future, abort_only(self._book.cause or BrokerError("a record was refused")))
+            _finish(future, abort_only(self._book.cause or _refusal(*refused[0])))
+        if full:
+            return False
+        self._flowing.set()
         self._advance()
+        return True
+
+    def _send_backlog(self, refused: list[tuple[Record, Exception]]) -> bool:
+        """Does so under the lock. Returns False once the queue is full; adds to `refused`."""
+        while self._backlog:
+            record = self._backlog[0]
+            try:
+                self._send_record(record)
+            except BufferError:
+                return False
+            except (KafkaException, TypeError, ValueError) as error:
+                if isinstance(error, KafkaException):
+                    self._sender.replaced(self._send, error)
+                refused.append((record, error))
+            self._backlog.popleft()
         return True
 
     @property
@@ -664,6 +679,10 @@ class TransactionShell(Writer, Transaction):
                 raise RequestTimedOutError("the transaction did not begin in time")
             self._flowing.wait(_SLICE_S)
         self._send_waiting(record)
+
+
+def _refusal(record: Record, error: Exception) -> LogtxError:
+    return BrokerError(f"a record for {record.topic} was refused: {error}")
 
 
 def _finish(future: EndFuture | None, result: Outcome | LogtxError) -> None:

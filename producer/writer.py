@@ -228,13 +228,20 @@ class Writer:
             headers,
         )
 
-    def _on_dropped(self, records: Sequence[Record]) -> None:
-        """Tells the application of records that were taken and will not be sent."""
+    def _on_dropped(self, records: Sequence[Record], why: KafkaError | None = None) -> None:
+        """Tells the application of records that were taken and will not be sent.
+
+        Args:
+            records: which.
+            why: what they were refused with; None: their transaction ended.
+        """
+        error = why or KafkaError(
+            KafkaError._PURGE_QUEUE, "the transaction ended before it was sent"
+        )
         for record in records:
             on_delivery = record.on_delivery or self._sender.on_delivery
             if on_delivery is None:
                 continue
-            error = KafkaError(KafkaError._PURGE_QUEUE, "the transaction ended before it was sent")
             headers: Any = list(record.headers) or None
             key, value = _as_bytes(record.key), _as_bytes(record.value)
             message = Message(

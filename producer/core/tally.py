@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from itertools import count
+from math import inf
 from typing import Final, Protocol
 
 from ...journal.control import BranchRange, TopicPartition
@@ -105,7 +106,7 @@ class BranchTally:
         self._reports = 0
         self._withdrawn = 0
         self._closed_at: int | None = None
-        self._goal = -1
+        self._goal: float = inf
         self._given_up = False
 
     def receivers(self) -> Mapping[str, Receiver]:
@@ -158,7 +159,9 @@ class BranchTally:
     @property
     def settled(self) -> bool:
         """Whether it is closed and no record's report is missing, or whether it was given up."""
-        return self._reports == self._goal or self._given_up
+        # More reports than that come if an exception passed for librdkafka's refusal of a record
+        # that it had taken: the transaction is abort-only then.
+        return self._reports >= self._goal or self._given_up
 
     def first_offsets(self) -> Iterator[tuple[TopicPartition, int]]:
         """Yields partitions with acknowledged records and their first offset; safe at any time."""

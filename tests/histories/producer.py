@@ -192,7 +192,7 @@ class Application:
             "delivery.timeout.ms": round(DELIVERY_S * 1000),
             "partition.registration.delay.ms": self.rng.choice((0, 5, 50)),
             "transaction.begin.ahead": self.rng.random() < 0.5,
-            "transactions.in.flight.max": self.rng.choice((8, 1_000)),
+            "transactions.in.flight.max": self.rng.choice((2, 8, 1_000)),
         }
         if self.small_queue:
             config["queue.buffering.max.messages"] = QUEUE_MAX
@@ -648,8 +648,8 @@ class Application:
     def later(self, seconds: float, function: Callable[[], object]) -> None:
         timer = threading.Timer(seconds, function)
         timer.daemon = True
-        self.timers.append(timer)
         timer.start()
+        self.timers.append(timer)
 
     def fault(self, rng: random.Random) -> None:
         if not (possible := sorted(self.faults | self.once)) or rng.random() < 0.4:

@@ -43,7 +43,10 @@ class Lies:
         if known is None or known.state is not State.COMMITTED:
             return False
         ranges = known.writes.get((self.topic, self.partition), ())
-        return any(r.branch == self.branch and r.first_offset <= self.offset <= r.last_offset for r in ranges)
+        return any(
+            r.branch == self.branch and r.first_offset <= self.offset <= r.last_offset
+            for r in ranges
+        )
 
 
 def violations(history: History) -> dict[str, list[str]]:
