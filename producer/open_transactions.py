@@ -85,7 +85,11 @@ class OpenTransactions:
         )
 
     def begin(
-        self, timeout_ms: int, partitions: Iterable[TopicPartition], keep: object
+        self,
+        timeout_ms: int,
+        partitions: Iterable[TopicPartition],
+        keep: object,
+        given: list[TransactionShell],
     ) -> TransactionShell:
         """Opens a transaction; its TxId comes later.
 
@@ -93,6 +97,8 @@ class OpenTransactions:
             timeout_ms: after which the coordinator aborts it.
             partitions: which it is sure to write to.
             keep: kept alive until the transaction is decided, or its timeout has passed.
+            given: gets it before it takes a place. If an exception keeps it from the application,
+                the caller must `forget` it: nobody else would end it.
 
         Raises:
             CoordinatorNotAvailableError, ProducerFencedError, …: as `Producer.begin_transaction`.
@@ -102,30 +108,32 @@ class OpenTransactions:
         self.engine.connect()
         named = tuple(partitions)
         until_s = time.monotonic() + timeout_ms / 1000
-        if not named and (taken := self._take_ahead(timeout_ms, (keep, until_s))) is not None:
-            return taken
+        if not named and self._take_ahead(timeout_ms, (keep, until_s), given):
+            return given[0]
         transaction = TransactionShell(self.engine, self, named)
-        try:
-            self._take_place(transaction)
-            with self._guard:
-                self._kept[transaction] = keep, until_s
-            self._send_begin(transaction, timeout_ms, named)
-        except BaseException:
-            # A refusal, or a signal handler's: nobody has it, so nobody would end it.
-            transaction.forget()
-            raise
+        given.append(transaction)
+        self._take_place(transaction)
+        with self._guard:
+            self._kept[transaction] = keep, until_s
+        self._send_begin(transaction, timeout_ms, named)
         return transaction
 
-    def _take_ahead(self, timeout_ms: int, kept: tuple[object, float]) -> TransactionShell | None:
+    def _take_ahead(
+        self, timeout_ms: int, kept: tuple[object, float], given: list[TransactionShell]
+    ) -> bool:
         now_s = time.monotonic()
         with self._guard:
             known = self._ahead.transaction
             alone = all(t is known for t in self._open)
-            transaction = self._ahead.take(timeout_ms, now_s=now_s)
+            if known is not None:
+                given.append(known)
+            taken = self._ahead.take(timeout_ms, now_s=now_s) is not None
             self._ahead.begun(timeout_ms, alone=alone, now_s=now_s)
-            if transaction is not None:
-                self._kept[transaction] = kept
-        return transaction
+            if known is not None and taken:
+                self._kept[known] = kept
+            else:
+                given.clear()
+        return taken
 
     def _take_place(self, transaction: TransactionShell) -> None:
         """Counts it among the open ones, once there is a place."""

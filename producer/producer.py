@@ -145,9 +145,16 @@ class Producer:
         timeout_ms = (
             self._config.transaction_timeout_ms if timeout is None else round(timeout * 1000)
         )
-        transaction = self._transactions.begin(timeout_ms, partitions or (), self)
-        self._current, self._ending = transaction, False
-        return transaction
+        given: list[TransactionShell] = []
+        try:
+            transaction = self._transactions.begin(timeout_ms, partitions or (), self, given)
+            self._current, self._ending = transaction, False
+            return transaction
+        except BaseException:
+            # A signal handler's, or a refusal: the application does not get it.
+            for unknown in given:
+                unknown.forget()
+            raise
 
     def bind_group(self, group: str) -> None:
         """Makes this producer's transaction group commit a consumer group's offsets, from now on.

@@ -303,8 +303,9 @@ class Application:
         sent = self.make(begun, rng, writer)
         function = txn.produce if via is None else via.produce
         self.give(sent, "produce", function, self.on_delivery(sent, txn, rng))
-        if isinstance(via, Block) and via.failure is not None and sent.result == "taken":
-            sent.result = "refused"
+        if isinstance(via, Block) and via.failure is not None:
+            begun.asked = True  # The block asks for the abort.
+            sent.result = "refused" if sent.result == "taken" else sent.result
 
     def produce_confluent(self, rng: random.Random) -> None:
         """`Producer.produce`: into the transaction begun last, or plainly."""
@@ -766,6 +767,9 @@ class Application:
         for begun, txn in self.open:
             self.finish(begun, txn, self.rng)
         self.settle()
+        for begun, txn in list(self.begun):
+            if not txn.is_decided:
+                self.end(begun, txn, "abort", "sync")
         self._goes_on()
         self.settle()
         self._close()
