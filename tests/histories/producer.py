@@ -18,9 +18,9 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
@@ -30,7 +30,6 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from logtx.coordinator.protocol.commands import Outcome
 from logtx.integration.blocks import Block
 from logtx.journal.errors import (
-    ConfigError,
     CoordinatorBusyError,
     DoubleStartError,
     LogtxError,
@@ -47,18 +46,16 @@ from logtx.journal.errors import (
 )
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Place, Position
-from logtx.journal.records.types import OffsetStep
 from logtx.journal.state import State
-from logtx.journal.txid import TxId
 from logtx.producer import futures
 from logtx.producer.branch import Branch
 from logtx.producer.producer import Producer
 from logtx.producer.transaction import Transaction
 
-from ..producer.fake import FakeCoordinators, FakeTransaction
+from ..producer.fake import FakeCoordinators
 from ..signals import KINDS, Tracer
+from .producer_history import PARTITIONS, Begun, CallbackError, History, Input, Sent
 
-PARTITIONS: Final = {"t": 2, "u": 1}
 COORDINATOR_S: Final = 0.3
 DELIVERY_S: Final = 0.6
 HANG_S: Final = 2.3
@@ -79,94 +76,6 @@ _ERRORS_OF_REQUESTS: Final = {
     "outcome": (CoordinatorBusyError,),
     "bind_group": (CoordinatorBusyError,),
 }
-
-
-class CallbackError(Exception):
-    """What a callback of the application raises."""
-
-
-@dataclass(eq=False)
-class Begun:
-    """A transaction, as the application has seen it."""
-
-    txid: TxId | None = None
-    told: list[str] = field(default_factory=list)
-    """What its ends told: "committed", "aborted", "refused" or "unknown"."""
-    asked: bool = False
-    """Whether the application asked for an end otherwise than by confluent-kafka's calls."""
-    block: str = ""
-    """How its with-block ended: "" (none), "normally" or "raising"."""
-    offsets: dict[tuple[str, int], Place] = field(default_factory=dict)
-    """Places up to which it was told to commit input."""
-    unsure: bool = False
-    """Whether a call about offsets was interrupted: then they may count or not."""
-    accepted: set[int] = field(default_factory=set)
-    """Nonces of branches that it accepted."""
-
-
-@dataclass(eq=False)
-class Sent:
-    """A record that the application gave away."""
-
-    value: bytes
-    topic: str
-    partition: int
-    headers: list[tuple[str, bytes]]
-    begun: Begun | None
-    """Its transaction; None: it is plain, or `unsure`."""
-    unsure: bool
-    """Whether another thread decides which transaction it goes into; it never is plain."""
-    listened: bool
-    writer: object
-    """Records of one writer lie in their order."""
-    branch: int = 0
-    result: str = "refused"
-    """Or "taken", or "interrupted": then it may be there or not."""
-    reports: list[tuple[int | None, int | None]] = field(default_factory=list)
-    """(code of the error or None, offset) of each call of its on_delivery."""
-
-
-@dataclass
-class History:
-    """What happened."""
-
-    seed: int
-    mode: str = ""
-    begun: list[Begun] = field(default_factory=list)
-    sent: list[Sent] = field(default_factory=list)
-    wrong: list[tuple[str, str]] = field(default_factory=list)
-    """(checker, what) of what only shows while it happens."""
-    lines: list[str] = field(default_factory=list)
-    records: dict[tuple[str, int], list[Any]] = field(default_factory=dict)
-    """(topic, partition) → (key, value, headers, timestamp) of the log, in the end."""
-    transactions: dict[TxId, FakeTransaction] = field(default_factory=dict)
-
-    def note(self, line: str) -> None:
-        """Adds to the trace."""
-        self.lines.append(f"{threading.current_thread().name}: {line}")
-
-
-class Input:
-    """A consumer as far as a producer knows it: what it delivered, and what it handed out."""
-
-    group_id = "g"
-
-    def __init__(self) -> None:
-        self.delivered = 0
-        self.handed_out = 0
-
-    def offset_steps(self, positions: Sequence[TopicPartition] | None = None) -> list[OffsetStep]:
-        """Hands out the steps up to `positions`, or refuses and hands out nothing."""
-        end = self.delivered
-        for position in positions or ():
-            if not self.handed_out <= position.offset <= self.delivered:
-                raise ConfigError("never was there: use position()")
-            end = position.offset
-        if end == self.handed_out:
-            return []
-        begin = Place(self.handed_out) if self.handed_out else None
-        self.handed_out = end
-        return [OffsetStep("in", 0, begin, Position.at(end))]
 
 
 class Application:
@@ -192,8 +101,9 @@ class Application:
             "delivery.timeout.ms": round(DELIVERY_S * 1000),
             "partition.registration.delay.ms": self.rng.choice((0, 5, 50)),
             "transaction.begin.ahead": self.rng.random() < 0.5,
-            "transactions.in.flight.max": self.rng.choice((2, 8, 1_000)),
+            "transactions.in.flight.max": self.rng.choice((1, 8, 1_000)),
         }
+        self.roomy = config["transactions.in.flight.max"] > 1
         if self.small_queue:
             config["queue.buffering.max.messages"] = QUEUE_MAX
         self.producer: Any = Producer(config, log=self.log, coordinators=self.coordinators)
@@ -210,6 +120,8 @@ class Application:
         self.sent_up_to = 0
         self.positions: dict[int, Place] = {}
         self.tracer: Tracer | None = None
+        self.interrupts = ""
+        """Part of the names of the calls that are interrupted."""
         self.timers: list[threading.Timer] = []
         self.ended = False
         self.main = threading.current_thread()
@@ -229,7 +141,8 @@ class Application:
         began_s, error = time.monotonic(), None
         result: Any = None
         try:
-            result = function()
+            with self.traced(name):
+                result = function()
         except BaseException as raised:  # noqa: BLE001 - judged below
             error = raised.with_traceback(None)
             self._judge(name, error)
@@ -238,6 +151,12 @@ class Application:
         if took_s > HANG_S:
             self.h.wrong.append(("hangs", f"{name} took {took_s:.1f} s and gave {error!r}"))
         return result, error
+
+    def traced(self, name: str) -> AbstractContextManager[None]:
+        """Lets the interruption that is due come in calls of this name, if it is one for them."""
+        if self.tracer is None or threading.current_thread() is not self.main:
+            return nullcontext()
+        return self.tracer.on() if self.interrupts in name else nullcontext()
 
     def _judge(self, name: str, error: BaseException) -> None:
         known = isinstance(error, LogtxError) or self.interrupted
@@ -305,7 +224,7 @@ class Application:
         self.give(sent, "produce", function, self.on_delivery(sent, txn, rng))
         if isinstance(via, Block) and via.failure is not None:
             begun.asked = True  # The block asks for the abort.
-            sent.result = "refused" if sent.result == "taken" else sent.result
+            sent.result = "swallowed" if sent.result == "taken" else sent.result
 
     def produce_confluent(self, rng: random.Random) -> None:
         """`Producer.produce`: into the transaction begun last, or plainly."""
@@ -378,7 +297,10 @@ class Application:
         if form == "wrong":
             wrong = [TopicPartition("in", 0, up_to + 7)]
             self.call("send_offsets wrong", lambda: end(wrong, self.input))
-            return
+            if rng.random() < 0.5:
+                return
+            # As applications do that correct themselves.
+            form = "consumer"
         if form == "up to":
             up_to = rng.randint(self.sent_up_to, up_to)
             here = [TopicPartition("in", 0, up_to)]
@@ -533,6 +455,8 @@ class Application:
                 self.act(begun, txn, rng, writer)
                 if not callback:
                     self.between(rng)
+                if "expired" in self.faults and rng.random() < 0.3:
+                    self.outlive(begun, txn, rng, writer)
                 if rng.random() < 0.15:
                     self.end(begun, txn, rng.choice(("commit", "abort")), "sync")
                 elif rng.random() < 0.1:
@@ -546,6 +470,16 @@ class Application:
             if begun.block:
                 self.tell(begun, "commit" if error is None else "abort", error)
 
+    def outlive(self, begun: Begun, txn: Any, rng: random.Random, writer: object) -> None:
+        """Works for longer than the transaction may take, and may learn that it is over."""
+        self.call("txid", lambda: txn.txid)
+        self._expired(rng)
+        self.h.note("fault expired")
+        if rng.random() < 0.5:
+            self.send_offsets(begun, txn, rng)
+        self.produce(begun, txn, rng, writer)
+        time.sleep(0.04)
+
     def objects(self, rng: random.Random) -> None:
         """A transaction as an object, which may go on beside others."""
         found = self.begin(rng)
@@ -553,7 +487,7 @@ class Application:
             return
         begun, txn = found
         self.act(begun, txn, rng, txn)
-        if rng.random() < 0.2:
+        if rng.random() < 0.2 and self.roomy:
             self.open.append(found)
             return
         self.finish(begun, txn, rng)
@@ -636,10 +570,11 @@ class Application:
             return
         self.h.note("an interruption is due")
         kind = rng.choice(list(KINDS))
-        self.tracer = Tracer("logtx.producer", rng.randint(1, 150), KINDS[kind])
+        self.interrupts = rng.choice(("", "produce", "produce", "commit", "begin", "block"))
+        at = rng.randint(1, 40 if self.interrupts else 150)
+        self.tracer = Tracer("logtx.producer", at, KINDS[kind])
         try:
-            with self.tracer.on():
-                program(rng)
+            program(rng)
             self.h.note(f"interrupted by {kind} at {self.tracer.where or 'no point'}")
         finally:
             self.tracer = None

@@ -9,7 +9,7 @@ from logtx.journal.control import TXCTL_HEADER, TXID_HEADER, decode_control
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
-from .producer import PARTITIONS, Begun, History, Sent
+from .producer_history import PARTITIONS, Begun, History, Sent
 
 CHECKERS = {
     "told": "What was told committed is committed, and what was told aborted or refused is not.",
@@ -140,6 +140,8 @@ def _check_record(
     wanted = wanted and (sent.branch == 0 or sent.branch in sent.begun.accepted)
     if sent.result == "taken" and counts != wanted:
         found["exactly"].append(f"{_named(sent)} of {sent.begun} counts: {counts}, at {place}")
+    if sent.result == "swallowed" and _state(history, sent.begun) is State.COMMITTED:
+        found["exactly"].append(f"{_named(sent)} is missing in {sent.begun}")
     if sent.result == "refused" and counts:
         found["exactly"].append(f"{_named(sent)} of {sent.begun} counts")
 
@@ -148,7 +150,9 @@ def _check_reports(sent: Sent, place: Lies | None, found: dict[str, list[str]]) 
     if not sent.listened:
         return
     count = len(sent.reports)
-    allowed = {"taken": (1,), "refused": (0,), "interrupted": (0, 1)}[sent.result]
+    allowed = {"taken": (1,), "refused": (0,), "swallowed": (0,), "interrupted": (0, 1)}[
+        sent.result
+    ]
     if count not in allowed:
         found["reports"].append(f"{_named(sent)} had {count} reports: {sent.reports}")
     for code, offset in sent.reports:

@@ -1,0 +1,199 @@
+"""Mends of the producer's shell, each taken back, and the checker that must notice.
+
+`test_producer.py` shows that each is caught by the checker named for it, by the seed named for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+from logtx.coordinator.protocol.commands import Outcome
+from logtx.integration.blocks import Block
+from logtx.journal.errors import LogtxError, TransactionAbortedError, TransactionStateError
+from logtx.journal.position import Position
+from logtx.producer import plain_offsets, producer
+from logtx.producer.core.tally import BranchTally
+from logtx.producer.futures import EndFuture
+from logtx.producer.producer import Producer
+from logtx.producer.sender import Sender
+from logtx.producer.transaction_shell import TransactionShell
+from logtx.producer.writer import Writer
+
+Patch = Callable[[Any, str, Any], None]
+"""(class or module, name, replacement): `monkeypatch.setattr`."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A mend that is taken back."""
+
+    finding: int
+    """Its number in docs/faults.md; 0: the histories themselves found the fault."""
+    checker: str
+    seed: int
+    """The first seed that shows it."""
+    apply: Callable[[Patch], None]
+
+    @property
+    def name(self) -> str:
+        """The name in docs/simulation.md."""
+        return self.apply.__name__
+
+
+def decided_is_ended(patch: Patch) -> None:
+    """A block takes a transaction that is over for one that the application ended."""
+    patch(TransactionShell, "_was_ended", property(lambda self: not self.is_open))
+
+
+def plain_once_it_is_over(patch: Patch) -> None:
+    """`Producer.produce` writes plainly whenever no transaction is open."""
+
+    def mutant(self: Producer, current: TransactionShell) -> bool:
+        self._transactional = False
+        return current.is_open
+
+    patch(Producer, "_goes_into", mutant)
+
+
+def metadata_is_not_read(patch: Patch) -> None:
+    """The place within a transaction is left out of what a consumer's positions say."""
+
+    class Places:
+        @staticmethod
+        def from_metadata(offset: int, metadata: object) -> Position:
+            del metadata
+            return Position.at(offset)
+
+    patch(plain_offsets, "Position", Places)
+
+
+def steps_before_they_are_checked(patch: Patch) -> None:
+    """A consumer hands its steps out before its positions are checked."""
+
+    def mutant(self: Any) -> Any:
+        steps = self._source.offset_steps()
+        for position in self._positions:
+            if steps and position.offset != steps[-1].to.o1:
+                self._source.offset_steps(self._positions)
+        return steps
+
+    patch(producer._UpTo, "offset_steps", mutant)
+
+
+def interrupted_is_ignored(patch: Patch) -> None:
+    """Nothing follows from an exception that came in `produce`."""
+    patch(Writer, "_interrupted", lambda *_: None)
+
+
+def interrupted_is_withdrawn(patch: Patch) -> None:
+    """A record in whose `produce` an exception came counts as not taken."""
+    patch(Writer, "_interrupted", lambda self, _: self._withdraw(0))
+
+
+def late_records_are_dropped(patch: Patch) -> None:
+    """A `Block` swallows what is written to it after its transaction was decided."""
+
+    def mutant(self: Block, *arguments: Any, **more: Any) -> None:
+        if self.failure is not None:
+            return
+        try:
+            self.txn.produce(*arguments, **more)
+        except TransactionStateError as error:
+            if not self.txn.is_decided:
+                raise
+            self.failure = TransactionAbortedError(str(error))
+        except LogtxError as error:
+            self.failure = error
+            self.txn.abort_async()
+
+    patch(Block, "produce", mutant)
+
+
+def idle_is_false(patch: Patch) -> None:
+    """A producer is as true as its length."""
+    patch(Producer, "__bool__", lambda self: len(self) > 0)
+
+
+def callbacks_on_our_threads(patch: Patch) -> None:
+    """Callbacks of futures are called on the thread that completes them."""
+    patch(EndFuture, "add_done_callback", Future[Outcome].add_done_callback)
+
+
+def waits_in_reports(patch: Patch) -> None:
+    """Delivery callbacks may wait for what their own thread does."""
+    patch(Sender, "check_may_wait", lambda self, cure: None)
+
+
+def callbacks_raise_anywhere(patch: Patch) -> None:
+    """What a callback raised comes out of the next `produce`."""
+    produce = Writer.produce
+
+    def mutant(self: Writer, *arguments: Any, **more: Any) -> None:
+        produce(self, *arguments, **more)
+        self._sender.raise_kept()
+
+    patch(Writer, "produce", mutant)
+
+
+def dropped_is_not_told(patch: Patch) -> None:
+    """Nobody is told of records that were kept for a TxId and dropped."""
+    patch(Writer, "_on_dropped", lambda *_: None)
+
+
+def nobody_closes(patch: Patch) -> None:
+    """A producer that is dropped is not closed."""
+    patch(producer, "_on_dropped", lambda *_: None)
+
+
+def stopped_for_good(patch: Patch) -> None:
+    """A librdkafka producer that stopped is not replaced."""
+    patch(Sender, "replaced", lambda *_: False)
+
+
+def refused_late_is_not_told(patch: Patch) -> None:
+    """Nobody is told of a record that is refused when the TxId has come."""
+    on_dropped = Writer._on_dropped
+
+    def mutant(self: Writer, records: Any, why: Any = None) -> None:
+        if why is None:
+            on_dropped(self, records)
+
+    patch(Writer, "_on_dropped", mutant)
+
+
+def a_report_too_many(patch: Patch) -> None:
+    """Reports beyond the number that is waited for unsettle a transaction."""
+
+    def mutant(self: BranchTally) -> bool:
+        return self._reports == self._goal or self._given_up
+
+    patch(BranchTally, "settled", property(mutant))
+
+
+def interrupted_places_are_kept(patch: Patch) -> None:
+    """A transaction that an exception kept from the application stays open."""
+    patch(TransactionShell, "forget", lambda _: None)
+
+
+MUTATIONS: Final = (
+    Mutation(1, "blocks", 0, decided_is_ended),
+    Mutation(2, "plainly", 0, plain_once_it_is_over),
+    Mutation(5, "offsets", 0, metadata_is_not_read),
+    Mutation(6, "offsets", 0, steps_before_they_are_checked),
+    Mutation(7, "hangs", 0, interrupted_is_ignored),
+    Mutation(7, "exactly", 0, interrupted_is_withdrawn),
+    Mutation(9, "exactly", 0, late_records_are_dropped),
+    Mutation(11, "errors", 0, idle_is_false),
+    Mutation(13, "hangs", 0, callbacks_on_our_threads),
+    Mutation(13, "hangs", 0, waits_in_reports),
+    Mutation(16, "errors", 0, callbacks_raise_anywhere),
+    Mutation(17, "reports", 0, dropped_is_not_told),
+    Mutation(18, "closed", 0, nobody_closes),
+    Mutation(25, "goes-on", 0, stopped_for_good),
+    Mutation(0, "reports", 0, refused_late_is_not_told),
+    Mutation(0, "hangs", 0, a_report_too_many),
+    Mutation(0, "goes-on", 0, interrupted_places_are_kept),
+)
