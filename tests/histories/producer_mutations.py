@@ -15,7 +15,6 @@ from logtx.integration.blocks import Block
 from logtx.journal.errors import LogtxError, TransactionAbortedError, TransactionStateError
 from logtx.journal.position import Position
 from logtx.producer import plain_offsets, producer
-from logtx.producer.core.tally import BranchTally
 from logtx.producer.futures import EndFuture
 from logtx.producer.producer import Producer
 from logtx.producer.sender import Sender
@@ -88,11 +87,6 @@ def interrupted_is_ignored(patch: Patch) -> None:
     patch(Writer, "_interrupted", lambda *_: None)
 
 
-def interrupted_is_withdrawn(patch: Patch) -> None:
-    """A record in whose `produce` an exception came counts as not taken."""
-    patch(Writer, "_interrupted", lambda self, _: self._withdraw(0))
-
-
 def late_records_are_dropped(patch: Patch) -> None:
     """A `Block` swallows what is written to it after its transaction was decided."""
 
@@ -124,7 +118,7 @@ def callbacks_on_our_threads(patch: Patch) -> None:
 
 def waits_in_reports(patch: Patch) -> None:
     """Delivery callbacks may wait for what their own thread does."""
-    patch(Sender, "check_may_wait", lambda self, cure: None)
+    patch(Sender, "check_may_wait", lambda *_: None)
 
 
 def callbacks_raise_anywhere(patch: Patch) -> None:
@@ -164,15 +158,6 @@ def refused_late_is_not_told(patch: Patch) -> None:
     patch(Writer, "_on_dropped", mutant)
 
 
-def a_report_too_many(patch: Patch) -> None:
-    """Reports beyond the number that is waited for unsettle a transaction."""
-
-    def mutant(self: BranchTally) -> bool:
-        return self._reports == self._goal or self._given_up
-
-    patch(BranchTally, "settled", property(mutant))
-
-
 def interrupted_places_are_kept(patch: Patch) -> None:
     """A transaction that an exception kept from the application stays open."""
     patch(TransactionShell, "forget", lambda _: None)
@@ -184,7 +169,6 @@ MUTATIONS: Final = (
     Mutation(5, "offsets", 0, metadata_is_not_read),
     Mutation(6, "offsets", 0, steps_before_they_are_checked),
     Mutation(7, "hangs", 0, interrupted_is_ignored),
-    Mutation(7, "exactly", 0, interrupted_is_withdrawn),
     Mutation(9, "exactly", 0, late_records_are_dropped),
     Mutation(11, "errors", 0, idle_is_false),
     Mutation(13, "hangs", 0, callbacks_on_our_threads),
@@ -194,6 +178,5 @@ MUTATIONS: Final = (
     Mutation(18, "closed", 0, nobody_closes),
     Mutation(25, "goes-on", 0, stopped_for_good),
     Mutation(0, "reports", 0, refused_late_is_not_told),
-    Mutation(0, "hangs", 0, a_report_too_many),
     Mutation(0, "goes-on", 0, interrupted_places_are_kept),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from confluent_kafka import KafkaException
@@ -78,3 +79,57 @@ def test_finding_7_an_exception_at_any_line(
                 assert counted == RECORDS, tracer.where
     assert at > 50
     assert producer.close(2)
+
+
+def flushed_and_aborted(producer: Producer) -> None:
+    """Aborts when the reports of all records are there, whatever the last `produce` raised."""
+    txn = producer.begin_transaction()
+    assert txn.txid
+    txn.produce("t", b"0", partition=0)
+    try:
+        txn.produce("t", b"1", partition=0, headers={"h": b"1"})
+    finally:
+        producer.flush(1)
+        txn.abort()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_abort_does_not_wait_for_a_report_that_came(
+    kind: str, memory_log: MemoryLog, make_memory_producer: MakeProducer
+) -> None:
+    """An exception that looks like librdkafka's refusal may come when it has taken the record."""
+    memory_log.create_topic("t", partitions=1)
+    producer = make_memory_producer(transaction__begin__ahead=False, delivery__timeout__ms=1_000)
+    flushed_and_aborted(producer)
+    for at in range(1, 40):
+        tracer = Tracer("logtx.producer.writer", at, KINDS[kind])
+        began_s = time.monotonic()
+        raised = (LogtxError, KeyboardInterrupt, MemoryError, KafkaException)
+        with suppress(*raised), tracer.on():
+            flushed_and_aborted(producer)
+        assert time.monotonic() - began_s < BOUND_S, tracer.where
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_an_interrupted_call_leaves_no_transaction_that_nobody_has(
+    ahead: bool, memory_log: MemoryLog, make_memory_producer: MakeProducer
+) -> None:
+    """The only place is free again, and the transaction begun ahead has its BEGIN."""
+    memory_log.create_topic("t", partitions=1)
+    producer = make_memory_producer(
+        transactions__in__flight__max=2 if ahead else 1, transaction__begin__ahead=ahead
+    )
+    block(producer)
+    block(producer)
+    at, fired = 0, True
+    while fired:
+        at += 1
+        tracer = Tracer("logtx.producer.open_transactions", at, KINDS["KeyboardInterrupt"])
+        began_s = time.monotonic()
+        with suppress(LogtxError, KeyboardInterrupt), tracer.on():
+            block(producer)
+        fired = tracer.points >= at
+        for _ in range(3):
+            block(producer)
+        assert time.monotonic() - began_s < BOUND_S, tracer.where
+    assert at > 10

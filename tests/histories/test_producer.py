@@ -1,0 +1,73 @@
+"""Histories of the real producer, of many seeds; and proof that their checkers bite."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+
+from ..simulation.test_simulation import ROOT
+from .producer import run
+from .producer_checkers import CHECKERS, judge
+from .producer_mutations import MUTATIONS, Mutation
+
+SEEDS: Final = range(300)
+TRIES: Final = range(60)
+"""Seeds that a mutation may need beside its own, if threads hide it there."""
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Histories raise in callbacks, and mutations end threads; thousands of lines would say so."""
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_histories() -> None:
+    for seed in SEEDS:
+        found = judge(seed)
+        if found:
+            trace = "\n".join(run(seed).lines)
+            pytest.fail(f"{trace}\n\nseed {seed}: {found}\n(the trace is of another run)")
+
+
+def test_histories_contain_every_kind_of_fault_and_end() -> None:
+    lines = "\n".join(line for seed in range(60) for line in run(seed).lines)
+    for kind in (
+        *("lost", "refused", "expired", "held", "failed", "unacknowledged", "outage", "purged"),
+        *("stopped", "ended", "slow"),
+    ):
+        assert f"fault {kind}" in lines
+    for what in ("interrupted by KeyboardInterrupt at logtx", "CallbackError", "batch -> 3"):
+        assert what in lines
+    for told in ("COMMITTED", "TransactionAbortedError", "TransactionAbortOnlyError"):
+        assert told in lines
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_mend_that_is_taken_back_is_noticed(
+    mutation: Mutation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutation.apply(monkeypatch.setattr)
+    for seed in (mutation.seed, *TRIES):
+        found = judge(seed, mutation.checker)
+        if mutation.checker in found:
+            print(f"seed {seed}: {found}")
+            return
+    pytest.fail(f"{mutation.checker} found nothing in {len(TRIES)} histories")
+
+
+def test_docs_name_every_mutation_and_who_catches_it() -> None:
+    docs = (ROOT / "docs/simulation.md").read_text("utf-8")
+    rows = [line.split("|") for line in docs.splitlines() if line.startswith("| `")]
+    described = {(row[1].strip(" `"), row[-2].strip(" `")) for row in rows}
+    assert {(mutation.name, mutation.checker) for mutation in MUTATIONS} <= described
+    assert set(CHECKERS) <= {name for name, _ in described}
+    faults = (ROOT / "docs/faults.md").read_text("utf-8")
+    for mutation in MUTATIONS:
+        assert f"`{mutation.name}`" in faults, mutation.name
