@@ -442,6 +442,30 @@ def test_finding_17_records_that_are_dropped_are_told(
     held.set()
 
 
+def test_finding_17_records_that_are_refused_when_the_txid_comes_are_told(
+    make_memory_producer: MakeProducer, memory_log: MemoryLog, coordinators: FakeCoordinators
+) -> None:
+    memory_log.create_topic("small", partitions=1)
+    producer = make_memory_producer(queue__buffering__max__messages=1)
+    told: list[int] = []
+    held = coordinators.hold("begin")
+    transaction = producer.begin_transaction()
+    for value in (b"x" * 2_000_000, b"1", b"2"):
+        transaction.produce(
+            "small", value, on_delivery=lambda error, _: told.append(error.code() if error else 0)
+        )
+    future = transaction.commit_async()
+    memory_log.hold_appends("small", 0)
+    held.set()
+    # Fails although the queue is too full for the rest of the records.
+    with pytest.raises(TransactionAbortOnlyError):
+        future.result(5)
+    memory_log.release_appends("small", 0)
+    transaction.abort()
+    assert told[0] == KafkaError.MSG_SIZE_TOO_LARGE
+    assert len(told) == 3
+
+
 def test_produce_batch(producer: Producer, memory_log: MemoryLog) -> None:
     told: list[bytes | None] = []
     assert producer.begin_transaction().txid
