@@ -199,7 +199,8 @@ class Application:
             elif manner < 0.6:
                 # Waits for reports, which would come on this thread: it is refused.
                 _, error = self.call("commit in a callback", txn.commit)  # type: ignore[assignment]
-                sent.begun.asked = sent.begun.asked or error is None or txn.is_decided
+                refused = isinstance(error, TransactionStateError)
+                sent.begun.asked = sent.begun.asked or not refused or txn.is_decided
 
         return delivered
 
@@ -224,7 +225,8 @@ class Application:
         self.give(sent, "produce", function, self.on_delivery(sent, txn, rng))
         if isinstance(via, Block) and via.failure is not None:
             begun.asked = True  # The block asks for the abort.
-            sent.result = "swallowed" if sent.result == "taken" else sent.result
+            if sent.result == "taken":
+                sent.result = "interrupted" if self.interrupted else "swallowed"
 
     def produce_confluent(self, rng: random.Random) -> None:
         """`Producer.produce`: into the transaction begun last, or plainly."""
