@@ -172,7 +172,10 @@ class SideReader:
             return
         self._settle_below(current, offset + 1)
         current.next_offset = offset + 1
-        raw = txid_of(record)
+        try:
+            raw = txid_of(record)
+        except SystemError:  # of confluent-kafka, for the name of a header that is not UTF-8
+            return  # the main consumer reports it at its place
         if raw is None or raw not in current.wanted:
             return
         if is_marker(record):

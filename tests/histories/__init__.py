@@ -1,0 +1,1 @@
+"""Random histories of a real client over a log in memory, each drawn from a seed."""
