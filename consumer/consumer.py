@@ -177,10 +177,11 @@ class Consumer:
         self._check_open()
         # It waits for the answer: the positions are asked for next.
         self._commit_before_leaving(list(self._reading.assigned))
-        self._positions.drop()
-        self._unrestored = []
-        self._positions.restore(partitions)
-        self._inner.assign([a.kafka() for a in self._reading.assigned.values()])
+        with self._reading.moving():
+            self._positions.drop()
+            self._unrestored = []
+            self._positions.restore(partitions)
+            self._inner.assign([a.kafka() for a in self._reading.assigned.values()])
 
     def unassign(self) -> None:
         """Commits positions (``enable.auto.commit``) without waiting, and stops reading."""
@@ -195,11 +196,9 @@ class Consumer:
         Partitions that are assigned already move there.
         """
         self._check_open()
-        moved = [p for p in partitions if key_of(p) in self._reading.assigned]
-        self._positions.restore(partitions)
-        if self._config.cooperative:
-            self._take_over([p for p in partitions if p not in moved])
-        self._reading.reassign([key_of(p) for p in moved])
+        with self._reading.moving():
+            self._positions.restore(partitions)
+            self._reading.reassign([key_of(p) for p in partitions])
 
     def incremental_unassign(self, partitions: list[KafkaPartition]) -> None:
         """Stops reading these partitions and drops what is pending in them.
@@ -233,7 +232,7 @@ class Consumer:
             self._unrestored = []
         try:
             self._positions.restore(partitions)
-        except (LogtxError, KafkaException):
+        except BaseException:
             # A partition may not be read without its position; the next poll tries again.
             self._unrestored += partitions
             self._take_over([])
@@ -251,9 +250,11 @@ class Consumer:
 
     def _restore_again(self) -> None:
         partitions = self._unrestored
-        self._positions.restore(partitions)
+        with self._reading.moving():
+            self._positions.restore(partitions)
+            # Some of them may have been begun, and librdkafka have them since, when that failed.
+            self._reading.reassign([key_of(p) for p in partitions])
         self._unrestored = []
-        self._take_over(partitions)
         self._call("assign", partitions)
 
     def _revoked(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:

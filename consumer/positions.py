@@ -194,6 +194,9 @@ class Positions:
         chosen = self._chosen(message, offsets)
         if chosen is None:
             return self.commit_moved(list(self._reading.assigned), wait=wait)
+        for key in chosen:
+            if (assigned := self._reading.assigned.get(key)) is not None:
+                assigned.stored = assigned.asked = None
         self.store.commit(chosen, wait=wait)
         return [place_of(k, p) for k, p in chosen.items()] if wait else None
 
@@ -253,12 +256,13 @@ class Positions:
                 moved[key] = position
         if not moved:
             return [] if wait else None
+        for key, position in moved.items():
+            assigned = self._reading.assigned[key]
+            # An error does not tell whether it took effect. Delivery may go back to the former one.
+            assigned.stored, assigned.asked = None, None if wait else position
+        self.store.commit(moved, wait=wait)
         if not wait:
-            for key, position in moved.items():
-                self._reading.assigned[key].asked = position
-            self.store.commit(moved, wait=False)
             return None
-        self.store.commit(moved, wait=True)
         for key, position in moved.items():
             assigned = self._reading.assigned[key]
             assigned.stored, assigned.asked = position, None

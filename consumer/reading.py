@@ -88,7 +88,8 @@ class Assigned:
         """Position at which its buffer began: further on, if reading was interrupted since."""
         self.buffer: PartitionBuffer
         self.stored = stored
-        """The committed position; with an IOV, the end of the last step handed out."""
+        """The committed position, None if it is not known for certain; with an IOV, the end of the
+        last step handed out."""
         self.eof: Message | None = None
         """Kafka's event that all was read, until all that was read is delivered or pending."""
         self.asked: Position | None = None

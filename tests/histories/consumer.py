@@ -168,8 +168,7 @@ class History:
         except _FAILURES as error:
             told = f"{type(error).__name__}: {error}"
             where = f" at {tracer.where}" if tracer is not None and tracer.where else ""
-            fired = self._faults.told[before - len(self._faults.told) :] if before else []
-            self.trace.append(f"{what} raised {told}{where} {fired}")
+            self.trace.append(f"{what} raised {told}{where} {self._faults.told[before:]}")
             caused = where or self._faults.fired > before or may_fail or self._spill_failed
             # `transactions` has no other way to tell of such a record.
             caused = caused or isinstance(error, MalformedHeaderError)
@@ -181,7 +180,7 @@ class History:
         finally:
             self._faults.on = False
         interrupted = tracer is not None and tracer.where
-        self.trace.append(f"{what} -> {result!r:.300}{' after a signal' if interrupted else ''}")
+        self.trace.append(f"{what} -> {_told(result)}{' after a signal' if interrupted else ''}")
         return True, result
 
     @property
@@ -333,14 +332,18 @@ class History:
             doubt = self._doubt
             places = [TopicPartition(*key)]
             done, _ = self._try(
-                f"incremental_unassign {key}", lambda: self._consumer.incremental_unassign(places)
+                f"incremental_unassign {key}",
+                lambda: self._consumer.incremental_unassign(places),
+                may_fail=self._interrupted,
             )
             if done and self._auto and undisturbed() and not doubt:
                 self._did_commit(before)
             return
         place, reached = self._place(key)
         done, _ = self._try(
-            f"incremental_assign {place}", lambda: self._consumer.incremental_assign([place])
+            f"incremental_assign {place}",
+            lambda: self._consumer.incremental_assign([place]),
+            may_fail=self._interrupted,
         )
         target = self._started(key) if reached is None else reached
         if done:
@@ -406,24 +409,33 @@ class History:
             self._messages.append((message, key, index))
         del self._messages[:-40]
 
+    @property
+    def _interrupted(self) -> bool:
+        # Until the next call that reads, librdkafka may not have the partitions that we have.
+        return self._consumer._reading.interrupted
+
     def _pause(self) -> None:
         keys = [key for key in self._reached if key not in self._paused]
         if keys:
             key = self._chance.choice(keys)
-            self._surely(f"pause {key}", lambda: self._consumer.pause([TopicPartition(*key)]))
-            self._paused.add(key)
+            done, _ = self._try(
+                f"pause {key}",
+                lambda: self._consumer.pause([TopicPartition(*key)]),
+                may_fail=self._interrupted,
+            )
+            if done:
+                self._paused.add(key)
 
     def _resume(self) -> None:
         if self._paused:
             key = self._chance.choice(sorted(self._paused))
-            self._surely(f"resume {key}", lambda: self._consumer.resume([TopicPartition(*key)]))
+            self._try(
+                f"resume {key}",
+                lambda: self._consumer.resume([TopicPartition(*key)]),
+                may_fail=self._interrupted,
+            )
             self._paused.discard(key)
 
-    def _surely(self, what: str, call: Callable[[], Any]) -> None:
-        done, _ = self._try(what, call)
-        if not done:
-                call()
-    
     def _seek(self) -> None:
         if not self._reached:
             return
@@ -431,7 +443,9 @@ class History:
         place, reached = self._place(key)
         if reached is None:
             return
-        done, _ = self._try(f"seek {place}", lambda: self._consumer.seek(place))
+        done, _ = self._try(
+            f"seek {place}", lambda: self._consumer.seek(place), may_fail=self._interrupted
+        )
         if done:
             self._begin_at(key, reached)
         else:
@@ -553,8 +567,11 @@ class History:
         self._rival_leaves()
         if self._spill_failed or self._chance.random() < 0.3:
             self._restart()
-        while self._paused:
-            self._resume()
+        self._read(0)
+        self._follow_assignment()
+        # Also what an error kept from being resumed.
+        self._consumer.resume([TopicPartition(*key) for key in self._reached])
+        self._paused.clear()
         if self._chance.random() < 0.5:
             self._read_to_the_end(finished=False)
         self._writer.end()
@@ -608,6 +625,12 @@ class History:
             raise Violation("bounded", f"{ended} ended transactions are remembered")
         if serial is not None and (serial._order._finished or serial._tail._waiting):
             raise Violation("bounded", f"{serial._order._finished} are kept though delivered")
+
+
+def _told(result: Any) -> str:
+    if isinstance(result, list):
+        return str([m.value() if isinstance(m, Message) else str(m) for m in result])
+    return str(result)
 
 
 def _listed(message: Message | None) -> list[Message]:
