@@ -110,6 +110,8 @@ class History:
         self._disturbs = False
         """Whether faults may come."""
         self._events_heard = 0
+        self._rewinds = False
+        """Whether a rewind may be due."""
 
     # ---- the plot -------------------------------------------------------------------------------
 
@@ -193,7 +195,7 @@ class History:
     def _start(self) -> None:
         self._mode = self._chance.choice(self._modes)
         self._consumer = Consumer(self._settings, log=self._log)
-        self._spill_failed = self._doubt = False
+        self._spill_failed = self._doubt = self._rewinds = False
         self._forget(list(self._reached))
         if self._subscribes:
             self._consumer.subscribe(
@@ -365,22 +367,21 @@ class History:
         if timeout is None:
             timeout = self._chance.choice((0, 0, 0.01, 0.1))
         self._may_commit_if_auto()
+        if self._rewinds:
+            for key, target in self._targets().items():
+                self._may_be_at(key, target)
         if self._mode == "transactions":
-            return self._read_transaction(timeout)
-        if self._chance.random() < 0.5:
+            done, message = self._try("transactions", lambda: _next(self._consumer, timeout))
+        elif self._chance.random() < 0.5:
             done, message = self._try("poll", lambda: _listed(self._consumer.poll(timeout)))
         else:
             limit = self._chance.choice((1, 3, 10, 100))
             done, message = self._try("consume", lambda: self._consumer.consume(limit, timeout))
-        if done:
-            self._deliver(message)
-        return len(message) if done else 0
-
-    def _read_transaction(self, timeout: float) -> int:
-        done, found = self._try("transactions", lambda: _next(self._consumer, timeout))
-        if done:
-            self._deliver(found)
-        return len(found) if done else 0
+        if not done:
+            return 0
+        self._rewinds = False
+        self._deliver(message)
+        return len(message)
 
     def _deliver(self, messages: Sequence[Message]) -> None:
         last = -1
@@ -451,8 +452,9 @@ class History:
         else:
             self._may_be_at(key, reached)
 
-    def _rewind(self) -> None:
-        targets = {
+    def _targets(self) -> Reached:
+        """Returns where a rewind leads."""
+        return {
             key: {
                 at
                 for index in self._committed[key]
@@ -460,24 +462,21 @@ class History:
             }
             for key in self._reached
         }
+
+    def _rewind(self) -> None:
         if self._chance.random() < 0.3:
-            self._may_commit_if_auto()
             self._consumer.rewind(wait=False)
             self.trace.append("rewind later")
-            self._read_after_rewind(targets)
+            self._rewinds = True
+            self._read()
             return
         done, _ = self._try("rewind", self._consumer.rewind)
-        for key, target in targets.items():
+        self._rewinds = not done
+        for key, target in self._targets().items():
             if done:
                 self._begin_at(key, target)
             else:
                 self._may_be_at(key, target)
-
-    def _read_after_rewind(self, targets: Reached) -> None:
-        for key, target in targets.items():
-            # An exception may come before it was done.
-            self._may_be_at(key, target)
-        self._read()
 
     def _bookmark(self) -> None:
         for key in self._reached:

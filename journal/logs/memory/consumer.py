@@ -119,10 +119,14 @@ class MemoryConsumer:
         if self._member is None:
             return
         self._revoke("revoke")
-        with self._broker.changed:
-            self._broker.group(self._group).leave(self._member)
-            self._broker.changed.notify_all()
-        self._member = None
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._member is not None:
+            with self._broker.changed:
+                self._broker.group(self._group).leave(self._member)
+                self._broker.changed.notify_all()
+            self._member = None
 
     def memberid(self) -> str | None:
         """Returns the id in the group; "" without a subscription."""
@@ -518,10 +522,14 @@ class MemoryConsumer:
             return
         if self._member is None and self._commits:
             self._commit_quietly()
-        self.unsubscribe()
-        self._report_commits(closing=True)
-        self._readings = {}
-        self._closed = True
+        try:
+            self.unsubscribe()
+            self._report_commits(closing=True)
+        finally:
+            # As in librdkafka, whatever a callback raises.
+            self._leave()
+            self._readings = {}
+            self._closed = True
 
     def _known(self, partition: KafkaPartition) -> MemoryPartition:
         found = self._broker.find_partition(partition.topic, partition.partition)

@@ -1,0 +1,226 @@
+"""Mends of the consumer's shell, each taken back, and the checker that must notice.
+
+The numbers are those of the clients' faults in docs/faults.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+
+from logtx.consumer.consumer import Consumer
+from logtx.consumer.core.buffer import PartitionBuffer
+from logtx.consumer.core.serial_order import SerialOrder
+from logtx.consumer.core.shared import Shared
+from logtx.consumer.journal_tail import JournalTail
+from logtx.consumer.positions import Positions
+from logtx.consumer.reading import Reading
+from logtx.consumer.serial_reader import SerialReader
+from logtx.consumer.side_read import SideReader
+from logtx.journal.records.types import Committed
+from logtx.journal.txid import TxId
+
+Patch = Callable[[Any, str, Any], None]
+"""Sets an attribute until the test is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One mend that is taken back."""
+
+    finding: int
+    """Number of the fault."""
+    checker: str
+    """Name of the checker that must notice."""
+    seed: int
+    """First seed that shows it."""
+    apply: Callable[[Patch], None]
+
+    @property
+    def name(self) -> str:
+        """Name of the fault."""
+        return self.apply.__name__
+
+
+MUTATIONS: Final[list[Mutation]] = []
+
+
+def finding(
+    number: int, checker: str, seed: int = 0
+) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+    """Enter a mutation."""
+
+    def enter(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
+        MUTATIONS.append(Mutation(number, checker, seed, apply))
+        return apply
+
+    return enter
+
+
+@finding(3, "goes-on")
+def pauses_outlive_a_move(patch: Patch) -> None:
+    """A throttled partition that moves is forgotten by us, and not by librdkafka."""
+    patch(Reading, "sync_pauses", lambda _: None)
+
+
+@finding(4, "order")
+def what_was_read_is_lost(patch: Patch) -> None:
+    """After an exception while a batch is read the next one goes into the same buffers."""
+    fetch, put_back = Reading.fetch, Reading.put_back
+
+    def mutant(self: Reading, timeout_s: float, limit: int = 1_000) -> bool:
+        try:
+            return fetch(self, timeout_s, limit)
+        except BaseException:
+            self.interrupted = False
+            raise
+
+    def nothing_read(self: Reading, *, interrupted: bool) -> None:
+        del interrupted
+        put_back(self, interrupted=False)
+
+    patch(Reading, "fetch", mutant)
+    patch(Reading, "put_back", nothing_read)
+
+
+@finding(4, "raised")
+def unreadable_headers_are_not_expected(patch: Patch) -> None:
+    """A record whose headers can't be read makes every call fail."""
+
+    def mutant(self: Reading, assigned: Any, batch: Any) -> None:
+        assigned.eof = None
+        assigned.buffer.feed(batch)
+        self._wake(assigned)
+
+    patch(Reading, "_feed", mutant)
+
+
+@finding(8, "order")
+def what_was_taken_counts(patch: Patch) -> None:
+    """What an exception keeps from the application counts as delivered."""
+    patch(PartitionBuffer, "put_back", lambda _: None)
+
+
+@finding(8, "order")
+def a_transaction_broken_off_counts(patch: Patch) -> None:
+    """A transaction whose records could not all be read counts as delivered."""
+    patch(SerialReader, "take_back", lambda _: None)
+
+
+@finding(10, "committed")
+def a_refused_commit_counts(patch: Patch) -> None:
+    """A commit that nobody waits for counts as done when it is sent."""
+    commit_moved = Positions.commit_moved
+
+    def mutant(self: Positions, keys: Any, *, wait: bool) -> Any:
+        done = commit_moved(self, keys, wait=wait)
+        for assigned in self._reading.assigned.values():
+            assigned.stored = assigned.asked or assigned.stored
+        return done
+
+    def deaf(*_: Any) -> None:
+        return None
+
+    patch(Positions, "commit_moved", mutant)
+    patch(Positions, "on_commit", deaf)
+
+
+@finding(12, "order")
+def a_rewind_that_failed_is_forgotten(patch: Patch) -> None:
+    """What moves buffers and librdkafka together may do half of it."""
+
+    @contextmanager
+    def mutant(_: Reading) -> Iterator[None]:
+        yield
+
+    def forgets(self: Positions, *, subscribed: bool) -> None:
+        del subscribed
+        if self._rewinds:
+            self._rewinds = False
+            claims = {key: a.claim for key, a in self._reading.assigned.items()}
+            self._go_back(self.store.retake(claims))
+
+    rewind = Positions.rewind
+
+    def tries_once(self: Positions, *, subscribed: bool) -> None:
+        try:
+            rewind(self, subscribed=subscribed)
+        except KafkaException:
+            self._rewinds = False
+            raise
+
+    patch(Reading, "moving", mutant)
+    patch(Positions, "rewind", tries_once)
+    del forgets
+
+
+@finding(14, "goes-on")
+def the_journal_is_not_read_on(patch: Patch) -> None:
+    """While many decisions wait the journal is not read, not even for what is finished."""
+    patch(SerialOrder, "waits_for_finish", property(lambda _: False))
+
+
+@finding(15, "bounded")
+def what_is_finished_is_kept(patch: Patch) -> None:
+    """What the journal calls finished is noted, though it was delivered."""
+    take = JournalTail._take
+
+    def mutant(self: JournalTail, offset: int, entry: Any) -> None:
+        take(self, offset, entry)
+        if isinstance(entry.record, Committed):
+            txid = TxId(self.partition, entry.incarnation, entry.record.begin)
+            self._order._finished.add(txid)
+
+    patch(JournalTail, "_take", mutant)
+
+
+@finding(20, "goes-on")
+def a_side_read_goes_on_after_an_error(patch: Patch) -> None:
+    """A pass that lost records is not begun again."""
+    drop, slice_ = SideReader._drop, SideReader._slice
+
+    def mutant(self: SideReader, timeout_s: float) -> None:
+        try:
+            slice_(self, timeout_s)
+        except BaseException:
+            self._drop = lambda: setattr(self, "_drop", drop.__get__(self))  # type: ignore[method-assign]
+            raise
+
+    patch(SideReader, "_slice", mutant)
+    del drop
+
+
+@finding(21, "events")
+def all_events_at_once(patch: Patch) -> None:
+    """In serial order all events are taken, and `poll` returns the first one."""
+    take_events = SerialReader._take_events
+    patch(SerialReader, "_take_events", lambda self, _: take_events(self, 1_000))
+
+
+@finding(21, "paused")
+def transactions_heed_no_pause(patch: Patch) -> None:
+    """`transactions` delivers from paused partitions."""
+    take = SerialOrder.take
+    patch(SerialOrder, "take", lambda self, buffers, _=(): take(self, buffers))
+
+
+@finding(22, "order")
+def nothing_is_committed_at_unassign(patch: Patch) -> None:
+    """Under auto commit, positions are committed by time and at the end alone."""
+    commit = Consumer._commit_before_leaving
+
+    def mutant(self: Consumer, keys: Any, *, wait: bool = True) -> None:
+        if self._closing:
+            commit(self, keys, wait=wait)
+
+    patch(Consumer, "_commit_before_leaving", mutant)
+
+
+@finding(26, "bounded")
+def each_partition_remembers_as_much(patch: Patch) -> None:
+    """What each partition remembers does not depend on how many there are."""
+    patch(Shared, "divide", lambda *_: None)
