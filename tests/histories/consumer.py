@@ -74,7 +74,7 @@ class History:
             "pending.lookup.age.ms": 10**9,
             "on_commit": lambda *_: None,
         }
-        if chance.random() < 0.3:
+        if chance.random() < 0.4:
             self._settings["pending.memory.max.bytes"] = chance.choice((0, 4_000, 20_000))
         if chance.random() < 0.4:
             self._settings["partition.assignment.strategy"] = "cooperative-sticky"
@@ -110,8 +110,8 @@ class History:
         self._disturbs = False
         """Whether faults may come."""
         self._events_heard = 0
-        self._rewinds = False
-        """Whether a rewind may be due."""
+        self._rewinds: bool | None = False
+        """Whether a rewind is due; None: perhaps."""
 
     # ---- the plot -------------------------------------------------------------------------------
 
@@ -145,8 +145,8 @@ class History:
         if self._rival is not None:
             self._rival.poll(0)
         steps: dict[str, int] = {
-            **{"read": 30, "commit": 4, "commit_later": 3, "commit_message": 2, "commit_offsets": 2},
-            **{"seek": 4, "pause": 3, "resume": 3, "rewind": 3, "bookmark": 3},
+            **{"read": 30, "commit": 4, "commit_later": 5, "commit_message": 2, "commit_offsets": 2},
+            **{"seek": 6, "pause": 3, "resume": 3, "rewind": 3, "bookmark": 3},
             **{"restart": 2, "drop": 1},
             **({"rebalance": 5, "silence": 1} if self._subscribes else {"assign": 2, "change": 4}),
         }
@@ -181,6 +181,10 @@ class History:
             return False, None
         finally:
             self._faults.on = False
+            if tracer is not None and tracer.where:
+                # It may have been swallowed, as an error that passes.
+                self._faults.fired += 1
+                self._faults.told.append("signal")
         interrupted = tracer is not None and tracer.where
         self.trace.append(f"{what} -> {_told(result)}{' after a signal' if interrupted else ''}")
         return True, result
@@ -367,9 +371,8 @@ class History:
         if timeout is None:
             timeout = self._chance.choice((0, 0, 0.01, 0.1))
         self._may_commit_if_auto()
-        if self._rewinds:
-            for key, target in self._targets().items():
-                self._may_be_at(key, target)
+        for key, target in self._targets().items() if self._rewinds is not False else ():
+            (self._begin_at if self._rewinds else self._may_be_at)(key, target)
         if self._mode == "transactions":
             done, message = self._try("transactions", lambda: _next(self._consumer, timeout))
         elif self._chance.random() < 0.5:
@@ -470,8 +473,11 @@ class History:
             self._rewinds = True
             self._read()
             return
+        signals = self._faults.told.count("signal")
         done, _ = self._try("rewind", self._consumer.rewind)
-        self._rewinds = not done
+        self._rewinds = False
+        if not done:
+            self._rewinds = None if self._faults.told.count("signal") > signals else True
         for key, target in self._targets().items():
             if done:
                 self._begin_at(key, target)
@@ -569,7 +575,8 @@ class History:
         self._read(0)
         self._follow_assignment()
         # Also what an error kept from being resumed.
-        self._consumer.resume([TopicPartition(*key) for key in self._reached])
+        places = [TopicPartition(*key) for key in self._reached]
+        self._try("resume all", lambda: self._consumer.resume(places))
         self._paused.clear()
         if self._chance.random() < 0.5:
             self._read_to_the_end(finished=False)
@@ -581,7 +588,15 @@ class History:
         if not self._subscribes:
             self._follow_assignment()
         self._read_to_the_end(finished=True)
+        self._read_all_again()
         self._check_bounds()
+
+    def _read_all_again(self) -> None:
+        self._consumer.close()
+        self._settings["group.id"] = "another"
+        self._committed = {key: {None} for key in self._keys}
+        self._start()
+        self._read_to_the_end(finished=True)
 
     def _read_to_the_end(self, *, finished: bool) -> None:
         idle = 0

@@ -20,7 +20,7 @@ from logtx.consumer.journal_tail import JournalTail
 from logtx.consumer.positions import Positions
 from logtx.consumer.reading import Reading
 from logtx.consumer.serial_reader import SerialReader
-from logtx.consumer.side_read import SideReader
+from logtx.consumer.side_read import SideReader, overlapping
 from logtx.journal.records.types import Committed
 from logtx.journal.txid import TxId
 
@@ -137,13 +137,6 @@ def a_rewind_that_failed_is_forgotten(patch: Patch) -> None:
     def mutant(_: Reading) -> Iterator[None]:
         yield
 
-    def forgets(self: Positions, *, subscribed: bool) -> None:
-        del subscribed
-        if self._rewinds:
-            self._rewinds = False
-            claims = {key: a.claim for key, a in self._reading.assigned.items()}
-            self._go_back(self.store.retake(claims))
-
     rewind = Positions.rewind
 
     def tries_once(self: Positions, *, subscribed: bool) -> None:
@@ -155,7 +148,6 @@ def a_rewind_that_failed_is_forgotten(patch: Patch) -> None:
 
     patch(Reading, "moving", mutant)
     patch(Positions, "rewind", tries_once)
-    del forgets
 
 
 @finding(14, "goes-on")
@@ -178,20 +170,20 @@ def what_is_finished_is_kept(patch: Patch) -> None:
     patch(JournalTail, "_take", mutant)
 
 
-@finding(20, "goes-on")
+@finding(20, "raised")
 def a_side_read_goes_on_after_an_error(patch: Patch) -> None:
     """A pass that lost records is not begun again."""
-    drop, slice_ = SideReader._drop, SideReader._slice
 
-    def mutant(self: SideReader, timeout_s: float) -> None:
-        try:
-            slice_(self, timeout_s)
-        except BaseException:
-            self._drop = lambda: setattr(self, "_drop", drop.__get__(self))  # type: ignore[method-assign]
-            raise
+    def mutant(self: SideReader, buffer: Any, timeout_s: float) -> None:
+        if self._pass is None:
+            requests = buffer.side_reads()
+            if not requests:
+                return
+            self._begin(buffer, overlapping(requests))
+        self._pending_map.enforce()
+        self._slice(timeout_s)
 
-    patch(SideReader, "_slice", mutant)
-    del drop
+    patch(SideReader, "step", mutant)
 
 
 @finding(21, "events")

@@ -19,7 +19,7 @@ from unittest.mock import patch
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from logtx.consumer import journal_tail, reading, serial_reader
+from logtx.consumer import journal_tail, reading, serial_reader, side_read
 from logtx.consumer.core import pending, shared
 from logtx.consumer.spill.store import RocksSpillStore
 from logtx.journal import follower
@@ -80,17 +80,17 @@ class Faults:
     events: int = 0
     """Events of Kafka that the next batch brings."""
 
-    def due(self, place: str) -> bool:
-        """Returns whether the call fails."""
-        if not self.on or self.chance.random() >= self.rate:
+    def due(self, place: str, times: int = 1) -> bool:
+        """Returns whether the call fails, so many times as often as others."""
+        if not self.on or self.chance.random() >= self.rate * times:
             return False
         self.fired += 1
         self.told.append(place)
         return True
 
-    def broker(self, place: str) -> None:
+    def broker(self, place: str, times: int = 1) -> None:
         """Raises an error of a broker, perhaps."""
-        if self.due(place):
+        if self.due(place, times):
             raise KafkaException(KafkaError(self.chance.choice(PASSING), place))
 
     def log(self, place: str) -> None:
@@ -98,9 +98,9 @@ class Faults:
         if self.due(place):
             raise BrokerError(f"no answer: {place}")
 
-    def callback(self, place: str) -> None:
+    def callback(self, place: str, times: int = 1) -> None:
         """Raises what an application's callback may raise, perhaps."""
-        if self.due(place):
+        if self.due(place, times):
             raise ValueError(f"of a callback: {place}")
 
 
@@ -172,7 +172,7 @@ class PlayedConsumer(MemoryConsumer):
         found = [_played(message) for message in super()._fetch(limit, timeout)]
         if found:
             # Where librdkafka serves a callback that raises, what it took is gone.
-            faults.callback("fetch done")
+            faults.callback("fetch done", 1 if self._on_commit is not None else 5)
         if limit > 1 and self._on_commit is not None:
             while faults.events:
                 faults.events -= 1
@@ -180,7 +180,7 @@ class PlayedConsumer(MemoryConsumer):
         return found
 
     def _store(self, offsets: list[KafkaPartition], timeout_s: float) -> None:
-        self._broker.faults.broker("commit")
+        self._broker.faults.broker("commit", 6)
         super()._store(offsets, timeout_s)
         self._broker.faults.broker("commit done")
 
@@ -218,13 +218,13 @@ def limits(chance: Random, clock: Clock, faults: Faults) -> Iterator[None]:
     append, read = RocksSpillStore.append, RocksSpillStore.read
 
     def failing_append(self: RocksSpillStore, *arguments: Any) -> int:
-        if faults.due("spill append"):
+        if faults.due("spill append", 3):
             raise SpillError("no space")
         return append(self, *arguments)
 
     def failing_read(self: RocksSpillStore, run: int) -> Iterator[Any]:
         for record in read(self, run):
-            if faults.due("spill read"):
+            if faults.due("spill read", 3):
                 raise faults.chance.choice((SpillError("can't be read"), MemoryError()))
             yield record
 
@@ -236,7 +236,8 @@ def limits(chance: Random, clock: Clock, faults: Faults) -> Iterator[None]:
         patch.object(reading.Reading.fetch, "__defaults__", (batch,)),
         patch.object(reading, "FETCH_MAX_RECORDS", batch),
         patch.object(journal_tail, "DECISIONS_MAX", decisions),
-        patch.object(follower, "BATCH_MAX", chance.choice((3, 1_000))),
+        patch.object(follower, "BATCH_MAX", min(decisions, 1_000)),
+        patch.object(side_read, "SLICE_RECORDS", chance.choice((3, 2_000))),
         patch.object(shared, "ENDED_MAX", chance.choice((12, 400_000, 400_000))),
         patch.object(pending, "CHARGE_MIN_BYTES", chance.choice((1_000, 256 * 1024))),
         patch.object(RocksSpillStore, "append", failing_append),
@@ -272,6 +273,8 @@ class Writer(Transactions):
         """Decided transactions in commit order, whose marker is not written."""
         self._written_markers: list[tuple[TxId, Key, bool, int]] = []
         self._number = 0
+        self._stalled: Key | None = None
+        """Partition that gets no markers at present."""
         self.pins_hw = self._chance.random() < 0.5
         self.with_journal()
 
@@ -301,7 +304,7 @@ class Writer(Transactions):
     def step(self) -> None:
         """Appends something."""
         names = ["plain"] * 4 + ["open"] * 3 + ["go_on"] * 3 + ["decide"] * 4 + ["mark"] * 6
-        names += ["broken", "again", "large"]
+        names += ["broken", "again", "large", "stall", "stall"]
         getattr(self, f"_{self._chance.choice(names)}")()
 
     def _plain(self) -> None:
@@ -363,9 +366,12 @@ class Writer(Transactions):
         self._finish_if_done(chosen)
 
     def _mark(self) -> None:
-        due = [key for key in self._keys if self._due[key]]
+        due = [key for key in self._keys if self._due[key] and key != self._stalled]
         if due:
             self._mark_one(self._chance.choice(due))
+
+    def _stall(self) -> None:
+        self._stalled = None if self._stalled else self._chance.choice(self._keys)
 
     def _mark_one(self, key: Key) -> None:
         chosen = self._due[key].popleft()
