@@ -236,6 +236,9 @@ class Reading:
         # Only then is the former one dropped: an exception in between would lose where it stands.
         self.assigned[assigned.key] = assigned
         self._changed()
+        self._drop_former()
+
+    def _drop_former(self) -> None:
         while self._former:
             former = self._former[-1]
             # An exception right behind `append` leaves one here that is assigned still.
@@ -289,6 +292,9 @@ class Reading:
     def _restart_all(self) -> None:
         """Begins every partition again at its buffer's position, and drops what is read ahead."""
         self._ends.clear()
+        # All begin empty. One whose removal was interrupted would be delivered from for ever.
+        self._active.clear()
+        self._drop_former()
         for former in list(self.assigned.values()):
             again = Assigned(former.key, former.origin, former.stored, former.started_at)
             again.start = former.buffer.position()
@@ -327,15 +333,18 @@ class Reading:
     def remove(self, keys: Iterable[TopicPartition]) -> None:
         """Stops reading partitions and drops what is pending in them."""
         stopped = []
-        for key in keys:
-            assigned = self.assigned.pop(key, None)
-            if assigned is not None:
-                self._drop_buffer(assigned)
-                if assigned.paused or assigned.throttled:
-                    stopped.append(assigned.kafka())
-        if stopped:
-            self._unpause(stopped)
-        self._changed()
+        with self.moving():
+            for key in keys:
+                assigned = self.assigned.get(key)
+                if assigned is not None:
+                    if assigned.paused or assigned.throttled:
+                        stopped.append(assigned.kafka())
+                    self._former.append(assigned)
+                    del self.assigned[key]
+            self._drop_former()
+            if stopped:
+                self._unpause(stopped)
+            self._changed()
 
     def _unpause(self, places: list[KafkaPartition]) -> None:
         # librdkafka keeps a partition paused while other consumers have it. If it came back here,
