@@ -101,14 +101,14 @@ class SideReader:
             BrokerError: the log's start could not be fetched; call again.
             SpillError: the records found can't be spilled.
         """
-        if self._pass is None:
-            requests = buffer.side_reads()
-            if not requests:
-                return
-            self._begin(buffer, overlapping(requests))
-        # Before the read: if the disk refuses, reading stops and memory does not grow.
-        self._pending_map.enforce()
         try:
+            if self._pass is None:
+                requests = buffer.side_reads()
+                if not requests:
+                    return
+                self._begin(buffer, overlapping(requests))
+            # Before the read: if the disk refuses, reading stops and memory does not grow.
+            self._pending_map.enforce()
             self._slice(timeout_s)
         except BaseException:
             self._drop()

@@ -146,7 +146,7 @@ class History:
             self._rival.poll(0)
         steps: dict[str, int] = {
             **{"read": 30, "commit": 4, "commit_later": 5, "commit_message": 2, "commit_offsets": 2},
-            **{"seek": 6, "pause": 3, "resume": 3, "rewind": 3, "bookmark": 3},
+            **{"seek": 6, "pause": 3, "resume": 3, "rewind": 5, "bookmark": 3},
             **{"restart": 2, "drop": 1},
             **({"rebalance": 5, "silence": 1} if self._subscribes else {"assign": 2, "change": 4}),
         }

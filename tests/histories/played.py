@@ -137,9 +137,9 @@ class PlayedConsumer(MemoryConsumer):
 
     def _around(self, name: str, *arguments: Any) -> Any:
         faults = self._broker.faults
-        faults.broker(name)
+        faults.broker(name, 3)
         answer = getattr(super(), name)(*arguments)
-        faults.broker(f"{name} done")
+        faults.broker(f"{name} done", 2)
         return answer
 
     def assign(self, partitions: list[KafkaPartition]) -> None:
