@@ -64,20 +64,7 @@ class History:
         self._subscribes = chance.random() < 0.35
         self._auto = chance.random() < 0.5
         self._trims = chance.random() < 0.3
-        self._settings: dict[str, Any] = {
-            "group.id": "g",
-            "auto.offset.reset": "earliest",
-            "isolation.level": self._isolation,
-            "enable.auto.commit": self._auto,
-            "auto.commit.interval.ms": chance.choice((0, 20, 5_000)),
-            "torn.reset": "skip",
-            "pending.lookup.age.ms": 10**9,
-            "on_commit": lambda *_: None,
-        }
-        if chance.random() < 0.4:
-            self._settings["pending.memory.max.bytes"] = chance.choice((0, 4_000, 20_000))
-        if chance.random() < 0.4:
-            self._settings["partition.assignment.strategy"] = "cooperative-sticky"
+        self._settings = self._draw_settings()
         self._log = PlayedLog(self._clock, self._faults)
         topics = ("a", "b")[: chance.choice((1, 1, 2))]
         self._keys: list[Key] = []
@@ -113,6 +100,24 @@ class History:
         self._rewinds: bool | None = False
         """Whether a rewind is due; None: perhaps."""
 
+    def _draw_settings(self) -> dict[str, Any]:
+        chance = self._chance
+        settings: dict[str, Any] = {
+            "group.id": "g",
+            "auto.offset.reset": "earliest",
+            "isolation.level": self._isolation,
+            "enable.auto.commit": self._auto,
+            "auto.commit.interval.ms": chance.choice((0, 20, 5_000)),
+            "torn.reset": "skip",
+            "pending.lookup.age.ms": 10**9,
+            "on_commit": lambda *_: None,
+        }
+        if chance.random() < 0.4:
+            settings["pending.memory.max.bytes"] = chance.choice((0, 4_000, 20_000))
+        if chance.random() < 0.4:
+            settings["partition.assignment.strategy"] = "cooperative-sticky"
+        return settings
+
     # ---- the plot -------------------------------------------------------------------------------
 
     def play(self) -> None:
@@ -145,9 +150,18 @@ class History:
         if self._rival is not None:
             self._rival.poll(0)
         steps: dict[str, int] = {
-            **{"read": 30, "commit": 4, "commit_later": 5, "commit_message": 2, "commit_offsets": 2},
-            **{"seek": 6, "pause": 3, "resume": 3, "rewind": 5, "bookmark": 3},
-            **{"restart": 2, "drop": 1},
+            "read": 30,
+            "commit": 4,
+            "commit_later": 5,
+            "commit_message": 2,
+            "commit_offsets": 2,
+            "seek": 6,
+            "pause": 3,
+            "resume": 3,
+            "rewind": 5,
+            "bookmark": 3,
+            "restart": 2,
+            "drop": 1,
             **({"rebalance": 5, "silence": 1} if self._subscribes else {"assign": 2, "change": 4}),
         }
         name = self._chance.choices(list(steps), list(steps.values()))[0]
@@ -202,9 +216,7 @@ class History:
         self._spill_failed = self._doubt = self._rewinds = False
         self._forget(list(self._reached))
         if self._subscribes:
-            self._consumer.subscribe(
-                self._topics, self._on_assign, self._on_revoke, self._on_lost
-            )
+            self._consumer.subscribe(self._topics, self._on_assign, self._on_revoke, self._on_lost)
         else:
             self._consumer.assign([TopicPartition(*key) for key in self._keys])
             self._begin(self._keys)
@@ -282,9 +294,7 @@ class History:
 
     def _rebalance(self) -> None:
         if self._rival is None:
-            self._rival = MemoryConsumer(
-                self._log, {"group.id": "g", "enable.auto.commit": False}
-            )
+            self._rival = MemoryConsumer(self._log, {"group.id": "g", "enable.auto.commit": False})
             self._rival.subscribe(self._topics)
             self.trace.append("rival joins")
         else:

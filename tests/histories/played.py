@@ -431,4 +431,3 @@ class Writer(Transactions):
         for key in self._keys:
             while self._due[key]:
                 self._mark_one(key)
-

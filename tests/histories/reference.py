@@ -12,7 +12,7 @@ Key = tuple[str, int]
 """Topic and number of a partition."""
 
 
-class Violation(AssertionError):
+class Violation(AssertionError):  # noqa: N818 - it is what a history ends with
     """A promise that was not kept."""
 
     def __init__(self, checker: str, text: str) -> None:

@@ -44,7 +44,10 @@ def test_every_checker_has_a_mutation() -> None:
 
 def test_docs_name_every_mutation_with_its_seed() -> None:
     docs = (ROOT / "docs/faults.md").read_text("utf-8")
-    rows = {int(row[1]): row[3] for line in docs.split("## Clients")[1].splitlines()
-            if re.fullmatch(r" \d+ ", (row := line.split("|") + [""] * 3)[1])}
+    rows = {
+        int(row[1]): row[3]
+        for line in docs.split("## Clients")[1].splitlines()
+        if re.fullmatch(r" \d+ ", (row := line.split("|") + [""] * 3)[1])
+    }
     for mutation in mutations.MUTATIONS:
         assert f"`{mutation.name}` {mutation.seed}" in rows[mutation.finding]
