@@ -61,13 +61,13 @@ def finding(
     return enter
 
 
-@finding(3, "goes-on")
+@finding(3, "goes-on", 1)
 def pauses_outlive_a_move(patch: Patch) -> None:
     """A throttled partition that moves is forgotten by us, and not by librdkafka."""
     patch(Reading, "sync_pauses", lambda _: None)
 
 
-@finding(4, "order")
+@finding(4, "order", 6)
 def what_was_read_is_lost(patch: Patch) -> None:
     """After an exception while a batch is read the next one goes into the same buffers."""
     fetch, put_back = Reading.fetch, Reading.put_back
@@ -99,19 +99,19 @@ def unreadable_headers_are_not_expected(patch: Patch) -> None:
     patch(Reading, "_feed", mutant)
 
 
-@finding(8, "order")
+@finding(8, "order", 2)
 def what_was_taken_counts(patch: Patch) -> None:
     """What an exception keeps from the application counts as delivered."""
     patch(PartitionBuffer, "put_back", lambda _: None)
 
 
-@finding(8, "order")
+@finding(8, "order", 192)
 def a_transaction_broken_off_counts(patch: Patch) -> None:
     """A transaction whose records could not all be read counts as delivered."""
     patch(SerialReader, "take_back", lambda _: None)
 
 
-@finding(10, "committed")
+@finding(10, "committed", 64)
 def a_refused_commit_counts(patch: Patch) -> None:
     """A commit that nobody waits for counts as done when it is sent."""
     commit_moved = Positions.commit_moved
@@ -129,7 +129,7 @@ def a_refused_commit_counts(patch: Patch) -> None:
     patch(Positions, "on_commit", deaf)
 
 
-@finding(12, "order")
+@finding(12, "order", 105)
 def a_rewind_that_failed_is_forgotten(patch: Patch) -> None:
     """What moves buffers and librdkafka together may do half of it."""
 
@@ -150,13 +150,13 @@ def a_rewind_that_failed_is_forgotten(patch: Patch) -> None:
     patch(Positions, "rewind", tries_once)
 
 
-@finding(14, "goes-on")
+@finding(14, "goes-on", 239)
 def the_journal_is_not_read_on(patch: Patch) -> None:
     """While many decisions wait the journal is not read, not even for what is finished."""
     patch(SerialOrder, "waits_for_finish", property(lambda _: False))
 
 
-@finding(15, "bounded")
+@finding(15, "bounded", 1)
 def what_is_finished_is_kept(patch: Patch) -> None:
     """What the journal calls finished is noted, though it was delivered."""
     take = JournalTail._take
@@ -186,21 +186,21 @@ def a_side_read_goes_on_after_an_error(patch: Patch) -> None:
     patch(SideReader, "step", mutant)
 
 
-@finding(21, "events")
+@finding(21, "events", 1)
 def all_events_at_once(patch: Patch) -> None:
     """In serial order all events are taken, and `poll` returns the first one."""
     take_events = SerialReader._take_events
     patch(SerialReader, "_take_events", lambda self, _: take_events(self, 1_000))
 
 
-@finding(21, "paused")
+@finding(21, "paused", 66)
 def transactions_heed_no_pause(patch: Patch) -> None:
     """`transactions` delivers from paused partitions."""
     take = SerialOrder.take
     patch(SerialOrder, "take", lambda self, buffers, _=(): take(self, buffers))
 
 
-@finding(22, "order")
+@finding(22, "order", 8)
 def nothing_is_committed_at_unassign(patch: Patch) -> None:
     """Under auto commit, positions are committed by time and at the end alone."""
     commit = Consumer._commit_before_leaving
@@ -212,7 +212,7 @@ def nothing_is_committed_at_unassign(patch: Patch) -> None:
     patch(Consumer, "_commit_before_leaving", mutant)
 
 
-@finding(26, "bounded")
+@finding(26, "bounded", 14)
 def each_partition_remembers_as_much(patch: Patch) -> None:
     """What each partition remembers does not depend on how many there are."""
     patch(Shared, "divide", lambda *_: None)
