@@ -170,7 +170,7 @@ def what_is_finished_is_kept(patch: Patch) -> None:
     patch(JournalTail, "_take", mutant)
 
 
-@finding(20, "raised")
+@finding(20, "order", 250)
 def a_side_read_goes_on_after_an_error(patch: Patch) -> None:
     """A pass that lost records is not begun again."""
 
