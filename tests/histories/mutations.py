@@ -20,7 +20,6 @@ from logtx.consumer.journal_tail import JournalTail
 from logtx.consumer.positions import Positions
 from logtx.consumer.reading import Reading
 from logtx.consumer.serial_reader import SerialReader
-from logtx.consumer.side_read import SideReader, overlapping
 from logtx.journal.records.types import Committed
 from logtx.journal.txid import TxId
 
@@ -168,22 +167,6 @@ def what_is_finished_is_kept(patch: Patch) -> None:
             self._order._finished.add(txid)
 
     patch(JournalTail, "_take", mutant)
-
-
-@finding(20, "order", 250)
-def a_side_read_goes_on_after_an_error(patch: Patch) -> None:
-    """A pass that lost records is not begun again."""
-
-    def mutant(self: SideReader, buffer: Any, timeout_s: float) -> None:
-        if self._pass is None:
-            requests = buffer.side_reads()
-            if not requests:
-                return
-            self._begin(buffer, overlapping(requests))
-        self._pending_map.enforce()
-        self._slice(timeout_s)
-
-    patch(SideReader, "step", mutant)
 
 
 @finding(21, "events", 1)
