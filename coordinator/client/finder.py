@@ -16,16 +16,14 @@ from typing import Generic, Protocol, TypeVar
 
 from ...journal.errors import (
     CoordinatorNotAvailableError,
-    JournalError,
     LogtxError,
     NotCoordinatorError,
-    RetriableError,
 )
 from ..protocol import coordinator_pb2 as pb
 from ..protocol.checkpoint import Checkpoint
 from ..protocol.commands import Connected
 from ..protocol.replies import decode_reply
-from .pursuit import Pursuit
+from .pursuit import Pursuit, may_be_elsewhere
 
 
 class Stream(Protocol):
@@ -182,8 +180,7 @@ class Finder(Generic[S]):
         self.why = f"{address}: {reply}"
         if isinstance(reply, NotCoordinatorError):
             pursuit.named(reply.hint, now_s)
-        elif isinstance(reply, LogtxError) and not isinstance(reply, RetriableError | JournalError):
-            # A coordinator that can't read the journal says so though another one may serve.
+        elif isinstance(reply, LogtxError) and not may_be_elsewhere(reply):
             raise reply
 
     def _outdated(self, connected: Connected) -> bool:

@@ -25,6 +25,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from ...journal.errors import JournalError, LogtxError, RetriableError
+
 PAUSE_SHARE: Final = 1 / 8
 """Length of a pause, as a share of the time lost so far. A larger share makes a stall longer; a
 smaller one makes a flood of clients ask more often."""
@@ -38,6 +40,14 @@ PATIENCE_MAX_S: Final = 5.0
 """How long an attempt may take at most, after attempts that were given up."""
 ATTEMPTS_MAX: Final = 4
 """Attempts under way at one time; each takes a thread and a connection."""
+
+
+def may_be_elsewhere(refusal: LogtxError) -> bool:
+    """Returns whether another coordinator may take the session that this one refused.
+
+    A coordinator that can't read the journal says so though another one may serve.
+    """
+    return isinstance(refusal, RetriableError | JournalError)
 
 
 @dataclass(slots=True)

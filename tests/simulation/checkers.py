@@ -27,6 +27,7 @@ from .claim_checkers import claims, processed
 from .history import Consumed, Delivered, History, Rest, Resumed, Told
 from .reference import Decision, Journal, Partition, Reading
 from .serial_checkers import serial_order
+from .session_checkers import refused, sessions, timely
 
 ANSWER_MAX_MS: Final = 1_200
 """Longest commit once the faults have stopped, whatever hangs beside it."""
@@ -491,6 +492,9 @@ CHECKERS: Final[dict[str, Checker]] = {
     "processed": processed,
     "retained": retained,
     "high-watermark": high_watermark,
+    "sessions": sessions,
+    "refused": refused,
+    "timely": timely,
     "finished": finished,
 }
 

@@ -34,6 +34,7 @@ from logtx.journal.errors import (
     JournalTruncatedError,
     LogtxError,
     NotCoordinatorError,
+    UnknownRecordError,
 )
 from logtx.journal.logs.interface import Log
 from logtx.journal.records.codec import encode_entry
@@ -43,7 +44,7 @@ from logtx.journal.txid import TxId
 
 from .history import Told
 from .lanes import Markers, Offsets
-from .logs import LogView, Pipe
+from .logs import APPEND_TIMEOUT_MS, LogView, Pipe
 from .schedule import Party
 from .setting import WALL_MS, Setting
 
@@ -54,10 +55,14 @@ SWEEP_MS: Final = 90
 """Time between two sweeps of idle lanes."""
 TICK_MS: Final = 40
 """Time between two ticks."""
+PURGE_MS: Final = (20, APPEND_TIMEOUT_MS)
+"""Least and most time until a producer that broke tells which records it did not send."""
 LOAD_MS: Final = (1, 12)
 """Least and most time to read the journal, before a bid and behind it."""
 PAUSE_MS: Final = 30
 """Longest pause before the first bid; it doubles with every lost bid."""
+FAILED_PAUSE_MS: Final = 150
+"""Time after which a journal that can't be read is tried again."""
 GIVE_MS: Final = 200
 """How long a giving owner waits for its appends, and then for the receiver."""
 
@@ -105,6 +110,8 @@ class Coordinator(Party):
         self.seats: list[Seat] = []
         self.links: dict[tuple[int, str, int], Link] = {}
         """Streams of connected producers, by journal partition, producer id and nonce."""
+        self.reads = True
+        """Whether it understands all records; not if it is of an older version than the others."""
         self._wall_offset_ms = 0
         self._clock_offset_ms = 0
 
@@ -121,6 +128,15 @@ class Coordinator(Party):
         self.seats = [Seat(self, p) for p in range(self.setting.journals)]
         for seat in self.seats:
             self.later(chance.randint(1, 10), seat.tick)
+
+    def wake(self) -> None:
+        """Goes on; may notice first that it stood still, as `Serving._notice_time` does."""
+        noticed = "coordinator notices that it stood still"
+        if self.alive and self.paused and self.setting.faults.tries(noticed, 0.7):
+            for seat in self.seats:
+                if seat.tenure is not None:
+                    seat.tenure.pause()
+        super().wake()
 
     def _sweep(self) -> None:
         self.markers.sweep()
@@ -152,7 +168,7 @@ class Seat:
         self.tenure: Tenure | None = None
         self._hour_began_ms = 0
         self._setting = coordinator.setting
-        self._pipe = self._setting.pipe(coordinator, "journal append")
+        self.pipe = self._setting.pipe(coordinator, "journal append")
         self.offsets = Offsets(self._setting, coordinator)
         self._replica: Replica | None = None
         """Follows the journal while this coordinator does not serve it."""
@@ -161,6 +177,8 @@ class Seat:
         self._acknowledged_end = 0
         self.truncated = False
         """Whether the journal lost acknowledged records: then it is not served any more."""
+        self.failure: LogtxError | None = None
+        """Why the journal can't be read, until it is tried again."""
         self._bidding = False
         self._pause_ms = PAUSE_MS
 
@@ -171,15 +189,33 @@ class Seat:
         setting = self._setting
         self.coordinator.later(TICK_MS, self.tick)
         if self.tenure is not None:
-            self.tenure.tick(self.coordinator.now(), self._facts)
+            self._tick_tenure(self.tenure)
             return
         owner = setting.owner(self.partition)
         orphaned = owner is None or owner == self.name or setting.is_dead(owner)
-        if self._bidding or self.truncated or self.coordinator.held_back_ms > setting.now_ms:
+        orphaned = orphaned or self._has_failed(owner)
+        if self._bidding or self.truncated or self.failure is not None:
+            return
+        if self.coordinator.held_back_ms > setting.now_ms:
             return
         if orphaned or setting.faults.happens("coordinator usurped", 0.01):
             self._bidding = True
             self._later((1, self._pause_ms), lambda: self._bid(lambda _: None))
+
+    def _tick_tenure(self, tenure: Tenure) -> None:
+        if tenure is not self.tenure:
+            return
+        tenure.tick(self.coordinator.now(), self._facts)
+        if tenure.more_due:
+            self.coordinator.later(1, lambda: self._tick_tenure(tenure))
+
+    def _has_failed(self, owner: str | None) -> bool:
+        # As a peer tells it that can't read the journal.
+        peers = [c for c in self.coordinator.peers() if c.name == owner and c.seats]
+        return any(c.seats[self.partition].failure is not None for c in peers)
+
+    def _try_again(self) -> None:
+        self.failure = None
 
     def _later(self, range_ms: tuple[int, int], act: Callable[[], None]) -> None:
         self.coordinator.later(self._setting.chance.randint(*range_ms), act)
@@ -212,6 +248,11 @@ class Seat:
         return max(read, now, self._acknowledged_end)
 
     def _try_to_follow(self) -> Replica | None:
+        if not self.coordinator.reads:
+            self.failure = UnknownRecordError("a record of a newer version")
+            self._setting.note(self.name, "can't read journal", self.partition)
+            self.coordinator.later(FAILED_PAUSE_MS, self._try_again)
+            return None
         lost = self._setting.broker.losses.get(self.partition)
         try:
             # The broker tells a reader beyond the lost tail's place; and no peer may know more.
@@ -243,7 +284,7 @@ class Seat:
         value = encode_entry(Entry(shard.epoch, incarnation, owner))
 
         def bid() -> None:
-            self._pipe.append(
+            self.pipe.append(
                 lambda: setting.broker.append_journal(self.partition, value, self.name, None),
                 lambda offset: self._later(LOAD_MS, lambda: self._won(offset, done)),
             )
@@ -275,7 +316,7 @@ class Seat:
         setting.history.counts["tenures"] += 1
         setting.history.counts["failovers"] += len(shard.past_epochs) > 0
         setting.note(self.name, f"serves journal {self.partition} in epoch", shard.epoch)
-        shell = _Shell(self, self._pipe)
+        shell = _Shell(self, self.pipe)
         shell.tenure = self.tenure = Tenure(shard, shell)
         self._hour_began_ms = setting.now_ms
         self._keep_house(self.tenure, self.tenure.snapshot_offset or 0, None)
@@ -401,7 +442,7 @@ class Seat:
         if tenure is self.tenure:
             self.end_tenure(CoordinatorLoadingError("loaded again"))
             # A new pipe: OWNER must not wait behind appends without an answer.
-            self._pipe = self._setting.pipe(self.coordinator, "journal append")
+            self.pipe = self._setting.pipe(self.coordinator, "journal append")
             self._hold_back()
 
     # ---- requests -------------------------------------------------------------------------------
@@ -444,7 +485,8 @@ class Seat:
     ) -> None:
         setting = self._setting
         if self.tenure is None:
-            answer(NotCoordinatorError(f"journal partition {self.partition} is not served here"))
+            elsewhere = f"journal partition {self.partition} is not served here"
+            answer(self.failure or NotCoordinatorError(elsewhere))
             return
         if self.tenure.quiescing:
             # Answered only when another serves: told at once, the client would find no owner.
@@ -464,17 +506,32 @@ class _Shell:
     def __init__(self, seat: Seat, pipe: Pipe) -> None:
         self._seat = seat
         self._pipe = pipe
+        self._breaks = False
         self._setting = seat.coordinator.setting
 
     def append(self, predicted: int, value: bytes) -> None:
         seat, setting = self._seat, self._setting
         meant = self._meant(predicted)
+        if self._breaks:
+            self._renew(predicted)
+            return
+        # Its producer sends this one again, and then breaks.
+        self._breaks = setting.faults.on and setting.faults.tries("journal producer renewed", 0.01)
         self._pipe.append(
             lambda: setting.broker.append_journal(
                 seat.partition, value, seat.coordinator.name, meant
             ),
             lambda offset: self.tenure.acknowledged(predicted, offset),
+            twice=self._breaks,
         )
+
+    def _renew(self, lost: int) -> None:
+        # The former producer tells the loss when it is closed; meanwhile the next one is used.
+        seat, setting = self._seat, self._setting
+        self._breaks = False
+        self._pipe = seat.pipe = setting.pipe(seat.coordinator, "journal append")
+        told_ms = setting.faults.trials.randint(*PURGE_MS)
+        seat.coordinator.later(told_ms, lambda: self.tenure.acknowledged(lost, None))
 
     def _meant(self, predicted: int) -> tuple[str, int, int] | None:
         # For a decision, the transaction that it is about, as its writer has it.

@@ -39,7 +39,25 @@ EVENTS: Final = (
     "broker knows the topic's predecessor",
     "broker knows fewer partitions",
 )
-KINDS: Final = (*(f"{c} {kind}" for c, kinds in CHANNELS.items() for kind in kinds), *EVENTS)
+TRIALS: Final = (
+    "topic grows",
+    "no look-ups for long",
+    "no look-ups for a new commit",
+    "coordinator can't read the journal",
+    "checkpoint restored elsewhere",
+    "journal producer renewed",
+    "one id in two groups",
+    "coordinator notices that it stood still",
+    "little in one turn",
+)
+"""Events with a `Random` of their own: histories without them are as they would be without it."""
+KINDS: Final = (
+    *(f"{c} {kind}" for c, kinds in CHANNELS.items() for kind in kinds),
+    *EVENTS,
+    *TRIALS,
+)
+_TRIAL_CHANCE: Final = 0.25
+"""Share of the histories that have one of `TRIALS`."""
 _CHANCES: Final = (0.0, 0.0, 0.01, 0.03, 0.1)
 """Shares of messages with a fault, drawn per kind. Most histories lack most kinds, so that some
 get far."""
@@ -54,14 +72,16 @@ def _chances(channel: str) -> tuple[float, ...]:
 class Faults:
     """Draws faults for one history and counts them."""
 
-    def __init__(self, chance: Random, counts: Counter[str]) -> None:
+    def __init__(self, chance: Random, trials: Random, counts: Counter[str]) -> None:
         """Draws which kinds of faults this history has.
 
         Args:
             chance: of the history.
+            trials: what `TRIALS` draw from.
             counts: counts the faults that happened, by their name in `KINDS`.
         """
         self.on = True
+        self.trials = trials
         self._chance = chance
         self._counts = counts
         self._channels = {
@@ -70,6 +90,7 @@ class Faults:
         }
         self._totals = {c: sum(p for _, p in kinds) for c, kinds in self._channels.items()}
         self._events = {event: chance.random() < 0.6 for event in EVENTS}
+        self._trials = {trial for trial in TRIALS if trials.random() < _TRIAL_CHANCE}
 
     def of(self, channel: str) -> str:
         """Returns what becomes of a message; "" if it arrives."""
@@ -91,6 +112,13 @@ class Faults:
             return False
         if counted:
             self._counts[event] += 1
+        return True
+
+    def tries(self, trial: str, share: float = 1.0) -> bool:
+        """Returns whether one of `TRIALS` happens now: in `share` of the calls, if enabled."""
+        if trial not in self._trials or (share < 1 and self.trials.random() >= share):
+            return False
+        self._counts[trial] += 1
         return True
 
     def count(self, event: str) -> None:

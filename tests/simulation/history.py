@@ -14,6 +14,7 @@ from logtx.coordinator.core.offsets_lanes import OffsetsKey
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.commands import GroupOffsets
 from logtx.journal.control import TopicPartition
+from logtx.journal.errors import LogtxError
 from logtx.journal.records.types import Entry
 from logtx.journal.txid import TxId
 
@@ -187,6 +188,23 @@ class Work:
 
 
 @dataclass(slots=True)
+class Started:
+    """An instance of an application started."""
+
+    application: str
+    name: str
+
+
+@dataclass(slots=True)
+class Closed:
+    """The session of an instance ended for good."""
+
+    application: str
+    name: str
+    error: LogtxError
+
+
+@dataclass(slots=True)
 class OffsetsRecord:
     """A record of ``__transaction_offsets``; a value of None removes the key."""
 
@@ -209,6 +227,10 @@ class History:
         self.consumed: dict[str, Consumed] = {}
         self.serial: dict[str, Serial] = {}
         self.works: dict[TxId, Work] = {}
+        self.sessions: list[Started | Closed] = []
+        """Instances of applications, as they start, and as their sessions end for good."""
+        self.misled_ms: list[int] = []
+        """When a broker told something of a topic that was not so any more."""
         self.settled_ms: int | None = None
         """Virtual time at which the faults stopped."""
         self.unfinished: list[str] = []

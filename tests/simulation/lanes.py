@@ -173,9 +173,10 @@ class Markers:
         self._coordinator.later(asked_ms + told_ms, lambda: self._told(topic, answers[0]))
 
     def _answer_of_a_broker(self, topic: str) -> TopicFacts | LogtxError | None:
-        if self._setting.faults.happens("look-up of a topic failed", 0.1):
+        setting = self._setting
+        if setting.topology.is_silent or setting.faults.happens("look-up of a topic failed", 0.1):
             return BrokerError("no answer")
-        return self._setting.topology.answer(topic)
+        return setting.topology.answer(topic)
 
     def _told(self, topic: str, answer: TopicFacts | LogtxError | None) -> None:
         now_ms = self._setting.now_ms

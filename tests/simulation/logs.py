@@ -143,7 +143,12 @@ class Pipe:
         self._cut = False
 
     def append(
-        self, land: Landing, acknowledge: Acknowledge, refuse: Callable[[], None] | None = None
+        self,
+        land: Landing,
+        acknowledge: Acknowledge,
+        refuse: Callable[[], None] | None = None,
+        *,
+        twice: bool = False,
     ) -> None:
         """Sends a record.
 
@@ -151,9 +156,10 @@ class Pipe:
             land: called when it lands, if ever; returns its offset.
             acknowledge: called in the order of appends, by its party, with the offset or None.
             refuse: called instead of `land` if the broker refuses the record.
+            twice: whether it lands twice, whatever else is drawn.
         """
         now_ms = self._scheduler.now_ms
-        fault = self._faults.of(self._channel)
+        fault = "duplicated" if twice else self._faults.of(self._channel)
         takes_ms = self._chance.randint(*(STALL_MS if fault == "delayed" else (1, 6)))
         lands_ms = max(self._landed_ms, now_ms + takes_ms)
         if fault == "reordered":

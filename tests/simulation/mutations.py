@@ -17,9 +17,11 @@ from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.entries import EntryState, PlainRun
 from logtx.consumer.core.ranges import ControlCache, Match
 from logtx.consumer.core.serial_order import SerialBuffer, SerialOrder
+from logtx.coordinator.client import pursuit
 from logtx.coordinator.core import lanes, shard, snapshot, topics
 from logtx.coordinator.core.ages import Ages
 from logtx.coordinator.core.claims import Claims
+from logtx.coordinator.core.clocks import Clocks
 from logtx.coordinator.core.committed_offsets import CommittedOffsets
 from logtx.coordinator.core.committed_offsets import StepsVerdict as OffsetsVerdict
 from logtx.coordinator.core.decision import WriteMarkers
@@ -29,10 +31,12 @@ from logtx.coordinator.core.producers import Producers
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.tenure import Tenure
 from logtx.coordinator.core.topics import Existence, TopicKnowledge
+from logtx.coordinator.core.waiting import WaitingCommits
 from logtx.coordinator.core.watermark import Deferred
 from logtx.coordinator.protocol.commands import Action
+from logtx.journal import producer_ids
 from logtx.journal.control import Marker
-from logtx.journal.errors import UnknownTopicError
+from logtx.journal.errors import CoordinatorBusyError, RetriableError, UnknownTopicError
 from logtx.journal.records.fate import NO_EPOCH, EpochFilter
 from logtx.journal.records.types import AbortReason, Entry, Owner, PrepareAbort
 from logtx.journal.state import State
@@ -517,6 +521,131 @@ def steps_without_the_vector(patch: Patch) -> None:
         write(self, key, steps, *args)
 
     patch(OffsetsLanes, "write", mutant)
+
+
+@caught_by("refused", of="shell")
+def new_partitions_are_refused(patch: Patch) -> None:
+    """A partition beyond those of the latest answer does not exist, without another look."""
+    confirmed = topics._Topic.is_confirmed_absent
+
+    def mutant(self: Any, now_ms: int) -> bool:
+        return self.facts is not None or confirmed(self, now_ms)
+
+    patch(topics._Topic, "is_confirmed_absent", mutant)
+
+
+@caught_by("no-blocking", of="shell")
+def no_commit_without_look_ups(patch: Patch) -> None:
+    """A commit is not decided while look-ups fail, whatever is known of its topics."""
+    refusal = TopicKnowledge.refusal
+
+    def mutant(self: TopicKnowledge, partitions: Any, now_ms: int, **how: Any) -> Any:
+        failures = [self._topic(name).failure for name, _ in partitions]
+        if any(failures):
+            return CoordinatorBusyError("not looked up")
+        return refusal(self, partitions, now_ms, **how)
+
+    patch(TopicKnowledge, "refusal", mutant)
+
+
+# ---- sessions -----------------------------------------------------------------------------------
+
+
+@caught_by("sessions", of="shell")
+def one_that_cannot_read_ends_sessions(patch: Patch) -> None:
+    """A client believes a coordinator that can't read the journal, and asks no other."""
+    patch(pursuit, "may_be_elsewhere", lambda refusal: isinstance(refusal, RetriableError))
+
+
+@caught_by("sessions", of="shell")
+def ids_without_their_groups(patch: Patch) -> None:
+    """Equal ids of two transaction groups are one producer."""
+    patch(producer_ids, "producer_id_of", lambda _, transactional_id: transactional_id)
+
+
+# ---- what is due --------------------------------------------------------------------------------
+
+
+@caught_by("timely", of="shell")
+def clocks_forget_the_running(patch: Patch) -> None:
+    """When a transaction ends, the deadlines of the others are lost."""
+    stop = Clocks.stop
+
+    def mutant(self: Clocks, begin: int) -> None:
+        stop(self, begin)
+        self._deadlines.clear()
+
+    patch(Clocks, "stop", mutant)
+
+
+@caught_by("timely", of="shell")
+def waiting_commits_are_not_woken(patch: Patch) -> None:
+    """A decision does not wake the commits that waited for it."""
+    patch(WaitingCommits, "wake", lambda *_: None)
+
+
+@caught_by("timely", of="shell")
+def chains_are_not_continued(patch: Patch) -> None:
+    """A commit that had waited itself wakes nobody when it is decided."""
+    pop, wake = WaitingCommits.pop, WaitingCommits.wake
+    waited: set[tuple[int, int]] = set()
+
+    def popped(self: WaitingCommits, begin: int) -> Any:
+        refs = pop(self, begin)
+        if refs:
+            waited.add((id(self), begin))
+        return refs
+
+    def mutant(self: WaitingCommits, decided: int) -> None:
+        if (id(self), decided) not in waited:
+            wake(self, decided)
+
+    patch(WaitingCommits, "pop", popped)
+    patch(WaitingCommits, "wake", mutant)
+
+
+@caught_by("finished", of="shell")
+def a_pause_never_ends(patch: Patch) -> None:
+    """An owner that stood still and asked for the journal's end does not go on."""
+    patch(Tenure, "_go_on", lambda _: None)
+
+
+@caught_by("finished", of="shell")
+def what_is_left_is_not_done(patch: Patch) -> None:
+    """What is more than one turn does is forgotten."""
+    carry_out = Tenure._carry_out
+
+    def mutant(self: Tenure) -> None:
+        carry_out(self)
+        self._todo.clear()
+
+    patch(Tenure, "_carry_out", mutant)
+
+
+@caught_by("commit-order", of="shell")
+def later_effects_overtake(patch: Patch) -> None:
+    """What follows from a new decision is done before what was left for another turn."""
+    execute = Tenure._execute
+
+    def mutant(self: Tenure, effects: Any) -> None:
+        left, self._todo = self._todo, deque()
+        execute(self, effects)
+        self._todo.extendleft(reversed(left))
+
+    patch(Tenure, "_execute", mutant)
+
+
+@caught_by("durable", of="shell")
+def acknowledged_in_any_order(patch: Patch) -> None:
+    """An acknowledgement is taken for a proof of the appends before it (trap 2)."""
+    acknowledged = Tenure.acknowledged
+
+    def mutant(self: Tenure, predicted: int, offset: int | None, why: str = "") -> None:
+        if offset == predicted:
+            self.acknowledged_end = offset
+        acknowledged(self, predicted, offset, why)
+
+    patch(Tenure, "acknowledged", mutant)
 
 
 # ---- what a new owner does ----------------------------------------------------------------------

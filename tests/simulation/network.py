@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from logtx.coordinator.client import pursuit
 from logtx.coordinator.protocol import commands
 from logtx.journal.errors import (
     CoordinatorLoadingError,
     DoubleStartError,
+    JournalError,
     LogtxError,
     NotCoordinatorError,
     OffsetsPendingError,
@@ -309,17 +311,18 @@ class Session:
                 request.on_reply(reply)
 
     def _resume(self, reply: commands.Reply) -> None:
-        if isinstance(reply, RetriableError):
-            self._break()
-        elif isinstance(reply, LogtxError):
-            self.close(reply)
-        elif isinstance(reply, commands.Connected):
+        if isinstance(reply, commands.Connected):
             self.generation = reply.generation
             self.connected = commands.SessionId(self._producer_id, reply.generation, self._nonce)
             self._flowing = True
             for request_id in list(self._requests):
                 if self._flowing:
                     self._send(request_id)
+        elif isinstance(reply, LogtxError):
+            if pursuit.may_be_elsewhere(reply):
+                self._break()
+            else:
+                self.close(reply)
 
     def close(self, error: LogtxError) -> None:
         """Ends the session: it was fenced, started twice, or closed by the application."""
@@ -379,7 +382,8 @@ def query(
         def came(told: commands.Reply) -> None:
             if done or number != attempt[0]:
                 return
-            again = isinstance(told, RetriableError) and not isinstance(told, OffsetsPendingError)
+            again = isinstance(told, RetriableError | JournalError)
+            again = again and not isinstance(told, OffsetsPendingError)
             if again:
                 party.later(setting.chance.randint(10, 60), ask)
             else:

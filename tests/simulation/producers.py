@@ -17,6 +17,7 @@ from logtx.journal.records.types import OffsetStep
 from logtx.producer.core.bookkeeping import Phase
 from logtx.producer.core.tally import Floors
 
+from .history import Closed, Started
 from .logs import Pipe
 from .network import Network, Session, query
 from .setting import Setting
@@ -39,6 +40,7 @@ class Producer(Host):
         setting: Setting,
         network: Network,
         name: str,
+        application: str,
         producer_id: str,
         *,
         group: str,
@@ -52,6 +54,7 @@ class Producer(Host):
             setting: of the world.
             network: the way to the coordinators.
             name: this instance's own.
+            application: what it is an instance of.
             producer_id: shared with its predecessors and successors.
             group: transaction group.
             consumer_group: the group whose input it processes.
@@ -61,6 +64,7 @@ class Producer(Host):
         super().__init__(setting.scheduler, name)
         self.setting = setting
         self.network = network
+        self.application = application
         self.producer_id = producer_id
         self.floors: Floors = {}
         self.transactions: list[Transaction] = []
@@ -77,6 +81,7 @@ class Producer(Host):
         self.session = Session(
             network, self, producer_id, nonce, partition, generation, self._closed
         )
+        setting.history.sessions.append(Started(application, name))
         self.later(1, self.step)
 
     def next_value(self) -> int:
@@ -92,6 +97,7 @@ class Producer(Host):
     def _closed(self, error: LogtxError) -> None:
         self.setting.note(self.name, "closed:", error)
         self.setting.history.counts["sessions closed for good"] += 1
+        self.setting.history.sessions.append(Closed(self.application, self.name, error))
         for transaction in self.transactions:
             transaction.fatal(error)
         self._on_gone(self)
@@ -204,6 +210,24 @@ class Producer(Host):
     def not_committed(self, transaction: Transaction) -> None:
         if transaction.groups:
             self._knows_cursor = False
+
+    def continue_input(self, hold_ms: int) -> None:
+        """Lets transactions wait for each other: each continues the input of the one before.
+
+        The first one holds its input for `hold_ms`, and is committed then. The others ask for their
+        commits at once, which must follow it without delay.
+        """
+        if not (self._bound and self._knows_cursor):
+            return
+        self.setting.history.counts["commits that wait in a chain"] += 1
+        first, second, third = (self.begin(4 * hold_ms) for _ in range(3))
+        first.holds_input = second.is_step = third.is_step = True
+        first.hangs_until_ms = self.setting.now_ms + hold_ms
+
+    def learn_cursor(self) -> None:
+        """Asks where its input goes on, unless it knows."""
+        if self._bound and not self._knows_cursor:
+            self._ask_cursor()
 
     def _bind(self) -> None:
         self._binds = True

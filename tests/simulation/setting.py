@@ -63,8 +63,8 @@ class Setting:
         return [(OUTPUT, partition) for partition in range(self.outputs)]
 
     def partition(self) -> int:
-        """Draws a data partition."""
-        return self.chance.randrange(self.outputs)
+        """Draws a data partition that exists."""
+        return self.chance.randrange(self.outputs) % self.topology.writable
 
     def pipe(self, party: Party, channel: str) -> Pipe:
         """Returns a way to one partition, for one life of a party."""

@@ -2,7 +2,8 @@
 
 Any broker may answer a look-up, from its own copy of the metadata. Most answer truthfully. For a
 while one of them may be behind: it tells of no topic, of the topic's predecessor (deleted long
-ago), or of fewer partitions.
+ago), or of fewer partitions. For a longer while all of them may refuse to tell anything, as where
+the right to describe topics was taken away: the topics go on all the same.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 from logtx.coordinator.core.decision import TopicFacts
 
 from .faults import Faults
+from .history import History
 from .schedule import Scheduler
 
 INPUT: Final = "in"
@@ -25,6 +27,10 @@ BEHIND_MS: Final = (10, 120)
 """Least and most time that a broker stays behind: less than `topics.CONFIRM_MS` is here."""
 TRUTHFUL_MS: Final = 130
 """Time after which another one may be behind. Longer than a gap between look-ups may be."""
+GROWS_MS: Final = (100, 600)
+"""Least and most time until a topic that begins with one partition has all of them."""
+OUTAGE_MS: Final = 600
+"""How long no look-up is answered."""
 BEHIND: Final = (
     "broker knows no topic",
     "broker knows the topic's predecessor",
@@ -43,9 +49,12 @@ class _Behind:
 class Topology:
     """The truth about topics, and the brokers' versions of it."""
 
-    def __init__(self, scheduler: Scheduler, chance: Random, faults: Faults) -> None:
+    def __init__(
+        self, scheduler: Scheduler, chance: Random, faults: Faults, history: History
+    ) -> None:
         """Creates the topics."""
         self._scheduler = scheduler
+        self._history = history
         self._chance = chance
         self._faults = faults
         self.truth = {
@@ -56,6 +65,34 @@ class Topology:
         }
         self._behind: _Behind | None = None
         self._truthful_until_ms = 0
+        self._silent = range(0)
+        """Virtual time in which nobody answers look-ups."""
+        if faults.tries("topic grows"):
+            self._resize(1)
+            scheduler.after(faults.trials.randint(*GROWS_MS), lambda: self._resize(PARTITIONS))
+        if faults.tries("no look-ups for long"):
+            begins_ms = faults.trials.randint(0, OUTAGE_MS)
+            scheduler.after(begins_ms, lambda: self.be_silent(OUTAGE_MS))
+
+    @property
+    def writable(self) -> int:
+        """Number of partitions that producers write to: they hear of new ones before others do."""
+        return self.truth[OUTPUT].partition_count
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nobody answers look-ups now."""
+        return self._scheduler.now_ms in self._silent
+
+    def be_silent(self, for_ms: int) -> None:
+        """Lets nobody answer look-ups for some time."""
+        now_ms = self._scheduler.now_ms
+        self._silent = range(now_ms, now_ms + for_ms)
+        self._history.note(now_ms, "brokers", "tell nothing of topics for", for_ms, "ms")
+
+    def _resize(self, partitions: int) -> None:
+        self.truth[OUTPUT] = replace(self.truth[OUTPUT], partition_count=partitions)
+        self._history.note(self._scheduler.now_ms, "brokers", OUTPUT, "has", partitions)
 
     def answer(self, topic: str) -> TopicFacts | None:
         """Returns what a broker tells of a topic now; None: no such topic."""
@@ -64,6 +101,7 @@ class Topology:
         if behind is None or self._chance.random() >= behind.share:
             return truth
         self._faults.count(behind.kind)
+        self._history.misled_ms.append(self._scheduler.now_ms)
         if behind.kind == "broker knows no topic":
             return None
         if behind.kind == "broker knows the topic's predecessor":

@@ -99,6 +99,8 @@ class Transaction:
         """Whether there is nothing more to do about it."""
         self.is_step = False
         """Part of a pipeline: it moves offsets and commits as soon as it has begun."""
+        self.holds_input = False
+        """It moves offsets as soon as it has begun, and is not committed at once."""
         self.groups: set[str] = set()
         self._setting = producer.setting
         own = BranchTally(
@@ -132,8 +134,9 @@ class Transaction:
         backlog, self._backlog = self._backlog, []
         for partition in backlog:
             self._send(partition, self.book.own, None)
-        if self.is_step:
+        if self.is_step or self.holds_input:
             self.producer.move_offsets(self)
+        if self.is_step:
             self.end(Action.COMMIT)
         self.advance()
 

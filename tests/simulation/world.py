@@ -5,18 +5,19 @@ At first everything goes wrong that can; then the faults stop, and everything mu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from random import Random
-from typing import Final
+from types import ModuleType
+from typing import Any, Final
 
-from logtx.coordinator.core import snapshot
+from logtx.coordinator.core import snapshot, tenure
 from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.commands import Action
-from logtx.journal import reader
+from logtx.journal import producer_ids, reader
 from logtx.journal.control import TopicPartition
 from logtx.journal.keys import DEFAULT_OWNER, FIRST_EPOCH, TransactionKey, is_key_name
 
@@ -54,19 +55,32 @@ SETTLE_MAX_MS: Final = 15_000
 """How long everything may take to finish after that; what is not done then is a failure."""
 HANG_MS: Final = 1_300
 """Timeout of the transaction that hangs while the others must go on."""
+SILENT_MS: Final = 1_500
+"""How long no look-up of a topic is answered meanwhile; longer than a commit may take."""
+HOLD_MS: Final = 200
+"""How long the first of a chain of commits keeps the others waiting."""
+CANNOT_READ_FROM_MS: Final = 500
+"""Until when at most a coordinator can read the journal, if one can't."""
+LITTLE: Final = ((tenure, "EFFECTS_MAX", 2), (tenure, "DUE_MAX", 2))
+"""How much is done in one turn, in the histories that do little in one."""
 
 
 REAL: Final = {(name, module): getattr(module, name) for module, name, _ in QUICK}
 
 
 @contextmanager
-def _small_and_quick() -> Iterator[None]:
+def _small_and_quick(further: Iterable[tuple[ModuleType, str, int]]) -> Iterator[None]:
     """Makes snapshots have several chunks in a small world, and decodes no record twice.
 
-    Pauses and ages are short. A mutation that changed one of them stays.
+    Pauses and ages are short. A mutation that changed one of them stays. `further` constants are
+    those of this history.
     """
     remembered = lru_cache(maxsize=None)(reader.decode_entry)
-    wanted = [(snapshot, "CHUNK_BYTES", 600), (reader, "decode_entry", remembered)]
+    wanted: list[tuple[ModuleType, str, Any]] = [
+        (snapshot, "CHUNK_BYTES", 600),
+        (reader, "decode_entry", remembered),
+        *further,
+    ]
     wanted += [(m, name, value) for m, name, value in QUICK if getattr(m, name) == REAL[name, m]]
     former = [(module, name, getattr(module, name)) for module, name, _ in wanted]
     for module, name, value in wanted:
@@ -87,13 +101,13 @@ class World:
         history = self.history = History(seed)
         scheduler = Scheduler()
         journals = chance.randint(1, 2)
-        faults = Faults(chance, history.counts)
+        faults = Faults(chance, Random(-seed - 3), history.counts)
         self.setting = Setting(
             scheduler=scheduler,
             chance=chance,
             faults=faults,
             history=history,
-            topology=Topology(scheduler, chance, faults),
+            topology=Topology(scheduler, chance, faults, history),
             broker=Broker(scheduler, history, journals),
             shard_config=CONFIG,
             journals=journals,
@@ -111,7 +125,7 @@ class World:
         for coordinator in self.coordinators.values():
             coordinator.start()
         self.producers: dict[str, Producer] = {}
-        """Producer id → its newest instance."""
+        """Application → its newest instance."""
         self._away = Random(-seed - 2)
         self._instances: list[Producer] = []
         workers = chance.choice((0, 2, 3))
@@ -121,13 +135,14 @@ class World:
         ]
         names += [f"w{n}" for n in range(workers)]
         self._group = Group(self.setting)
+        self._shares_ids = faults.tries("one id in two groups")
         self._managed = {n: not is_key_name(n) and chance.random() < 0.3 for n in names}
-        """Producer id → whether the application gives the generations."""
+        """Application → whether it gives the generations."""
         self._contested = chance.random() < 0.25
         """Whether one consumer group has members in two transaction groups."""
         self._generations = dict.fromkeys(self._managed, 0)
-        for producer_id in self._managed:
-            self._start_producer(producer_id)
+        for application in self._managed:
+            self._start_producer(application)
         self.consumers: list[Consumer | SerialConsumer] = []
         for partition in range(self.setting.outputs):
             for number in range(2):
@@ -137,11 +152,22 @@ class World:
         self._auditor = Party(scheduler, "auditor")
         self._audits = 0
         scheduler.after(CURIOUS_MS, self._curious)
+        if faults.tries("coordinator can't read the journal"):
+            self._stop_reading(faults.trials.choice(list(self.coordinators.values())))
+        self._little = faults.tries("little in one turn")
+
+    def _stop_reading(self, coordinator: Coordinator) -> None:
+        def stop() -> None:
+            coordinator.reads = not self.setting.faults.on
+
+        self.setting.scheduler.after(
+            self.setting.faults.trials.randint(0, CANNOT_READ_FROM_MS), stop
+        )
 
     def run(self) -> History:
         """Runs the whole history; an error that breaks it is in `History.crash`."""
         try:
-            with _small_and_quick():
+            with _small_and_quick(LITTLE if self._little else ()):
                 self._run()
         except Exception as error:  # noqa: BLE001  # any of a broken core
             self.history.crash = error
@@ -181,23 +207,24 @@ class World:
 
     # ---- parties --------------------------------------------------------------------------------
 
-    def _start_producer(self, producer_id: str, *, twice: bool = False) -> None:
+    def _start_producer(self, application: str, *, twice: bool = False) -> None:
         generation = None
-        if is_key_name(producer_id):
+        if is_key_name(application):
             # Most begin as new instances; some remember an old epoch.
             generation = self.setting.chance.choice((FIRST_EPOCH, FIRST_EPOCH, FIRST_EPOCH, 0))
-        elif self._managed[producer_id]:
+        elif self._managed[application]:
             if not twice:
-                self._generations[producer_id] += 1
-            generation = self._generations[producer_id]
-        number = sum(p.producer_id == producer_id for p in self._instances)
-        group, consumer_group = self._groups(producer_id)
-        make = partial(Worker, self._group) if _is_worker(producer_id) else Producer
+                self._generations[application] += 1
+            generation = self._generations[application]
+        number = sum(p.application == application for p in self._instances)
+        group, consumer_group = self._groups(application)
+        make = partial(Worker, self._group) if _is_worker(application) else Producer
         producer = make(
             self.setting,
             self.network,
-            f"{producer_id}.{number}",
-            producer_id,
+            f"{application}.{number}",
+            application,
+            self._producer_id(application),
             group=group,
             consumer_group=consumer_group,
             generation=generation,
@@ -205,26 +232,33 @@ class World:
         )
         producer.stopping = not self.setting.faults.on
         self.setting.note(producer.name, "starts, generation", generation)
-        self.producers[producer_id] = producer
+        self.producers[application] = producer
         self._instances.append(producer)
 
-    def _groups(self, producer_id: str) -> tuple[str, str]:
-        """Returns the transaction group and the consumer group of a producer."""
-        if is_key_name(producer_id):
-            return producer_id, f"input{producer_id}"
-        if _is_worker(producer_id):
+    def _producer_id(self, application: str) -> str:
+        if not self._shares_ids or is_key_name(application) or _is_worker(application):
+            return application
+        # Each id is that of one application in each of the two groups.
+        group, _ = self._groups(application)
+        return producer_ids.producer_id_of(group, f"p{int(application[1:]) // 2}")
+
+    def _groups(self, application: str) -> tuple[str, str]:
+        """Returns the transaction group and the consumer group of an application."""
+        if is_key_name(application):
+            return application, f"input{application}"
+        if _is_worker(application):
             return "group-0", "workers"
-        which = int(producer_id[1:]) % 2
+        which = int(application[1:]) % 2
         return f"group-{which}", f"input-{0 if self._contested else which}"
 
     def _gone(self, producer: Producer) -> None:
-        if self.producers[producer.producer_id] is producer:
+        if self.producers[producer.application] is producer:
             self._replace(producer)
 
     def _replace(self, producer: Producer) -> None:
         def replace() -> None:
-            if self.producers[producer.producer_id] is producer:
-                self._start_producer(producer.producer_id)
+            if self.producers[producer.application] is producer:
+                self._start_producer(producer.application)
 
         back_ms = self.setting.chance.randint(10, 300)
         if self.setting.hour_ms < back_ms + AWAY_MS and self._away.random() < 0.4:
@@ -273,6 +307,20 @@ class World:
                 self._harm_consumer(chosen)
         if setting.faults.happens("group rebalanced", 0.15):
             self._group.rebalance()
+        if setting.faults.tries("checkpoint restored elsewhere", 0.04):
+            self._restore_checkpoint(setting.faults.trials.randrange(setting.journals))
+
+    def _restore_checkpoint(self, journal: int) -> None:
+        # An operator restores the offsets of groups, from another time, while nobody serves.
+        broker, trials = self.setting.broker, self.setting.faults.trials
+        for coordinator in self.coordinators.values():
+            if coordinator.alive and coordinator.seats[journal].tenure is not None:
+                self._crash_coordinator(coordinator)
+        checkpoint = broker.checkpoints[journal]
+        if checkpoint is not None and broker.journal(journal):
+            elsewhere = trials.randrange(len(broker.journal(journal)))
+            broker.checkpoints[journal] = replace(checkpoint, offset=elsewhere)
+            self.setting.note("operator", f"sets the checkpoint of journal {journal} to", elsewhere)
 
     def _harm_coordinator(self, coordinator: Coordinator) -> None:
         faults, chance = self.setting.faults, self.setting.chance
@@ -305,7 +353,7 @@ class World:
                 # Its group session times out: others take over, and it wakes up as a zombie.
                 self.setting.scheduler.after(chance.randint(5, 100), self._group.rebalance)
         elif faults.happens("producer started twice", 0.03):
-            self._start_producer(producer.producer_id, twice=True)
+            self._start_producer(producer.application, twice=True)
         elif is_key_name(producer.producer_id) and faults.happens("key deleted", 0.15):
             home = self.setting.home(producer.producer_id)
             self._ask(home, commands.DeleteKey(name=producer.producer_id))
@@ -396,6 +444,7 @@ class World:
             if not coordinator.alive:
                 coordinator.start()
             coordinator.wake()
+            coordinator.reads = True
         for producer in self._instances:
             if producer.alive:
                 producer.wake()
@@ -406,6 +455,11 @@ class World:
 
     def _probe(self) -> None:
         """Runs transactions that must come through while another one hangs."""
+        if self._all_know_topics() and self.setting.faults.tries("no look-ups for a new commit"):
+            self.setting.topology.be_silent(SILENT_MS)
+        for producer in self.producers.values():
+            if type(producer) is Producer and producer.session.connected is not None:
+                producer.continue_input(HOLD_MS)
         hanging = True
         for producer in self.producers.values():
             producer.stopping = True
@@ -422,6 +476,14 @@ class World:
             for partition in range(self.setting.outputs):
                 probe.produce(partition)
             probe.end(Action.COMMIT)
+
+    def _all_know_topics(self) -> bool:
+        """Whether every owner of a journal partition has met each topic that is written to."""
+        return not any(
+            coordinator.markers.known.refusal(self.setting.output_keys, self.setting.now_ms)
+            for coordinator in self.coordinators.values()
+            if any(seat.tenure is not None for seat in coordinator.seats)
+        )
 
     def _unfinished(self) -> list[str]:
         """Returns what is still to be done; empty if all is well."""

@@ -1,0 +1,91 @@
+"""Checkers of what clients may count on beside their transactions; they see a `History` alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+from logtx.coordinator.protocol import commands
+from logtx.journal.errors import JournalError, ProducerFencedError, UnknownTopicError
+from logtx.journal.keys import is_key_name
+from logtx.journal.records.types import Owner
+
+from .history import Closed, History, Told
+from .reference import Journal, JournalTransaction, Reading
+
+DUE_MAX_MS: Final = 60
+"""Longest time until a coordinator that nothing disturbs has done what is due: a tick and more."""
+MISLED_MS: Final = 1_500
+"""How long a broker's false answer may be on its way, and be believed."""
+
+
+def sessions(history: History, reading: Reading) -> Iterator[str]:
+    """A session ends for good by what its own application does, and by nothing else."""
+    del reading
+    started: Counter[str] = Counter()
+    for event in history.sessions:
+        if not isinstance(event, Closed):
+            started[event.application] += 1
+        elif isinstance(event.error, JournalError):
+            yield f"{event.name} was ended by one that can't read the journal: {event.error!r}"
+        elif isinstance(event.error, ProducerFencedError) and not is_key_name(event.application):
+            if started[event.application] == 1:
+                yield f"{event.name} was fenced, the only one of {event.application}"
+
+
+def refused(history: History, reading: Reading) -> Iterator[str]:
+    """No request is refused for a topic or partition that exists: producers name no others."""
+    del reading
+    for told in history.told:
+        if not isinstance(told.reply, UnknownTopicError):
+            continue
+        if not any(0 <= told.time_ms - at_ms <= MISLED_MS for at_ms in history.misled_ms):
+            yield f"{told.coordinator} refused {told.command}: {told.reply!r}"
+
+
+def timely(history: History, reading: Reading) -> Iterator[str]:
+    """When nothing goes wrong any more, what is due is done at once."""
+    if history.settled_ms is None or history.crash is not None:
+        return
+    for journal in reading.journals:
+        owners_ms = [r.time_ms for r in journal.records if isinstance(r.entry.record, Owner)]
+        for found in journal.transactions.values():
+            yield from _outlived(history.settled_ms, journal, found, owners_ms)
+    for told in history.told:
+        if told.asked_ms >= history.settled_ms and isinstance(told.command, commands.End):
+            yield from _kept_waiting(told, reading.journals[told.partition])
+
+
+def _outlived(
+    settled_ms: int, journal: Journal, found: JournalTransaction, owners_ms: list[int]
+) -> Iterator[str]:
+    # Each owner gives an open transaction its whole timeout again.
+    records, begin = journal.records, found.txid.offset
+    ended = records[-1 if found.decision is None else found.decision.sequence].time_ms
+    began = max(ms for ms in (records[begin].time_ms, *owners_ms) if ms <= ended)
+    expires_ms = max(began + found.record.timeout_ms, settled_ms)
+    if ended > expires_ms + DUE_MAX_MS:
+        yield f"{found.txid} was to expire at {expires_ms}, and was open at {ended}"
+
+
+def _kept_waiting(told: Told, journal: Journal) -> Iterator[str]:
+    assert isinstance(told.command, commands.End)
+    mine = journal.transactions.get(told.command.txid.offset)
+    if mine is None:
+        return
+    ready_ms = told.asked_ms
+    for other in journal.transactions.values():
+        if other is mine or other.record.producer_id != mine.record.producer_id:
+            continue
+        if not _inputs(other) & _inputs(mine):
+            continue
+        if other.decision is None or other.decision.at > told.at:
+            return  # It may wait for this one.
+        ready_ms = max(ready_ms, journal.records[other.decision.sequence].time_ms)
+    if told.time_ms > ready_ms + DUE_MAX_MS:
+        yield f"the commit of {mine.txid} could be decided at {ready_ms}: told at {told.time_ms}"
+
+
+def _inputs(found: JournalTransaction) -> set[tuple[str, str, int]]:
+    return {(group, step.topic, step.partition) for _, group, step in found.steps}
