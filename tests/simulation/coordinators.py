@@ -130,13 +130,17 @@ class Coordinator(Party):
             self.later(chance.randint(1, 10), seat.tick)
 
     def wake(self) -> None:
-        """Goes on; may notice first that it stood still, as `Serving._notice_time` does."""
-        noticed = "coordinator notices that it stood still"
-        if self.alive and self.paused and self.setting.faults.tries(noticed, 0.7):
+        """Goes on as it was; may notice first that it stood still: `Serving._notice_time`."""
+        if self.alive and self.paused:
+            self.stand_still()
+        super().wake()
+
+    def stand_still(self) -> None:
+        """Pauses what it serves, if it notices that it stood still: another may own it by now."""
+        if self.setting.faults.tries("coordinator notices that it stood still", 0.7):
             for seat in self.seats:
                 if seat.tenure is not None:
                     seat.tenure.pause()
-        super().wake()
 
     def _sweep(self) -> None:
         self.markers.sweep()

@@ -200,6 +200,7 @@ class Closed:
     """The session of an instance ended for good."""
 
     application: str
+    producer_id: str
     name: str
     error: LogtxError
 

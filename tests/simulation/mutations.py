@@ -534,7 +534,7 @@ def new_partitions_are_refused(patch: Patch) -> None:
     patch(topics._Topic, "is_confirmed_absent", mutant)
 
 
-@caught_by("no-blocking", of="shell")
+@caught_by("refused", of="shell")
 def no_commit_without_look_ups(patch: Patch) -> None:
     """A commit is not decided while look-ups fail, whatever is known of its topics."""
     refusal = TopicKnowledge.refusal

@@ -97,7 +97,10 @@ class Producer(Host):
     def _closed(self, error: LogtxError) -> None:
         self.setting.note(self.name, "closed:", error)
         self.setting.history.counts["sessions closed for good"] += 1
-        self.setting.history.sessions.append(Closed(self.application, self.name, error))
+        application = self.application
+        self.setting.history.sessions.append(
+            Closed(application, self.producer_id, self.name, error)
+        )
         for transaction in self.transactions:
             transaction.fatal(error)
         self._on_gone(self)

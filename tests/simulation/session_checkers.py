@@ -7,9 +7,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from logtx.coordinator.protocol import commands
-from logtx.journal.errors import JournalError, ProducerFencedError, UnknownTopicError
+from logtx.journal.errors import (
+    CoordinatorBusyError,
+    JournalError,
+    ProducerFencedError,
+    UnknownTopicError,
+)
 from logtx.journal.keys import is_key_name
-from logtx.journal.records.types import Owner
+from logtx.journal.records.types import Forget, Owner
 
 from .history import Closed, History, Told
 from .reference import Journal, JournalTransaction, Reading
@@ -22,25 +27,40 @@ MISLED_MS: Final = 1_500
 
 def sessions(history: History, reading: Reading) -> Iterator[str]:
     """A session ends for good by what its own application does, and by nothing else."""
-    del reading
+    # One that was away for so long that it was forgotten can't be told from an older one (trap 32).
+    forgotten = {
+        producer_id
+        for journal in reading.journals
+        for record in journal.records
+        if isinstance(record.entry.record, Forget)
+        for producer_id in record.entry.record.producers
+    }
     started: Counter[str] = Counter()
     for event in history.sessions:
         if not isinstance(event, Closed):
             started[event.application] += 1
         elif isinstance(event.error, JournalError):
             yield f"{event.name} was ended by one that can't read the journal: {event.error!r}"
-        elif isinstance(event.error, ProducerFencedError) and not is_key_name(event.application):
-            if started[event.application] == 1:
-                yield f"{event.name} was fenced, the only one of {event.application}"
+        elif (
+            isinstance(event.error, ProducerFencedError)
+            and started[event.application] == 1
+            and not is_key_name(event.application)
+            and event.producer_id not in forgotten
+        ):
+            yield f"{event.name} was fenced, the only one of {event.application}"
 
 
 def refused(history: History, reading: Reading) -> Iterator[str]:
-    """No request is refused for a topic or partition that exists: producers name no others."""
+    """No request is refused for a topic that exists, nor put off in the end: all is known then."""
     del reading
+    settled_ms = history.settled_ms
     for told in history.told:
-        if not isinstance(told.reply, UnknownTopicError):
-            continue
-        if not any(0 <= told.time_ms - at_ms <= MISLED_MS for at_ms in history.misled_ms):
+        if isinstance(told.reply, CoordinatorBusyError):
+            if settled_ms is not None and told.asked_ms >= settled_ms:
+                yield f"{told.coordinator} put {told.command} off: {told.reply!r}"
+        elif isinstance(told.reply, UnknownTopicError) and not any(
+            0 <= told.time_ms - at_ms <= MISLED_MS for at_ms in history.misled_ms
+        ):
             yield f"{told.coordinator} refused {told.command}: {told.reply!r}"
 
 

@@ -61,7 +61,7 @@ HOLD_MS: Final = 200
 """How long the first of a chain of commits keeps the others waiting."""
 CANNOT_READ_FROM_MS: Final = 500
 """Until when at most a coordinator can read the journal, if one can't."""
-LITTLE: Final = ((tenure, "EFFECTS_MAX", 2), (tenure, "DUE_MAX", 2))
+LITTLE: Final = ((tenure, "EFFECTS_MAX", 1), (tenure, "DUE_MAX", 2))
 """How much is done in one turn, in the histories that do little in one."""
 
 
@@ -457,6 +457,8 @@ class World:
         """Runs transactions that must come through while another one hangs."""
         if self._all_know_topics() and self.setting.faults.tries("no look-ups for a new commit"):
             self.setting.topology.be_silent(SILENT_MS)
+        for coordinator in self.coordinators.values():
+            coordinator.stand_still()
         for producer in self.producers.values():
             if type(producer) is Producer and producer.session.connected is not None:
                 producer.continue_input(HOLD_MS)
