@@ -230,8 +230,8 @@ class History:
         self.works: dict[TxId, Work] = {}
         self.sessions: list[Started | Closed] = []
         """Instances of applications, as they start, and as their sessions end for good."""
-        self.misled_ms: list[int] = []
-        """When a broker told something of a topic that was not so any more."""
+        self.misled: list[tuple[str, int]] = []
+        """Coordinator and virtual time, where it heard of a topic from a broker that was behind."""
         self.settled_ms: int | None = None
         """Virtual time at which the faults stopped."""
         self.unfinished: list[str] = []

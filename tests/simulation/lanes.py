@@ -168,18 +168,22 @@ class Markers:
         if slow:
             told_ms += setting.chance.randint(20, 300)
         # Taken when a broker answers, and not by the party: brokers go on while it stands still.
-        answers: list[TopicFacts | LogtxError | None] = []
+        answers: list[tuple[TopicFacts | LogtxError | None, bool]] = []
         setting.scheduler.after(asked_ms, lambda: answers.append(self._answer_of_a_broker(topic)))
-        self._coordinator.later(asked_ms + told_ms, lambda: self._told(topic, answers[0]))
+        self._coordinator.later(asked_ms + told_ms, lambda: self._told(topic, *answers[0]))
 
-    def _answer_of_a_broker(self, topic: str) -> TopicFacts | LogtxError | None:
+    def _answer_of_a_broker(self, topic: str) -> tuple[TopicFacts | LogtxError | None, bool]:
+        """Returns what a broker tells, and whether it is behind."""
         setting = self._setting
         if setting.topology.is_silent or setting.faults.happens("look-up of a topic failed", 0.1):
-            return BrokerError("no answer")
-        return setting.topology.answer(topic)
+            return BrokerError("no answer"), False
+        answer = setting.topology.answer(topic)
+        return answer, answer != setting.topology.truth[topic]
 
-    def _told(self, topic: str, answer: TopicFacts | LogtxError | None) -> None:
+    def _told(self, topic: str, answer: TopicFacts | LogtxError | None, misled: bool) -> None:
         now_ms = self._setting.now_ms
+        if misled:
+            self._setting.history.misled.append((self._coordinator.name, now_ms))
         if isinstance(answer, LogtxError):
             self.known.failed(topic, answer, now_ms)
         else:

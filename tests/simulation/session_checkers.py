@@ -21,8 +21,8 @@ from .reference import Journal, JournalTransaction, Reading
 
 DUE_MAX_MS: Final = 60
 """Longest time until a coordinator that nothing disturbs has done what is due: a tick and more."""
-MISLED_MS: Final = 1_500
-"""How long a broker's false answer may be on its way, and be believed."""
+MISLED_MS: Final = 60
+"""How long a false answer of a broker counts, as `topics.ABSENT_CONFIRM_MS`."""
 
 
 def sessions(history: History, reading: Reading) -> Iterator[str]:
@@ -59,7 +59,8 @@ def refused(history: History, reading: Reading) -> Iterator[str]:
             if settled_ms is not None and told.asked_ms >= settled_ms:
                 yield f"{told.coordinator} put {told.command} off: {told.reply!r}"
         elif isinstance(told.reply, UnknownTopicError) and not any(
-            0 <= told.time_ms - at_ms <= MISLED_MS for at_ms in history.misled_ms
+            name == told.coordinator and 0 <= told.asked_ms - at_ms <= MISLED_MS
+            for name, at_ms in history.misled
         ):
             yield f"{told.coordinator} refused {told.command}: {told.reply!r}"
 

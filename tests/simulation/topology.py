@@ -101,7 +101,6 @@ class Topology:
         if behind is None or self._chance.random() >= behind.share:
             return truth
         self._faults.count(behind.kind)
-        self._history.misled_ms.append(self._scheduler.now_ms)
         if behind.kind == "broker knows no topic":
             return None
         if behind.kind == "broker knows the topic's predecessor":
