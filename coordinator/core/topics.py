@@ -105,14 +105,21 @@ class _Topic:
     """Since when commands name a topic or partition of it that is not known to exist."""
     lacked_last_ms: int = 0
     """When the latest such command was looked at."""
-    looking: bool = False
-    """Whether a look-up is under way."""
+    asked_ms: int | None = None
+    """When the look-up that is under way began; None if there is none."""
+    as_of_ms: int = 0
+    """When the look-up began that gave the latest answer: what happened since is not in it."""
     used_ms: int = 0
 
     @property
     def told_ms(self) -> int | None:
         """When the latest answer came."""
         return self.runs[-1].last_ms if self.runs else None
+
+    @property
+    def looking(self) -> bool:
+        """Whether a look-up is under way."""
+        return self.asked_ms is not None
 
     @property
     def is_doubted(self) -> bool:
@@ -131,7 +138,8 @@ class _Topic:
         told_ms = self.told_ms
         if told_ms is None or now_ms - told_ms > ABSENT_CONFIRM_MS:
             return False
-        return told_ms >= self.lacked_ms + ABSENT_CONFIRM_MS
+        # Not `told_ms`: an answer that took long may be of before a partition was added.
+        return self.as_of_ms >= self.lacked_ms + ABSENT_CONFIRM_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,9 +240,9 @@ class TopicKnowledge:
         is_fresh = topic.agreed_ms is not None and topic.agreed_ms + FRESH_MS > since_ms
         return not is_fresh and (told_ms is None or told_ms < since_ms)
 
-    def began(self, topic: str) -> None:
+    def began(self, topic: str, now_ms: int) -> None:
         """Notes that a look-up of a topic is under way. `told` or `failed` must follow."""
-        self._topic(topic).looking = True
+        self._topic(topic).asked_ms = now_ms
 
     def is_looking(self, topic: str) -> bool:
         """Returns whether a look-up of the topic is under way."""
@@ -247,7 +255,7 @@ class TopicKnowledge:
         An `UnsupportedTopicError` says that the topic can't be used, whatever is known of it.
         """
         known = self._topic(topic)
-        known.looking, known.failure, known.failed_ms = False, error, now_ms
+        known.asked_ms, known.failure, known.failed_ms = None, error, now_ms
         if isinstance(error, UnsupportedTopicError):
             known.unsupported = error
 
@@ -270,7 +278,8 @@ class TopicKnowledge:
             certain: whether the answer can't be old: the log has one copy of its metadata.
         """
         known = self._topic(topic)
-        known.looking, known.failure, known.failed_ms = False, None, None
+        known.as_of_ms = now_ms if known.asked_ms is None else known.asked_ms
+        known.asked_ms, known.failure, known.failed_ms = None, None, None
         topic_id = None if facts is None else facts.topic_id
         _extend(known.runs, topic_id, now_ms)
         believed, known.unsupported = known.facts, unsupported

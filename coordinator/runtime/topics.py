@@ -89,7 +89,7 @@ class TopicLookUps:
         """Looks up a topic. Does nothing if that is under way."""
         if self.known.is_looking(topic) or self._closed:
             return
-        self.known.began(topic)
+        self.known.began(topic, monotonic_ms())
         self._wanted[topic] = None
         self._ask()
 

@@ -161,10 +161,12 @@ class Markers:
         """Looks a topic up."""
         if self.known.is_looking(topic):
             return
-        self.known.began(topic)
+        self.known.began(topic, self._setting.now_ms)
         setting = self._setting
         slow = setting.faults.happens("look-up of a topic slow", 0.1)
         asked_ms, told_ms = setting.chance.randint(1, 6), setting.chance.randint(1, 6)
+        if setting.topology.is_about_to_grow:
+            told_ms += 2 * topics.ABSENT_CONFIRM_MS
         if slow:
             told_ms += setting.chance.randint(20, 300)
         # Taken when a broker answers, and not by the party: brokers go on while it stands still.

@@ -535,6 +535,19 @@ def new_partitions_are_refused(patch: Patch) -> None:
 
 
 @caught_by("refused", of="shell")
+def old_answers_refuse(patch: Patch) -> None:
+    """An answer that was long on its way counts as one about the time at which it came."""
+    began = TopicKnowledge.began
+    told = TopicKnowledge.told
+
+    def mutant(self: TopicKnowledge, topic: str, facts: Any, now_ms: int, *args: Any) -> None:
+        began(self, topic, now_ms)
+        told(self, topic, facts, now_ms, *args)
+
+    patch(TopicKnowledge, "told", mutant)
+
+
+@caught_by("refused", of="shell")
 def no_commit_without_look_ups(patch: Patch) -> None:
     """A commit is not decided while look-ups fail, whatever is known of its topics."""
     refusal = TopicKnowledge.refusal

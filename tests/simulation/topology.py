@@ -27,8 +27,10 @@ BEHIND_MS: Final = (10, 120)
 """Least and most time that a broker stays behind: less than `topics.CONFIRM_MS` is here."""
 TRUTHFUL_MS: Final = 130
 """Time after which another one may be behind. Longer than a gap between look-ups may be."""
-GROWS_MS: Final = (100, 600)
+GROWS_MS: Final = (300, 690)
 """Least and most time until a topic that begins with one partition has all of them."""
+OLD_MS: Final = 60
+"""Before it has them, answers to look-ups take long for this time."""
 OUTAGE_MS: Final = 600
 """How long no look-up is answered."""
 BEHIND: Final = (
@@ -67,9 +69,11 @@ class Topology:
         self._truthful_until_ms = 0
         self._silent = range(0)
         """Virtual time in which nobody answers look-ups."""
+        self._grows_ms = 0
         if faults.tries("topic grows"):
+            self._grows_ms = faults.trials.randint(*GROWS_MS)
             self._resize(1)
-            scheduler.after(faults.trials.randint(*GROWS_MS), lambda: self._resize(PARTITIONS))
+            scheduler.after(self._grows_ms, lambda: self._resize(PARTITIONS))
         if faults.tries("no look-ups for long"):
             begins_ms = faults.trials.randint(0, OUTAGE_MS)
             scheduler.after(begins_ms, lambda: self.be_silent(OUTAGE_MS))
@@ -78,6 +82,11 @@ class Topology:
     def writable(self) -> int:
         """Number of partitions that producers write to: they hear of new ones before others do."""
         return self.truth[OUTPUT].partition_count
+
+    @property
+    def is_about_to_grow(self) -> bool:
+        """Whether what brokers tell now is soon too little: their answers are on their way then."""
+        return 0 < self._grows_ms - self._scheduler.now_ms < OLD_MS
 
     @property
     def is_silent(self) -> bool:

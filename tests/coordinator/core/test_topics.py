@@ -117,7 +117,7 @@ def test_a_first_answer_about_a_predecessor_ties_nothing() -> None:
 def test_finding_5_one_look_up_for_all_who_wait() -> None:
     stage = Stage(known=False)
     assert stage.looks()
-    stage.known.began("t")
+    stage.known.began("t", stage.now_ms)
     assert not stage.looks()
     assert stage.waits()
 
@@ -163,6 +163,22 @@ def test_a_partition_that_does_not_exist_is_refused_after_a_while() -> None:
     assert isinstance(stage.refusal(T1), UnknownTopicError)
     assert not stage.waits(T1), "the next one need not wait as long"
     assert not stage.waits(T0), "others wait for nothing"
+
+
+def test_an_answer_of_before_a_partition_was_added_does_not_refuse_it() -> None:
+    stage = Stage()
+    stage.known.began("t", stage.now_ms)
+    stage.now_ms += 100  # A broker has answered; now the partition is added, and written to.
+    since_ms = stage.now_ms
+    assert stage.waits(T1, since_ms=since_ms)
+    stage.now_ms += 2 * ABSENT_CONFIRM_MS
+    stage.tell(facts(), every_ms=0)
+    assert stage.waits(T1, since_ms=since_ms)
+    assert isinstance(stage.refusal(T1), CoordinatorBusyError)
+    stage.now_ms += AGAIN_MS
+    stage.known.began("t", stage.now_ms)
+    stage.tell(facts(), every_ms=0)
+    assert isinstance(stage.refusal(T1), UnknownTopicError)
 
 
 def test_a_topic_that_grew_lately_is_looked_up_though_it_was_refused_before() -> None:
