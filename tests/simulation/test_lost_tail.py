@@ -15,7 +15,7 @@ from logtx.journal.txid import TxId
 from .mutations import any_offset_will_do
 from .world import World
 
-SEEDS = 25
+SEEDS = 35
 LOST_MAX = 6
 """Most records that are lost."""
 NOTICED_MS = 2_000
