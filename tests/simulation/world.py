@@ -480,11 +480,15 @@ class World:
             probe.end(Action.COMMIT)
 
     def _all_know_topics(self) -> bool:
-        """Whether every owner of a journal partition has met each topic that is written to."""
-        return not any(
-            coordinator.markers.known.refusal(self.setting.output_keys, self.setting.now_ms)
-            for coordinator in self.coordinators.values()
-            if any(seat.tenure is not None for seat in coordinator.seats)
+        """Whether each journal partition has an owner, who has met each topic that is written to."""
+        keys, now_ms = self.setting.output_keys, self.setting.now_ms
+        owners = [
+            [k for k in self.coordinators.values() if k.seats[journal].tenure is not None]
+            for journal in range(self.setting.journals)
+        ]
+        return all(
+            there and not any(k.markers.known.refusal(keys, now_ms) for k in there)
+            for there in owners
         )
 
     def _unfinished(self) -> list[str]:
