@@ -19,8 +19,9 @@ from logtx.journal.records.types import Forget, Owner
 from .history import Closed, History, Told
 from .reference import Journal, JournalTransaction, Reading
 
-DUE_MAX_MS: Final = 60
-"""Longest time until a coordinator that nothing disturbs has done what is due: a tick and more."""
+DUE_MAX_MS: Final = 80
+"""Longest time until a coordinator that nothing disturbs has done what is due: the end of a load,
+which begins the clocks, a tick, and an append."""
 MISLED_MS: Final = 60
 """How long a false answer of a broker counts, as `topics.ABSENT_CONFIRM_MS`."""
 

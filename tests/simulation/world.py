@@ -480,7 +480,7 @@ class World:
             probe.end(Action.COMMIT)
 
     def _all_know_topics(self) -> bool:
-        """Whether each journal partition has an owner, who has met each topic that is written to."""
+        """Whether each journal partition has an owner who knows each topic that is written to."""
         keys, now_ms = self.setting.output_keys, self.setting.now_ms
         owners = [
             [k for k in self.coordinators.values() if k.seats[journal].tenure is not None]
