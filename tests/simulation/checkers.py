@@ -371,6 +371,9 @@ def no_blocking(history: History, reading: Reading) -> Iterator[str]:
     for txid, work in history.works.items():
         if work.asked_ms is None or work.asked_ms < history.settled_ms:
             continue
+        found = reading.journals[txid.partition].transactions.get(txid.offset)
+        if found is not None and found.decision is not None and found.decision.fenced:
+            continue
         if work.known_ms is None or work.known_ms > work.asked_ms + ANSWER_MAX_MS:
             yield f"the commit of {txid}, asked for at {work.asked_ms}, is known {work.known_ms}"
 

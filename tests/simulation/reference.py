@@ -53,6 +53,8 @@ class Decision:
     committed: bool
     at: int
     writes: dict[TopicPartition, tuple[BranchRange, ...]]
+    fenced: bool = False
+    """Whether a newer producer took over, so that nobody waits for an answer."""
 
 
 @dataclass(slots=True)
@@ -247,7 +249,8 @@ class Journal:
                 if told.reason is AbortReason.CLAIMED and found.claimed_at is None:
                     what = f"{offset}: nobody claimed input of {found.txid}, and it is aborted"
                     self.wrong.append(("claims", what))
-                found.decision = Decision(offset, False, record.at, {})
+                fenced = told.reason is AbortReason.FENCED
+                found.decision = Decision(offset, False, record.at, {}, fenced)
 
     def _check_session(self, offset: int, found: JournalTransaction, what: str) -> None:
         begin = found.record
