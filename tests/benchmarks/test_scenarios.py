@@ -19,11 +19,8 @@ SCALE = 0.001
 FEW: dict[str, tuple[str, ...]] = {
     "pipelined": ("kafka-8", "logtx-two"),
     "sequential": ("kafka", "logtx"),
-    "bulk-100": ("logtx",),
     "consumption-100": ("logtx",),
-    "serializable-9": ("serializable",),
     "latency": ("logtx-beside-open",),
-    "transform": ("logtx-pipelined",),
     "open": ("open-10",),
 }
 """The kinds, and the sides that differ by more than a number; the slow test has all."""

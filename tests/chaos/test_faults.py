@@ -111,6 +111,7 @@ def test_topics_grow_up_to_a_limit(kafka: LocalKafka, topics: Topics, directory:
     assert partition_count(kafka, told.data_topic) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_a_broker_whose_disk_is_full_ends_and_comes_back(kafka: LocalKafka, topics: Topics) -> None:
     del topics

@@ -14,7 +14,7 @@ from .producer import run
 from .producer_checkers import CHECKERS, judge
 from .producer_mutations import MUTATIONS, Mutation
 
-SEEDS: Final = range(200)
+SEEDS: Final = range(100)
 TRIES: Final = range(60)
 """Seeds that a mutation may need beside its own, if threads hide it there."""
 

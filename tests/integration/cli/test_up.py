@@ -287,6 +287,7 @@ def three_ports() -> int:
             return first
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.timeout(200)
 def test_one_of_three_coordinators_is_killed_and_comes_back(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ def test_a_cache_that_cannot_be_written_costs_only_time(
     assert "class_data_unwritable" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_a_broker_writes_the_archive_and_the_next_one_maps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
