@@ -322,6 +322,7 @@ class History:
             self._did_commit(before)
         if not done:
             self._consumer.assign([p for p, _ in places])
+        self._rewinds = False
         self._forget(list(self._reached))
         for key, (_, reached) in zip(keys, places, strict=True):
             self._begin_at(key, self._started(key) if reached is None else reached)
@@ -381,6 +382,7 @@ class History:
         if timeout is None:
             timeout = self._chance.choice((0, 0, 0.01, 0.1))
         self._may_commit_if_auto()
+        before = dict(self._reached)
         for key, target in self._targets().items() if self._rewinds is not False else ():
             (self._begin_at if self._rewinds else self._may_be_at)(key, target)
         if self._mode == "transactions":
@@ -391,6 +393,9 @@ class History:
             limit = self._chance.choice((1, 3, 10, 100))
             done, message = self._try("consume", lambda: self._consumer.consume(limit, timeout))
         if not done:
+            # The rewind may have been done, or be due still: a commit takes what is now.
+            for key in before.keys() & self._reached.keys():
+                self._reached[key] |= before[key]
             return 0
         self._rewinds = False
         self._deliver(message)
