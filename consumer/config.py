@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, Final, Self
 
 from ..journal.errors import ConfigError
+from ..journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from ..journal.settings import (
     plain,
     refuse_unknown,
@@ -124,7 +125,7 @@ class ConsumerConfig:
     coordinator_timeout_ms: int = 30_000
     """``coordinator.timeout.ms``: how long to wait for the coordinator's answer, and for pending
     transactions that hold a committed position."""
-    transaction_group: str = "default"
+    transaction_group: str = DEFAULT_TRANSACTION_GROUP
     """``transaction.group``: the group whose transactions ``isolation.level=serializable`` and
     `Consumer.transactions` deliver."""
     cooperative: bool = False
@@ -198,7 +199,7 @@ class ConsumerConfig:
             "torn_reset": take_choice(rest, "torn.reset", None, ["skip", "error"]),
             "offsets_storage": storage,
             "coordinator_timeout_ms": take_integer(rest, "coordinator.timeout.ms", 30_000, 1),
-            "transaction_group": take_text(rest, "transaction.group", "default"),
+            "transaction_group": take_text(rest, "transaction.group", DEFAULT_TRANSACTION_GROUP),
         }
         kafka_level = take_choice(
             rest,

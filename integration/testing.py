@@ -25,6 +25,7 @@ from ..journal.logs.interface import Log, LogProducer
 from ..journal.logs.kafka import KafkaLog
 from ..journal.logs.memory.broker import SCHEME
 from ..journal.logs.memory.log import MemoryLog
+from ..journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from ..journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, journal_partition_of
 from ..journal.txid import TxId
 from ..producer.producer import Producer
@@ -298,7 +299,7 @@ class Cluster:
             raise BrokerError(f"a late record of {txid} was not acknowledged: {told}")
         return told[0][1]
 
-    def owner(self, transaction_group: str = "default") -> str:
+    def owner(self, transaction_group: str = DEFAULT_TRANSACTION_GROUP) -> str:
         """Returns the address that the coordinator of a transaction group has published.
 
         Raises:
@@ -323,7 +324,7 @@ class Cluster:
                 )
             time.sleep(0.05)
 
-    def kill_coordinator(self, transaction_group: str = "default") -> str:
+    def kill_coordinator(self, transaction_group: str = DEFAULT_TRANSACTION_GROUP) -> str:
         """Ends the coordinator that serves a transaction group. Returns its address.
 
         A coordinator process gets SIGKILL; one in a thread stops, and gives away what it serves.

@@ -36,6 +36,7 @@ from ...journal.errors import (
     TopicError,
 )
 from ...journal.logs.interface import Log
+from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from ...journal.records.types import OffsetStep
 from ...journal.txid import TxId
 from ..protocol import coordinator_pb2 as pb
@@ -83,7 +84,7 @@ class SessionOptions:
 
     producer_id: str
     """The producer's stable name."""
-    transaction_group: str = "default"
+    transaction_group: str = DEFAULT_TRANSACTION_GROUP
     """Transaction group, which maps to a journal partition."""
     generation: int | None = None
     """Fencing epoch, if the application manages it; None: the coordinator assigns it."""

@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from .cluster import open_cluster
 from .connection import BOOTSTRAP, Kafka, prefixed, with_kafka
 from .text import printable
@@ -229,7 +230,7 @@ def run_export(
     ],
     transaction_group: Annotated[
         str, typer.Option(help="Transaction group whose transactions are exported.")
-    ] = "default",
+    ] = DEFAULT_TRANSACTION_GROUP,
     master: Master = "local[*]",
     driver_memory: Memory = "1g",
     as_json: AsJson = False,

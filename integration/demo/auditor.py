@@ -25,6 +25,7 @@ from typing import Any, Final
 from confluent_kafka import Message, TopicPartition
 
 from ...consumer.consumer import Consumer
+from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from .cluster import kafka_settings
 from .flights import decode_entry, read_flights
 from .ledger import Entry, LedgerAudit
@@ -186,7 +187,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--isolation-level", choices=["read_committed", "read_uncommitted"], required=True
     )
     parser.add_argument("--group", required=True)
-    parser.add_argument("--transaction-groups", nargs="+", default=["default"])
+    parser.add_argument("--transaction-groups", nargs="+", default=[DEFAULT_TRANSACTION_GROUP])
     parser.add_argument("--ledger-topic", required=True)
     parser.add_argument("--partitions", type=int, required=True, help="of the ledger")
     parser.add_argument("--flights", type=int, required=True, help="rows of the file to expect")

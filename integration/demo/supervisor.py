@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from ..local.errors import ProcessDiedError
 from ..local.processes import CoordinatorChild
 from .deeds import CoordinatorKill, CoordinatorPause
@@ -24,8 +25,6 @@ from .plan import Fault, Plan
 from .reports import percentile, read_commit_ms, read_status
 from .verdict import Outcome, Sharing, Tally, reasons_against
 
-DEFAULT_GROUP: Final = "default"
-"""Transaction group of all workers if there is only one coordinator."""
 SHARES_TIMEOUT_S: Final = 20.0
 """Bounds the wait until every coordinator, a new one too, owns a part of the journal."""
 _END_TIMEOUT_S: Final = 30.0
@@ -54,7 +53,7 @@ def _fleet(stage: Stage) -> Fleet:
     groups = (
         stage.names.transaction_groups(len(ASSIGNMENT), partitions)
         if coordinators > 1
-        else [DEFAULT_GROUP] * len(ASSIGNMENT)
+        else [DEFAULT_TRANSACTION_GROUP] * len(ASSIGNMENT)
     )
     return Fleet(
         stage.cluster,

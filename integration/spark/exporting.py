@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ...journal.errors import ConfigError, LogtxError, RequestTimedOutError
 from ...journal.logs.interface import Log
 from ...journal.logs.open import open_log
+from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from ...journal.reader import JOURNAL_TOPIC, journal_partition_of
 from ...journal.state import State
 from ..inspect.journal import Journal
@@ -66,7 +67,7 @@ def export(
     subscribe: str,
     bootstrap_servers: str,
     path: str,
-    transaction_group: str = "default",
+    transaction_group: str = DEFAULT_TRANSACTION_GROUP,
     **options: str,
 ) -> Exported:
     """Exports the transactions committed since the last run, in commit order.

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
 from ...journal.errors import ConfigError
+from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from ...journal.settings import take_integer, take_text
 
 KAFKA_PREFIX: Final = "kafka."
@@ -76,7 +77,7 @@ class SinkOptions:
 
     topic: str | None = None
     """``topic``: topic to write to; without it, the column ``topic`` names one for each row."""
-    transaction_group: str = "default"
+    transaction_group: str = DEFAULT_TRANSACTION_GROUP
     """``transaction.group``: all transactions of the group have one serial order."""
     transactional_id: str | None = None
     """``transactional.id``: the next producer with the same one fences this one. A stream's default
@@ -107,7 +108,7 @@ class SinkOptions:
         rest, kafka = take_kafka(options)
         parsed = cls(
             topic=take_text(rest, "topic", None),
-            transaction_group=take_text(rest, "transaction.group", "default"),
+            transaction_group=take_text(rest, "transaction.group", DEFAULT_TRANSACTION_GROUP),
             transactional_id=take_text(rest, "transactional.id", None),
             transaction_timeout_ms=take_integer(rest, "transaction.timeout.ms", 900_000, 1),
             coordinator_timeout_ms=take_integer(rest, "coordinator.timeout.ms", 30_000, 1),

@@ -14,6 +14,7 @@ from ...journal.control import TopicPartition
 from ...journal.errors import ConfigError, OffsetsPendingError
 from ...journal.logs.interface import Log
 from ...journal.position import Position
+from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from ...journal.reader import JOURNAL_TOPIC, journal_partition_of
 from ...journal.settings import take_choice, take_flag, take_integer, take_text
 from .errors import DataLossError
@@ -84,7 +85,7 @@ class SourceOptions:
     group: str | None = None
     """``group``: the consumer group at whose IOV reading begins; a sink with the same option
     commits its next IOV."""
-    transaction_group: str = "default"
+    transaction_group: str = DEFAULT_TRANSACTION_GROUP
     """``transaction.group``: the transaction group that the commit sequences belong to."""
     coordinator_timeout_ms: int = 30_000
     """``coordinator.timeout.ms``: how long requests to coordinators are retried."""
@@ -123,7 +124,7 @@ class SourceOptions:
             records_per_trigger=take_integer(rest, "maxrecordspertrigger", None, 1, 2**62),
             min_partitions=take_integer(rest, "minpartitions", 0, 0),
             group=take_text(rest, "group", None),
-            transaction_group=take_text(rest, "transaction.group", "default"),
+            transaction_group=take_text(rest, "transaction.group", DEFAULT_TRANSACTION_GROUP),
             coordinator_timeout_ms=take_integer(rest, "coordinator.timeout.ms", 30_000, 1),
             read=read,
         )

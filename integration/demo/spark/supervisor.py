@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from ....journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from ... import spark
 from ...local.errors import ProcessDiedError
 from ...local.processes import CoordinatorChild
@@ -21,7 +22,6 @@ from .killer import DriverKiller, kills_for
 from .processes import SparkChild
 from .verdict import SparkOutcome, reasons_against
 
-TRANSACTION_GROUP: Final = "default"
 _BATCHES: Final = 6
 """About this many micro-batches for all flights. With fewer, kills find fewer open transactions;
 more of them take longer."""
@@ -65,7 +65,7 @@ class SparkPart(Part):
         super().__init__(stage, self._producer_id)
         self._place = stage.directory / "spark" / names.run
         self._place.mkdir(parents=True)
-        self._group = names.worker_group(TRANSACTION_GROUP)
+        self._group = names.worker_group(DEFAULT_TRANSACTION_GROUP)
         self._coordinator = CoordinatorChild(
             "coordinator",
             stage.directory / "coordinator.log",
@@ -119,7 +119,7 @@ class SparkPart(Part):
 
     @property
     def _groups(self) -> Sequence[str]:
-        return [TRANSACTION_GROUP]
+        return [DEFAULT_TRANSACTION_GROUP]
 
     def _end_children(self) -> None:
         self._driver.kill()
