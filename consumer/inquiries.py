@@ -7,7 +7,6 @@ being elected, or is another one than librdkafka knows. Here such a question is 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
@@ -19,8 +18,6 @@ from ..journal.logs.interface import LogConsumer
 _T = TypeVar("_T")
 _FOREVER_S: Final = 2_000_000.0
 """Stands for a time-out without end: librdkafka counts milliseconds in 31 bits."""
-_METADATA_S: Final = 2.0
-"""Longest wait for metadata about a new leader, before the leader known so far is asked again."""
 
 
 def seconds(timeout: float | None) -> float | None:
@@ -74,12 +71,4 @@ class Inquiries:
 
     def _ask(self, timeout: float | None, ask: Callable[[float], _T]) -> _T:
         asking = Asking("", _FOREVER_S if seconds(timeout) is None else timeout or 0.0)
-
-        def ask_who_leads_now(_: float) -> _T:
-            if asking.repeated:
-                # A refusal does not make librdkafka look for another leader.
-                with suppress(KafkaException):
-                    self._inner.list_topics(None, min(asking.left_s, _METADATA_S))
-            return ask(asking.left_s)
-
-        return asking.until_done(ask_who_leads_now)
+        return asking.until_led(ask, lambda left: self._inner.list_topics(None, left))

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -59,6 +60,8 @@ PAUSE_S: Final = 0.05
 """Pause before a failed request is repeated; a shorter one floods a broker that is starting."""
 NO_TIME_S: Final = 0.005
 """Shortest time-out of a request, because librdkafka refuses 0."""
+METADATA_S: Final = 2.0
+"""Longest wait for metadata about a new leader, before the leader known so far is asked again."""
 
 
 class Promise(Protocol[_T_co]):
@@ -128,6 +131,21 @@ class Asking:
                     raise
             self.repeated = True
             time.sleep(PAUSE_S)
+
+    def until_led(self, ask: Callable[[float], _T], renew: Callable[[float], object]) -> _T:
+        """Works like `until_done` for a question to a partition's leader.
+
+        Calls `renew(seconds)` before each repetition. It makes librdkafka learn the leaders: a
+        refusal does not, and librdkafka would ask the last leader that it knows for minutes.
+        """
+
+        def ask_who_leads_now(left_s: float) -> _T:
+            if self.repeated:
+                with suppress(KafkaException):
+                    renew(min(left_s, METADATA_S))
+            return ask(self.left_s)
+
+        return self.until_done(ask_who_leads_now)
 
     def answer(self, ask: Callable[[float], _T], repeat_on: frozenset[int] = PASSING) -> _T:
         """Works like `until_done`, but raises logtx's errors."""

@@ -39,7 +39,17 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, if 
 
 from ..errors import BrokerError, ConfigError, LogtxError, UnknownTopicError
 from ..rights import grant
-from .asking import NO_TIME_S, PASSING, PAUSE_S, UNKNOWN, Answers, Asking, Promise, Trouble
+from .asking import (
+    METADATA_S,
+    NO_TIME_S,
+    PASSING,
+    PAUSE_S,
+    UNKNOWN,
+    Answers,
+    Asking,
+    Promise,
+    Trouble,
+)
 from .group_clients import NEVER_POLLED, GroupCommitter, GroupReader
 from .interface import GroupOffset, LogConsumer, LogProducer, TopicInfo
 
@@ -83,8 +93,6 @@ _NOT_TOLD: Final = _UNSUPPORTED | {
 """Errors of a question for a topic's settings after which it can do without them."""
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-_METADATA_S: Final = 2.0
-"""Longest wait for metadata about a new leader, before the leader known so far is asked again."""
 _CONTROLLER_S: Final = 1.0
 """First wait for the controller, before the metadata is renewed; doubled each time.
 
@@ -445,15 +453,8 @@ class KafkaLog:
     def _ask_leader(
         self, topic: str, partition: int, asking: Asking, ask: Callable[[float], _T]
     ) -> _T:
-        def ask_who_leads_now(left_s: float) -> _T:
-            if asking.repeated:
-                # librdkafka would go on asking the last leader that it knows for minutes: a refusal
-                # does not make it renew its metadata.
-                self._renew_metadata(left_s, topic)
-            return ask(asking.left_s)
-
         try:
-            return asking.until_done(ask_who_leads_now)
+            return asking.until_led(ask, lambda s: self._admin().list_topics(topic, timeout=s))
         except LogtxError:
             raise
         except KafkaException as exception:
@@ -609,10 +610,10 @@ class KafkaLog:
             self._admin().poll(0)  # hands on what was told
         return self._trouble.take()
 
-    def _renew_metadata(self, left_s: float, topic: str | None = None) -> None:
-        """Makes librdkafka learn the leaders of one topic or all; its failure does no harm."""
+    def _renew_metadata(self, left_s: float) -> None:
+        """Makes librdkafka learn who leads what; its failure does no harm."""
         with suppress(KafkaException):
-            self._admin().list_topics(topic, timeout=min(left_s, _METADATA_S))
+            self._admin().list_topics(timeout=min(left_s, METADATA_S))
 
     def _mock(self, asking: Asking) -> bool:
         if self._is_mock is None:

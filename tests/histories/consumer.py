@@ -321,6 +321,11 @@ class History:
         if done and self._auto and undisturbed():
             self._did_commit(before)
         if not done:
+            # The first call may have begun them, and then this one commits where they begin.
+            if self._auto:
+                self._may_commit(
+                    {key: at or set() for key, (_, at) in zip(keys, places, strict=True)}
+                )
             self._consumer.assign([p for p, _ in places])
         self._rewinds = False
         self._forget(list(self._reached))
@@ -383,6 +388,7 @@ class History:
             timeout = self._chance.choice((0, 0, 0.01, 0.1))
         self._may_commit_if_auto()
         before = dict(self._reached)
+        undisturbed = self._undisturbed
         for key, target in self._targets().items() if self._rewinds is not False else ():
             (self._begin_at if self._rewinds else self._may_be_at)(key, target)
         if self._mode == "transactions":
@@ -392,6 +398,8 @@ class History:
         else:
             limit = self._chance.choice((1, 3, 10, 100))
             done, message = self._try("consume", lambda: self._consumer.consume(limit, timeout))
+        # A commit of this call may have been refused whose answer comes later.
+        self._doubt = self._doubt or not undisturbed()
         if not done:
             # The rewind may have been done, or be due still: a commit takes what is now.
             for key in before.keys() & self._reached.keys():
