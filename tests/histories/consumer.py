@@ -190,6 +190,8 @@ class History:
             caused = caused or isinstance(error, MalformedHeaderError)
             if isinstance(error, SpillError):
                 self._spill_failed = True
+                # A partition stops at it, and the next call may be the first to tell.
+                caused = caused or "spill read" in self._faults.told
             if not caused or isinstance(error, SystemError):
                 raise Violation("raised", f"{what}: {told}") from error
             return False, None
