@@ -7,21 +7,16 @@ often methods of an object that has the consumer.
 
 from __future__ import annotations
 
-import logging
-import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaException
-
+from ..journal.dropped import close_later
 from ..journal.logs.interface import Log, LogConsumer
 from .positions import Positions
 from .reading import Reading
 from .serial_reader import SerialReader
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -53,24 +48,11 @@ class Parts:
                 self.own_log.close()
 
     def close_later(self) -> None:
-        """Closes everything on a thread of its own, without a commit.
+        """Closes everything soon, without a commit, as the garbage collector may call it.
 
-        The application may not have processed what was delivered. The garbage collector calls this,
-        so it may not wait: it may run within any call, also one of librdkafka or the log.
+        The application may not have processed what was delivered.
         """
-        _LOG.warning(
-            "consumer_dropped group=%s: call close(), or use it in a with block", self.group_id
-        )
-        try:
-            threading.Thread(target=self._close_quietly, name="logtx-dropped", daemon=True).start()
-        except RuntimeError as error:  # The interpreter ends.
-            _LOG.info("dropped_consumer_not_closed group=%s error=%s", self.group_id, error)
-
-    def _close_quietly(self) -> None:
-        try:
-            self.close()
-        except KafkaException as error:
-            _LOG.warning("dropped_consumer_failed group=%s error=%s", self.group_id, error)
+        close_later("consumer", f"group={self.group_id}", self.close)
 
 
 def weakly(method: Callable[..., Any]) -> Callable[..., Any]:

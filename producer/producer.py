@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from ..coordinator.protocol.commands import Outcome
 from ..journal.control import TopicPartition
+from ..journal.dropped import close_later
 from ..journal.errors import RetriableError, TransactionCommittedError, TransactionStateError
 from ..journal.settings import merged
 from ..journal.txid import TxId
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from ..journal.offset_source import GroupMetadata
     from ..journal.records.types import OffsetStep
     from .coordinators import Coordinators
-
-_LOG = logging.getLogger(__name__)
 
 _FOREVER_S: Final = 24 * 3600.0
 """Time-out in place of confluent-kafka's "no time-out" (-1): every wait has a bound."""
@@ -450,19 +448,10 @@ class Producer:
 
 
 def _on_dropped(transactions: OpenTransactions, config: ProducerConfig) -> None:
-    """Closes what a producer leaves that is garbage, on a thread of its own.
-
-    Python calls this wherever it collects garbage, on any thread and under any lock.
-    """
-    if transactions.engine.closed:
-        return
-    _LOG.info("producer_dropped producer_id=%s", config.producer_id)
-    threading.Thread(
-        target=transactions.close,
-        args=(config.coordinator_timeout_s,),
-        name="logtx-closing",
-        daemon=True,
-    ).start()
+    """Closes what a producer leaves that is garbage."""
+    if not transactions.engine.closed:
+        close = partial(transactions.close, config.coordinator_timeout_s)
+        close_later("producer", f"producer_id={config.producer_id}", close)
 
 
 class _UpTo:
