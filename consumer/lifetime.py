@@ -7,6 +7,7 @@ often methods of an object that has the consumer.
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from ..journal.logs.interface import Log, LogConsumer
 from .positions import Positions
 from .reading import Reading
 from .serial_reader import SerialReader
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -52,6 +55,9 @@ class Parts:
 
         The application may not have processed what was delivered.
         """
+        _LOG.warning(
+            "consumer_dropped group=%s: call close(), or use it in a with block", self.group_id
+        )
         close_later("consumer", f"group={self.group_id}", self.close)
 
 

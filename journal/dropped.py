@@ -23,7 +23,6 @@ def close_later(kind: str, name: str, close: Callable[[], object]) -> None:
         name: which one: ``"group=g"``.
         close: ends what is left of it.
     """
-    _LOG.warning("%s_dropped %s: call close(), or use it in a with block", kind, name)
 
     def close_quietly() -> None:
         try:

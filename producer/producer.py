@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from ..journal.records.types import OffsetStep
     from .coordinators import Coordinators
 
+_LOG = logging.getLogger(__name__)
+
 _FOREVER_S: Final = 24 * 3600.0
 """Time-out in place of confluent-kafka's "no time-out" (-1): every wait has a bound."""
 
@@ -450,6 +452,7 @@ class Producer:
 def _on_dropped(transactions: OpenTransactions, config: ProducerConfig) -> None:
     """Closes what a producer leaves that is garbage."""
     if not transactions.engine.closed:
+        _LOG.info("producer_dropped producer_id=%s", config.producer_id)
         close = partial(transactions.close, config.coordinator_timeout_s)
         close_later("producer", f"producer_id={config.producer_id}", close)
 
