@@ -203,6 +203,8 @@ class Closed:
     producer_id: str
     name: str
     error: LogtxError
+    is_known: bool
+    """Whether a coordinator ever took it."""
 
 
 @dataclass(slots=True)

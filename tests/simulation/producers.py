@@ -99,7 +99,9 @@ class Producer(Host):
         self.setting.history.counts["sessions closed for good"] += 1
         application = self.application
         self.setting.history.sessions.append(
-            Closed(application, self.producer_id, self.name, error)
+            Closed(
+                application, self.producer_id, self.name, error, self.session.connected is not None
+            )
         )
         for transaction in self.transactions:
             transaction.fatal(error)

@@ -47,6 +47,8 @@ def sessions(history: History, reading: Reading) -> Iterator[str]:
             and started[event.application] == 1
             and not is_key_name(event.application)
             and event.producer_id not in forgotten
+            # With a generation of its own choice, a new one must begin above what was forgotten.
+            and (event.is_known or not forgotten)
         ):
             yield f"{event.name} was fenced, the only one of {event.application}"
 
