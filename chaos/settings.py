@@ -75,9 +75,7 @@ class Settings:
 
     def save(self, directory: Path) -> None:
         """Writes the file."""
-        # The checker reads names of its own, because it imports nothing from here.
-        told = {"topics": self.topics, "input": self.data_topic}
-        (directory / FILE).write_text(json.dumps({**asdict(self), **told}, indent=1) + "\n")
+        (directory / FILE).write_text(json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
     def load(cls, directory: Path) -> Self:

@@ -106,7 +106,6 @@ def _check_rights(info: TopicInfo, log: Log) -> None:
     Raises:
         BrokerError: a right is missing; names the command that gives it.
     """
-
     if lack := lacking(info.operations, _NEEDED):
         raise _lacking(info.topic, lack, log)
     if info.topic == JOURNAL_TOPIC and (lack := lacking(info.operations, ("DELETE",))):

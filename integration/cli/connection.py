@@ -175,9 +175,3 @@ def name_unused(kafka: Kafka) -> None:
     unused = sorted(kafka.keys() - shared_settings(kafka).keys() - {BOOTSTRAP})
     if unused:
         _LOG.warning("without effect here: %s", ", ".join(unused))
-
-
-def prefixed(kafka: Kafka) -> dict[str, str]:
-    """Returns the settings as options of `logtx.spark`'s functions: without the servers, each
-    beginning with ``kafka.``."""
-    return {f"kafka.{name}": value for name, value in kafka.items() if name != BOOTSTRAP}

@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
+from ..spark.options import prefixed
 from .cluster import open_cluster
-from .connection import BOOTSTRAP, Kafka, prefixed, with_kafka
+from .connection import BOOTSTRAP, Kafka, with_kafka
 from .text import printable
 
 if TYPE_CHECKING:
@@ -140,7 +141,6 @@ def show_recovery(
     from ..spark.planning import Planner, SourceOptions
 
     named = {
-        "kafka.bootstrap.servers": kafka[BOOTSTRAP],
         "subscribe": ",".join(topic),
         "group": group,
         **prefixed(kafka),

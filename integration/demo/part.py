@@ -20,7 +20,7 @@ from rich.console import Console
 from ...journal.errors import LogtxError
 from ...journal.logs.interface import Log
 from ...journal.logs.open import open_log
-from ..local.processes import CoordinatorChild, last_lines
+from ..local.processes import LOG_LINES, CoordinatorChild, last_lines
 from .cluster import (
     Cluster,
     Names,
@@ -44,8 +44,6 @@ smaller value only costs reads, and a larger one makes the progress line older."
 _KEEP_POLL_S: Final = 0.2
 """How often `--keep` looks whether Kafka and the coordinators still run. A larger value reports a
 death later."""
-_LOG_LINES: Final = 8
-"""Last lines of each process's log that are printed after the verdict FALSE."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +244,7 @@ class Part(ABC):
     def _print_logs(self) -> None:
         """Prints the end of each process's log: a temporary directory is deleted at the end."""
         for path in sorted(self._stage.directory.glob("*.log")):
-            if lines := last_lines(path, _LOG_LINES):
+            if lines := last_lines(path, LOG_LINES):
                 text = "\n    ".join((f"{path.name}:", *lines))
                 self._stage.console.print(
                     text, style="dim", markup=False, highlight=False, soft_wrap=True

@@ -20,7 +20,7 @@ from .directory import BrokerDir, Ports
 from .errors import BrokerNotRunningError, BrokerStartError, DataDirError
 from .java import Java
 from .ports import HOST, accepts, check_port
-from .processes import last_lines, spawn
+from .processes import LOG_LINES, last_lines, spawn
 from .topics import live_brokers
 
 _FORMAT_TIMEOUT_S: Final = 120
@@ -29,8 +29,6 @@ _KILL_TIMEOUT_S: Final = 10
 """Longest wait for a process to end after SIGKILL, before `kill` raises."""
 _POLL_S: Final = 0.05
 """Pause between two looks at starting brokers; each look costs some 10 ms per broker."""
-_LOG_LINES: Final = 8
-"""Log lines in an error; with fewer, the cause may be cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +101,8 @@ class Broker:
         log = self._dir.server_log
         # A log that is shorter than it was has been rolled.
         start = self._log_start if _size(log) >= self._log_start else 0
-        found = last_lines(log, _LOG_LINES, from_byte=start)
-        return found or last_lines(self._dir.console_log, _LOG_LINES)
+        found = last_lines(log, LOG_LINES, from_byte=start)
+        return found or last_lines(self._dir.console_log, LOG_LINES)
 
     def start(self, *, wait: bool = True) -> None:
         """Starts the broker, and waits until it answers and counts itself among the live brokers.
@@ -192,7 +190,7 @@ class Broker:
         if done.returncode != 0:
             lines = (done.stdout + done.stderr).decode(errors="replace").splitlines()
             raise DataDirError(
-                f"Kafka cannot format its storage in {self._dir.kafka_data}.", lines[-_LOG_LINES:]
+                f"Kafka cannot format its storage in {self._dir.kafka_data}.", lines[-LOG_LINES:]
             )
 
     def withdraw(self) -> None:

@@ -33,7 +33,7 @@ STOP_TIMEOUT_S: Final = 10.0
 """Longest wait for a process to end, after SIGTERM (then it gets SIGKILL) and after SIGKILL."""
 _POLL_S: Final = 0.02
 """Pause between two looks for the ready line; each look reads the whole log of this start."""
-_LOG_LINES: Final = 8
+LOG_LINES: Final = 8
 """Log lines in an error; with fewer, the cause may be cut off."""
 
 _NOT_INHERITED: Final = frozenset({"LOGTX_BOOTSTRAP_SERVERS", "LOGTX_CONFIG"})
@@ -158,7 +158,7 @@ class Child:
         if self._process is not None and (status := self._process.poll()) is not None:
             raise ProcessDiedError(
                 f"The {self.name} ended by itself (exit status {status}); its log is {self._log}.",
-                self.last_lines(_LOG_LINES),
+                self.last_lines(LOG_LINES),
             )
 
     def last_lines(self, count: int) -> list[str]:
@@ -278,7 +278,7 @@ class CoordinatorChild(Child):
                 raise ProcessDiedError(
                     f"The {self.name} was not ready within {COORDINATOR_START_TIMEOUT_S:.0f} s;"
                     f" its log is {self._log}.",
-                    self.last_lines(_LOG_LINES),
+                    self.last_lines(LOG_LINES),
                 )
         return self._ready
 

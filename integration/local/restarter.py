@@ -18,7 +18,7 @@ from typing import Final
 from .cluster import LocalCluster
 from .errors import BrokerStartError, DataDirError, LocalKafkaError, ProcessDiedError
 from .node import Broker
-from .processes import CoordinatorChild
+from .processes import LOG_LINES, CoordinatorChild
 
 RESTART_AFTER_S: Final = 10.0
 """How long a dead broker stays dead. Others lead in its place after about 4 s; a value below that
@@ -31,8 +31,6 @@ COORDINATOR_RESTARTS_MAX: Final = 5
 dies of something that a restart does not mend."""
 COORDINATOR_RESTARTS_WITHIN_S: Final = 60.0
 """Longer than a coordinator that dies at its start needs for that many starts."""
-_LOG_LINES: Final = 8
-"""Log lines in an error; with fewer, the cause may be cut off."""
 
 
 class _Condition(Enum):
@@ -182,7 +180,7 @@ class CoordinatorRestarter:
             raise ProcessDiedError(
                 f"The {child.name} {_cause(child)}, and did so {len(deaths)} times within "
                 f"{self._restarts_within_s:g} s: see why in its log, {child.log}.",
-                child.last_lines(_LOG_LINES),
+                child.last_lines(LOG_LINES),
             )
         self._conditions[child.name] = _Condition.DOWN
         self._tell(

@@ -23,6 +23,11 @@ _SPARKS: Final = frozenset({"path", "checkpointlocation", "queryname", "outputmo
 """Spark's own options, which it passes to every format."""
 
 
+def prefixed(kafka: Mapping[str, str]) -> dict[str, str]:
+    """Returns librdkafka's settings as options of `logtx.spark`, the inverse of `take_kafka`."""
+    return {f"{KAFKA_PREFIX}{name}": value for name, value in kafka.items()}
+
+
 def take_kafka(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
     """Returns (options without prefix, librdkafka's settings with ``bootstrap.servers``).
 

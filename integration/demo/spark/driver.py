@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from ...spark.options import prefixed
 from ...spark.recovery import resume
 from ..cluster import kafka_settings
 from .booking import SCHEMA, book
@@ -33,7 +34,7 @@ _ASK_S: Final = 0.2
 
 def start_query(spark: Any, options: argparse.Namespace) -> Any:
     """Starts the query, or continues the one in the checkpoint. Returns Spark's StreamingQuery."""
-    security = {f"kafka.{name}": value for name, value in options.kafka.items()}
+    kafka: Any = prefixed(options.kafka)
     flights = resume(
         spark,
         group=options.group,
@@ -41,12 +42,12 @@ def start_query(spark: Any, options: argparse.Namespace) -> Any:
         bootstrap_servers=options.kafka["bootstrap.servers"],
         stream=True,
         maxRecordsPerTrigger=str(options.flights_per_batch),
-        **security,
+        **kafka,
     )
     entries = flights.select("value").mapInArrow(book, SCHEMA)
     writer: Any = entries.writeStream.format("logtx").options(
         **{
-            **security,
+            **kafka,
             "topic": options.ledger_topic,
             "group": options.group,
             "transactional.id": options.transactional_id,

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from ...spark.auditing import audit
 from ...spark.exporting import export
+from ...spark.options import prefixed
 from ...spark.recovery import iovs, resume
 from ...spark.steps import query_group
 from ..cluster import kafka_settings
@@ -63,7 +64,7 @@ class Inspector:
         self._options = options
         self._kafka: Any = {
             "bootstrap_servers": options.kafka["bootstrap.servers"],
-            **{f"kafka.{name}": value for name, value in options.kafka.items()},
+            **prefixed(options.kafka),
         }
         self._spark = spark
         self._found = Inspection()
