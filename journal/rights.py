@@ -33,6 +33,16 @@ def grant(
     return shlex.join(words)
 
 
+def coordinator_may_not(
+    servers: str, principal: str, operations: Collection[str], topic: str
+) -> str:
+    """Returns what an error says of rights that the coordinator lacks; arguments as of `grant`."""
+    return (
+        f"the coordinator may not {' and '.join(operations)} in topic {topic}: give it the right"
+        f" with: {grant(servers, principal, operations, topic=topic)}"
+    )
+
+
 def lacking(operations: frozenset[str] | None, needed: Collection[str]) -> list[str]:
     """Returns which of the needed operations are not allowed; none if that is not known."""
     return [] if operations is None else [each for each in needed if each not in operations]

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError
 from ...journal.errors import BrokerError, JournalTopicError, UnknownTopicError
 from ...journal.logs.interface import GroupOffset, Log, TopicInfo
 from ...journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC, OFFSETS_TOPIC
-from ...journal.rights import grant, lacking
+from ...journal.rights import coordinator_may_not, grant, lacking
 from ..core.tenure import RECORD_MAX_BYTES
 from .offsets_topic import OFFSETS_TOPIC_SETTINGS
 
@@ -92,10 +92,8 @@ def _described(topic: str, log: Log) -> TopicInfo:
 
 
 def _lacking(topic: str, operations: Sequence[str], log: Log) -> BrokerError:
-    command = grant(log.bootstrap_servers, log.principal, operations, topic=topic)
     return BrokerError(
-        f"the coordinator may not {' and '.join(operations)} in topic {topic}: give it the right"
-        f" with: {command}",
+        coordinator_may_not(log.bootstrap_servers, log.principal, operations, topic),
         kafka_code=KafkaError.TOPIC_AUTHORIZATION_FAILED,
     )
 

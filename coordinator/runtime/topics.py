@@ -24,7 +24,7 @@ from ...journal.errors import (
 )
 from ...journal.logs.interface import Log, TopicInfo
 from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC
-from ...journal.rights import grant, lacking
+from ...journal.rights import coordinator_may_not, lacking
 from ..core.decision import TopicFacts
 from ..core.topics import AGAIN_MS, TopicKnowledge
 from ..tasks import essential_task
@@ -154,10 +154,8 @@ class TopicLookUps:
         lack = lacking(operations, NEEDED)
         if not lack:
             return None
-        command = grant(self._log.bootstrap_servers, self._log.principal, lack, topic=topic)
         return UnsupportedTopicError(
-            f"the coordinator may not {' and '.join(lack)} in topic {topic}: give it the right with"
-            f" {command}",
+            coordinator_may_not(self._log.bootstrap_servers, self._log.principal, lack, topic),
             kafka_code=KafkaError.TOPIC_AUTHORIZATION_FAILED,
         )
 

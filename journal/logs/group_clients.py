@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -35,14 +36,36 @@ def raise_partition_error(partition: KafkaPartition) -> None:
         raise KafkaException(partition.error)
 
 
-class GroupReader:
+class _GroupClient:
+    """One question after the other, to a consumer that never joins its group."""
+
+    def __init__(self, consumer: LogConsumer) -> None:
+        self._lock = threading.Lock()
+        self._closed = False
+        self._consumer = consumer
+
+    @contextmanager
+    def _turn(self, asking: Asking) -> Iterator[None]:
+        if not self._lock.acquire(timeout=asking.left_s):
+            raise BrokerError(f"{asking.asked}: Kafka did not answer those who asked before")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Closes the consumer, after the question under way."""
+        with self._lock:
+            self._closed = True
+            self._consumer.close()
+
+
+class GroupReader(_GroupClient):
     """Reads a group's offsets, one at a time."""
 
     def __init__(self, make: Make, group: str) -> None:
-        self._lock = threading.Lock()
-        self._closed = False
         self._denied: KafkaError | None = None
-        self._consumer = make({"group.id": group, "enable.auto.commit": False, **NEVER_POLLED})
+        super().__init__(make({"group.id": group, "enable.auto.commit": False, **NEVER_POLLED}))
 
     @property
     def closed(self) -> bool:
@@ -56,12 +79,8 @@ class GroupReader:
             KafkaException: refused, or no answer.
             BrokerError: those who asked before got no answer.
         """
-        if not self._lock.acquire(timeout=asking.left_s):
-            raise BrokerError(f"{asking.asked}: Kafka did not answer those who asked before")
-        try:
+        with self._turn(asking):
             return None if self._closed else self._read(place, asking)
-        finally:
-            self._lock.release()
 
     def _read(self, place: KafkaPartition, asking: Asking) -> KafkaPartition:
         try:
@@ -82,34 +101,27 @@ class GroupReader:
         raise_partition_error(answer)
         return answer
 
-    def close(self) -> None:
-        """Closes the consumer, after the question under way."""
-        with self._lock:
-            self._closed = True
-            self._consumer.close()
 
-
-class GroupCommitter:
+class GroupCommitter(_GroupClient):
     """Commits a group's offsets, one at a time."""
 
     def __init__(self, make: Make, group: str) -> None:
-        self._lock = threading.Lock()
-        self._answers: list[tuple[KafkaError | None, list[KafkaPartition]]] = []
-        self._closed = False
-        self._consumer = make(
-            {
-                "group.id": group,
-                "enable.auto.commit": False,
-                "on_commit": lambda error, places: self._answers.append((error, places)),
-                **NEVER_POLLED,
-            }
+        answers: list[tuple[KafkaError | None, list[KafkaPartition]]] = []
+        self._answers = answers
+        super().__init__(
+            make(
+                {
+                    "group.id": group,
+                    "enable.auto.commit": False,
+                    "on_commit": lambda error, places: answers.append((error, places)),
+                    **NEVER_POLLED,
+                }
+            )
         )
 
     def commit(self, place: KafkaPartition, asking: Asking) -> None:
         """Commits one place. Raises KafkaException, BrokerError."""
-        if not self._lock.acquire(timeout=asking.left_s):
-            raise BrokerError(f"{asking.asked}: Kafka did not answer those who asked before")
-        try:
+        with self._turn(asking):
             if self._closed:
                 raise BrokerError(f"{asking.asked}: the log was closed")
             self._answers.clear()
@@ -119,8 +131,6 @@ class GroupCommitter:
                 if asking.left_s <= NO_TIME_S:
                     raise BrokerError(f"{asking.asked}: no answer in time")
                 self._poll(min(asking.left_s, _ANSWER_POLL_S))
-        finally:
-            self._lock.release()
 
     def _poll(self, timeout_s: float) -> None:
         message = self._consumer.poll(timeout_s)
@@ -142,12 +152,6 @@ class GroupCommitter:
                     return True
         self._answers.clear()
         return False
-
-    def close(self) -> None:
-        """Closes the consumer, after the commit under way."""
-        with self._lock:
-            self._closed = True
-            self._consumer.close()
 
 
 def _same_commit(one: KafkaPartition, other: KafkaPartition) -> bool:
