@@ -172,7 +172,7 @@ def test_read_process_write_resumes_from_the_committed_offsets(
     make_topic: MakeTopic,
     unique: Callable[[str], str],
 ) -> None:
-    source, sink, group, total = make_topic(), make_topic(), unique("workers"), 60
+    source, sink, group, total = make_topic(), make_topic(), unique("workers"), 24
     for number in range(total):
         producer.produce(source, str(number), partition=0)
     producer.flush(TIMEOUT_S)

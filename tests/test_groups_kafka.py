@@ -159,7 +159,8 @@ one_protocol = pytest.mark.parametrize(
 )
 
 
-@one_protocol
+@pytest.mark.slow
+@pytest.mark.parametrize("protocol", ["eager", "cooperative", "consumer"])
 def test_trap_24_members_join_leave_die_and_stand_still_and_nothing_is_doubled(
     members: Members,
 ) -> None:

@@ -47,28 +47,26 @@ def one_by_one(consumer: Consumer, count: int) -> list[Message]:
 
 
 @pytest.mark.parametrize("form", ["message", "offsets"])
-@pytest.mark.parametrize("done", range(7))
 def test_any_message_can_be_committed_later(
-    done: int, form: str, topic: str, make_consumer: MakeConsumer
+    form: str, topic: str, make_consumer: MakeConsumer
 ) -> None:
     consumer = make_consumer(enable_auto_commit=False)
     consumer.assign([TopicPartition(topic, 0)])
     messages = one_by_one(consumer, 7)
     everything = [*PLAIN, *ACROSS, b"b1", b"b2"]
     assert [m.value() for m in messages] == everything
-    last = messages[done]
-    if form == "message":
-        consumer.commit(last, asynchronous=False)
-    else:
-        offset = last.offset()
-        assert offset is not None
-        consumer.commit(offsets=[TopicPartition(topic, 0, offset + 1)], asynchronous=False)
-    consumer.close()
     again = make_consumer(group_id=consumer.group_id, enable_auto_commit=False)
-    again.assign([TopicPartition(topic, 0)])
-    rest = everything[done + 1 :]
-    assert [m.value() for m in one_by_one(again, len(rest))] == rest
-    assert again.poll(0.2) is None
+    for done, last in enumerate(messages):
+        if form == "message":
+            consumer.commit(last, asynchronous=False)
+        else:
+            offset = last.offset()
+            assert offset is not None
+            consumer.commit(offsets=[TopicPartition(topic, 0, offset + 1)], asynchronous=False)
+        again.assign([TopicPartition(topic, 0)])
+        rest = everything[done + 1 :]
+        assert [m.value() for m in one_by_one(again, len(rest))] == rest
+        assert again.poll(0.2) is None
 
 
 def test_messages_of_before_a_seek_are_not_remembered(
