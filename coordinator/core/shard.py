@@ -561,7 +561,7 @@ class Shard:
         if command.transaction_group is None or (
             bound is not None and not self.ages.is_stale(command.group)
         ):
-            return Decision(replies=((ref, commands.Binding(bound)),), fresh=bound is None)
+            return Decision(replies=((ref, commands.Binding(bound)),), fresh=True)
         # One that stands is bound again now and then, which keeps it from being forgotten.
         record = Bind(group=command.group, transaction_group=bound or command.transaction_group)
         reply = commands.Binding(record.transaction_group)

@@ -26,6 +26,7 @@ from ...journal.reader import (
 )
 from ..core.decision import ShardConfig
 from ..core.replica import Replica, missing
+from ..protocol.checkpoint import Checkpoint
 
 _LOG = logging.getLogger(__name__)
 
@@ -85,7 +86,11 @@ def _load(
     committed = log.group_offset(COORDINATORS_GROUP, JOURNAL_TOPIC, partition)
     snapshot = committed.offset if committed is not None else 0
     first = log.start_offset(JOURNAL_TOPIC, partition)
-    known_end = max(acknowledged_end, snapshot + 1 if snapshot else 0)
+    checkpoint = Checkpoint.from_group_offset(committed)
+    # The OWNER record of who wrote the checkpoint is there too: an epoch is its offset. A lost tail
+    # may have taken every record by which others would know of that owner.
+    owned = -1 if checkpoint is None else checkpoint.epoch
+    known_end = max(acknowledged_end, snapshot + 1 if snapshot else 0, owned + 1)
     end = journal_end(log, partition, known_end)
     if end < known_end:
         raise lost_tail(partition, known_end)

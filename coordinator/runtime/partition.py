@@ -157,9 +157,9 @@ class PartitionRuntime:
         if (serving := self._live) is not None:
             serving.tenure.attach(producer_id)
 
-    def knows_group(self, group: str) -> bool:
-        """Returns whether offsets or claims of a consumer group are kept here."""
-        return (serving := self._live) is not None and serving.tenure.shard.ages.knows(group)
+    def has_offsets(self, group: str) -> bool:
+        """Returns whether offsets of a consumer group are kept here."""
+        return (serving := self._live) is not None and serving.tenure.shard.offsets.knows(group)
 
     def detach(self, producer_id: str, nonce: int) -> None:
         """Tells the tenure that a producer's stream broke."""

@@ -4,7 +4,7 @@ If two journal partitions took the offsets of one consumer group, each would hav
 (trap 28). The group's binding lies in the journal partition that its own name maps to. Most often
 another coordinator owns that one, so the shard that takes the offsets can't see the binding. A
 binding ends only after the shard has forgotten the group's offsets. So what was read stays true for
-as long as the shard knows the group.
+as long as the shard has offsets of the group. Claims alone keep no binding.
 
 Source: Transactional Messaging in Kafka, "Producer IDs and state groups".
 """
@@ -51,20 +51,22 @@ class GroupBindings:
         self._known: dict[str, str] = {}
         self._asking: dict[str, asyncio.Future[str | None]] = {}
 
-    async def check(self, group: str, partition: int, partition_count: int, *, known: bool) -> None:
+    async def check(
+        self, group: str, partition: int, partition_count: int, *, has_offsets: bool
+    ) -> None:
         """Checks that a consumer group's offsets belong to a journal partition.
 
         Args:
             group: the consumer group.
             partition: the journal partition that shall take the offsets.
             partition_count: partition count of the journal.
-            known: whether that partition's shard has offsets or claims of the group.
+            has_offsets: whether that partition's shard has offsets of the group.
 
         Raises:
             GroupBoundError: they belong to another partition, or the group is not bound yet.
             CoordinatorBusyError: the owner of the binding does not answer.
         """
-        bound = (self._known.get(group) if known else None) or await self._ask(group)
+        bound = (self._known.get(group) if has_offsets else None) or await self._ask(group)
         if bound is None:
             raise GroupBoundError(
                 f"consumer group {group!r} is bound to no transaction group: bind it first"

@@ -464,8 +464,8 @@ class Streams(pb_grpc.CoordinatorServicer):
         return None
 
     async def _check_bound(self, group: str, runtime: PartitionRuntime) -> None:
-        count, known = len(self._runtimes), runtime.knows_group(group)
-        await self._bindings.check(group, runtime.partition, count, known=known)
+        count, has_offsets = len(self._runtimes), runtime.has_offsets(group)
+        await self._bindings.check(group, runtime.partition, count, has_offsets=has_offsets)
 
     def _runtime(self, partition: int) -> PartitionRuntime:
         self._check_journal()

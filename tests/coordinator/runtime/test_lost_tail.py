@@ -161,3 +161,28 @@ def test_a_loss_that_can_not_be_is_not_filled(memory_log: MemoryLog) -> None:
     with pytest.raises(ConfigError, match="can't have been lost"):
         fill_lost_tail(memory_log, 0, LOST_MAX + 1)
     assert memory_log.end_offset(JOURNAL_TOPIC, 0) == 0
+
+
+def test_trap_10_who_comes_after_a_loss_knows_the_owner_from_its_checkpoint(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its OWNER record is lost with all that it wrote, so the journal does not tell of it."""
+    monkeypatch.setattr(ownership, "BALANCE_S", 60.0)
+    log = cluster.log
+    assert isinstance(log, MemoryLog)
+    cluster.joined(1)
+    commit_and_read(cluster)
+    ends = {number: log.end_offset(JOURNAL_TOPIC, number) for number in range(PARTITIONS)}
+    for node in list(cluster.nodes):
+        node.kill()
+    cluster.join()
+    cluster.settled()
+    commit_and_read(cluster)
+    for number, end in ends.items():
+        log.truncate(JOURNAL_TOPIC, number, end)
+    until(lambda: failed(cluster))
+    cluster.join()
+    until(lambda: cluster.nodes[-1].runtimes[HOME].role in (Role.SERVING, Role.FAILED))
+    newcomer = cluster.nodes[-1].runtimes[HOME]
+    assert newcomer.role is Role.FAILED
+    assert isinstance(newcomer.failure, JournalTruncatedError)

@@ -192,5 +192,19 @@ def test_a_stale_coordinator_asks_again_who_is_bound_where(
         admin._ask("t", claim, Claimed)
 
 
+def test_trap_28_a_claim_does_not_keep_a_binding_that_ended(
+    topic: str, admin: AdminQueries
+) -> None:
+    """Both would take the group's offsets: who has only claims asks again where it is bound."""
+    there = next(g for g in "abcd" if _home(g) != _home("t"))
+    admin.bind_group("g", "t")
+    claim = ClaimOffsets(group="g", claimant=1, partitions=((topic, 0),))
+    admin._ask("t", claim, Claimed)
+    admin._ask("g", UnbindGroup(group="g"), Done)
+    assert admin.bind_group("g", there).transaction_group == there
+    with pytest.raises(GroupBoundError, match=repr(there)):
+        admin._ask("t", claim, Claimed)
+
+
 def _home(name: str) -> int:
     return journal_partition_of(name, PARTITIONS)
