@@ -32,7 +32,7 @@ from .claims import Claims
 from .clocks import Clocks
 from .committed_offsets import CommittedOffsets
 from .decision import ShardConfig
-from .producers import ProducerMetadata, Producers
+from .producers import GENERATION_STEP_MAX, ProducerMetadata, Producers
 from .transactions import TransactionMetadataStore
 
 ANONYMOUS_HOURS: Final = 1
@@ -44,6 +44,10 @@ NAMES_MAX: Final = 5_000
 loop longer."""
 NAMES_BYTES_MAX: Final = 200_000
 """Bytes of one kind's names in a record, so that it fits the journal however long they are."""
+
+TURN: Final = 499
+"""By how many idle groups the first one moves each hour. Larger than what is asked at a time, and
+some would be left out; a prime number, so that it meets every group."""
 
 
 class Ages:
@@ -63,6 +67,9 @@ class Ages:
         """Number of hours of service that ended."""
         self.groups: dict[str, int] = {}
         """Consumer group → hour in which it was bound, claimed or moved last."""
+        self._connected: dict[str, int] = {}
+        """Producer → the last hour at whose end it was connected. It is this owner's memory: one
+        that a successor has never seen is as old there as its last record."""
         self._config, self._producers, self._transactions = config, producers, transactions
         self._offsets, self._claims, self._bindings = offsets, claims, bindings
 
@@ -99,17 +106,22 @@ class Ages:
     # ---- what is due ----------------------------------------------------------------------------
 
     def idle_groups(self) -> list[str]:
-        """Returns consumer groups whose offsets and claims nobody used for long."""
+        """Returns consumer groups whose offsets and claims nobody used for long.
+
+        Begins elsewhere each hour: those behind many that can't be forgotten have their turn too.
+        """
         known = chain(self._offsets.groups(), self._claims.groups())
         return self._idle(dict.fromkeys(known))
 
     def idle_bindings(self) -> list[str]:
-        """Returns consumer groups whose bindings nobody used for long."""
+        """Returns consumer groups whose bindings nobody used for long, as `idle_groups`."""
         return self._idle(self._bindings)
 
     def _idle(self, groups: Iterable[str]) -> list[str]:
         oldest = self.hour - self._config.group_retention_hours
-        return [g for g in groups if self.groups.get(g, 0) <= oldest]
+        idle = [g for g in groups if self.groups.get(g, 0) <= oldest]
+        first = self.hour * TURN % len(idle) if idle else 0
+        return idle[first:] + idle[:first]
 
     def end_hour(
         self, clocks: Clocks, groups: Collection[str], bindings: Collection[str]
@@ -121,6 +133,8 @@ class Ages:
             groups: those of `idle_groups` that have no member.
             bindings: those of `idle_bindings` whose groups have no offsets any more.
         """
+        seen = {n: h for n, h in self._connected.items() if n in self._producers}
+        self._connected = seen | dict.fromkeys(clocks.connected(), self.hour)
         held = self._held()
         idle_groups, idle_bindings = set(self.idle_groups()), set(self.idle_bindings())
         return Forget(
@@ -134,8 +148,16 @@ class Ages:
         retention = self._config.producer_retention_hours
         for name, producer in self._producers.items():
             hours = ANONYMOUS_HOURS if is_anonymous(name) else retention
-            if self.hour - producer.used_hour >= hours and self._is_free(name, producer, clocks):
+            used_hour = max(producer.used_hour, self._connected.get(name, 0))
+            unused = self.hour - used_hour >= hours
+            if unused and self._is_free(name, producer, clocks) and self._is_near(name, producer):
                 yield name
+
+    def _is_near(self, name: str, producer: ProducerMetadata) -> bool:
+        # The floor holds for every name that is new: one mistaken generation, of a journal that was
+        # written before steps had a bound, would leave none of them a higher one.
+        step = producer.generation - max(self._producers.floor, 0)
+        return is_anonymous(name) or step <= GENERATION_STEP_MAX
 
     def _is_free(self, name: str, producer: ProducerMetadata, clocks: Clocks) -> bool:
         # A key's epoch is its own floor, and promised to have no gap.

@@ -7,6 +7,7 @@ starts them again when it has loaded the journal. Losing them delays an abort; i
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from typing import Final
 
 from .decision import Instant, ShardConfig
@@ -79,6 +80,10 @@ class Clocks:
         """Starts a producer's grace: its stream broke."""
         self._attached.discard(producer_id)
         self._give_up_at(now.monotonic_ms + self._config.session_grace_ms, producer_id)
+
+    def connected(self) -> Iterable[str]:
+        """Returns the producers that have a stream."""
+        return self._attached
 
     def is_here(self, producer_id: str) -> bool:
         """Returns whether a producer has a stream, or the grace to come back."""

@@ -54,6 +54,9 @@ HOUR_S: Final = 3_600.0
 ASKED_MAX: Final = 500
 """Consumer groups about which Kafka is asked at the end of an hour; the others wait for the next
 one. More make one large request."""
+ASK_S: Final = 30.0
+"""Bound of asking for the offsets of groups at the end of an hour, but for the last answer; the
+others wait for the next one. A longer one delays snapshots while an owner does not answer."""
 READ_TIMEOUT_S: Final = 10.0
 """Bound of reading a snapshot's stamp; past it the journal is trimmed at the next checkpoint."""
 
@@ -136,7 +139,10 @@ class Housekeeping:
 
     async def _without_offsets(self, groups: Sequence[str]) -> list[str]:
         found = []
+        until_s = time.monotonic() + ASK_S
         for group in groups:
+            if time.monotonic() >= until_s:
+                break  # An owner that is silent would hold up snapshots and checkpoints.
             try:
                 if await self._is_free(group):
                     found.append(group)

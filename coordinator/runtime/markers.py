@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from ...journal.logs.interface import Log
 from ..core.lanes import Failure, Flow, Headers, Job, MarkerLanes, Producer
+from ..tasks import essential_task
 from .alarm import Alarm, monotonic_ms
 from .appender import Appender
 from .topics import TopicLookUps
@@ -174,6 +175,7 @@ class MarkerWriter:
         self.lanes.not_written(job, failure, monotonic_ms())
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(coroutine)
+        # If a producer is never closed, what it lost is never reported, and lanes wait for that.
+        task = essential_task(coroutine, "marker-producer")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -525,6 +525,9 @@ class Streams(pb_grpc.CoordinatorServicer):
         stream = self._streams.pop((partition, producer_id, nonce), None)
         if stream is not None:
             stream.end(error)
+            # Its end finds no stream to detach any more, and the producer would count as connected
+            # for ever. A successor's nonce is another one.
+            self._runtimes[partition].detach(producer_id, nonce)
 
     def close_sessions(self, partition: int, error: LogtxError) -> None:
         """Ends every session of a journal partition. The clients connect again."""

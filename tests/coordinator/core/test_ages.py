@@ -131,6 +131,45 @@ def test_what_may_come_back_is_kept(why: str, world: World) -> None:
     assert world.known == {name}
 
 
+def test_a_connection_is_a_use(world: World) -> None:
+    """Else one whose stream broke for a moment, as an hour ended, would be fenced."""
+    session = world.connect("p")
+    world.coordinator.attach("p")
+    world.hours(10)
+    world.coordinator.detach("p", session.nonce)
+    world.coordinator.pass_time(CONFIG.session_grace_ms + 1)
+    world.hours(2)
+    assert "p" in world.known
+    world.hours(2)
+    assert "p" not in world.known
+
+
+def test_a_generation_far_above_the_floor_is_kept(world: World) -> None:
+    """Forgotten, it would leave no generation to any name that is new."""
+    record = ProducerRecord(
+        producer_id="far", generation=2**63 - 1, session_nonce=1, owner="default", connected_ms=0
+    )
+    world.coordinator.tenure._append((record,))
+    world.coordinator.ack()
+    world.connect("near")
+    world.hours(10)
+    assert world.known == {"far"}
+    assert world.connect("new").generation == 1, "above near only"
+
+
+def test_those_behind_many_that_stay_have_their_turn(world: World) -> None:
+    ages = world.coordinator.shard.ages
+    for number in range(1_200):
+        world.coordinator.tenure._append((Bind(group=f"g{number}", transaction_group="t"),))
+    world.coordinator.ack()
+    world.hours(CONFIG.group_retention_hours)
+    met: set[str] = set()
+    for _ in range(4):
+        met.update(ages.idle_bindings()[:500])
+        world.hours(1, bindings=())
+    assert len(met) == 1_200
+
+
 def test_trap_32_a_forgotten_generation_never_comes_back(world: World) -> None:
     for nonce in range(1, 8):
         zombie = world.connect("p", nonce)

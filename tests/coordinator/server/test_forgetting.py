@@ -16,6 +16,7 @@ from confluent_kafka import TopicPartition
 from logtx.consumer.consumer import Consumer
 from logtx.coordinator import service
 from logtx.coordinator.client.admin import AdminQueries
+from logtx.coordinator.client.session import CoordinatorClient, SessionOptions
 from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.embedded import EmbeddedCoordinator
@@ -23,7 +24,7 @@ from logtx.coordinator.protocol.commands import Claimed, ClaimOffsets, Done, Unb
 from logtx.coordinator.runtime import housekeeping
 from logtx.coordinator.runtime.partition import PartitionRuntime
 from logtx.coordinator.service import CoordinatorConfig
-from logtx.journal.errors import GroupBoundError, NotAllowedError
+from logtx.journal.errors import DoubleStartError, GroupBoundError, NotAllowedError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import journal_partition_of
 from logtx.producer.producer import Producer
@@ -169,6 +170,20 @@ def test_a_producer_that_is_here_is_not_forgotten(
         with pytest.raises(NotAllowedError, match="stop it first"):
             admin.forget_producer("default", "p")
     eventually(lambda: _forgotten(admin, "p"), 10)
+
+
+def test_after_a_double_start_nobody_counts_as_connected(
+    memory_log: MemoryLog, admin: AdminQueries
+) -> None:
+    options = SessionOptions(producer_id="twice", generation=5, timeout_s=5)
+    with closing(CoordinatorClient(memory_log, options)) as first:
+        first.connect()
+        with (
+            closing(CoordinatorClient(memory_log, options)) as second,
+            pytest.raises(DoubleStartError),
+        ):
+            second.connect()
+    eventually(lambda: _forgotten(admin, "twice"), 10)
 
 
 def _forgotten(admin: AdminQueries, name: str) -> bool:
