@@ -57,6 +57,10 @@ class ConsumerGroupMetadata:
         """Returns steps, as `Consumer.offset_steps`."""
         return self._consumer.offset_steps(positions)
 
+    def lose_steps(self) -> Callable[[], None]:
+        """Returns what to call if they will not be committed, as `Consumer.lose_steps`."""
+        return self._consumer.lose_steps()
+
 
 class Consumer:
     """Reads topics, and delivers committed transactions whole and in commit order.
@@ -405,6 +409,13 @@ class Consumer:
         """
         self._check_open()
         return self._positions.steps(positions)
+
+    def lose_steps(self) -> Callable[[], None]:
+        """Returns what a producer calls if the steps handed out last will not be committed.
+
+        Afterwards `offset_steps` raises OffsetsConflictError until `rewind` or `assign`.
+        """
+        return self._positions.lose_steps()
 
     def consumer_group_metadata(self) -> ConsumerGroupMetadata:
         """Returns what `Producer.send_offsets_to_transaction` needs to know of this consumer."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, cast
 
 from confluent_kafka import (
@@ -33,7 +33,7 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.control import TopicPartition
-from ..journal.errors import ClaimFencedError, ConfigError, ConsumerError
+from ..journal.errors import ClaimFencedError, ConfigError, ConsumerError, OffsetsConflictError
 from ..journal.logs.interface import Log, LogConsumer
 from ..journal.position import Position, is_position
 from ..journal.records.types import OffsetStep
@@ -98,6 +98,10 @@ class Positions:
         """Whether a rewind is due before anything else is delivered or handed out."""
         self._lost_input = False
         """Whether the group took away input that was delivered and not handed out."""
+        self._returns = 0
+        """How often delivery went back to the committed positions."""
+        self._lost_steps = False
+        """Whether a transaction that had steps did not commit, and no rewind came since."""
         self._claims_at_s: float | None = None
         """Monotonic time at which to claim again what another consumer claimed."""
         self._pause_s = 0.0
@@ -140,7 +144,8 @@ class Positions:
     def drop(self) -> None:
         """Drops all partitions: the application will say what to read next."""
         self._reading.remove(list(self._reading.assigned))
-        self._rewinds = self._lost_input = False
+        self._rewinds = False
+        self._begin_again()
         self._claims_at_s, self._pause_s = None, 0.0
 
     def start_at(self, partition: KafkaPartition) -> tuple[Position, StartedAt]:
@@ -302,6 +307,11 @@ class Positions:
                 "partitions were given to another consumer of the group after their input was "
                 "delivered: abort what was made of it, and rewind"
             )
+        if self._lost_steps:
+            raise OffsetsConflictError(
+                "a transaction with input of this consumer did not commit: abort what was made of"
+                " later input, call the consumer's rewind(), and process what it delivers again"
+            )
         if self._rewinds:
             return []
         present = {key: a.buffer.position() for key, a in self._reading.assigned.items()}
@@ -320,6 +330,21 @@ class Positions:
             if end.place == present[key].place:
                 self._reading.assigned[key].unsent = False
         return steps
+
+    def lose_steps(self) -> Callable[[], None]:
+        """Returns what to call if the steps handed out last will not be committed; on any thread.
+
+        Until the next rewind no step is handed out. Those of the same input, done again, would
+        begin where the lost ones ended. There would be none, and the output would commit alone.
+        """
+        returns = self._returns
+
+        def lose() -> None:
+            # A transaction of before a rewind may end after it.
+            if returns == self._returns:
+                self._lost_steps = True
+
+        return lose
 
     def _ends(self, places: Sequence[KafkaPartition]) -> dict[TopicPartition, Position]:
         """Returns the positions that the application named.
@@ -353,7 +378,11 @@ class Positions:
     def rewind_later(self) -> None:
         """Makes a rewind due before the next delivery."""
         self._rewinds = bool(self._reading.assigned)
-        self._lost_input = False
+        self._begin_again()
+
+    def _begin_again(self) -> None:
+        self._returns += 1
+        self._lost_input = self._lost_steps = False
 
     def rewind(self, *, subscribed: bool) -> None:
         """Goes back to the committed positions, as `Consumer.rewind`.

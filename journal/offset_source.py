@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -28,6 +28,12 @@ class OffsetSource(Protocol):
         source must be rewound to the committed offsets.
         """
 
+    def lose_steps(self) -> Callable[[], None]:
+        """Returns what to call, on any thread, if the steps handed out last will not be committed.
+
+        Then the source hands out no steps until it is rewound.
+        """
+
 
 class GroupMetadata(Protocol):
     """What `Producer.send_offsets_to_transaction` needs: a `Consumer`, or its group metadata."""
@@ -43,3 +49,6 @@ class GroupMetadata(Protocol):
         Raises:
             ConfigError: delivery was never at one of them. Then nothing is handed out.
         """
+
+    def lose_steps(self) -> Callable[[], None]:
+        """Works like `OffsetSource.lose_steps`."""

@@ -463,6 +463,7 @@ class _UpTo:
     def __init__(self, source: GroupMetadata, positions: Sequence[KafkaPartition]) -> None:
         self.group_id = source.group_id
         self._source = source
+        self.lose_steps = source.lose_steps
         self._positions = positions
 
     def offset_steps(self) -> Sequence[OffsetStep]:

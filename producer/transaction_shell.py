@@ -172,6 +172,8 @@ class TransactionShell(Writer, Transaction):
             self._engine.bind_group(group)
             # The last step that may fail: the consumer's next steps will go on from these.
             steps = source.offset_steps()
+            if steps:
+                self._lose_if_not_committed(source.lose_steps())
         frozen = tuple(steps)
         if not frozen:
             return
@@ -182,6 +184,14 @@ class TransactionShell(Writer, Transaction):
                 self._offsets_backlog.append((group, frozen))
                 return
         self._request_offsets(group, frozen)
+
+    def _lose_if_not_committed(self, lose: Callable[[], None]) -> None:
+        with self._lock:
+            decided = self._book.phase in (Phase.COMMITTED, Phase.ABORTED)
+            if not decided:
+                self._not_committed.append(lose)
+        if decided:
+            lose()
 
     @property
     def kept(self) -> int:

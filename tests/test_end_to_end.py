@@ -198,6 +198,42 @@ def test_read_process_write_resumes_from_the_committed_offsets(
     assert values(consumer(sink), total) == [str(n).encode() for n in range(total)]
 
 
+def test_work_that_is_sent_again_never_commits_without_its_input(
+    producer: logtx.Producer,
+    consumer: Callable[..., logtx.Consumer],
+    make_topic: MakeTopic,
+    unique: Callable[[str], str],
+) -> None:
+    """An application that keeps a batch, and does it again after an abort without a rewind."""
+    source, sink, group = make_topic(), make_topic(), unique("workers")
+    for number in range(3):
+        producer.produce(source, str(number), partition=0)
+    producer.flush(TIMEOUT_S)
+    reader = consumer(source, group_id=group, offsets_storage="transactions")
+    assert values(reader, 3) == [b"0", b"1", b"2"]
+
+    def work() -> None:
+        producer.begin_transaction()
+        producer.produce(sink, "done", partition=0)
+        producer.send_offsets_to_transaction(
+            reader.position(reader.assignment()), reader.consumer_group_metadata()
+        )
+
+    work()
+    producer.abort_transaction(TIMEOUT_S)
+    for _ in range(2):
+        with pytest.raises(logtx.OffsetsConflictError, match="rewind") as refused:
+            work()
+        assert refused.value.args[0].txn_requires_abort()
+        producer.abort_transaction(TIMEOUT_S)
+    reader.rewind()
+    assert values(reader, 3) == [b"0", b"1", b"2"]
+    work()
+    producer.commit_transaction(TIMEOUT_S)
+    assert [p.offset for p in reader.committed(reader.assignment(), TIMEOUT_S)] == [3]
+    assert values(consumer(sink), 1) == [b"done"]
+
+
 def is_held(consumer: logtx.Consumer, topic: str) -> bool:
     """Waits for a bounded time; returns whether a pending transaction holds the offset back."""
     deadline = time.monotonic() + TIMEOUT_S

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from confluent_kafka import KafkaError
@@ -552,6 +552,9 @@ class Source:
 
     def offset_steps(self) -> Sequence[OffsetStep]:
         return self._batches.pop(0)
+
+    def lose_steps(self) -> Callable[[], None]:
+        return lambda: None
 
 
 def test_a_consumer_gives_its_own_steps(producer: Producer, coordinators: FakeCoordinators) -> None:
