@@ -173,7 +173,7 @@ class TransactionShell(Writer, Transaction):
             # The last step that may fail: the consumer's next steps will go on from these.
             steps = source.offset_steps()
             if steps:
-                self._lose_if_not_committed(source.lose_steps())
+                self.on_not_committed(source.lose_steps())
         frozen = tuple(steps)
         if not frozen:
             return
@@ -184,14 +184,6 @@ class TransactionShell(Writer, Transaction):
                 self._offsets_backlog.append((group, frozen))
                 return
         self._request_offsets(group, frozen)
-
-    def _lose_if_not_committed(self, lose: Callable[[], None]) -> None:
-        with self._lock:
-            decided = self._book.phase in (Phase.COMMITTED, Phase.ABORTED)
-            if not decided:
-                self._not_committed.append(lose)
-        if decided:
-            lose()
 
     @property
     def kept(self) -> int:
@@ -548,9 +540,16 @@ class TransactionShell(Writer, Transaction):
         return self._future
 
     def on_not_committed(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` once it turns out to be aborted."""
+        """Calls `callback` once it turns out to be aborted; at once if it is decided already.
+
+        Then another thread has ended it meanwhile, and what it is told of is no part of it.
+        """
         with self._lock:
-            self._not_committed.append(callback)
+            is_decided = self._book.phase in (Phase.COMMITTED, Phase.ABORTED)
+            if not is_decided:
+                self._not_committed.append(callback)
+        if is_decided:
+            callback()
 
     def give_up(self) -> None:
         """Aborts, because the producer closes, unless its end was asked for."""

@@ -126,15 +126,15 @@ class Ages:
     def end_hour(
         self, clocks: Clocks, groups: Collection[str], bindings: Collection[str]
     ) -> Forget:
-        """Returns the record that ends this hour.
+        """Returns the record that ends this hour, and notes who is connected at its end.
 
         Args:
             clocks: tell which producers have a stream, or the grace to come back.
             groups: those of `idle_groups` that have no member.
             bindings: those of `idle_bindings` whose groups have no offsets any more.
         """
-        seen = {n: h for n, h in self._connected.items() if n in self._producers}
-        self._connected = seen | dict.fromkeys(clocks.connected(), self.hour)
+        before = {name: hour for name, hour in self._connected.items() if name in self._producers}
+        self._connected = before | dict.fromkeys(clocks.connected(), self.hour)
         held = self._held()
         idle_groups, idle_bindings = set(self.idle_groups()), set(self.idle_bindings())
         return Forget(

@@ -89,8 +89,8 @@ def _load(
     checkpoint = Checkpoint.from_group_offset(committed)
     # The OWNER record of who wrote the checkpoint is there too: an epoch is its offset. A lost tail
     # may have taken every record by which others would know of that owner.
-    owned = -1 if checkpoint is None else checkpoint.epoch
-    known_end = max(acknowledged_end, snapshot + 1 if snapshot else 0, owned + 1)
+    owned_end = 0 if checkpoint is None else checkpoint.epoch + 1
+    known_end = max(acknowledged_end, snapshot + 1 if snapshot else 0, owned_end)
     end = journal_end(log, partition, known_end)
     if end < known_end:
         raise lost_tail(partition, known_end)
