@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
@@ -23,27 +22,8 @@ from logtx.consumer.serial_reader import SerialReader
 from logtx.journal.records.types import Committed
 from logtx.journal.txid import TxId
 
-Patch = Callable[[Any, str, Any], None]
-"""Sets an attribute until the test is over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """One mend that is taken back."""
-
-    finding: int
-    """Number of the fault."""
-    checker: str
-    """Name of the checker that must notice."""
-    seed: int
-    """First seed that shows it."""
-    apply: Callable[[Patch], None]
-
-    @property
-    def name(self) -> str:
-        """Name of the fault."""
-        return self.apply.__name__
-
+from ..simulation.registry import Patch
+from .taken_back import Mutation
 
 MUTATIONS: Final[list[Mutation]] = []
 

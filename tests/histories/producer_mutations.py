@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Final
 
 from logtx.coordinator.protocol.commands import Outcome
@@ -21,25 +19,8 @@ from logtx.producer.sender import Sender
 from logtx.producer.transaction_shell import TransactionShell
 from logtx.producer.writer import Writer
 
-Patch = Callable[[Any, str, Any], None]
-"""(class or module, name, replacement): `monkeypatch.setattr`."""
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """A mend that is taken back."""
-
-    finding: int
-    """Its number in docs/faults.md; 0: the histories themselves found the fault."""
-    checker: str
-    seed: int
-    """The first seed that shows it."""
-    apply: Callable[[Patch], None]
-
-    @property
-    def name(self) -> str:
-        """The name in docs/simulation.md."""
-        return self.apply.__name__
+from ..simulation.registry import Patch
+from .taken_back import Mutation
 
 
 def decided_is_ended(patch: Patch) -> None:

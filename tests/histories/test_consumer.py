@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from .consumer import CHECKERS, run
-from .mutations import MUTATIONS, Mutation
+from .mutations import MUTATIONS
+from .taken_back import Mutation
 
 SEEDS = 100
 """Histories of each run."""

@@ -9,10 +9,11 @@ from typing import Final
 
 import pytest
 
-from ..simulation.test_simulation import ROOT
+from ..simulation.registry import DOCS, described_in_docs
 from .producer import run
 from .producer_checkers import CHECKERS, judge
-from .producer_mutations import MUTATIONS, Mutation
+from .producer_mutations import MUTATIONS
+from .taken_back import Mutation
 
 SEEDS: Final = range(100)
 TRIES: Final = range(60)
@@ -63,11 +64,9 @@ def test_mend_that_is_taken_back_is_noticed(
 
 
 def test_docs_name_every_mutation_and_who_catches_it() -> None:
-    docs = (ROOT / "docs/simulation.md").read_text("utf-8")
-    rows = [line.split("|") for line in docs.splitlines() if line.startswith("| `")]
-    described = {(row[1].strip(" `"), row[-2].strip(" `")) for row in rows}
+    described = described_in_docs()
     assert {(mutation.name, mutation.checker) for mutation in MUTATIONS} <= described
     assert set(CHECKERS) <= {name for name, _ in described}
-    faults = (ROOT / "docs/faults.md").read_text("utf-8")
+    faults = (DOCS / "faults.md").read_text("utf-8")
     for mutation in MUTATIONS:
         assert f"`{mutation.name}`" in faults, mutation.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 Patch = Callable[[Any, str, Any], None]
@@ -28,6 +29,14 @@ class Mutation:
 
 
 MUTATIONS: Final[list[Mutation]] = []
+DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
+
+
+def described_in_docs() -> set[tuple[str, str]]:
+    """Returns the first and last cells of the tables in docs/simulation.md, names first."""
+    lines = (DOCS / "simulation.md").read_text("utf-8").splitlines()
+    rows = [line.split("|") for line in lines if line.startswith("| `")]
+    return {(row[1].strip(" `"), row[-2].strip(" `")) for row in rows}
 
 
 def caught_by(

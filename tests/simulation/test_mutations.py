@@ -8,7 +8,8 @@ import pytest
 
 from .checkers import CHECKERS, violations
 from .mutations import MUTATIONS, Mutation
-from .test_simulation import ROOT, SEEDS
+from .registry import described_in_docs
+from .test_simulation import SEEDS
 from .world import simulate
 
 SEEN_AT: Final = {
@@ -38,9 +39,7 @@ def test_mutation_is_caught(mutation: Mutation, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_docs_name_every_mutation_and_who_catches_it() -> None:
-    docs = (ROOT / "docs/simulation.md").read_text("utf-8")
-    rows = [line.split("|") for line in docs.splitlines() if line.startswith("| `")]
-    described = {(row[1].strip(" `"), row[-2].strip(" `")) for row in rows}
+    described = described_in_docs()
     assert {(mutation.name, mutation.checker) for mutation in MUTATIONS} <= described
     assert set(CHECKERS) <= {name for name, _ in described}
 
