@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.logtx-ready
 LOCKS := requirements.lock make/build.lock make/jdk.lock
 # Most tests wait for brokers: three files at a time, each with a Kafka of its own.
-SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder --durations 12
+SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder --durations 12
 export PYTHON
 
 .PHONY: help demo chaos test test-all one check hooks search bench bench-full bench-failover bench-recovery bench-spill bench-spark simulate proto lock clean

@@ -10,6 +10,7 @@ Source: Transactional Messaging in Kafka, "Consumer failure".
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
@@ -28,9 +29,13 @@ _LOG = logging.getLogger(__name__)
 SLICE_RECORDS: Final = 2_000
 """Records that a slice reads after its first. More delay the other partitions for longer, fewer
 cost more CPU per record."""
-OFFSETS_TIMEOUT_S: Final = 5.0
-"""Time-out of the request for the log's start, made once per pass. A longer one blocks all
+ANSWER_S: Final = 5.0
+"""Time-out of the requests for the log's start and the topic's id. A longer one blocks all
 partitions for longer while a broker is away, a shorter one fails on a slow broker."""
+TOPIC_CONFIRM_S: Final = 5.0
+"""How long brokers must tell the topic id that a marker names before its records count as lost. A
+broker that does not know yet that the topic was created again would stop the partition; with a
+longer time a loss is told later."""
 
 
 class _Pass:
@@ -40,6 +45,10 @@ class _Pass:
         self.buffer = buffer
         self.log_start = log_start
         self.wanted: dict[RawTxId, SideRead] = {r.txid: r for r in requests}
+        self.missing: list[SideRead] = []
+        """Requests whose records are not all there: the topic's id must be asked for."""
+        self.missed_s: float | None = None
+        """When it was asked for first."""
         self.found: dict[RawTxId, PendingTransaction] = {}
         self.next_offset = max(log_start, min(r.first_offset for r in requests))
         self.end_offset = max(r.marker_offset for r in requests)
@@ -98,7 +107,7 @@ class SideReader:
         dropped, and the next call begins it again: records of the slice may be lost.
 
         Raises:
-            BrokerError: the log's start could not be fetched; call again.
+            BrokerError: the log's start or the topic's id could not be fetched; call again.
             SpillError: the records found can't be spilled.
         """
         try:
@@ -109,7 +118,10 @@ class SideReader:
                 self._begin(buffer, overlapping(requests))
             # Before the read: if the disk refuses, reading stops and memory does not grow.
             self._pending_map.enforce()
-            self._slice(timeout_s)
+            if self._pass is not None and not self._pass.wanted:
+                self._identify(self._pass, timeout_s)
+            else:
+                self._slice(timeout_s)
         except BaseException:
             self._drop()
             raise
@@ -121,7 +133,7 @@ class SideReader:
             return
         for message in [first, *self._consumer.consume(SLICE_RECORDS, 0)]:
             current = self._pass
-            if current is None:
+            if current is None or not current.wanted:
                 return
             if message.error() is not None:
                 self._event(current, message)
@@ -132,7 +144,7 @@ class SideReader:
 
     def _begin(self, buffer: PartitionBuffer, requests: list[SideRead]) -> None:
         topic, partition = buffer.partition
-        log_start = self._log.start_offset(topic, partition, timeout_s=OFFSETS_TIMEOUT_S)
+        log_start = self._log.start_offset(topic, partition, timeout_s=ANSWER_S)
         current = _Pass(buffer, requests, log_start)
         if self._consumer is None:
             self._consumer = self._log.consumer(self._settings)
@@ -157,11 +169,11 @@ class SideReader:
         topic, partition = current.buffer.partition
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             # Retention deleted records while we read.
-            start = self._log.start_offset(topic, partition, timeout_s=OFFSETS_TIMEOUT_S)
+            start = self._log.start_offset(topic, partition, timeout_s=ANSWER_S)
             current.log_start = max(current.log_start, start)
             current.next_offset = max(current.next_offset, start)
             self._settle_below(current, current.next_offset)
-            if self._pass is not None:
+            if self._pass is not None and current.wanted:
                 self._assign(current)
         else:
             _LOG.warning("side_read_error topic=%s partition=%d error=%s", topic, partition, error)
@@ -208,14 +220,37 @@ class SideReader:
         if found is not None:
             self._pending_map.charge([found])
             del self._view[request.txid]
-        current.buffer.answer_side_read(
+        answered = current.buffer.answer_side_read(
             request, found, duplicate=duplicate, torn=request.first_offset < current.log_start
         )
+        if not answered:
+            current.missing.append(request)
         if not current.wanted:
-            self._end()
+            self._end(done=not current.missing)
 
-    def _end(self) -> None:
-        self._pass = None
+    def _identify(self, current: _Pass, timeout_s: float) -> None:
+        """Tells the buffer which topic this is, for markers whose records are missing."""
+        topic, partition = current.buffer.partition
+        info = self._log.topic_info(topic, timeout_s=ANSWER_S)
+        now_s = time.monotonic()
+        if current.missed_s is None:
+            current.missed_s = now_s
+        is_named = any(r.marker.topic_id == info.topic_id for r in current.missing)
+        if is_named and not info.certain and now_s - current.missed_s < TOPIC_CONFIRM_S:
+            time.sleep(timeout_s)
+            return
+        for request in current.missing:
+            _LOG.warning(
+                "records_missing topic=%s partition=%d marker=%d topic_id=%s marker_topic_id=%s",
+                *(topic, partition, request.marker_offset),
+                *(info.topic_id, request.marker.topic_id),
+            )
+            current.buffer.answer_topic(request, info.topic_id)
+        self._end()
+
+    def _end(self, *, done: bool = True) -> None:
+        if done:
+            self._pass = None
         if self._consumer is not None:
             self._consumer.unassign()
 

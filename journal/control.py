@@ -81,6 +81,11 @@ class Marker(Lazy):
     """The data partitions, sorted; empty if the list exceeds `PARTITION_LIST_MAX_BYTES`."""
     branches: tuple[BranchRange, ...] = ()
     """The range of each accepted branch in this partition; empty in an ABORTED marker."""
+    topic_id: str = ""
+    """Id of the topic that the records are in, as far as the coordinator knew; "" if it did not.
+
+    A topic that is deleted and created again may get a marker of its predecessor (trap 12).
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +156,7 @@ def encode_marker(marker: Marker, partitions: PartitionList | None = None) -> by
             for b in marker.branches
         ],
         epoch=marker.epoch,
+        topic_id=marker.topic_id,
     )
     return bytes((VERSION,)) + wire.SerializeToString(deterministic=True)
 
@@ -196,6 +202,7 @@ def decode_control(raw: bytes | None) -> Marker | DataControl:
     marker.epoch = wire.epoch  # type: ignore[misc]
     marker.partition_count = wire.partition_count  # type: ignore[misc]
     marker.branches = tuple(branches)  # type: ignore[misc]
+    marker.topic_id = wire.topic_id  # type: ignore[misc]
     marker.unread = (_partitions, raw, 1)  # type: ignore[misc]
     return marker
 

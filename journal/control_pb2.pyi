@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TxCtl(_message.Message):
-    __slots__ = ("kind", "branch", "sequence", "commit_sequence", "hw", "partition_count", "partitions", "branches", "epoch")
+    __slots__ = ("kind", "branch", "sequence", "commit_sequence", "hw", "partition_count", "partitions", "branches", "epoch", "topic_id")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         DATA: _ClassVar[TxCtl.Kind]
@@ -26,6 +26,7 @@ class TxCtl(_message.Message):
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     BRANCHES_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     kind: TxCtl.Kind
     branch: int
     sequence: int
@@ -35,7 +36,8 @@ class TxCtl(_message.Message):
     partitions: _containers.RepeatedCompositeFieldContainer[TopicPartitions]
     branches: _containers.RepeatedCompositeFieldContainer[BranchRange]
     epoch: int
-    def __init__(self, kind: _Optional[_Union[TxCtl.Kind, str]] = ..., branch: _Optional[int] = ..., sequence: _Optional[int] = ..., commit_sequence: _Optional[int] = ..., hw: _Optional[int] = ..., partition_count: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., branches: _Optional[_Iterable[_Union[BranchRange, _Mapping]]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    topic_id: str
+    def __init__(self, kind: _Optional[_Union[TxCtl.Kind, str]] = ..., branch: _Optional[int] = ..., sequence: _Optional[int] = ..., commit_sequence: _Optional[int] = ..., hw: _Optional[int] = ..., partition_count: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[TopicPartitions, _Mapping]]] = ..., branches: _Optional[_Iterable[_Union[BranchRange, _Mapping]]] = ..., epoch: _Optional[int] = ..., topic_id: _Optional[str] = ...) -> None: ...
 
 class TopicPartitions(_message.Message):
     __slots__ = ("topic", "partitions")

@@ -627,7 +627,7 @@ class PartitionBuffer:
 
     def answer_side_read(
         self, request: SideRead, found: PendingTransaction | None, *, duplicate: bool, torn: bool
-    ) -> None:
+    ) -> bool:
         """Answers a side read. Changes nothing but that transaction's delivery.
 
         Args:
@@ -635,6 +635,10 @@ class PartitionBuffer:
             found: the TxId's records in the range, charged to this buffer's pending map.
             duplicate: whether an earlier marker of the TxId is in the range.
             torn: whether the log's start lies above the range's first offset.
+
+        Returns:
+            False if records are missing that retention did not delete, and the marker names their
+            topic: `answer_topic` must follow. The entry waits until then.
         """
         entry = next((e for e in self._waiting() if e.marker_offset == request.marker_offset), None)
         if entry is not None and duplicate:
@@ -644,11 +648,27 @@ class PartitionBuffer:
             if found is not None:
                 self._fill(entry, found)
                 if entry.state is EntryState.READY:
-                    return
-            if entry.state is EntryState.WAITING:
+                    return True
+            if entry.state is EntryState.WAITING and (torn or not entry.marker.topic_id):
                 self._settle_missing(entry, torn)
         if found is not None:
             self._pending_map.discard(found)
+        return entry is None or entry.state is not EntryState.WAITING
+
+    def answer_topic(self, request: SideRead, topic_id: str) -> None:
+        """Ends a transaction whose records are missing, by the id of the topic that is read here.
+
+        If the marker names another topic, that one had the records: it was deleted, and its name
+        given to this one, before the marker was written (trap 12).
+        """
+        entry = next((e for e in self._waiting() if e.marker_offset == request.marker_offset), None)
+        if entry is None:
+            return
+        if topic_id and topic_id != entry.marker.topic_id:
+            self.counters.foreign_markers += 1
+            entry.state = EntryState.READY
+        else:
+            self._settle_missing(entry, torn=False)
 
     def _settle_missing(self, entry: EndedTransaction, torn: bool) -> None:
         if not torn:

@@ -17,7 +17,7 @@ class ConsumerCounters:
     """Markers of transactions that had already ended in the same partition."""
     foreign_markers: int = 0
     """Markers passed over because the records that they claim were in a deleted topic of that name:
-    they claim offsets at their own or behind it."""
+    they claim offsets at their own or behind it, or name that topic's id."""
     malformed_headers: int = 0
     """Records whose TxId or TxCtl does not decode."""
     torn_transactions: int = 0

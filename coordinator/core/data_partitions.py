@@ -60,21 +60,14 @@ def writes_of(
 ) -> tuple[PartitionWrites, ...]:
     """Returns what a commit decides for each data partition.
 
-    Covers the partitions registered before and those that the commit names. Those that only the
-    commit names (decision 0004) are tied to no topic: what is known of it may be as old as
-    `topics.FRESH_MS`, and so says nothing of where their records are. Tied to a topic that was
-    deleted before the transaction began, the marker would be given up, and a commit that was told
-    be lost. Their marker goes to the topic that has the name. If it is another one than the records
-    were in, the marker claims records that are not there, as consumers notice.
+    Covers the partitions registered before and those that the commit names (decision 0004).
 
     Raises:
         RequestTooLargeError: a marker would name too many branches.
-        UnknownTopicError: there is no such partition, or another topic has its name now.
+        UnknownTopicError: there is no such partition.
     """
     check_markers_fit(topics, named)
-    check_not_created_anew(topics, registered, named)
-    untied = (DataPartition(*p.key) for p in added_to(topics, registered, named))
-    partitions = (*registered.values(), *untied)
+    partitions = (*registered.values(), *added_to(topics, registered, named))
     return tuple(PartitionWrites(p, named.get(p.key, ())) for p in partitions)
 
 
@@ -96,30 +89,4 @@ def check_markers_fit(
                 f"the marker of {topic}[{partition}] would name {len(branches)} branches, up"
                 f" to {size} bytes; the topic takes {facts.record_max_bytes}"
                 " (max.message.bytes)"
-            )
-
-
-def check_not_created_anew(
-    topics: Topics,
-    registered: Mapping[TopicPartition, DataPartition],
-    writes: Mapping[TopicPartition, tuple[BranchRange, ...]],
-) -> None:
-    """Refuses a commit with records in a topic that was deleted and created again since then.
-
-    The marker would belong to the deleted topic and would never be written: the client would be
-    told "committed", and consumers of the new topic would drop the records.
-
-    This check can't cover a partition that only the commit names, which is tied to no topic.
-
-    Raises:
-        UnknownTopicError: the topic that the transaction began to write to is gone.
-    """
-    for key, branches in writes.items():
-        before, facts = registered.get(key), topics.get(key[0])
-        if not branches or before is None or facts is None:
-            continue
-        if before.topic_id not in ("", facts.topic_id):
-            raise UnknownTopicError(
-                f"topic {key[0]} was deleted and created anew within the transaction, which has"
-                f" records in {key[0]}[{key[1]}]: abort, and do it again"
             )

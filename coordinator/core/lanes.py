@@ -19,8 +19,9 @@ overtake one that failed. A lane is in one of these states (`VALID_PREVIOUS` has
   producer of its own.
 - DOUBTFUL: the topic of the next marker may be gone. Nothing goes out until further look-ups agree
   (`topics`). A marker of a topic that is gone counts as written, and the journal says so. A marker
-  in a topic that was created again would claim records that were never there (trap 12). A marker
-  that is given up though its topic lives would lose a commit that was told.
+  that is given up though its topic lives would lose a commit that was told (trap 12). A topic that
+  was created again gets the markers of its predecessor. They state its id, and so no reader misses
+  the records that they claim.
 
 A marker that gets no answer at all fails its lane: the shared producer is replaced. It never
 reports such a marker by itself, because none times out there. An acknowledgement that comes before
@@ -308,11 +309,8 @@ class MarkerLanes:
         in_flight_max = IN_FLIGHT_MAX if flowing else 1
         while lane.queue and len(lane.in_flight) < in_flight_max:
             job = lane.queue[0]
-            existence = self._existence(job)
-            if existence is Existence.GONE:
-                _count(lane.queue.popleft(), gone=True)
-                continue
-            if existence is Existence.DOUBTFUL:
+            if self._topics.is_missing(job.partition.topic):
+                # Also if it was gone once: perhaps it was created again long ago.
                 if not lane.in_flight:
                     self._doubt(lane)
                 return
@@ -328,10 +326,6 @@ class MarkerLanes:
             lane.in_flight.append(job)
             producer = Producer.SHARED if flowing else Producer.CAREFUL
             self._shell.append(job, headers, producer, lane.flow)
-
-    def _existence(self, job: Job) -> Existence:
-        suspect = self._topics.is_suspect(job.partition)
-        return self._topics.existence(job.partition) if suspect else Existence.ALIVE
 
     def _has_room(self, target: _Target, topic: str, size: int) -> bool:
         if target.bytes_in_flight == 0:
@@ -484,7 +478,7 @@ class MarkerLanes:
     def _is_settled(self, lane: _Lane) -> bool:
         """Gives up the markers whose topic is gone. Returns whether the next one may go out."""
         while lane.queue:
-            existence = self._topics.existence(lane.queue[0].partition)
+            existence = self._topics.existence(lane.queue[0].partition.topic)
             if existence is not Existence.GONE:
                 return existence is Existence.ALIVE
             _count(lane.queue.popleft(), gone=True)
@@ -536,12 +530,14 @@ class MarkerLanes:
 def _headers(job: Job) -> Headers:
     transaction = job.ending.transaction
     assert transaction.commit_sequence is not None
+    branches = tuple(transaction.branches.get(job.partition.key, ()))
     marker = Marker(
         committed=transaction.state in (State.COMMITTING, State.COMMITTED),
         commit_sequence=transaction.commit_sequence,
         hw=job.ending.hw(),
         epoch=job.ending.epoch,
-        branches=tuple(transaction.branches.get(job.partition.key, ())),
+        branches=branches,
+        topic_id=job.partition.topic_id if branches else "",
     )
     control = encode_marker(marker, job.ending.listed)
     return [(TXID_HEADER, transaction.txid.to_bytes()), (TXCTL_HEADER, control)]

@@ -6,6 +6,9 @@ in flight. The larger the IOV, the longer the pause to the next write: so a busy
 of partitions takes neither the owner's time nor the brokers', and a commit costs what its own steps
 cost. A transaction is finished when a write that contains its steps is durable.
 
+The removal of a group's record is a write of the same lane. So it never overtakes an IOV that is
+still on its way, and is repeated until it is durable.
+
 Pure: the shell encodes, writes, and has the clock.
 """
 
@@ -52,12 +55,14 @@ class _Lane:
     key: OffsetsKey
     offsets: dict[TopicPartition, Position] = field(default_factory=dict)
     """The whole IOV, as of the newest commit."""
+    cleared: bool = False
+    """Whether the group was forgotten: its record is removed."""
     last_commit: TxId | None = None
     commit_sequence: int | None = None
     waiting: list[Written] = field(default_factory=list)
-    """Commits that no write contains yet."""
+    """Commits and removals that no write contains yet."""
     writing: list[Written] | None = None
-    """Commits that the write in flight contains; None: none is in flight."""
+    """Those that the write in flight contains; None: none is in flight."""
     due_ms: int = 0
     """When the next write may go out."""
     sleeping: bool = False
@@ -67,8 +72,8 @@ class _Lane:
 class Shell(Protocol):
     """What the lanes need of the outside world. Every call returns at once."""
 
-    def append(self, key: OffsetsKey, offsets: GroupOffsets) -> None:
-        """Writes an IOV. Calls `OffsetsLanes.answered` later, once."""
+    def append(self, key: OffsetsKey, offsets: GroupOffsets | None) -> None:
+        """Writes an IOV; None removes the record. Calls `OffsetsLanes.answered` later, once."""
 
     def wake_at(self, at_ms: int) -> None:
         """Calls `OffsetsLanes.tick` at this monotonic time, or soon after.
@@ -96,13 +101,32 @@ class OffsetsLanes:
             written: called when they are durable.
             now_ms: monotonic time in milliseconds.
         """
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = _Lane(key)
+        lane = self._lane(key)
+        lane.cleared = False
         lane.offsets.update(steps.offsets)
         lane.last_commit, lane.commit_sequence = steps.last_commit, steps.commit_sequence
         lane.waiting.append(written)
         self._send(lane, now_ms)
+
+    def clear(self, key: OffsetsKey, written: Written, now_ms: int) -> None:
+        """Removes the record of a group that was forgotten.
+
+        Args:
+            key: key of the record.
+            written: called when the removal is durable, or an IOV that was written since.
+            now_ms: monotonic time in milliseconds.
+        """
+        lane = self._lane(key)
+        lane.offsets.clear()
+        lane.cleared = True
+        lane.waiting.append(written)
+        self._send(lane, now_ms)
+
+    def _lane(self, key: OffsetsKey) -> _Lane:
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane(key)
+        return lane
 
     def backlog(self, key: OffsetsKey) -> int:
         """Returns the number of commits of a group whose IOV is not durable yet."""
@@ -118,6 +142,8 @@ class OffsetsLanes:
         if durable:
             for written in contained:
                 written()
+            if lane.cleared and not lane.waiting:
+                self._lanes.pop(key, None)
         else:
             lane.waiting[:0] = contained
             lane.due_ms = max(lane.due_ms, now_ms + RETRY_MS)
@@ -138,10 +164,6 @@ class OffsetsLanes:
             lane = self._lanes.pop(key)
             lane.waiting.clear()
 
-    def end(self, key: OffsetsKey) -> None:
-        """Drops the lane of a group that was forgotten. No commit of it waits."""
-        self._lanes.pop(key, None)
-
     def _send(self, lane: _Lane, now_ms: int) -> None:
         if lane.writing is not None or lane.sleeping or not lane.waiting:
             return
@@ -154,5 +176,8 @@ class OffsetsLanes:
         lane.writing, lane.waiting = lane.waiting, []
         pause_ms = len(lane.offsets) * PAUSE_US_PER_PARTITION // 1_000
         lane.due_ms = now_ms + min(pause_ms, PAUSE_MAX_MS)
+        if lane.cleared:
+            self._shell.append(lane.key, None)
+            return
         offsets = GroupOffsets(dict(lane.offsets), lane.last_commit, lane.commit_sequence)
         self._shell.append(lane.key, offsets)

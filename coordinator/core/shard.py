@@ -127,6 +127,8 @@ class Shard:
         self.transactions = TransactionMetadataStore()
         self.producers = Producers()
         self.offsets = CommittedOffsets()
+        self._cleared: dict[str, None] = {}
+        """Consumer groups that were forgotten by records which were replayed before it served."""
         self.claims = Claims()
         self.bindings: dict[str, str] = {}
         """Consumer group → the transaction group that commits its offsets."""
@@ -284,6 +286,8 @@ class Shard:
         touched = dict.fromkeys((*record.groups, *(group for group, _ in record.topics)))
         known = [group for group in touched if self.offsets.knows(group)]
         self.ages.replay(record)
+        if not self.watermark.serving:
+            self._cleared.update(dict.fromkeys(known))
         for group in known:
             self.watermark.emit(offset, ClearOffsets(group))
             if self.offsets.knows(group):
@@ -362,8 +366,9 @@ class Shard:
         Starts the clocks of open transactions. A producer has `reload_grace_ms` to come back.
 
         Returns:
-            What earlier owners may have left undone: each consumer group's IOV, then the markers of
-            all decided transactions in commit-sequence order. Doing it again is harmless.
+            What earlier owners may have left undone: the removal of IOVs that the journal shows
+            forgotten since its snapshot, each consumer group's IOV, then the markers of all decided
+            transactions in commit-sequence order. Doing it again is harmless.
         """
         self.watermark.serving = True
         still_open = [t for t in self.transactions if t.state is State.OPEN]
@@ -372,11 +377,13 @@ class Shard:
         self._to_abort.extend((t.begin, t.doomed) for t in still_open if t.doomed is not None)
         redo = [t for t in self.transactions if t.state is not State.OPEN]
         redo.sort(key=lambda t: t.commit_sequence or 0)
+        cleared = [ClearOffsets(g) for g in self._cleared if not self.offsets.knows(g)]
+        self._cleared.clear()
         offsets = [
             WriteOffsets(group, NO_EPOCH, self.offsets.committed(group))
             for group in self.offsets.groups()
         ]
-        return [*offsets, *(WriteMarkers(t) for t in redo)]
+        return [*cleared, *offsets, *(WriteMarkers(t) for t in redo)]
 
     # ---- what clients ask -----------------------------------------------------------------------
 
@@ -605,10 +612,6 @@ class Shard:
             transaction.partitions,
             (p for p in command.writes if exists(topics, p)),
         )
-        if doubt is not None:
-            # Tied to no topic, the marker goes to the one that has the name. An ABORTED marker does
-            # no harm in a topic that was created again, for it claims no records.
-            added = tuple(replace(p, topic_id="") for p in added)
         return self._abort(transaction, AbortReason.REQUESTED, now, ref, added)
 
     def _handle_abort(self, command: commands.AbortTransaction, ref: Ref, now: Instant) -> Decision:

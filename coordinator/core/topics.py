@@ -4,19 +4,18 @@ A broker answers from its own copy of the metadata. A broker that was cut off, p
 still tells of a topic's predecessor, of fewer partitions, or of no topic at all. Which broker is
 asked can't be chosen. Therefore:
 
-- What is believed changes at once only in a direction that no old answer can give: a topic has more
-  partitions.
-- A topic that was not known is used only when a second answer, `FIRST_CONFIRM_MS` later, names the
-  same id: the first one may be about its predecessor. Markers would else be tied to a topic that is
-  long gone, and be given up. What ties nothing to an id, as most commits, does not wait for that.
-- A topic is another one (it was deleted and created again), or is gone, only when look-ups said so
-  `LOOKS_MIN` times in a row, over at least `CONFIRM_MS`. One answer that says otherwise begins the
-  count again. An old answer so never takes the place of a newer one (trap 12 has what would follow:
-  markers of the living topic would be dropped, and a told commit be lost).
-- While the answers do not agree, nothing that would be tied to the topic is decided. The client is
+- That there is no such topic is believed only when look-ups said so `LOOKS_MIN` times in a row,
+  over at least `CONFIRM_MS`. One answer that tells of a topic begins the count again. The markers
+  of a topic that is gone are given up: one that is given up though its topic lives would lose a
+  commit that was told (trap 12).
+- Which topic has the name is believed at once, for nothing is lost by an old answer. A marker goes
+  to the topic that has the name. It states the id of the topic that its records are in, as far as
+  it is known here. A reader that finds the records delivers them, whatever the marker states; if
+  they are missing, the id tells whether they were in another topic of that name.
+- A topic has the most partitions that any answer told of it.
+- While the latest answer finds no topic, nothing is decided that would write there. The client is
   told that nothing was done, and asks again.
-- What is known is used when a look-up fails: neither a decision nor a marker needs the admin API as
-  long as the topic's id was certain once. The id is compared again when the marker goes out.
+- What is known is used when a look-up fails: neither a decision nor a marker needs the admin API.
 
 Pure: the caller has the clock, and looks topics up, one look-up per topic at a time.
 """
@@ -24,7 +23,7 @@ Pure: the caller has the clock, and looks topics up, one look-up per topic at a 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
@@ -35,7 +34,6 @@ from ...journal.errors import (
     UnknownTopicError,
     UnsupportedTopicError,
 )
-from ...journal.records.types import DataPartition
 from .decision import TopicFacts
 
 FRESH_MS: Final = 10_000
@@ -44,46 +42,30 @@ commits notice that a topic was deleted and created again (trap 12)."""
 RENEW_MS: Final = 5_000
 """Age from which facts in use are looked up again in the background, so that nobody waits."""
 LOOKS_MIN: Final = 3
-"""Look-ups in a row that must agree before a topic counts as gone, or as another one."""
+"""Look-ups in a row that must find no topic before it counts as gone."""
 CONFIRM_MS: Final = 5_000
-"""Time over which they must agree. Longer than brokers usually need to learn of a change; a longer
-one keeps markers of a topic that is really gone waiting, and the next ones in its partitions."""
+"""Time over which they must find none. Longer than brokers usually need to learn of a change; a
+longer one keeps markers of a topic that is really gone waiting, and the next ones in its
+partitions."""
 ABSENT_CONFIRM_MS: Final = 1_000
 """How long look-ups must not find a topic or a partition, before a client is told that it does not
 exist. Brokers learn of new ones one after the other. Shorter than `CONFIRM_MS`: nothing is lost."""
-FIRST_CONFIRM_MS: Final = 250
-"""How long a topic that was not known must have the same id before it is used. Brokers hear of a
-change within that time, if they are not cut off; a longer one delays the first commit."""
 AGAIN_MS: Final = 250
 """Shortest time between two look-ups of one topic; a shorter one asks the brokers more."""
 GAP_MAX_MS: Final = 2_000
 """Look-ups further apart than this do not count as being in a row."""
-RUNS_MAX: Final = 32
-"""Different answers in a row that are remembered of a topic. With fewer, answers that alternate
-could push out the evidence; more keep more memory."""
 TOPICS_MAX: Final = 20_000
 """Topics remembered. Beyond it, those used longest ago are forgotten and looked up again."""
 
 
 class Existence(Enum):
-    """Whether the topic that a data partition was tied to still exists."""
+    """Whether there is a topic of a data partition's name."""
 
     ALIVE = auto()
     GONE = auto()
-    """Deleted, or deleted and created again: look-ups agreed on it for long enough."""
+    """There is none: look-ups agreed on it for long enough."""
     DOUBTFUL = auto()
-    """The latest look-ups say that it is gone, but not for long enough."""
-
-
-@dataclass(slots=True)
-class _Run:
-    """Look-ups in a row that named the same topic."""
-
-    topic_id: str | None
-    """The id that was told; None: no such topic."""
-    first_ms: int
-    last_ms: int
-    looks: int = 1
+    """The latest look-ups found none, but not for long enough."""
 
 
 @dataclass(slots=True)
@@ -91,11 +73,13 @@ class _Topic:
     facts: TopicFacts | None = None
     """What is believed; None: it was never seen, or is confirmed to be gone."""
     agreed_ms: int | None = None
-    """When an answer agreed with `facts` last."""
-    certain: bool = False
-    """Whether the id in `facts` is more than one answer that may be old."""
-    runs: list[_Run] = field(default_factory=list)
-    """The latest answers, oldest first."""
+    """When a look-up found it last; None if it is not believed to exist."""
+    told_ms: int | None = None
+    """When the latest answer came."""
+    missed_ms: int | None = None
+    """Since when look-ups in a row found no such topic; None: the latest one found it."""
+    misses: int = 0
+    """Number of those look-ups."""
     unsupported: UnsupportedTopicError | None = None
     """Why it can't take markers, by the latest answer."""
     failure: LogtxError | None = None
@@ -112,22 +96,21 @@ class _Topic:
     used_ms: int = 0
 
     @property
-    def told_ms(self) -> int | None:
-        """When the latest answer came."""
-        return self.runs[-1].last_ms if self.runs else None
-
-    @property
     def looking(self) -> bool:
         """Whether a look-up is under way."""
         return self.asked_ms is not None
 
     @property
     def is_doubted(self) -> bool:
-        """Whether the latest answer names another topic than the one that is believed, or none."""
-        if self.facts is None or not self.runs:
+        """Whether it is believed to exist, and the latest answer did not find it."""
+        return self.facts is not None and self.missed_ms is not None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether look-ups found no such topic for long enough."""
+        if self.told_ms is None or self.missed_ms is None:
             return False
-        latest = self.runs[-1].topic_id
-        return latest is None or not _may_be_same(self.facts.topic_id, latest)
+        return self.misses >= LOOKS_MIN and self.told_ms - self.missed_ms >= CONFIRM_MS
 
     def lacks(self, partition: int) -> bool:
         """Returns whether the partition does not exist, as far as is known."""
@@ -135,11 +118,20 @@ class _Topic:
 
     def is_confirmed_absent(self, now_ms: int) -> bool:
         """Returns whether what commands name was looked up for long enough, and just now."""
-        told_ms = self.told_ms
-        if told_ms is None or now_ms - told_ms > ABSENT_CONFIRM_MS:
+        if self.told_ms is None or now_ms - self.told_ms > ABSENT_CONFIRM_MS:
             return False
         # Not `told_ms`: an answer that took long may be of before a partition was added.
         return self.as_of_ms >= self.lacked_ms + ABSENT_CONFIRM_MS
+
+    def note(self, *, found: bool, now_ms: int) -> None:
+        """Notes whether a look-up found the topic."""
+        if found:
+            self.missed_ms, self.misses = None, 0
+        elif self.missed_ms is None or now_ms - (self.told_ms or 0) > GAP_MAX_MS:
+            self.missed_ms, self.misses = now_ms, 1
+        else:
+            self.misses += 1
+        self.told_ms = now_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,44 +151,28 @@ class TopicKnowledge:
         self.facts: dict[str, TopicFacts] = {}
         """Data topic → what is believed of it. Others hold this object: it is only changed here."""
         self._topics: dict[str, _Topic] = {}
-        self._suspects: set[str] = set()
-        """Topics that are gone, or whose latest answer names another id than is believed."""
 
     # ---- what is asked of the log ---------------------------------------------------------------
 
-    def are_fresh(
-        self, partitions: Iterable[TopicPartition], now_ms: int, *, tied: bool = True
-    ) -> bool:
-        """Returns whether nothing need be looked up for `partitions`: the usual case, quickly.
-
-        `tied` says, here and below, whether the command ties a partition to the topic's id, or has
-        one that was tied before.
-        """
+    def are_fresh(self, partitions: Iterable[TopicPartition], now_ms: int) -> bool:
+        """Returns whether nothing need be looked up for `partitions`: the usual case, quickly."""
         for name, partition in partitions:
             topic = self._topics.get(name)
             if topic is None or topic.agreed_ms is None or now_ms - topic.agreed_ms >= RENEW_MS:
                 return False
-            if (tied and not topic.certain) or topic.is_doubted or topic.unsupported is not None:
+            if topic.is_doubted or topic.unsupported is not None:
                 return False
             if topic.lacks(partition):
                 return False
         return True
 
-    def needs(
-        self,
-        partitions: Iterable[TopicPartition],
-        now_ms: int,
-        since_ms: int,
-        *,
-        tied: bool = True,
-    ) -> Needs:
+    def needs(self, partitions: Iterable[TopicPartition], now_ms: int, since_ms: int) -> Needs:
         """Returns which topics must be looked up for `partitions`, and which to wait for.
 
         Args:
             partitions: the data partitions that a command names.
             now_ms: monotonic time in milliseconds.
             since_ms: when the command came.
-            tied: see `are_fresh`.
         """
         highest: dict[str, int] = {}
         for name, partition in partitions:
@@ -206,7 +182,7 @@ class TopicKnowledge:
         for name, partition in highest.items():
             topic = self._topic(name)
             topic.used_ms = now_ms
-            waits = self._is_to_be_awaited(topic, partition, now_ms, since_ms, tied=tied)
+            waits = self._is_to_be_awaited(topic, partition, now_ms, since_ms)
             if waits:
                 wait_for.add(name)
             is_old = topic.agreed_ms is None or now_ms - topic.agreed_ms >= RENEW_MS
@@ -220,12 +196,10 @@ class TopicKnowledge:
         return not topic.looking and (asked_ms == 0 or now_ms - asked_ms >= AGAIN_MS)
 
     @staticmethod
-    def _is_to_be_awaited(
-        topic: _Topic, partition: int, now_ms: int, since_ms: int, *, tied: bool
-    ) -> bool:
+    def _is_to_be_awaited(topic: _Topic, partition: int, now_ms: int, since_ms: int) -> bool:
         if topic.failed_ms is not None and topic.failed_ms >= since_ms:
             return False  # A look-up was tried, and got no answer.
-        if topic.is_doubted or (tied and topic.facts is not None and not topic.certain):
+        if topic.is_doubted:
             return True
         told_ms = topic.told_ms
         if topic.unsupported is not None and (told_ms is None or told_ms < since_ms):
@@ -280,35 +254,17 @@ class TopicKnowledge:
         known = self._topic(topic)
         known.as_of_ms = now_ms if known.asked_ms is None else known.asked_ms
         known.asked_ms, known.failure, known.failed_ms = None, None, None
-        topic_id = None if facts is None else facts.topic_id
-        _extend(known.runs, topic_id, now_ms)
-        believed, known.unsupported = known.facts, unsupported
+        known.unsupported = unsupported
+        known.note(found=facts is not None, now_ms=now_ms)
         if facts is not None:
-            if believed is not None and _may_be_same(believed.topic_id, facts.topic_id):
-                self._believe(topic, known, _joined(believed, facts), now_ms)
-                known.certain = known.certain or certain or _is_first_confirmed(known)
-                return
-            if believed is None or not known.certain or certain:
-                self._believe(topic, known, facts, now_ms)
-                known.certain = certain or not facts.topic_id
-                return
-        if certain or _is_confirmed(known.runs[-1]):
-            self._believe(topic, known, facts, now_ms)
-        elif facts is not None:
-            self._suspects.add(topic)
-        else:
-            self._suspects.discard(topic)
-
-    def _believe(self, name: str, topic: _Topic, facts: TopicFacts | None, now_ms: int) -> None:
-        topic.facts = facts
-        if facts is None:
-            topic.agreed_ms = None
-            self._suspects.add(name)
-            self.facts.pop(name, None)
-        else:
-            topic.agreed_ms = now_ms
-            self._suspects.discard(name)
-            self.facts[name] = facts
+            before = known.facts
+            if before is not None and _may_be_same(before.topic_id, facts.topic_id):
+                facts = _joined(before, facts)
+            known.facts = self.facts[topic] = facts
+            known.agreed_ms = now_ms
+        elif certain or known.is_gone:
+            known.facts = known.agreed_ms = None
+            self.facts.pop(topic, None)
 
     def _topic(self, name: str) -> _Topic:
         topic = self._topics.get(name)
@@ -322,14 +278,11 @@ class TopicKnowledge:
         by_use = sorted((t.used_ms, name) for name, t in self._topics.items() if not t.looking)
         for _, name in by_use[: max(1, TOPICS_MAX // 10)]:
             del self._topics[name]
-            self._suspects.discard(name)
             self.facts.pop(name, None)
 
     # ---- what follows from it -------------------------------------------------------------------
 
-    def refusal(
-        self, partitions: Iterable[TopicPartition], now_ms: int, *, tied: bool = True
-    ) -> LogtxError | None:
+    def refusal(self, partitions: Iterable[TopicPartition], now_ms: int) -> LogtxError | None:
         """Returns why commands that name these partitions can't be decided; None if they can.
 
         Call it when nothing is left to wait for, or when waiting took too long. A retriable error
@@ -339,10 +292,6 @@ class TopicKnowledge:
             topic = self._topic(name)
             if topic.unsupported is not None:
                 return topic.unsupported
-            if tied and topic.facts is not None and not topic.certain:
-                return CoordinatorBusyError(
-                    f"topic {name!r} was looked up only once: nothing was done, so ask again"
-                )
             if topic.is_doubted:
                 return CoordinatorBusyError(
                     f"brokers do not agree on topic {name!r}, as when it is deleted or created"
@@ -360,33 +309,25 @@ class TopicKnowledge:
             )
         return None
 
-    def existence(self, partition: DataPartition) -> Existence:
-        """Returns whether the topic that a data partition was tied to still exists."""
-        known = self._topics.get(partition.topic)
-        if known is None or not known.runs:
-            return Existence.ALIVE
-        looks, behind_ms, last_ms = 0, known.runs[-1].last_ms, known.runs[-1].last_ms
-        first_ms = last_ms
-        for run in reversed(known.runs):
-            found = run.topic_id is not None and _may_be_same(partition.topic_id, run.topic_id)
-            if found or behind_ms - run.last_ms > GAP_MAX_MS:
-                break
-            looks, first_ms = looks + run.looks, run.first_ms
-            behind_ms = run.first_ms
-        if looks == 0:
-            return Existence.ALIVE
-        enough = looks >= LOOKS_MIN and last_ms - first_ms >= CONFIRM_MS
-        return Existence.GONE if enough else Existence.DOUBTFUL
+    def is_missing(self, topic: str) -> bool:
+        """Returns whether the latest look-up found no such topic, and it is not believed to exist.
 
-    def is_suspect(self, partition: DataPartition) -> bool:
-        """Returns whether the latest answer, or what is believed, names another topic.
-
-        `existence` then says more. This is cheap, for it is asked for each marker.
+        Cheap: it is asked for each marker.
         """
-        if partition.topic in self._suspects:
-            return True
-        facts = self.facts.get(partition.topic)
-        return facts is not None and not _may_be_same(partition.topic_id, facts.topic_id)
+        if topic in self.facts:
+            return False  # It gets its markers while one broker does not know it.
+        known = self._topics.get(topic)
+        return known is not None and known.missed_ms is not None
+
+    def existence(self, topic: str) -> Existence:
+        """Returns whether there is a topic of this name, by the latest look-ups.
+
+        Call it when one has just been answered: what they said may be long ago.
+        """
+        known = self._topics.get(topic)
+        if known is None or known.missed_ms is None:
+            return Existence.ALIVE
+        return Existence.GONE if known.is_gone else Existence.DOUBTFUL
 
 
 def _may_be_same(one: str, other: str) -> bool:
@@ -401,22 +342,3 @@ def _joined(believed: TopicFacts, told: TopicFacts) -> TopicFacts:
         partition_count=max(told.partition_count, believed.partition_count),
         record_max_bytes=told.record_max_bytes,
     )
-
-
-def _extend(runs: list[_Run], topic_id: str | None, now_ms: int) -> None:
-    latest = runs[-1] if runs else None
-    if latest is None or latest.topic_id != topic_id or now_ms - latest.last_ms > GAP_MAX_MS:
-        runs.append(_Run(topic_id, now_ms, now_ms))
-        del runs[:-RUNS_MAX]
-    else:
-        latest.last_ms = now_ms
-        latest.looks += 1
-
-
-def _is_first_confirmed(topic: _Topic) -> bool:
-    run = topic.runs[-1]
-    return run.looks > 1 and run.last_ms - run.first_ms >= FIRST_CONFIRM_MS
-
-
-def _is_confirmed(run: _Run) -> bool:
-    return run.looks >= LOOKS_MIN and run.last_ms - run.first_ms >= CONFIRM_MS

@@ -186,12 +186,11 @@ class OffsetsWriter:
         """Drops what is queued for a journal partition that must be loaded again."""
         self._lanes.forget(partition)
 
-    def end(self, key: OffsetsKey) -> None:
-        """Removes the record of a group that was forgotten."""
-        self._lanes.end(key)
-        self.clear(key)
+    def clear(self, key: OffsetsKey, written: Written) -> None:
+        """Removes the record of a group that was forgotten. See `OffsetsLanes.clear`."""
+        self._lanes.clear(key, written, monotonic_ms())
 
-    def clear(self, key: OffsetsKey) -> None:
+    def clear_former(self, key: OffsetsKey) -> None:
         """Removes an earlier owner's record. If that fails, readers ignore it by its sequence."""
 
         def acknowledge(_offset: int | None, error: KafkaError | None) -> None:
@@ -209,8 +208,11 @@ class OffsetsWriter:
 
     # ---- what the lanes ask: see `core.offsets_lanes.Shell` -------------------------------------
 
-    def append(self, key: OffsetsKey, offsets: GroupOffsets) -> None:
+    def append(self, key: OffsetsKey, offsets: GroupOffsets | None) -> None:
         """Encodes and writes an IOV: a large one in a thread, for it takes milliseconds."""
+        if offsets is None:
+            self._append_value(key, None)
+            return
         if len(offsets.offsets) <= ENCODED_AT_ONCE_MAX:
             self._append_value(key, encode_value(offsets))
             return
@@ -226,7 +228,7 @@ class OffsetsWriter:
         if not self._closed:
             self._append_value(key, value)
 
-    def _append_value(self, key: OffsetsKey, value: bytes) -> None:
+    def _append_value(self, key: OffsetsKey, value: bytes | None) -> None:
         def acknowledge(_offset: int | None, error: KafkaError | None) -> None:
             if error is not None:
                 _LOG.warning("offsets_not_written group=%s error=%s", key.group, error.name())
@@ -245,7 +247,8 @@ class OffsetsWriter:
         value: bytes | None,
         acknowledge: Callable[[int | None, KafkaError | None], None],
     ) -> None:
-        # Order does not matter here: readers take the highest commit sequence.
+        # Order matters within a lane alone, and that has one write in flight. Of several owners'
+        # records readers take the one with the highest commit sequence.
         self._appender.renew_if_broken()
         to = journal_partition_of(key.group, self._partition_count)
         self._appender.append(OFFSETS_TOPIC, to, acknowledge, key=encode_key(key), value=value)

@@ -133,11 +133,15 @@ class Serving:
     def _asserted(self, group: str) -> None:
         """Notes that a group's whole IOV is durable, and removes what earlier owners wrote."""
         # Not before: a reader would meet the removal, and nothing behind it.
-        shard = self.tenure.shard
         self.tenure.written(NO_EPOCH)
+        self._clear_former(group)
+
+    def _clear_former(self, group: str) -> None:
+        """Removes what earlier owners wrote of a group."""
+        shard = self.tenure.shard
         for epoch in () if self.tenure.over else shard.past_epochs:
             key = OffsetsKey(group, self._partition, shard.incarnation, epoch)
-            self._services.offsets.clear(key)
+            self._services.offsets.clear_former(key)
 
     def submit(
         self, command: commands.Command, answer: Answer, doubt: LogtxError | None = None
@@ -317,9 +321,8 @@ class Serving:
                 done = partial(self._asserted, group) if again else partial(tenure.written, begin)
                 services.offsets.write(key, offsets, done)
             case ClearOffsets(group):
-                services.offsets.end(
-                    OffsetsKey(group, self._partition, shard.incarnation, shard.epoch)
-                )
+                key = OffsetsKey(group, self._partition, shard.incarnation, shard.epoch)
+                services.offsets.clear(key, partial(self._clear_former, group))
             case WriteMarkers(transaction):
                 services.counters.decided(self._partition, shard.epoch, transaction)
                 services.markers.lanes.write(

@@ -159,21 +159,18 @@ class TopicLookUps:
             kafka_code=KafkaError.TOPIC_AUTHORIZATION_FAILED,
         )
 
-    async def learn(
-        self, partitions: Collection[TopicPartition], *, tied: bool = True
-    ) -> LogtxError | None:
+    async def learn(self, partitions: Collection[TopicPartition]) -> LogtxError | None:
         """Looks up what commands that name `partitions` need.
 
         Args:
             partitions: the data partitions that a command names.
-            tied: whether one of them is tied to the id of its topic, or was before.
 
         Returns:
             Why such a command can't be decided; None if it can. A retriable error says that nothing
             is certain and nothing was done. The wait is bounded by `WAIT_MAX_S`.
         """
         since_ms = now_ms = monotonic_ms()
-        if self.known.are_fresh(partitions, now_ms, tied=tied):
+        if self.known.are_fresh(partitions, now_ms):
             return None
         for topic, _ in partitions:
             if topic in RESERVED:
@@ -181,14 +178,14 @@ class TopicLookUps:
             if not _LEGAL.fullmatch(topic):
                 return UnknownTopicError(f"there is no topic {topic!r}: Kafka allows no such name")
         while now_ms - since_ms < WAIT_MAX_S * 1000:
-            needs = self.known.needs(partitions, now_ms, since_ms, tied=tied)
+            needs = self.known.needs(partitions, now_ms, since_ms)
             for topic in sorted(needs.look_up):
                 self.look_up(topic)
             if not needs.wait_for:
                 break
             await self._next_answer()
             now_ms = monotonic_ms()
-        return self.known.refusal(partitions, now_ms, tied=tied)
+        return self.known.refusal(partitions, now_ms)
 
     async def _next_answer(self) -> None:
         """Waits for any answer, or until a look-up may be repeated."""

@@ -443,9 +443,7 @@ class Streams(pb_grpc.CoordinatorServicer):
                 # An abort must succeed whatever happened to its topics: the shard sees to it.
                 if command.action is commands.Action.COMMIT:
                     _check_lanes(command.writes, runtime)
-                known = runtime.shard.transactions.get(command.txid.offset)
-                tied = known is not None and not known.partitions.keys().isdisjoint(command.writes)
-                return await self._topics.learn(command.writes, tied=tied)
+                return await self._topics.learn(command.writes)
             case commands.ClaimOffsets():
                 await self._check_bound(command.group, runtime)
             case commands.AddOffsets():

@@ -6,13 +6,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Final
+from typing import Final, NamedTuple
+
+from confluent_kafka import Message
 
 from ...coordinator.core.offsets_lanes import OffsetsKey
 from ...coordinator.protocol.commands import GroupOffsets
 from ...coordinator.runtime.offsets_topic import decode_key, decode_value
 from ...journal.errors import UnknownTopicError
 from ...journal.logs.interface import Log
+from ...journal.position import Journal as JournalName
 from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, read_entries, read_records
 from ...journal.records.types import PrepareCommit
 from .journal import Journal
@@ -24,7 +27,11 @@ ones later."""
 
 
 def committed_iovs(log: Log) -> dict[str, tuple[OffsetsKey, GroupOffsets]]:
-    """Returns each group's IOV: of all written for it, the one with the highest commit sequence.
+    """Returns each group's IOV: of all written for it in a journal partition, the one with the
+    highest commit sequence.
+
+    A group that was unbound and is bound elsewhere may have one of each, until the former is
+    removed: the one that was written last counts.
 
     Raises:
         BrokerError: the topic `__transaction_offsets` can't be read.
@@ -35,27 +42,38 @@ def committed_iovs(log: Log) -> dict[str, tuple[OffsetsKey, GroupOffsets]]:
         count = log.partition_count(OFFSETS_TOPIC)
     except UnknownTopicError:
         return found
-    newest: dict[bytes | None, bytes | None] = {}
+    newest: dict[bytes | None, Message] = {}
     for partition in range(count):
         start = log.start_offset(OFFSETS_TOPIC, partition)
         end = log.end_offset(OFFSETS_TOPIC, partition)
         records = read_records(log, OFFSETS_TOPIC, partition, start, end, timeout_s=READ_TIMEOUT_S)
         with closing(records):
             for record in records:
-                newest[record.key()] = record.value()
-    for raw_key, raw_value in newest.items():
-        if raw_value is None:
+                newest[record.key()] = record
+    best: dict[tuple[str, JournalName], _Written] = {}
+    for raw_key, record in newest.items():
+        if record.value() is None:
             continue
-        key, value = decode_key(raw_key), decode_value(raw_value)
-        before = found.get(key.group)
-        if before is None or _rank(key, value) > _rank(*before):
-            found[key.group] = key, value
+        written = _Written(decode_key(raw_key), decode_value(record.value()), record.timestamp()[1])
+        key = written.key
+        place = key.group, (key.partition, key.incarnation)
+        before = best.get(place)
+        if before is None or written.rank > before.rank:
+            best[place] = written
+    for written in sorted(best.values(), key=lambda w: w.written_ms):
+        found[written.key.group] = written.key, written.offsets
     return found
 
 
-def _rank(key: OffsetsKey, value: GroupOffsets) -> tuple[int, int]:
-    # The highest commit sequence wins, so a late write of a former owner changes nothing.
-    return value.commit_sequence or -1, key.epoch
+class _Written(NamedTuple):
+    key: OffsetsKey
+    offsets: GroupOffsets
+    written_ms: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        # The highest commit sequence wins, so a late write of a former owner changes nothing.
+        return self.offsets.commit_sequence or -1, self.key.epoch
 
 
 def iov_rows(log: Log, group: str | None = None) -> list[IovRow]:

@@ -180,6 +180,7 @@ class Transactions:
         commit: bool = True,
         hw: int = 0,
         ranges: tuple[BranchRange, ...] | None = None,
+        topic_id: str = "",
     ) -> int:
         """Writes a marker, after deciding if the transaction is open. Returns its offset."""
         if txid not in self.sequences:
@@ -193,6 +194,7 @@ class Transactions:
                 epoch=1,
                 partition_count=1,
                 branches=branches if commit else (),
+                topic_id=topic_id,
             )
         )
         headers: Headers = [(TXID_HEADER, txid.to_bytes()), (TXCTL_HEADER, control)]

@@ -426,7 +426,7 @@ class Coordinator:
         if isinstance(effect, WriteMarkers):
             self.markers[effect.transaction.begin] = effect
         elif isinstance(effect, ClearOffsets):
-            del self._iovs[effect.group]
+            self._iovs.pop(effect.group, None)
         else:
             iov = self._iovs.setdefault(effect.group, {})
             iov.update(effect.offsets.offsets)

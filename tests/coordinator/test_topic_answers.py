@@ -174,7 +174,7 @@ def test_finding_7_a_commit_that_names_an_unknown_topic_says_that_nothing_was_do
     broker.change = silent
     config: dict[str, Any] = {
         "bootstrap.servers": memory_log.bootstrap_servers,
-        "coordinator.timeout.ms": 1_500,
+        "coordinator.timeout.ms": 4_000,
     }
     with coordinator(memory_log), Producer(config) as made:
         transaction = made.begin_transaction()

@@ -258,15 +258,17 @@ class World:
         transaction = event.effect.transaction
         assert transaction.commit_sequence is not None
         listed = PartitionList.of(transaction.partitions)
-        for partition in transaction.partitions:
+        for partition, named in transaction.partitions.items():
             if partition in (*left_out, GONE):
                 continue
+            branches = tuple(transaction.branches.get(partition, ()))
             marker = Marker(
                 committed=transaction.state in (State.COMMITTING, State.COMMITTED),
                 commit_sequence=transaction.commit_sequence,
                 hw=event.hw,
                 epoch=self.coordinator.shard.epoch,
-                branches=tuple(transaction.branches.get(partition, ())),
+                branches=branches,
+                topic_id=named.topic_id if branches else "",
             )
             control = encode_marker(marker, listed)
             headers: Headers = [

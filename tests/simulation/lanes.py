@@ -43,7 +43,6 @@ QUICK: Final = (
     (topics, "RENEW_MS", 100),
     (topics, "CONFIRM_MS", 220),
     (topics, "ABSENT_CONFIRM_MS", 60),
-    (topics, "FIRST_CONFIRM_MS", 130),
     (topics, "AGAIN_MS", 12),
     (topics, "GAP_MAX_MS", 60),
 )
@@ -238,7 +237,7 @@ class Offsets:
 
         self.lanes.write(key, effect.offsets, written, self._setting.now_ms)
 
-    def append(self, key: OffsetsKey, offsets: commands.GroupOffsets) -> None:
+    def append(self, key: OffsetsKey, offsets: commands.GroupOffsets | None) -> None:
         """Writes a record."""
 
         def acknowledge(offset: int | None) -> None:

@@ -12,7 +12,7 @@ from logtx.coordinator.core.lanes import LaneState, MarkerLanes, Producer
 from logtx.coordinator.core.offsets_lanes import OffsetsLanes
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.tenure import Tenure
-from logtx.coordinator.core.topics import Existence, TopicKnowledge
+from logtx.coordinator.core.topics import TopicKnowledge
 from logtx.coordinator.core.waiting import WaitingCommits
 from logtx.journal import producer_ids
 from logtx.journal.errors import CoordinatorBusyError, RetriableError, UnknownTopicError
@@ -44,28 +44,20 @@ def gone_at_once(patch: Patch) -> None:
 
 
 @caught_by("durable", of="shell")
-def facts_go_back(patch: Patch) -> None:
-    """The latest answer is believed, whatever it says."""
-    patch(topics, "_is_confirmed", lambda *_: True)
-    patch(TopicKnowledge, "existence", _existence_by_belief)
+def another_topic_is_none(patch: Patch) -> None:
+    """A marker is given up if another topic has the name, by the latest answer."""
+    send = MarkerLanes._send
 
+    def mutant(self: MarkerLanes, lane: Any) -> None:
+        while lane.queue and not lane.in_flight:
+            partition = lane.queue[0].partition
+            facts = self._topics.facts.get(partition.topic)
+            if facts is None or facts.topic_id == partition.topic_id:
+                break
+            lanes._count(lane.queue.popleft(), gone=True)
+        send(self, lane)
 
-def _existence_by_belief(self: TopicKnowledge, partition: Any) -> Existence:
-    facts = self.facts.get(partition.topic)
-    lives = facts is not None and facts.topic_id == partition.topic_id
-    return Existence.ALIVE if lives else Existence.GONE
-
-
-@caught_by("durable", of="shell")
-def first_answer_is_enough(patch: Patch) -> None:
-    """A topic that was not known is used after one answer, which may be of its predecessor."""
-    told = TopicKnowledge.told
-
-    def mutant(self: TopicKnowledge, topic: str, *args: Any, **_: Any) -> None:
-        told(self, topic, *args)
-        self._topics[topic].certain = True
-
-    patch(TopicKnowledge, "told", mutant)
+    patch(MarkerLanes, "_send", mutant)
 
 
 @caught_by("commit-order", of="shell")
@@ -150,12 +142,6 @@ def answers_about_topics_are_not_heard(patch: Patch) -> None:
 def refused_offsets_are_not_repeated(patch: Patch) -> None:
     """A write of input offsets that failed, or has to wait, is not done later."""
     patch(OffsetsLanes, "tick", lambda *_: None)
-
-
-@caught_by("durable", of="shell")
-def any_topic_will_do(patch: Patch) -> None:
-    """A commit is decided though nothing certain is known of its topics."""
-    patch(TopicKnowledge, "refusal", lambda *_: None)
 
 
 @caught_by("offsets", of="shell")

@@ -261,6 +261,19 @@ def test_finding_22_offsets_of_a_group_that_nobody_uses_are_forgotten(world: Wor
     assert ClearOffsets("g") in cleared
 
 
+def test_a_new_owner_removes_the_copy_of_offsets_that_were_forgotten_before(world: World) -> None:
+    session = world.connect("p")
+    for number, group in enumerate(("g", "h")):
+        world.commit(session, group, number + 1)
+        assert world.ask(commands.ForgetGroup(group=group)) == commands.Done()
+    world.commit(session, "h", 3)
+    before = len(world.events)
+    world.take_over()
+    effects = [e.effect for e in world.events[before:] if isinstance(e, Emitted)]
+    assert [e for e in effects if isinstance(e, ClearOffsets)] == [ClearOffsets("g")]
+    assert [e.group for e in effects if isinstance(e, WriteOffsets)] == ["h"]
+
+
 def test_finding_22_offsets_in_a_deleted_topic_can_be_taken_out(world: World) -> None:
     session = world.connect("p")
     world.commit(session, "g")

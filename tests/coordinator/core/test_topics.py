@@ -12,7 +12,6 @@ from logtx.coordinator.core.topics import (
     ABSENT_CONFIRM_MS,
     AGAIN_MS,
     CONFIRM_MS,
-    FIRST_CONFIRM_MS,
     FRESH_MS,
     LOOKS_MIN,
     RENEW_MS,
@@ -25,7 +24,6 @@ from logtx.journal.errors import (
     UnknownTopicError,
     UnsupportedTopicError,
 )
-from logtx.journal.records.types import DataPartition
 
 T0, T1 = ("t", 0), ("t", 1)
 
@@ -63,55 +61,35 @@ class Stage:
         """Returns why such a command can't be decided."""
         return self.known.refusal(partitions or (T0,), self.now_ms)
 
-    def existence(self, topic_id: str = "new") -> Existence:
-        """Returns whether the topic of this id exists."""
-        return self.known.existence(DataPartition("t", 0, topic_id))
+    def existence(self) -> Existence:
+        """Returns whether the topic exists."""
+        return self.known.existence("t")
 
 
-def test_a_topic_that_was_not_known_is_used_after_a_second_look() -> None:
+def test_a_topic_that_was_not_known_is_used_after_one_look() -> None:
     stage = Stage(known=False)
     assert stage.looks()
     assert stage.waits()
-    stage.tell(facts(), every_ms=FIRST_CONFIRM_MS)
-    assert stage.waits()
-    assert isinstance(stage.refusal(), CoordinatorBusyError)
     stage.tell(facts())
     assert not stage.waits()
     assert stage.refusal() is None
-
-
-def test_what_is_tied_to_no_topic_needs_no_second_look() -> None:
-    # After every move a coordinator meets the topics of its clients for the first time: a commit
-    # that names its partitions itself goes on at once.
-    stage = Stage(known=False)
-    assert stage.known.needs([T0], stage.now_ms, stage.now_ms, tied=False).wait_for
-    stage.known.told("t", facts(), stage.now_ms)
-    assert not stage.known.needs([T0], stage.now_ms, stage.now_ms, tied=False).wait_for
-    assert stage.known.refusal([T0], stage.now_ms, tied=False) is None
-    assert stage.known.are_fresh([T0], stage.now_ms, tied=False)
-    assert not stage.known.are_fresh([T0], stage.now_ms)
-    assert isinstance(stage.refusal(), CoordinatorBusyError)
-    stage.tell(facts("another"))
-    assert stage.known.refusal([T0], stage.now_ms, tied=False) is None, "either may be old"
-    sure = Stage()
-    sure.tell(facts("another"))
-    assert isinstance(sure.known.refusal([T0], sure.now_ms, tied=False), CoordinatorBusyError)
-    assert not sure.known.are_fresh([T0], sure.now_ms, tied=False)
+    assert stage.known.are_fresh([T0], stage.now_ms)
 
 
 def test_an_answer_that_cant_be_old_is_enough() -> None:
     stage = Stage()
-    assert not stage.waits()
-    assert stage.known.are_fresh([T0], stage.now_ms)
+    stage.known.told("t", None, stage.now_ms, certain=True)
+    assert "t" not in stage.known.facts
+    assert stage.existence() is Existence.DOUBTFUL, "a lane looks again before it gives up"
 
 
-def test_a_first_answer_about_a_predecessor_ties_nothing() -> None:
+def test_the_topic_of_the_latest_answer_has_the_name() -> None:
     stage = Stage(known=False)
-    stage.tell(facts("old"), every_ms=100)
-    for _ in range(3):
-        stage.tell(facts("new"), every_ms=FIRST_CONFIRM_MS)
-    assert stage.refusal() is None
-    assert stage.known.facts["t"].topic_id == "new"
+    for topic_id in ("old", "new", "old", "new"):
+        stage.tell(facts(topic_id))
+        assert stage.known.facts["t"].topic_id == topic_id
+        assert stage.existence() is Existence.ALIVE
+        assert stage.refusal() is None, "its marker says which topic was meant"
 
 
 def test_finding_5_one_look_up_for_all_who_wait() -> None:
@@ -228,10 +206,9 @@ def test_finding_7_a_failed_look_up_of_an_unknown_topic_says_that_nothing_was_do
     assert "nothing was done" in str(error)
 
 
-@pytest.mark.parametrize("told", [None, facts("other")])
-def test_while_brokers_do_not_agree_nothing_is_tied(told: TopicFacts | None) -> None:
+def test_while_brokers_do_not_agree_that_it_exists_nothing_is_decided() -> None:
     stage = Stage()
-    stage.tell(told)
+    stage.tell(None)
     assert stage.waits()
     assert isinstance(stage.refusal(), CoordinatorBusyError)
     assert stage.known.facts["t"].topic_id == "new", "facts do not go back"
@@ -239,29 +216,16 @@ def test_while_brokers_do_not_agree_nothing_is_tied(told: TopicFacts | None) -> 
     assert stage.refusal() is None
 
 
-def test_a_topic_that_was_created_again_is_believed_when_look_ups_agree() -> None:
+def test_it_takes_time_and_several_looks_until_a_topic_is_gone() -> None:
     stage = Stage()
-    stage.tell(facts("newer"), times=CONFIRM_MS // 500)
-    assert stage.known.facts["t"].topic_id == "new"
-    assert stage.existence() is Existence.DOUBTFUL
-    stage.tell(facts("newer"))
-    assert stage.known.facts["t"].topic_id == "newer"
-    assert stage.existence() is Existence.GONE
-    assert stage.existence("newer") is Existence.ALIVE
-    assert stage.refusal() is None
-
-
-@pytest.mark.parametrize("told", [None, facts("other")])
-def test_it_takes_time_and_several_looks_until_a_topic_is_gone(told: TopicFacts | None) -> None:
-    stage = Stage()
-    stage.tell(told, times=LOOKS_MIN + 3, every_ms=10)
+    stage.tell(None, times=LOOKS_MIN + 3, every_ms=10)
     assert stage.existence() is Existence.DOUBTFUL, "many looks, in a moment"
     stage.now_ms += CONFIRM_MS
-    stage.tell(told)
+    stage.tell(None)
     assert stage.existence() is Existence.DOUBTFUL, "nobody looked in between"
     stage.tell(facts())
     assert stage.existence() is Existence.ALIVE
-    stage.tell(told, times=2 + CONFIRM_MS // 500)
+    stage.tell(None, times=2 + CONFIRM_MS // 500)
     assert stage.existence() is Existence.GONE
 
 
@@ -277,31 +241,30 @@ def test_a_topic_that_was_deleted_is_refused_when_look_ups_agree() -> None:
     assert isinstance(stage.refusal(), UnknownTopicError)
 
 
-def test_answers_that_take_turns_agree_that_the_old_topic_is_gone() -> None:
+@pytest.mark.parametrize("topic_id", ["new", "newer"])
+def test_one_answer_that_finds_a_topic_begins_the_count_again(topic_id: str) -> None:
     stage = Stage()
-    for number in range(2 + CONFIRM_MS // 500):
-        stage.tell(None if number % 2 else facts("newer"))
-    assert stage.existence() is Existence.GONE
-    assert stage.existence("newer") is not Existence.GONE
+    for number in range(2 + 2 * CONFIRM_MS // 500):
+        stage.tell(facts(topic_id) if number % 8 == 7 else None)
+        assert stage.existence() is not Existence.GONE
 
 
-def test_a_topic_that_is_gone_is_suspect_until_it_exists_again() -> None:
-    stage, tie = Stage(), DataPartition("t", 0, "new")
-    assert not stage.known.is_suspect(tie)
+def test_a_topic_that_is_gone_lives_when_it_is_found_again() -> None:
+    stage = Stage()
     stage.tell(None, times=2 + CONFIRM_MS // 500)
-    assert stage.known.is_suspect(tie)
+    assert stage.existence() is Existence.GONE
     assert "t" not in stage.known.facts
     stage.tell(facts())
-    assert not stage.known.is_suspect(tie)
+    assert stage.existence() is Existence.ALIVE
 
 
-def test_finding_23_a_cluster_that_learns_of_topic_ids_loses_no_marker() -> None:
+def test_finding_23_a_cluster_that_learns_of_topic_ids_knows_them() -> None:
     stage = Stage(known=False)
-    stage.known.told("t", facts(""), stage.now_ms)
+    stage.tell(facts("", partitions=2))
     assert stage.refusal() is None, "there are no ids to compare"
-    stage.tell(facts("new"), times=2 + CONFIRM_MS // 500)
-    assert stage.existence("") is Existence.ALIVE
-    assert not stage.known.is_suspect(DataPartition("t", 0, ""))
+    stage.tell(facts("new"))
+    stage.tell(facts(""))
+    assert stage.known.facts["t"] == facts("new", partitions=2), "one broker is not upgraded"
 
 
 def test_a_topic_that_takes_no_markers() -> None:
@@ -343,12 +306,10 @@ def test_brokers_that_are_behind_for_less_than_the_time_confirmed_are_never_beli
     seed: int,
 ) -> None:
     chance, stage = random.Random(seed), Stage()
-    tie = DataPartition("t", 0, "new")
     for _ in range(100):
-        lie = chance.choice((None, facts("old"), facts("older")))
         until_ms = stage.now_ms + chance.randint(1, CONFIRM_MS - 1)
         while stage.now_ms < until_ms:
-            stage.tell(chance.choice((lie, lie, facts())), every_ms=chance.randint(1, 400))
-            assert stage.known.existence(tie) is not Existence.GONE
-            assert stage.known.facts["t"].topic_id == "new"
+            stage.tell(chance.choice((None, None, facts())), every_ms=chance.randint(1, 400))
+            assert stage.existence() is not Existence.GONE
+            assert stage.known.facts["t"] == facts()
         stage.tell(facts(), every_ms=chance.randint(1, 400))

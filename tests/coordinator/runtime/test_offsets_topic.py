@@ -18,6 +18,7 @@ from logtx.coordinator.core.committed_offsets import IOV_MAX_BYTES, CommittedOff
 from logtx.coordinator.core.offsets_lanes import OffsetsKey, OffsetsLanes
 from logtx.coordinator.protocol.commands import GroupOffsets
 from logtx.coordinator.runtime import offsets_topic as offsets_log
+from logtx.coordinator.runtime.alarm import monotonic_ms
 from logtx.coordinator.runtime.offsets_topic import (
     OffsetsWriter,
     decode_key,
@@ -25,6 +26,7 @@ from logtx.coordinator.runtime.offsets_topic import (
     encode_key,
     encode_value,
 )
+from logtx.integration.inspect.committed_offsets import committed_iovs
 from logtx.journal.errors import CorruptRecordError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Position
@@ -233,6 +235,86 @@ def test_a_commit_gives_what_it_moved_and_the_record_has_all(writer: OffsetsWrit
     assert decode_value(raw).offsets == {("a", n): Position.at(n) for n in range(3)}
 
 
+def test_a_removal_does_not_overtake_an_iov_that_is_on_its_way(writer: OffsetsWriter) -> None:
+    done: list[str] = []
+    writer.write(K, iov(1), lambda: done.append("written"))
+    writer.clear(K, lambda: done.append("cleared"))
+    assert fake(writer).sequences() == [1]
+    fake(writer).acknowledge(0)
+    assert fake(writer).sequences() == [1, None]
+    fake(writer).acknowledge(1)
+    assert done == ["written", "cleared"]
+    assert not writer._lanes._lanes
+
+
+def test_a_large_iov_that_is_encoded_while_its_group_is_forgotten(memory_log: MemoryLog) -> None:
+    memory_log.create_topic(OFFSETS_TOPIC, partitions=1)
+
+    async def run() -> None:
+        writer, cleared = OffsetsWriter(memory_log, 1), asyncio.Event()
+        large = {("a", n): Position.at(0) for n in range(10 * offsets_log.ENCODED_AT_ONCE_MAX)}
+        writer.write(K, GroupOffsets(large, TxId(0, 7, 1), 1), lambda: None)
+        writer.clear(K, cleared.set)
+        async with asyncio.timeout(20):
+            await cleared.wait()
+        await writer.close()
+
+    asyncio.run(run())
+    assert committed_iovs(memory_log) == {}
+
+
+def test_of_two_journal_partitions_the_iov_that_was_written_last_counts(
+    memory_log: MemoryLog,
+) -> None:
+    # The group was forgotten and is bound elsewhere, where sequences are lower. Its former owner
+    # has not removed the record yet.
+    memory_log.create_topic(OFFSETS_TOPIC, partitions=1)
+
+    async def run() -> None:
+        writer = OffsetsWriter(memory_log, 1)
+        for key, sequence in ((K, 5_000), (replace(K, partition=1), 40)):
+            written = asyncio.Event()
+            writer.write(key, iov(sequence), written.set)
+            async with asyncio.timeout(20):
+                await written.wait()
+            await asyncio.sleep(0.01)
+        await writer.close()
+
+    asyncio.run(run())
+    key, offsets = committed_iovs(memory_log)["g"]
+    assert (key.partition, offsets.commit_sequence) == (1, 40)
+
+
+def test_a_removal_that_failed_is_repeated(writer: OffsetsWriter) -> None:
+    done: list[int] = []
+    writer.clear(K, lambda: done.append(1))
+    fake(writer).acknowledge(0, KafkaError(KafkaError._MSG_TIMED_OUT))
+    writer._lanes.tick(monotonic_ms())
+    assert fake(writer).sequences() == [None, None]
+    assert not done
+    fake(writer).acknowledge(1)
+    assert done == [1]
+
+
+def test_an_iov_behind_a_removal_holds_what_was_written_since(writer: OffsetsWriter) -> None:
+    # A deleted topic's offsets are taken out: the whole record goes, and the rest is written anew.
+    both = {("a", 0): Position.at(1), ("deleted", 0): Position.at(1)}
+    done: list[int] = []
+    writer.write(K, GroupOffsets(both, TxId(0, 7, 1), 1), lambda: done.append(1))
+    for number in (2, 3):
+        writer.clear(K, lambda: None)
+        writer.write(K, iov(1), lambda n=number: done.append(n))
+        fake(writer).acknowledge(len(fake(writer).appended) - 1)
+        assert done == list(range(1, number))
+    fake(writer).acknowledge(2)
+    assert done == [1, 2, 3]
+    assert [set(decode_value(v).offsets) for _, _, v, _ in fake(writer).appended if v] == [
+        set(both),
+        {("a", 0)},
+        {("a", 0)},
+    ]
+
+
 class Paced:
     """Lanes, and what they ask of the outside."""
 
@@ -241,9 +323,9 @@ class Paced:
         self.appended: list[int] = []
         self.wake_ms = -1
 
-    def append(self, _key: OffsetsKey, offsets: GroupOffsets) -> None:
-        """Keeps the size of the IOV."""
-        self.appended.append(len(offsets.offsets))
+    def append(self, _key: OffsetsKey, offsets: GroupOffsets | None) -> None:
+        """Keeps the size of the IOV; -1 for a removal."""
+        self.appended.append(-1 if offsets is None else len(offsets.offsets))
 
     def wake_at(self, at_ms: int) -> None:
         """Keeps the time."""
@@ -327,8 +409,9 @@ def test_other_partitions_are_not_forgotten(writer: OffsetsWriter) -> None:
     assert fake(writer).sequences() == [1, 2]
 
 
-def test_clear_removes_a_key(writer: OffsetsWriter) -> None:
-    writer.clear(K)
-    assert fake(writer).sequences() == [None]
-    fake(writer).acknowledge(0, KafkaError(KafkaError.NOT_ENOUGH_REPLICAS))
-    assert decode_key(fake(writer).appended[0][1]) == K
+def test_what_an_earlier_owner_wrote_is_removed_at_once(writer: OffsetsWriter) -> None:
+    writer.write(replace(K, epoch=K.epoch + 1), iov(1), lambda: None)
+    writer.clear_former(K)
+    assert fake(writer).sequences() == [1, None]
+    fake(writer).acknowledge(1, KafkaError(KafkaError.NOT_ENOUGH_REPLICAS))
+    assert decode_key(fake(writer).appended[1][1]) == K
