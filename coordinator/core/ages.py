@@ -40,8 +40,8 @@ ANONYMOUS_HOURS: Final = 1
 come back, so the names of short-lived ones pile up for longer with a larger one; no promise depends
 on it."""
 NAMES_MAX: Final = 5_000
-"""Names of one kind in a FORGET record; the others wait for the next. Applying more holds the event
-loop longer."""
+"""Names of one kind in a FORGET record; further producers get records of their own, groups and
+bindings wait for the next hour. Applying more at a time holds the event loop longer."""
 NAMES_BYTES_MAX: Final = 200_000
 """Bytes of one kind's names in a record, so that it fits the journal however long they are."""
 
@@ -143,6 +143,12 @@ class Ages:
             groups=_fitting(g for g in groups if g in idle_groups and g not in held),
             bindings=_fitting(g for g in bindings if g in idle_bindings),
         )
+
+    def rest(self, clocks: Clocks) -> Forget | None:
+        """Returns a record that forgets producers for which the last one had no room; None if there
+        are none."""
+        names = _fitting(self._idle_producers(clocks))
+        return Forget(hours=0, producers=names) if names else None
 
     def _idle_producers(self, clocks: Clocks) -> Iterator[str]:
         retention = self._config.producer_retention_hours

@@ -726,6 +726,11 @@ class Shard:
         """Ends an hour of service, and forgets what nobody used for long: see `Ages.end_hour`."""
         return Decision(records=(self.ages.end_hour(self._clocks, groups, bindings),))
 
+    def forget_rest(self) -> Decision:
+        """Forgets producers for which the record of this hour had no room: see `Ages.rest`."""
+        record = self.ages.rest(self._clocks)
+        return Decision() if record is None else Decision(records=(record,))
+
     def attach(self, producer_id: str) -> None:
         """Notes that a producer's stream is connected."""
         self._clocks.attach(producer_id)

@@ -272,6 +272,18 @@ class Tenure:
         if not self._resting:
             self._apply(self.shard.end_hour(groups, bindings))
 
+    def forget_rest(self) -> bool:
+        """Forgets some of the producers for which the hour's record had no room.
+
+        Returns:
+            Whether there may be more of them.
+        """
+        if self._resting:
+            return False
+        decision = self.shard.forget_rest()
+        self._apply(decision)
+        return bool(decision.records)
+
     def snapshot(self) -> bool:
         """Appends the next chunk of the current snapshot, or the first of a new one.
 

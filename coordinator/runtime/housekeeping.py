@@ -117,11 +117,15 @@ class Housekeeping:
         """Runs until it is cancelled, or until the tenure decides nothing any more."""
         pauses_s, publish_s = list(PUBLISH_AGAIN_S), time.monotonic()
         hour_ends_s = time.monotonic() + HOUR_S
-        tenure = self._tenure
+        tenure, more = self._tenure, False
         while not (tenure.over or tenure.quiescing):
             if time.monotonic() >= hour_ends_s:
                 hour_ends_s += HOUR_S
                 await self._end_hour()
+                more = True
+            elif more:
+                # A turn for each record: thousands of names at once would hold up all clients.
+                more = tenure.forget_rest()
             if tenure.shard.next_offset - self._since >= self._config.snapshot_interval_records:
                 await self._take_snapshot()
             snapshot = tenure.snapshot_offset or 0

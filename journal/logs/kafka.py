@@ -120,6 +120,8 @@ def _has_members(asking: Asking, future: Promise[Any]) -> bool:
     except KafkaException as exception:
         if exception.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
             return False
+        if exception.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return True  # One group that may not be seen must not hide all others.
         raise
     return bool(found.members) or found.state.name not in ("EMPTY", "DEAD")
 
@@ -513,7 +515,7 @@ class KafkaLog:
         return GroupOffset(found.offset, found.metadata or "") if found.offset >= 0 else None
 
     def groups_with_members(self, groups: Iterable[str], *, timeout_s: float = 10) -> set[str]:
-        """Returns those of some consumer groups that have a member at present.
+        """Returns those of some consumer groups that have a member at present, or may not be seen.
 
         Raises:
             BrokerError: no answer, or refused.

@@ -312,6 +312,12 @@ class Coordinator:
             self.tenure.end_hour(groups, bindings)
             self._tell_end()
 
+    def forget_rest(self) -> bool:
+        """Forgets some of those that the hour's record had no room for."""
+        more = self.tenure.forget_rest()
+        self._tell_end()
+        return more
+
     def ack(self, count: int | None = None) -> None:
         """Lets the next appends in flight land; acknowledges each that lands where predicted."""
         for _ in range(len(self.in_flight) if count is None else count):

@@ -237,6 +237,18 @@ def test_so_many_names_at_once_only(world: World) -> None:
     assert len(world.known) == 2, "the long name waits for a record of its own"
 
 
+def test_those_that_had_no_room_get_records_of_their_own_in_the_same_hour(world: World) -> None:
+    for number in range(2 * NAMES_MAX + 5):
+        world.coordinator.shard.producers.replay(_producer(f"p{number}"), 0)
+    world.hours(4)
+    assert len(world.known) == NAMES_MAX + 5
+    hour = world.coordinator.shard.ages.hour
+    assert [world.coordinator.forget_rest() for _ in range(3)] == [True, True, False]
+    assert not world.known
+    world.coordinator.ack()
+    assert world.coordinator.shard.ages.hour == hour
+
+
 def _producer(name: str) -> ProducerRecord:
     return ProducerRecord(producer_id=name, generation=0, session_nonce=0, owner="default")
 
