@@ -159,7 +159,9 @@ class ConsumerConfig:
         """
         rest = {name: value for name, value in plain(config).items() if name != "bootstrap.servers"}
         group = rest.get("group.id")
-        if not isinstance(group, str) or not group:
+        if group is not None and not isinstance(group, str):
+            raise ConfigError(f"group.id must be text, not {group!r}")
+        if not group:
             raise ConfigError("group.id must be set: name the consumer group, such as 'audit'")
         storage = OffsetsStorage(
             take_choice(rest, "offsets.storage", "kafka", list(OffsetsStorage))

@@ -99,6 +99,8 @@ class Consumer:
         config = merged(config, more, logger)
         parsed = ConsumerConfig.parse(config)
         self._on_commit = parsed.librdkafka.get("on_commit")
+        if self._on_commit is not None and not callable(self._on_commit):
+            raise TypeError(f"on_commit must be callable, not {self._on_commit!r}")
         given = {name: parsed.librdkafka.get(name) for name in _EVENT_CALLBACKS}
         self._event_callbacks = {name: call for name, call in given.items() if callable(call)}
         own: dict[str, Any] = {"on_commit": weakly(self._commit_answered)}
@@ -153,7 +155,11 @@ class Consumer:
         member may have taken them. Without `on_lost`, `on_revoke` is called in its place.
         """
         self._check_open()
-        self._callbacks = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
+        given = {"assign": on_assign, "revoke": on_revoke, "lost": on_lost}
+        for kind, callback in given.items():
+            if callback is not None and not callable(callback):
+                raise TypeError(f"on_{kind} must be callable, not {callback!r}")
+        self._callbacks = given
         self._subscribed = True
         calls = weakly(self._assigned), weakly(self._revoked), weakly(self._lost)
         self._inner.subscribe(topics, *calls)
@@ -653,7 +659,8 @@ class Consumer:
         """Goes on from another offset.
 
         Delivers plain records from there on, and transactions whose marker lies there or later. An
-        offset with the metadata of `position` leads exactly to that position.
+        offset with the metadata of `position` leads exactly to that position. `OFFSET_STORED` leads
+        to the committed one, -2000 - n to the last n offsets.
         """
         self._check_open()
         key = key_of(partition)

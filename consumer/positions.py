@@ -49,6 +49,8 @@ each fencing. The first is a little longer than the answer to a heartbeat takes,
 than most heartbeat intervals. Shorter pauses may fence a live holder, longer ones delay a consumer
 that holds its partitions rightly."""
 _RESETS: Final = {OFFSET_BEGINNING: "earliest", OFFSET_END: "latest"}
+_TAIL: Final = -2000
+"""librdkafka's OFFSET_TAIL_BASE: n less names the last n offsets."""
 
 
 def key_of(partition: KafkaPartition) -> TopicPartition:
@@ -151,7 +153,8 @@ class Positions:
     def start_at(self, partition: KafkaPartition) -> tuple[Position, StartedAt]:
         """Returns the position that the partition's offset names, and how it was chosen.
 
-        Without an offset ``auto.offset.reset`` decides.
+        `OFFSET_STORED` names the committed one, -2000 - n the last n offsets. Without an
+        offset ``auto.offset.reset`` decides.
 
         Raises:
             KafkaException: there is no offset, and ``auto.offset.reset=error``.
@@ -159,8 +162,15 @@ class Positions:
         """
         if partition.offset >= 0:
             return Position.from_metadata(partition.offset, partition.metadata), StartedAt.ELSEWHERE
+        key = topic, number = key_of(partition)
+        if partition.offset == OFFSET_STORED and (found := self.store.fetch([key]).get(key)):
+            return found, StartedAt.ELSEWHERE
+        if partition.offset <= _TAIL:
+            end = self._log.end_offset(topic, number, timeout_s=OFFSET_TIMEOUT_S)
+            start = self._log.start_offset(topic, number, timeout_s=OFFSET_TIMEOUT_S)
+            offset = max(start, end - (_TAIL - partition.offset))
+            return Position.at(offset), StartedAt.ELSEWHERE
         reset = _RESETS.get(partition.offset) or self._config.auto_offset_reset
-        topic, number = key_of(partition)
         if reset == "error":
             raise KafkaException(
                 KafkaError(

@@ -31,8 +31,10 @@ def merged(
         logger: takes librdkafka's log; None: not given.
 
     Raises:
-        TypeError: there is no configuration at all.
+        TypeError: there is no configuration at all, or `logger` takes no log.
     """
+    if logger is not None and not callable(getattr(logger, "log", None)):
+        raise TypeError(f"logger must be a logging.Logger, not {logger!r}")
     if config is None and not settings:
         raise TypeError("expected configuration dict")
     given = {} if logger is None else {"logger": logger}

@@ -6,13 +6,15 @@ import time
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import OFFSET_STORED, KafkaError, Message, TopicPartition
 
 from logtx.consumer.consumer import Consumer
-from logtx.journal.errors import ConsumerError
+from logtx.journal.errors import ConfigError, ConsumerError
+from logtx.journal.logs.memory.log import MemoryLog
 
 from ..conftest import MakeTopic
 from .conftest import MakeConsumer
+from .logs import Transactions, read
 
 
 @pytest.mark.parametrize("count", [-100, -1, 1_000_001])
@@ -73,3 +75,41 @@ def test_what_was_not_delivered_is_an_invalid_argument(
         with pytest.raises(ConsumerError, match="none of the messages") as caught:
             getattr(consumer, call)(given)
         assert caught.value.args[0].code() == KafkaError._INVALID_ARG
+
+
+def _tail(count: int) -> TopicPartition:
+    # librdkafka's OFFSET_TAIL, a macro, which confluent-kafka has no name for
+    return TopicPartition("t", 0, -2000 - count)
+
+
+def test_seek_to_the_committed_position_and_to_the_tail(memory_log: MemoryLog) -> None:
+    memory_log.create_topic("t", partitions=1)
+    Transactions(memory_log).append("t", [b"%d" % number for number in range(10)])
+    config = {"group.id": "g", "enable.auto.commit": False}
+    with Consumer(config, log=memory_log) as consumer:
+        consumer.assign([TopicPartition("t", 0, 0)])
+        assert read(consumer, 4) == [b"0", b"1", b"2", b"3"]
+        consumer.commit(asynchronous=False)
+        assert read(consumer, 6)[-1] == b"9"
+        consumer.seek(TopicPartition("t", 0, OFFSET_STORED))
+        assert read(consumer, 1) == [b"4"]
+        for tail, expected in ((3, b"7"), (100, b"0")):
+            consumer.seek(_tail(tail))
+            assert read(consumer, 1) == [expected]
+        consumer.assign([_tail(1)])
+        assert read(consumer, 1) == [b"9"]
+
+
+def test_what_is_no_callback_is_refused(memory_log: MemoryLog) -> None:
+    match = "on_assign must be callable, not 4"
+    with (
+        Consumer({"group.id": "g"}, log=memory_log) as consumer,
+        pytest.raises(TypeError, match=match),
+    ):
+        consumer.subscribe(["t"], on_assign=4)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="on_commit must be callable, not 3"):
+        Consumer({"group.id": "g", "on_commit": 3}, log=memory_log)
+    with pytest.raises(TypeError, match=r"logger must be a logging.Logger, not 3"):
+        Consumer({"group.id": "g"}, log=memory_log, logger=3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"group.id must be text, not 5"):
+        Consumer({"group.id": 5}, log=memory_log)

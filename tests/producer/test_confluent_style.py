@@ -578,3 +578,10 @@ def test_a_closed_producer_says_so(make: Callable[[], Producer]) -> None:
     ):
         with pytest.raises(RuntimeError, match="Producer has been closed"):
             call()
+
+
+def test_a_producer_of_a_log_in_memory_tells_its_topics(memory_log: MemoryLog) -> None:
+    memory_log.create_topic("t", partitions=3)
+    with Producer({"bootstrap.servers": memory_log.bootstrap_servers}, log=memory_log) as producer:
+        assert len(producer.list_topics().topics["t"].partitions) == 3
+        assert producer.cluster_id() is None

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException, Message
+from confluent_kafka.admin._metadata import ClusterMetadata
 
 from ..interface import DeliveryCallback, Headers
 from .broker import MemoryBroker, Pending
@@ -215,6 +216,17 @@ class MemoryProducer:
                     self._broker.give_up(pending)
                     self.report(pending, KafkaError._PURGE_QUEUE, -1001)
             self._broker.changed.notify_all()
+
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> ClusterMetadata:
+        """Returns the metadata of one topic or of all. It never waits."""
+        del timeout
+        with self._broker.changed:
+            return self._broker.metadata(topic)
+
+    def cluster_id(self, timeout: float = -1) -> str | None:
+        """Returns None: a log in memory has no cluster."""
+        del timeout
+        return None
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Does nothing: nobody asks for credentials here."""
