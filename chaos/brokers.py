@@ -21,6 +21,13 @@ START_TIMEOUT_S: Final = 240.0
 """10 s are usual, but a busy machine takes much longer."""
 FULL_BYTES: Final = 512
 """No file of a broker whose disk is full grows beyond this; those that are longer not at all."""
+GROUP_SETTINGS: Final = {
+    "group.min.session.timeout.ms": "6000",
+    # librdkafka waits for the answer to a heartbeat as long as this. If the answer comes later, as
+    # when a broker is paused, it never learns what the group has given to another member.
+    "group.consumer.heartbeat.interval.ms": "5000",
+    "group.consumer.session.timeout.ms": "15000",
+}
 _POLL_S: Final = 0.05
 """Pause between two looks whether a broker has ended."""
 
@@ -45,7 +52,7 @@ def brokers(directory: Path, proxies: Proxies, count: int) -> Iterator[LocalClus
         heap_max_mib=HEAP_MAX_MIB,
         java_options=QUICK_TO_START,
         start_timeout_s=START_TIMEOUT_S,
-        settings={"group.min.session.timeout.ms": "6000"},
+        settings=GROUP_SETTINGS,
     )
     try:
         cluster.start()
