@@ -36,4 +36,4 @@ class BatchGapError(SparkError):
 
 
 class DataLossError(SparkError):
-    """Retention deleted records that were to be read."""
+    """Records that were to be read are gone: by retention, or with their topic."""

@@ -31,7 +31,7 @@ from ...journal.reader import JOURNAL_TOPIC, journal_partition_of
 from ...journal.state import State
 from ..inspect.journal import Journal
 from .planning import Planner, SourceOptions
-from .vector import Spot, from_offsets, to_offsets
+from .vector import SourceOffset, Spot, Vector, from_offsets, to_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,15 +109,20 @@ def export(
         above = -1 if last is None else int(last.state["sequence"])
         up_to = _decided(log, transaction_group)
         end = planner.latest()
-        start = planner.start("earliest") if last is None else from_offsets(last.state["places"])
+        start = (
+            planner.start("earliest")
+            if last is None
+            else planner.still_there(from_offsets(last.state["places"]), end)
+        )
+        topic_ids = planner.topic_ids
     finally:
         log.close()
     if last is not None and up_to <= above:
         return Exported(last.number, files.place(last.number), 0, above, above)
     reader: Any = spark.read.format("logtx").options(
         **named,
-        startingPlaces=json.dumps(to_offsets(start)),
-        endingPlaces=json.dumps(to_offsets({key: Spot(offset) for key, offset in end.items()})),
+        startingPlaces=_text(start),
+        endingPlaces=_text({key: Spot(offset) for key, offset in end.items()}),
         startingCommitSequence=str(above + 1),
         endingCommitSequence=str(up_to),
     )
@@ -128,7 +133,7 @@ def export(
         "version": _VERSION,
         "what": what,
         "sequence": up_to,
-        "places": to_offsets(places),
+        "places": to_offsets(SourceOffset(places, topic_ids)),
     }
     records = files.write(number, frame, state)
     return Exported(number, files.place(number), records, above, up_to)
@@ -160,6 +165,10 @@ def _decided(log: Log, transaction_group: str) -> int:
 class _Run:
     number: int
     state: dict[str, Any]
+
+
+def _text(places: Vector) -> str:
+    return json.dumps(to_offsets(SourceOffset(places)))
 
 
 class _Files:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,16 +12,18 @@ from typing import Any, Final, Self
 
 from ...coordinator.client.queries import CoordinatorQueries
 from ...journal.control import TopicPartition
-from ...journal.errors import ConfigError, OffsetsPendingError
-from ...journal.logs.interface import Log
-from ...journal.position import Position
+from ...journal.errors import ConfigError, LogtxError, OffsetsPendingError
+from ...journal.logs.interface import Log, TopicInfo
+from ...journal.position import Place, Position
 from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from ...journal.reader import JOURNAL_TOPIC, journal_partition_of
 from ...journal.settings import take_choice, take_flag, take_integer, take_text
 from .errors import DataLossError
 from .options import refuse_rest, take_kafka
 from .reading import Range, ReadConfig
-from .vector import Spot, Vector, from_offsets, parse_offsets, split
+from .vector import SourceOffset, Spot, Vector, from_offsets, made_anew, parse_offsets, split
+
+_LOG = logging.getLogger(__name__)
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -136,7 +139,7 @@ class Planner:
     """Finds where reading begins and ends."""
 
     def __init__(self, log: Log, options: SourceOptions) -> None:
-        """Uses this log, which the caller closes. Looks up the topics' partitions once."""
+        """Uses this log, which the caller closes. Looks the topics up once."""
         self._log = log
         self._options = options
 
@@ -153,12 +156,69 @@ class Planner:
         return {key: self._log.end_offset(*key) for key in self._partitions}
 
     @cached_property
+    def _topics(self) -> dict[str, TopicInfo]:
+        infos = self._log.topic_infos(self._options.topics)
+        found: dict[str, TopicInfo] = {}
+        for topic in self._options.topics:
+            info = infos[topic]
+            if isinstance(info, LogtxError):
+                raise info
+            found[topic] = info
+        return found
+
+    @cached_property
     def _partitions(self) -> list[TopicPartition]:
         return [
             (topic, partition)
-            for topic in self._options.topics
-            for partition in range(self._log.partition_count(topic))
+            for topic, info in self._topics.items()
+            for partition in range(info.partition_count)
         ]
+
+    @property
+    def topic_ids(self) -> dict[str, str]:
+        """Topic → its id; topics of a log without ids are left out."""
+        return {topic: info.topic_id for topic, info in self._topics.items() if info.topic_id}
+
+    def still_there(self, offset: SourceOffset, latest: Mapping[TopicPartition, int]) -> Vector:
+        """Returns an offset's places, as far as they are in the topics that exist now.
+
+        A topic that was deleted and created again, or lost its end, begins at its start
+        (``failOnDataLoss=false``).
+
+        Args:
+            offset: where reading stands.
+            latest: what `latest` returned.
+
+        Raises:
+            DataLossError: there is such a topic, and ``failOnDataLoss`` is true.
+        """
+        others = made_anew(offset.topic_ids, self.topic_ids)
+        places = dict(offset.places)
+        for key, spot in offset.places.items():
+            if key[0] in others:
+                self._lost(
+                    f"topic {key[0]} was deleted and created again: what it had from offset "
+                    f"{spot.o2} of partition {key[1]} on is gone"
+                )
+            elif key in latest and latest[key] < spot.o2:
+                self._lost(
+                    f"{key[0]}[{key[1]}] ends at {latest[key]} now, and reading stood at "
+                    f"{spot.o2}: it was created again, or lost records"
+                )
+            else:
+                continue
+            stood = spot.stood or (None if spot.fresh else Place(spot.o2, spot.o3))
+            start = self._log.start_offset(*key)
+            places[key] = Spot(start, fresh=spot.fresh, stood=stood)
+        return places
+
+    def _lost(self, what: str) -> None:
+        if self._options.read.fail_on_data_loss:
+            raise DataLossError(
+                f"{what}; start anew with another checkpoint or group, or set failOnDataLoss=false"
+                " to go on from the beginning of what is there"
+            )
+        _LOG.warning("data_loss %s", what)
 
     def start(self, default: str) -> dict[TopicPartition, Spot]:
         """Returns the place in each partition where reading begins.
@@ -172,7 +232,7 @@ class Planner:
         """
         bound = self._options.start
         if bound.places is not None:
-            return from_offsets(json.loads(bound.places))
+            return dict(self.still_there(from_offsets(json.loads(bound.places)), self.latest()))
         group = bound.iov or (self._options.group if bound.offsets in (None, "iov") else None)
         if bound.offsets == "iov" and group is None:
             raise ConfigError("startingOffsets=iov needs option group: whose IOV it is")
@@ -181,13 +241,15 @@ class Planner:
         fallback = "earliest" if bound.offsets in (None, "iov") else bound.offsets
         begin = {k: Spot(o, fresh=True) for k, o in self._named(fallback).items()}
         found = self.iov(group)
-        return {k: Spot.of(found[k]) if k in found else spot for k, spot in begin.items()}
+        named = {k: Spot.of(found[k]) if k in found else spot for k, spot in begin.items()}
+        return dict(self.still_there(SourceOffset(named), self.latest()))
 
     def end(self) -> dict[TopicPartition, int]:
         """Returns the offset in each partition where a batch ends. Raises as `start`."""
         bound = self._options.end
         if bound.places is not None:
-            return {k: spot.o2 for k, spot in from_offsets(json.loads(bound.places)).items()}
+            places = from_offsets(json.loads(bound.places)).places
+            return {k: spot.o2 for k, spot in places.items()}
         if bound.iov is not None:
             found = self.iov(bound.iov)
             return {k: found[k].o2 if k in found else 0 for k in self._partitions}

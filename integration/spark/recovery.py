@@ -14,7 +14,7 @@ from ..inspect.rows import IOV_SCHEMA, STEP_SCHEMA
 from .options import kafka_only
 from .planning import Planner, SourceOptions
 from .session import keeper_of
-from .vector import moved, steps_between, to_offsets
+from .vector import SourceOffset, moved, steps_between, to_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,12 +92,13 @@ def resume(
             planner = Planner(log, parsed)
             start = planner.start("earliest")
             end = moved(start, planner.end(), parsed.records_per_trigger)
+            topic_ids = planner.topic_ids
         finally:
             log.close()
         keeper_of(spark).plan(group, steps_between(start, end), replace=replace)
         named = {k: v for k, v in named.items() if not k.lower().startswith("ending")}
-        named["startingPlaces"] = json.dumps(to_offsets(start))
-        named["endingPlaces"] = json.dumps(to_offsets(end))
+        named["startingPlaces"] = json.dumps(to_offsets(SourceOffset(start, topic_ids)))
+        named["endingPlaces"] = json.dumps(to_offsets(SourceOffset(end)))
     frame: DataFrame = reader.format("logtx").options(**named).load()
     return frame
 

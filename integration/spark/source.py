@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
-from ...journal.control import TopicPartition
 from ...journal.errors import ConfigError
 from ...journal.logs.interface import Log
 from ...journal.logs.open import open_log
@@ -18,7 +17,7 @@ from .keeper_client import KeeperAddress
 from .planning import Planner, SourceOptions
 from .reading import Range, RangeReader, ReadConfig
 from .steps import steps_to_json
-from .vector import Vector, from_offsets, moved, steps_between, to_offsets
+from .vector import SourceOffset, from_offsets, moved, steps_between, to_offsets
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -94,18 +93,26 @@ class StreamSource(DataSourceStreamReader):
         self._options = options
         self._keeper = keeper
         self._log: Log | None = None
-        self._place: Vector | None = None
+        self._place: SourceOffset | None = None
         """End of the last planned micro-batch, or the query's beginning; None if not known yet."""
+        self._is_first = False
+        """Whether `_place` is where the query begins."""
         if options.end != type(options.end)():
             raise ConfigError("a stream has no end: remove the ending… options, or read a batch")
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Returns where a new query begins."""
-        return to_offsets(self._begin())
+        return to_offsets(self._begin(self._planner()))
 
     def latestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Returns where the next micro-batch ends."""
-        place = self._begin()
+        """Returns where the next micro-batch ends.
+
+        Raises:
+            DataLossError: a topic was deleted and created again, or lost records.
+        """
+        planner = self._planner()
+        offset, latest = self._begin(planner), planner.latest()
+        place = planner.still_there(offset, latest)
         limit = self._options.records_per_trigger
         # A query with Trigger.AvailableNow asks only once, so a limit would leave out the rest.
         if limit is not None and self._keeper.ask("to_the_end"):
@@ -116,23 +123,38 @@ class StreamSource(DataSourceStreamReader):
                 limit,
             )
             limit = None
-        return to_offsets(moved(place, self._planner().latest(), limit))
+        end = moved(place, latest, limit)
+        if end == offset.places:
+            return to_offsets(offset)  # in the same words: Spark begins a micro-batch otherwise
+        began = offset.places if self._is_first else None
+        return to_offsets(SourceOffset(end, planner.topic_ids, began))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Returns what each task of a micro-batch reads. After a restart, Spark may ask again."""
+        """Returns what each task of a micro-batch reads. After a restart, Spark may ask again.
+
+        Raises:
+            DataLossError: what is to be read is gone, by retention or with its topic.
+        """
         begin, stop = from_offsets(start), from_offsets(end)
-        self._place = stop
+        self._place, self._is_first = stop, False
         if begin == stop:
             return []
+        if stop.began is not None:
+            begin = SourceOffset(stop.began, stop.topic_ids)
+        if begin.places == stop.places:
+            return []
+        planner = self._planner()
+        latest = planner.latest()
+        begins, ends = planner.still_there(begin, latest), planner.still_there(stop, latest)
         group = self._options.group
         if group is not None:
-            steps = steps_to_json(steps_between(begin, stop))
+            steps = steps_to_json(steps_between(begin.places, stop.places))
             self._keeper.ask("plan", group=group, steps=steps, reader=os.getpid())
-        ends: dict[TopicPartition, int] = {key: spot.o2 for key, spot in stop.items()}
-        planner = self._planner()
+        # What went since it was planned has no records to read; the next micro-batch begins again.
+        there = {k: spot.o2 for k, spot in stop.places.items() if ends[k] == spot}
         read = replace(self._options.read, sequences=planner.sequences())
         headers = self._options.include_headers
-        return [Part(r, read, headers) for r in planner.ranges(begin, ends)]
+        return [Part(r, read, headers) for r in planner.ranges(begins, there)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """On an executor: yields a task's records."""
@@ -145,9 +167,10 @@ class StreamSource(DataSourceStreamReader):
         if log is not None:
             log.close()
 
-    def _begin(self) -> Vector:
+    def _begin(self, planner: Planner) -> SourceOffset:
         if self._place is None:
-            self._place = self._planner().start("latest")
+            self._place = SourceOffset(planner.start("latest"), planner.topic_ids)
+            self._is_first = True
         return self._place
 
     def _planner(self) -> Planner:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ...journal.control import TopicPartition
@@ -16,8 +16,8 @@ from ...journal.errors import ConfigError
 from ...journal.position import Place, Position
 from ...journal.records.types import OffsetStep
 
-_VERSION: Final = 1
-"""Format version of the offsets in Spark's checkpoint."""
+_VERSION: Final = 2
+"""Format version of the offsets in Spark's checkpoint. Version 1 had no topic ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,8 @@ class Spot:
     `o2`."""
     fresh: bool = False
     """Whether the group's IOV has no entry for this partition yet."""
+    stood: Place | None = None
+    """Where the group's IOV stands, if the records there are gone and reading begins elsewhere."""
 
     @property
     def position(self) -> Position:
@@ -48,39 +50,80 @@ class Spot:
 Vector = Mapping[TopicPartition, Spot]
 
 
-def to_offsets(vector: Vector) -> dict[str, Any]:
-    """Returns the vector for Spark, which compares it as JSON: equal vectors give equal texts."""
+@dataclass(frozen=True, slots=True)
+class SourceOffset:
+    """What Spark's checkpoint keeps of a source: a place in each partition, and of which topics."""
+
+    places: Vector
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """Topic → its id when the places were found. A topic that is left out may be any of its name:
+    the log has no ids, or a logtx before version 2 of this format wrote the offset."""
+    began: Vector | None = None
+    """Where the query began, in the end of its first micro-batch. Spark asks again for the
+    beginning when it repeats that micro-batch, and by then it may be another one."""
+
+
+def to_offsets(offset: SourceOffset) -> dict[str, Any]:
+    """Returns the offset for Spark, which compares it as JSON: equal ones give equal texts."""
+    told: dict[str, Any] = {"version": _VERSION, "places": _places(offset.places)}
+    if offset.topic_ids:
+        told["topics"] = dict(sorted(offset.topic_ids.items()))
+    if offset.began is not None:
+        told["began"] = _places(offset.began)
+    return told
+
+
+def _places(vector: Vector) -> dict[str, dict[str, Any]]:
     places: dict[str, dict[str, Any]] = {}
     for (topic, partition), spot in sorted(vector.items()):
-        plain = spot == Spot(spot.o2)
-        value = spot.o2 if plain else [spot.o2, spot.o3, spot.o1, int(spot.fresh)]
-        places.setdefault(topic, {})[str(partition)] = value
-    return {"version": _VERSION, "places": places}
+        places.setdefault(topic, {})[str(partition)] = _value(spot)
+    return places
 
 
-def from_offsets(offsets: Mapping[str, Any]) -> dict[TopicPartition, Spot]:
-    """Restores a vector from the result of `to_offsets`.
+def _value(spot: Spot) -> int | list[int]:
+    if spot == Spot(spot.o2):
+        return spot.o2
+    value = [spot.o2, spot.o3, spot.o1, int(spot.fresh)]
+    return value if spot.stood is None else [*value, spot.stood.o2, spot.stood.o3]
+
+
+def from_offsets(offsets: Mapping[str, Any]) -> SourceOffset:
+    """Restores an offset from the result of `to_offsets`.
 
     Raises:
         ConfigError: the offsets are of another source, or of a newer version.
     """
-    if offsets.get("version") != _VERSION:
+    if offsets.get("version") not in (1, _VERSION):
         raise ConfigError(
-            f"the checkpoint's offsets are not of version {_VERSION} of the format logtx: it was "
-            "written by another source or a newer logtx"
+            f"the checkpoint's offsets are not of version {_VERSION} of the format logtx, or of an "
+            "earlier one: it was written by another source or a newer logtx"
         )
+    began = offsets.get("began")
+    return SourceOffset(
+        _vector(offsets["places"]),
+        offsets.get("topics", {}),
+        None if began is None else _vector(began),
+    )
+
+
+def _vector(places: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, Spot]:
     return {
         (topic, int(partition)): _spot(value)
-        for topic, partitions in offsets["places"].items()
+        for topic, partitions in places.items()
         for partition, value in partitions.items()
     }
+
+
+def made_anew(before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
+    """Returns the topics whose names have other ids: each was deleted and created again."""
+    return {topic for topic, found in now.items() if before.get(topic, found) != found}
 
 
 def _spot(value: Any) -> Spot:
     if isinstance(value, int):
         return Spot(value)
-    o2, o3, o1, fresh = value
-    return Spot(o2, o3, o1, bool(fresh))
+    o2, o3, o1, fresh, *stood = value
+    return Spot(o2, o3, o1, bool(fresh), Place(*stood) if stood else None)
 
 
 def parse_offsets(option: str, text: str) -> dict[TopicPartition, int]:
@@ -108,7 +151,7 @@ def steps_between(start: Vector, end: Vector) -> list[OffsetStep]:
     for (topic, partition), to in sorted(end.items()):
         begin = start.get((topic, partition), Spot(0, fresh=True))
         if to.o2 != begin.o2 or to.o3 != begin.o3:
-            place = None if begin.fresh else Place(begin.o2, begin.o3)
+            place = None if begin.fresh else begin.stood or Place(begin.o2, begin.o3)
             steps.append(OffsetStep(topic, partition, place, to.position))
     return steps
 

@@ -7,7 +7,14 @@ import json
 import pytest
 
 from logtx.integration.spark.steps import steps_from_json, steps_to_json
-from logtx.integration.spark.vector import Spot, from_offsets, moved, steps_between, to_offsets
+from logtx.integration.spark.vector import (
+    SourceOffset,
+    Spot,
+    from_offsets,
+    moved,
+    steps_between,
+    to_offsets,
+)
 from logtx.journal.errors import ConfigError
 from logtx.journal.position import Place, Position
 from logtx.journal.records.types import OffsetStep
@@ -16,14 +23,18 @@ A, B = ("a", 0), ("b", 11)
 
 
 def test_text_and_back() -> None:
-    vector = {B: Spot(5, 2, 3), A: Spot(7), ("a", 1): Spot(0, fresh=True)}
-    text = json.dumps(to_offsets(vector))
-    assert from_offsets(json.loads(text)) == vector
-    assert json.dumps(to_offsets(dict(reversed(vector.items())))) == text
+    vector = {B: Spot(5, 2, 3), A: Spot(7), ("a", 1): Spot(0, fresh=True, stood=Place(4, 1))}
+    ids = {"b": "2", "a": "1"}
+    for began in (None, {A: Spot(3)}):
+        offset = SourceOffset(vector, ids, began)
+        text = json.dumps(to_offsets(offset))
+        assert from_offsets(json.loads(text)) == offset
+        turned = dict(reversed(vector.items())), dict(reversed(ids.items()))
+        assert json.dumps(to_offsets(SourceOffset(*turned, began))) == text
 
 
 def test_another_sources_offsets_are_refused() -> None:
-    with pytest.raises(ConfigError, match="version 1"):
+    with pytest.raises(ConfigError, match="version 2"):
         from_offsets({"a": {"0": 1}})
 
 
