@@ -69,23 +69,26 @@ class LogtxDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """In the planner: begins a job's transaction."""
-        sink = self._sink(schema, overwrite)
+        if overwrite:
+            raise ConfigError("a log is only appended to: write with mode('append')")
+        sink = self._sink(schema)
         sink.begin(stream=False)
         return sink
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
         """In the planner: begins a micro-batch's transaction. In the committer: begins nothing."""
-        sink = self._sink(schema, overwrite)
+        # Spark asks to overwrite in the output mode "complete": each micro-batch brings the whole
+        # result. A log keeps all of them, as with Kafka's own sink.
+        del overwrite
+        sink = self._sink(schema)
         # The planner makes its instance from the class; the committer gets a pickled instance.
         if not self._travelled:
             sink.begin(stream=True)
         return sink
 
-    def _sink(self, schema: StructType, overwrite: bool) -> BatchSink:
+    def _sink(self, schema: StructType) -> BatchSink:
         from .sink import BatchSink
 
-        if overwrite:
-            raise ConfigError("a log is only appended to: write with mode('append')")
         options = SinkOptions.parse(self.options)
         check_columns({f.name: f.dataType.simpleString() for f in schema.fields}, options.topic)
         return BatchSink(self._keeper(), options)

@@ -221,9 +221,12 @@ class _Files:
         finally:
             out.close()
         final = self._of(self.place(number))
-        # If the directory existed, the rename would move the staging directory into it.
-        if self._fs.exists(final) or not self._fs.rename(self._of(staging), final):
-            self._fs.delete(self._of(staging), True)
+        taken = self._fs.exists(final) or not self._fs.rename(self._of(staging), final)
+        # If another process made the directory in between, the rename moved ours into it.
+        inside = self._of(f"{self.place(number)}/{staging.rpartition('/')[2]}")
+        if taken or self._fs.exists(inside):
+            for left in (self._of(staging), inside):
+                self._fs.delete(left, True)
             raise LogtxError(f"another export made {self.place(number)} first: run again to go on")
         self._clear(number)
         return records

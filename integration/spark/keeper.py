@@ -13,13 +13,19 @@ import logging
 import os
 import secrets
 import socket
+import struct
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import (
+    Connection,
+    Listener,
+    answer_challenge,
+    deliver_challenge,
+)
 from multiprocessing.context import AuthenticationError
 from typing import Any, Final
 
@@ -63,6 +69,10 @@ delay each other."""
 PAUSE_S: Final = 0.05
 """Between two looks at what the keeper waits for. A larger value delays answers, a smaller one asks
 coordinators more often."""
+HANDSHAKE_S: Final = 10
+"""How long a connection may say nothing, in whole seconds. With a larger value strangers that say
+nothing hold up to `ASKERS_MAX` places for longer; a smaller one refuses processes of a machine that
+is too busy to go on."""
 READER_ENDS_S: Final = 10.0
 """How long a stopped query's reader process may take to end before another query of its group is
 refused."""
@@ -144,7 +154,8 @@ class Keeper:
     def start(self) -> None:
         """Starts to listen, in a thread."""
         secret = secrets.token_bytes(32)
-        self._listener = Listener(("127.0.0.1", 0), backlog=ASKERS_MAX, authkey=secret)
+        # Without `authkey`: `accept` would wait there for a stranger that says nothing.
+        self._listener = Listener(("127.0.0.1", 0), backlog=ASKERS_MAX)
         host, port = self._listener.address
         self.address = KeeperAddress(str(host), int(port), secret)
         threading.Thread(target=self._listen, name="logtx-keeper", daemon=True).start()
@@ -172,7 +183,7 @@ class Keeper:
         while not self._closed:
             try:
                 connection = self._listener.accept()
-            except (OSError, EOFError, AuthenticationError) as error:
+            except OSError as error:
                 if not self._closed:
                     _LOG.warning("keeper_refused error=%s", type(error).__name__)
                     time.sleep(PAUSE_S)
@@ -186,8 +197,11 @@ class Keeper:
     def _answer(self, connection: Connection) -> None:
         try:
             with connection:
+                _shake_hands(connection, self.address.secret)
                 question = json.loads(connection.recv_bytes())
                 answer_of(connection, self._result(question))
+        except AuthenticationError as error:
+            _LOG.warning("keeper_refused error=%s", error)
         except (OSError, EOFError, ValueError) as error:
             # The process that asked is gone. Another one asks again, or Spark gives up the job.
             _LOG.warning("keeper_asker_gone error=%s", error)
@@ -469,10 +483,14 @@ class Keeper:
         """Waits for the transaction's markers, so that a read after the job finds its records."""
         deadline_s = time.monotonic() + job.options.finish_timeout_ms / 1000
         queries = self._cluster(job.options).queries
-        while time.monotonic() < deadline_s:
-            if queries.outcome(job.transaction.txid).state is not State.COMMITTING:
-                return
-            time.sleep(PAUSE_S / 5)
+        try:
+            while time.monotonic() < deadline_s:
+                if queries.outcome(job.transaction.txid).state is not State.COMMITTING:
+                    return
+                time.sleep(PAUSE_S / 5)
+        except LogtxError as error:
+            # The commit is durable. Told as failed, the job would be done a second time.
+            _LOG.warning("markers_not_awaited txid=%s error=%s", job.transaction.txid, error)
 
     # ---- what is known --------------------------------------------------------------------------
 
@@ -541,6 +559,20 @@ class Keeper:
                 time.sleep(PAUSE_S)
             else:
                 return None if position is None else position.o2
+
+
+def _shake_hands(connection: Connection, secret: bytes) -> None:
+    """Makes both sides show that they know the secret, as `Listener` does; bounded in time.
+
+    Raises:
+        AuthenticationError: the other side does not know it.
+        OSError: it said nothing for `HANDSHAKE_S`.
+    """
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        wait = struct.pack("ll", HANDSHAKE_S, 0)
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+    deliver_challenge(connection, secret)
+    answer_challenge(connection, secret)
 
 
 def _check_written(group: str, before: _Plan, planned: list[OffsetStep], *, replace: bool) -> None:

@@ -38,6 +38,8 @@ _SEQUENCE_MAX: Final = 2**63 - 1
 class Bound:
     """The start or the end of what is read, as the options give it."""
 
+    which: str
+    """"starting" or "ending": how the names of its options begin."""
     offsets: str | None = None
     """earliest, latest, iov, or offsets by topic and partition as JSON."""
     timestamp_ms: int | None = None
@@ -54,6 +56,7 @@ class Bound:
 
 def _take_bound(rest: dict[str, Any], which: str) -> Bound:
     bound = Bound(
+        which=which,
         offsets=take_text(rest, f"{which}offsets", None),
         timestamp_ms=take_integer(rest, f"{which}timestamp", None, 0, _SEQUENCE_MAX),
         timestamps=take_text(rest, f"{which}offsetsbytimestamp", None),
@@ -61,8 +64,8 @@ def _take_bound(rest: dict[str, Any], which: str) -> Bound:
         iov=take_text(rest, f"{which}iov", None),
         places=take_text(rest, f"{which}places", None),
     )
-    given = [v for v in (bound.offsets, bound.timestamp_ms, bound.timestamps, bound.iov) if v]
-    if len(given) > 1:
+    given = (bound.offsets, bound.timestamp_ms, bound.timestamps, bound.iov)
+    if sum(value is not None for value in given) > 1:
         raise ConfigError(f"give one of the options {which}Offsets, -Timestamp and -Iov, not two")
     return bound
 
@@ -259,18 +262,18 @@ class Planner:
         if bound.timestamp_ms is not None:
             return self._at_times(dict.fromkeys(self._partitions, bound.timestamp_ms))
         if bound.timestamps is not None:
-            times = parse_offsets("startingOffsetsByTimestamp", bound.timestamps)
+            times = parse_offsets(f"{bound.which}OffsetsByTimestamp", bound.timestamps)
             return self._at_times(self._complete(times, "timestamps"))
         if bound.sequence is not None and bound.offsets is None:
             return self._named("earliest" if bound is self._options.start else "latest")
-        return self._named(bound.offsets or default)
+        return self._named(bound.offsets or default, bound.which)
 
-    def _named(self, offsets: str) -> dict[TopicPartition, int]:
+    def _named(self, offsets: str, which: str = "starting") -> dict[TopicPartition, int]:
         if offsets == "earliest":
             return self.earliest()
         if offsets == "latest":
             return self.latest()
-        wanted = self._complete(parse_offsets("startingOffsets", offsets), "offsets")
+        wanted = self._complete(parse_offsets(f"{which}Offsets", offsets), "offsets")
         first, last = self.earliest(), self.latest()
         return {
             key: first[key] if o == EARLIEST else last[key] if o == LATEST else o

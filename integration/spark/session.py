@@ -118,7 +118,8 @@ def _read_file(spark: SparkSession, path: str) -> str | None:
     """Reads a file of a checkpoint, on this machine or on any of Hadoop's file systems. Returns
     None if there is no such file, or it can't be read."""
     parsed = urlparse(path)
-    if parsed.scheme in ("", "file"):
+    # A path without a scheme is one of Spark's default file system, whatever lies on this machine.
+    if parsed.scheme == "file":
         local = Path(parsed.path)
         if local.is_file():
             return local.read_text()

@@ -14,7 +14,7 @@ from ...journal.errors import ConfigError
 from ...journal.logs.interface import Log
 from ...journal.logs.open import open_log
 from .keeper_client import KeeperAddress
-from .planning import Planner, SourceOptions
+from .planning import Bound, Planner, SourceOptions
 from .reading import Range, RangeReader, ReadConfig
 from .steps import steps_to_json
 from .vector import SourceOffset, from_offsets, moved, steps_between, to_offsets
@@ -97,7 +97,7 @@ class StreamSource(DataSourceStreamReader):
         """End of the last planned micro-batch, or the query's beginning; None if not known yet."""
         self._is_first = False
         """Whether `_place` is where the query begins."""
-        if options.end != type(options.end)():
+        if options.end != Bound(which="ending"):
             raise ConfigError("a stream has no end: remove the ending… options, or read a batch")
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
