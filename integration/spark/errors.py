@@ -35,5 +35,9 @@ class BatchGapError(SparkError):
     """Micro-batches are missing between the last committed one and this: written elsewhere."""
 
 
+class ReplayDiffersError(SparkError):
+    """A micro-batch is repeated with other input than it was committed with."""
+
+
 class DataLossError(SparkError):
     """Records that were to be read are gone: by retention, or with their topic."""

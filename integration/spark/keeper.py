@@ -16,7 +16,7 @@ import socket
 import struct
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -44,14 +44,12 @@ from ...journal.errors import (
 )
 from ...journal.logs.interface import Log
 from ...journal.logs.open import open_log
-from ...journal.position import Place, Position
 from ...journal.records.types import OffsetStep
 from ...journal.state import State
 from ...producer.core.summary import BranchSummary
 from ...producer.producer import Producer
 from ...producer.transaction import Transaction
-from ..inspect.rows import BATCH_TOPIC
-from .errors import BatchGapError
+from .identity import DIGEST_AT, VERSION_AT, Committed, Identity, file_logs
 from .keeper_client import KeeperAddress, answer_of
 from .options import SinkOptions
 from .steps import query_group, steps_from_json
@@ -105,13 +103,23 @@ class _Job:
     query_id: str | None
     producer: str
     """Key of the transaction's producer."""
-    committed: int | None = None
-    """Last micro-batch of the query that was committed when the transaction began."""
+    identity: Identity | None = None
+    """What the write is known by; None until it is known, or if it has none."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     prepared: bool = False
     """Whether the transaction has its branches and offsets."""
     done: dict[str, Any] | None = None
     """The answer to the commit, once it is known."""
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """How many writes a call of a query's ``foreachBatch`` has committed, by topic."""
+
+    batch_id: int
+    run: str | None
+    """The query's run; None if it is not known."""
+    counts: Counter[str] = field(default_factory=Counter)
 
 
 class _Cluster:
@@ -136,6 +144,8 @@ class Keeper:
         """Prepares a keeper that does not listen yet, see `start`."""
         self.read_checkpoint: Callable[[str], str | None] = lambda _path: None
         """Reads a file of a checkpoint, wherever Spark keeps it; returns None if there is none."""
+        self.checkpoint_of: Callable[[str | None, str | None], str | None] = lambda *_: None
+        """Returns the checkpoint of a query without the option, by name or by id; None: unknown."""
         self._name: Final = f"spark-{secrets.token_hex(8)}"
         """Producer id of batch jobs without ``transactional.id``; unique to this keeper."""
         self._guard = threading.RLock()
@@ -143,6 +153,10 @@ class Keeper:
         self._producers: OrderedDict[str, Producer] = OrderedDict()
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
         self._plans: dict[str, _Plan] = {}
+        self.run_of: Callable[[str], str | None] = lambda _query_id: None
+        """Returns the id of a query's present run; None: unknown."""
+        self._numbers: dict[str, _Numbers] = {}
+        """Query → the writes of its ``foreachBatch``."""
         self._listener: Listener | None = None
         self._askers = threading.Semaphore(ASKERS_MAX)
         self._closed = False
@@ -239,9 +253,11 @@ class Keeper:
 
         Returns:
             ``token`` for branches, ``query_id`` of a stream if it is known, ``committed``: the last
-            committed micro-batch of the query.
+            committed micro-batch of the query, ``is_done``: whether a job was committed before, by
+            its ``txnAppId`` and ``txnVersion``.
 
         Raises:
+            ConfigError: a stream has a ``txnAppId``.
             UnknownTopicError, UnsupportedTopicError: the option ``topic`` names no topic, or a
                 compacted one.
             ProducerFencedError: a newer driver took over.
@@ -251,23 +267,35 @@ class Keeper:
         cluster = self._cluster(parsed)
         self._check_topic(cluster, parsed)
         query_id = self._query_id(parsed) if stream else None
+        if stream and parsed.txn_app_id is not None:
+            raise ConfigError(
+                "a stream counts its micro-batches by itself: remove the option txnAppId, or write"
+                " in foreachBatch"
+            )
         producer_id = parsed.transactional_id or query_group(query_id) or self._name
         # Streams with otherwise equal options differ only in their checkpoints.
-        name = options if stream and parsed.checkpoint is not None else None
+        is_named = parsed.checkpoint is not None or parsed.query_name is not None
+        name = options if stream and is_named else None
         if name is not None:
             self._abort_former(name)
         config = parsed.producer(producer_id)
         transaction = self._begin(config)
         job = _Job(transaction, parsed, stream, name, query_id, _key(config))
         # Only now: the session has begun, which aborted a former driver's open transactions.
-        job.committed = self._committed_batch(cluster, query_id) if query_id else None
+        group = query_group(query_id)
+        committed = self._committed(cluster, group).version if group else None
+        is_done = False
+        if parsed.txn_app_id is not None and parsed.txn_version is not None:
+            job.identity = Identity.of_application(parsed.txn_app_id, parsed.txn_version)
+            is_done = job.identity.is_done(self._committed(cluster, job.identity.group))
         with self._guard:
             self._jobs[str(transaction.txid)] = job
             self._forget()
         return {
             "token": transaction.branch_token(),
             "query_id": query_id,
-            "committed": job.committed,
+            "committed": committed,
+            "is_done": is_done,
         }
 
     def plan(
@@ -322,6 +350,7 @@ class Keeper:
 
         Raises:
             OffsetsConflictError: another job has committed the group's input.
+            ReplayDiffersError: the micro-batch was committed before, with other input.
             ProducerFencedError: a newer driver took over.
             UnknownOutcomeError: the decision could not be learnt.
             TransactionAbortedError: the transaction expired or was aborted.
@@ -331,8 +360,9 @@ class Keeper:
         with job.lock:
             if job.done is None:
                 self._prepare(job, summaries, query_id, batch_id)
-                job.done = self._commit(job, query_id, batch_id)
+                job.done = self._commit(job)
                 self._use_plan(job)
+                self._count(job, query_id, batch_id)
             return job.done
 
     def abort(self, txid: str) -> dict[str, Any]:
@@ -364,6 +394,13 @@ class Keeper:
         Without a checkpoint in its options, a stream's open transaction ends by its timeout.
         """
         self._abort_former(options)
+        parsed = SinkOptions.from_json(options)
+        with self._guard:
+            of_these = [j for j in self._jobs.values() if j.of_stream and j.options == parsed]
+        nameless = [j for j in of_these if j.stream is None and j.transaction.is_open]
+        # Another query may have the same options, and its transaction must live on.
+        if len(nameless) == 1:
+            nameless[0].transaction.abort_async()
         return {"state": str(State.ABORTED)}
 
     def _begin(self, config: dict[str, Any]) -> Transaction:
@@ -406,28 +443,68 @@ class Keeper:
             )
         for summary in summaries:
             job.transaction.accept(BranchSummary.from_bytes(summary.encode()))
-        if query_id is not None and batch_id is not None:
-            if job.query_id is None:  # `begin` could not read the id from a checkpoint
-                job.committed = self._committed_batch(self._cluster(job.options), query_id)
-            if job.committed is not None and job.committed >= batch_id:
+        job.identity = job.identity or self._identity(job, query_id, batch_id)
+        if job.identity is not None:
+            committed = self._committed(self._cluster(job.options), job.identity.group)
+            if job.identity.is_done(committed):
                 job.done = self._replayed(job)
                 return
-            self._send_identity(job, query_id, batch_id)
+            job.transaction.send_offsets(job.identity.group, job.identity.steps(committed))
         if job.options.group is not None:
             self._send_plan(job, job.options.group)
         job.prepared = True
 
-    @staticmethod
-    def _send_identity(job: _Job, query_id: str, batch_id: int) -> None:
-        if job.committed is not None and job.committed < batch_id - 1:
-            raise BatchGapError(
-                f"micro-batch {batch_id} of query {query_id} follows {job.committed}, the last one "
-                "that was committed to this cluster: those between were written elsewhere; start "
-                "the query with a new checkpointLocation"
+    def _identity(self, job: _Job, query_id: str | None, batch_id: int | None) -> Identity | None:
+        """Returns what a job is known by whose options don't say it; None if nothing is known."""
+        app_id = job.options.txn_app_id
+        if query_id is None or batch_id is None:
+            if app_id is not None:
+                raise ConfigError(
+                    "option txnAppId needs a txnVersion: the number of this write, which a rerun of"
+                    " the job has again"
+                )
+            return None
+        if job.of_stream:
+            return Identity.of_micro_batch(
+                query_id, batch_id, self._offsets(job, query_id, batch_id)
             )
-        place = None if job.committed is None else Place(job.committed)
-        step = OffsetStep(BATCH_TOPIC, 0, place, Position.at(batch_id))
-        job.transaction.send_offsets(query_group(query_id) or "", [step])
+        if app_id is not None:
+            return Identity.of_application(app_id, batch_id)
+        topic = job.options.topic or ""
+        number = self._numbers_of(query_id, batch_id).counts[topic]
+        return Identity.of_write(query_id, batch_id, topic, number)
+
+    def _numbers_of(self, query_id: str, batch_id: int) -> _Numbers:
+        run = self.run_of(query_id)
+        with self._guard:
+            numbers = self._numbers.setdefault(query_id, _Numbers(batch_id, run))
+            # Called anew: for the next micro-batch, or after a restart in this process. If that is
+            # not known, counting goes on: begun again by mistake, it would take a further write of
+            # the same call for one that is committed.
+            is_restarted = None not in (run, numbers.run) and run != numbers.run
+            if numbers.batch_id != batch_id or is_restarted:
+                numbers = self._numbers[query_id] = _Numbers(batch_id, run)
+            numbers.run = run or numbers.run
+            return numbers
+
+    def _count(self, job: _Job, query_id: str | None, batch_id: int | None) -> None:
+        """Notes that a write of a ``foreachBatch`` is committed."""
+        if query_id is not None and batch_id is not None and not job.of_stream:
+            self._numbers_of(query_id, batch_id).counts[job.options.topic or ""] += 1
+
+    def _offsets(self, job: _Job, query_id: str, batch_id: int) -> str | None:
+        """Returns what Spark wrote of a micro-batch's input, or None if it can't be read."""
+        root = job.options.checkpoint or self.checkpoint_of(job.options.query_name, query_id)
+        if root is None:
+            return None
+        root = root.rstrip("/")
+        offsets = self.read_checkpoint(f"{root}/offsets/{batch_id}")
+        if offsets is None:
+            return None
+        for names in file_logs(offsets):
+            texts = (self.read_checkpoint(f"{root}/{name}") for name in names)
+            offsets += next((f"\n{text}" for text in texts if text is not None), "")
+        return offsets
 
     def _send_plan(self, job: _Job, group: str) -> None:
         with self._guard:
@@ -448,7 +525,7 @@ class Keeper:
             if plan is not None:
                 plan.used = True
 
-    def _commit(self, job: _Job, query_id: str | None, batch_id: int | None) -> dict[str, Any]:
+    def _commit(self, job: _Job) -> dict[str, Any]:
         if job.done is not None:
             return job.done
         try:
@@ -457,10 +534,10 @@ class Keeper:
             # The abort comes first: while the transaction is open, it holds the offsets that are
             # asked for next.
             job.transaction.abort()
-            cluster = self._cluster(job.options)
-            committed = self._committed_batch(cluster, query_id) if query_id else None
-            if batch_id is not None and committed is not None and committed >= batch_id:
-                return {"state": "replayed"}
+            if job.identity is not None:
+                committed = self._committed(self._cluster(job.options), job.identity.group)
+                if job.identity.is_done(committed):
+                    return {"state": "replayed"}
             raise
         if not job.of_stream:
             self._await_markers(job)
@@ -477,6 +554,11 @@ class Keeper:
             job.transaction.abort()
         except TransactionAbortedError:
             _LOG.info("replay_aborted_before txid=%s", job.transaction.txid)
+        if job.identity is not None:
+            _LOG.warning(
+                "written_before group=%s version=%d: nothing was written again",
+                *(job.identity.group, job.identity.version),
+            )
         return {"state": "replayed"}
 
     def _await_markers(self, job: _Job) -> None:
@@ -535,30 +617,28 @@ class Keeper:
     def _query_id(self, options: SinkOptions) -> str | None:
         """Returns a stream's id, which Spark writes to the checkpoint before the first batch, or
         None."""
-        if options.checkpoint is None:
+        root = options.checkpoint or self.checkpoint_of(options.query_name, None)
+        if root is None:
             return None
-        text = self.read_checkpoint(options.checkpoint.rstrip("/") + "/metadata")
+        text = self.read_checkpoint(root.rstrip("/") + "/metadata")
         if text is None:
             return None
         found: Mapping[str, Any] = json.loads(text)
         return str(found["id"])
 
     @staticmethod
-    def _committed_batch(cluster: _Cluster, query_id: str | None) -> int | None:
-        group = query_group(query_id)
-        assert group is not None
-        partition = (BATCH_TOPIC, 0)
+    def _committed(cluster: _Cluster, group: str) -> Committed:
         deadline_s = time.monotonic() + 30
         while True:
             try:
-                position = cluster.queries.fetch_offsets(group, [partition]).offsets.get(partition)
+                iov = cluster.queries.fetch_offsets(group, [VERSION_AT, DIGEST_AT]).offsets
             except OffsetsPendingError:
                 # A former driver's transaction holds it, and is being aborted.
                 if time.monotonic() > deadline_s:
                     raise
                 time.sleep(PAUSE_S)
             else:
-                return None if position is None else position.o2
+                return Committed.of(iov)
 
 
 def _shake_hands(connection: Connection, secret: bytes) -> None:

@@ -19,6 +19,8 @@ KAFKA_PREFIX: Final = "kafka."
 DELIVERY_TIMEOUT_MS: Final = 120_000
 """How long a record's delivery is tried, unless ``kafka.delivery.timeout.ms`` is set. A smaller
 value fails tasks in short outages, a larger one keeps hopeless tasks longer."""
+VERSION_MAX: Final = 2**63 - 1
+"""Highest ``txnVersion``: an offset of 63 bits."""
 _SPARKS: Final = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 """Spark's own options, which it passes to every format."""
 
@@ -98,8 +100,15 @@ class SinkOptions:
     group: str | None = None
     """``group``: the consumer group whose input was read through `resume`; its next IOV is
     committed with the output."""
+    txn_app_id: str | None = None
+    """``txnAppId``: what writes are counted under; those of one application and version are one."""
+    txn_version: int | None = None
+    """``txnVersion``: the number of this write. A write of this number or below, under the same
+    ``txnAppId``, writes nothing. In ``foreachBatch`` it is the micro-batch."""
     checkpoint: str | None = None
     """``checkpointLocation``: where Spark keeps the id of a streaming query."""
+    query_name: str | None = None
+    """The name of a streaming query: its place below the session's checkpoint location."""
     kafka: Mapping[str, str]
     """librdkafka's settings."""
 
@@ -119,9 +128,14 @@ class SinkOptions:
             coordinator_timeout_ms=take_integer(rest, "coordinator.timeout.ms", 30_000, 1),
             finish_timeout_ms=take_integer(rest, "finish.timeout.ms", 10_000, 0),
             group=take_text(rest, "group", None),
+            txn_app_id=take_text(rest, "txnappid", None),
+            txn_version=take_integer(rest, "txnversion", None, 0, VERSION_MAX),
             checkpoint=take_text(rest, "checkpointlocation", None),
+            query_name=take_text(rest, "queryname", None),
             kafka=kafka,
         )
+        if parsed.txn_version is not None and parsed.txn_app_id is None:
+            raise ConfigError("option txnVersion counts the writes of a txnAppId: set that, too")
         refuse_rest(rest, "sink")
         return parsed
 

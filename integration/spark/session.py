@@ -98,6 +98,8 @@ def keeper_of(spark: SparkSession) -> Keeper:
             atexit.register(close_keeper)
         # Use the session that runs now; an earlier one may have been stopped.
         _keeper.read_checkpoint = lambda path: _read_file(spark, path)
+        _keeper.checkpoint_of = lambda name, query_id: _checkpoint_of(spark, name, query_id)
+        _keeper.run_of = lambda query_id: _run_of(spark, query_id)
         _keeper.streams_to_the_end = lambda: _any_available_now(spark)
         return _keeper
 
@@ -137,6 +139,36 @@ def _read_file(spark: SparkSession, path: str) -> str | None:
     except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
         _LOG.warning("checkpoint_not_read path=%s error=%s", path, error)
         return None
+
+
+def _checkpoint_of(spark: SparkSession, name: str | None, query_id: str | None) -> str | None:
+    """Returns the checkpoint of a query that has it from the session's settings, or None."""
+    try:
+        root = spark.conf.get("spark.sql.streaming.checkpointLocation", None)
+        if name is not None and root is not None:
+            return f"{root.rstrip('/')}/{name}"
+        query = None if query_id is None else _active(spark, query_id)
+        if query is not None:
+            return str(query.streamingQuery().resolvedCheckpointRoot())
+    except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
+        _LOG.warning("checkpoint_not_known query=%s error=%s", query_id or name, error)
+    return None
+
+
+def _run_of(spark: SparkSession, query_id: str) -> str | None:
+    """Returns the id of a query's present run, or None."""
+    try:
+        query = _active(spark, query_id)
+        return None if query is None else str(query.runId().toString())
+    except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
+        _LOG.warning("run_not_known query=%s error=%s", query_id, error)
+        return None
+
+
+def _active(spark: SparkSession, query_id: str) -> Any:
+    """Returns Spark's object of a query that runs, or None."""
+    streams: Any = spark._jsparkSession.streams()
+    return next((q for q in streams.active() if str(q.id().toString()) == query_id), None)
 
 
 def _any_available_now(spark: SparkSession) -> bool:

@@ -54,6 +54,8 @@ class BatchSink(DataSourceArrowWriter):
         self._options = options
         self._token = ""
         self._committed: int | None = None
+        self._is_done = False
+        """Whether the write was committed before, by its ``txnAppId`` and ``txnVersion``."""
 
     def begin(self, *, stream: bool) -> None:
         """In the planner: begins the transaction.
@@ -64,6 +66,7 @@ class BatchSink(DataSourceArrowWriter):
         begun = self._keeper.ask("begin", options=self._options.to_json(), stream=stream)
         self._token = begun["token"]
         self._committed = begun["committed"]
+        self._is_done = begun["is_done"]
 
     # ---- on executors ---------------------------------------------------------------------------
 
@@ -71,6 +74,8 @@ class BatchSink(DataSourceArrowWriter):
         """Writes a partition of the job as this attempt's own branch. Returns its `Written`."""
         query_id, batch_id = _micro_batch()
         txid = self._token.rpartition(":")[2]
+        if self._is_done:
+            return Written(txid, None, query_id, batch_id)
         if batch_id is not None and self._committed is not None and batch_id <= self._committed:
             # This micro-batch was committed before a restart. The operators before the sink must
             # run all the same: a stateful one saves its state when its rows are read.
@@ -110,18 +115,22 @@ class BatchSink(DataSourceArrowWriter):
         """
         written = _accepted(messages)
         summaries = [w.summary.decode() for w in written if w.summary is not None]
+        of_tasks = written[0].batch_id if written else None
         self._keeper.ask(
             "commit",
             txid=written[0].txid if written else self._token.rpartition(":")[2],
             summaries=summaries,
             query_id=written[0].query_id if written else None,
-            batch_id=batchId,
+            batch_id=of_tasks if batchId is None else batchId,
         )
 
     def abort(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: ARG002, N803
         """Aborts the transaction, unless it is committed: a decision is final."""
+        written = next((m for m in messages if m is not None), None)
         if self._token:
             self._keeper.ask("abort", txid=self._token.rpartition(":")[2])
+        elif written is not None:
+            self._keeper.ask("abort", txid=written.txid)
         else:
             self._keeper.ask("abort_stream", options=self._options.to_json())
 

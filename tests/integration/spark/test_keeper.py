@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -15,7 +16,8 @@ from typing import Any
 import pytest
 
 import logtx
-from logtx.integration.spark.errors import BatchGapError, KeeperError
+from logtx.integration.spark import keeper as keeper_module
+from logtx.integration.spark.errors import BatchGapError, KeeperError, ReplayDiffersError
 from logtx.integration.spark.keeper import Keeper
 from logtx.integration.spark.keeper_client import make_error
 from logtx.integration.spark.options import SinkOptions
@@ -23,6 +25,7 @@ from logtx.integration.spark.steps import steps_to_json
 from logtx.integration.testing import Cluster
 from logtx.journal.errors import (
     ConfigError,
+    CoordinatorNotAvailableError,
     LogtxError,
     OffsetsConflictError,
     ProducerFencedError,
@@ -34,6 +37,8 @@ from logtx.journal.errors import (
 from logtx.journal.position import Place, Position
 from logtx.journal.records.types import OffsetStep
 
+from .conftest import eventually
+
 QUERY = "0b1e5c9e-0000-4000-8000-000000000001"
 
 
@@ -42,7 +47,7 @@ class Driver:
 
     def __init__(self, cluster: Cluster, topic: str, checkpoint: str | None, **options: str):
         self.keeper = Keeper()
-        self.keeper.read_checkpoint = lambda path: Path(path).read_text()
+        self.keeper.read_checkpoint = _read
         self.keeper.start()
         named = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": topic, **options}
         if checkpoint is not None:
@@ -80,6 +85,10 @@ class Driver:
         """A micro-batch."""
         begun = self.begin()
         return self.commit(begun, batch_id, self.write(begun, *values))["state"]
+
+
+def _read(path: str) -> str | None:
+    return Path(path).read_text() if Path(path).is_file() else None
 
 
 Start = Callable[..., Driver]
@@ -176,6 +185,165 @@ def test_batches_that_were_written_elsewhere(start: Start) -> None:
     begun = driver.begin()
     with pytest.raises(BatchGapError, match=r"micro-batch 5 .* follows 3"):
         driver.commit(begun, 5, [])
+
+
+def test_s2_a_micro_batch_that_is_repeated_with_other_input(
+    start: Start, logtx_memory_cluster: Cluster, topic: str, tmp_path: Path
+) -> None:
+    # The checkpoint was restored from a backup of before micro-batch 1. Spark plans that anew, and
+    # it has other input now.
+    (tmp_path / "offsets").mkdir()
+
+    def plan(batch_id: int, source: str, clock: int) -> None:
+        head = f'v1\n{{"batchTimestampMs":{clock}}}\n'
+        (tmp_path / "offsets" / str(batch_id)).write_text(head + source)
+
+    plan(0, "{a}", 1)
+    plan(1, "{b}", 2)
+    first = start()
+    assert [first.run(0, b"a"), first.run(1, b"b")] == ["committed", "committed"]
+    plan(1, "{b}", 99)
+    assert start().run(1, b"b") == "replayed", "the same input, at another time"
+    plan(1, "{b, c}", 3)
+    restored = start()
+    with pytest.raises(ReplayDiffersError, match=r"micro-batch 1 of query .* offsets/1"):
+        restored.run(1, b"b", b"c")
+    plan(0, "{a}", 4)
+    with pytest.raises(ReplayDiffersError, match=r"micro-batch 0 .* and 1 is committed"):
+        restored.run(0, b"a")
+    assert seen(logtx_memory_cluster, topic) == {b"a": 1, b"b": 1}
+
+
+def job(driver: Driver, *values: bytes, batch_id: int | None = None) -> str:
+    """A batch job; with `batch_id` in the ``foreachBatch`` of a query."""
+    begun = driver.begin(stream=False)
+    summaries = [] if begun["is_done"] else driver.write(begun, *values)
+    query_id = None if batch_id is None else QUERY
+    fields = {"txid": begun["txid"], "summaries": summaries}
+    state = driver.ask("commit", **fields, query_id=query_id, batch_id=batch_id)["state"]
+    assert not begun["is_done"] or state == "replayed"
+    return str(state)
+
+
+def test_s3_a_job_that_is_run_again_writes_nothing(
+    start: Start, logtx_memory_cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for version in (7, 20):
+        named = {"txnAppId": "nightly", "txnVersion": str(version)}
+        assert job(start(**named), b"%d" % version) == "committed"
+        assert job(start(**named), b"%d" % version) == "replayed"
+        assert f"group=spark-app-nightly version={version}: nothing was written" in caplog.text
+    assert job(start(txnAppId="nightly", txnVersion="19"), b"19") == "replayed"
+    assert job(start(txnAppId="weekly", txnVersion="7"), b"w") == "committed"
+    assert seen(logtx_memory_cluster, topic) == {b"7": 1, b"20": 1, b"w": 1}
+
+
+def test_s3_two_runs_at_a_time(start: Start, logtx_memory_cluster: Cluster, topic: str) -> None:
+    """Both looked before either had committed: only the compare-and-set is between them."""
+    drivers = [start(txnAppId="a", txnVersion="1") for _ in range(2)]
+    begun = [driver.begin(stream=False) for driver in drivers]
+    assert [b["is_done"] for b in begun] == [False, False]
+    states = [
+        driver.ask("commit", txid=b["txid"], summaries=driver.write(b, b"x"))["state"]
+        for driver, b in zip(drivers, begun, strict=True)
+    ]
+    assert states == ["committed", "replayed"]
+    assert seen(logtx_memory_cluster, topic) == {b"x": 1}
+
+
+def test_s3_writes_in_foreach_batch_are_known_by_themselves(
+    start: Start, logtx_memory_cluster: Cluster, topic: str
+) -> None:
+    other = logtx_memory_cluster.topic(1)
+
+    def for_each_batch(batch_id: int, *, die_behind: int = 9) -> list[str]:
+        """A driver that writes twice to one topic, and once to another."""
+        here, there = start(checkpoint=False), start(checkpoint=False, topic=other)
+        writes = [(here, b"first"), (here, b"second"), (there, b"third")][:die_behind]
+        # One driver has one keeper.
+        there.keeper.close()
+        there.keeper = here.keeper
+        return [
+            job(driver, b"%d-" % batch_id + value, batch_id=batch_id) for driver, value in writes
+        ]
+
+    assert for_each_batch(0) == ["committed"] * 3
+    assert for_each_batch(1, die_behind=1) == ["committed"]
+    assert for_each_batch(1) == ["replayed", "committed", "committed"]
+    assert for_each_batch(1) == ["replayed"] * 3
+    assert for_each_batch(4) == ["committed"] * 3, "it need not write in each"
+    found = seen(logtx_memory_cluster, topic) + seen(logtx_memory_cluster, other)
+    assert set(found.values()) == {1}
+    assert len(found) == 9
+
+
+def test_s3_an_application_id_counts_by_micro_batches_or_by_a_version(start: Start) -> None:
+    driver = start(checkpoint=False, txnAppId="a")
+    assert [job(driver, b"x", batch_id=n) for n in (0, 0, 1)] == [
+        *("committed", "replayed", "committed")
+    ]
+    with pytest.raises(ConfigError, match="txnVersion"):
+        job(driver, b"x")
+    with pytest.raises(ConfigError, match="remove the option txnAppId"):
+        driver.begin(stream=True)
+    with pytest.raises(ConfigError, match="txnAppId"):
+        start(txnVersion="3")
+
+
+def test_s6_a_durable_job_is_not_told_as_failed(
+    start: Start, logtx_memory_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = start(checkpoint=False)
+    begun = driver.begin(stream=False)
+    summaries = driver.write(begun, b"once")
+
+    def gone(_txid: object) -> None:
+        raise CoordinatorNotAvailableError("the coordinator is being replaced")
+
+    queries = driver.keeper._cluster(driver.options).queries
+    monkeypatch.setattr(queries, "outcome", gone)
+    told = driver.ask("commit", txid=begun["txid"], summaries=summaries)
+    assert told["state"] == "committed"
+    assert seen(logtx_memory_cluster, topic) == {b"once": 1}
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["a name", "no name"])
+def test_s8_a_checkpoint_by_the_sessions_settings(
+    start: Start, logtx_memory_cluster: Cluster, topic: str, tmp_path: Path, *, named: bool
+) -> None:
+    def driver() -> Driver:
+        made = start(checkpoint=False, **({"queryName": "q"} if named else {}))
+        made.keeper.checkpoint_of = lambda name, query_id: (
+            str(tmp_path) if name == "q" or query_id == QUERY else None
+        )
+        return made
+
+    first = driver()
+    assert first.run(0, b"a") == "committed"
+    begun = first.begin()
+    assert begun["query_id"] == (QUERY if named else None)
+    first.write(begun, b"b")
+    # Spark's committer of a failed micro-batch has the options, and no token.
+    assert first.ask("abort_stream", options=first.options.to_json())["state"] == "aborted"
+    eventually(lambda: not first.keeper._jobs[begun["txid"]].transaction.is_open)
+    second = driver()
+    assert second.run(0, b"a") == "replayed"
+    assert second.run(1, b"b") == "committed"
+    assert seen(logtx_memory_cluster, topic) == {b"a": 1, b"b": 1}
+
+
+def test_s13_a_stranger_that_says_nothing_holds_up_nobody(
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(keeper_module, "HANDSHAKE_S", 1)
+    driver = start(checkpoint=False)
+    address = driver.keeper.address
+    strangers = [socket.create_connection((address.host, address.port)) for _ in range(5)]
+    assert driver.ask("to_the_end") is False
+    eventually(lambda: caplog.text.count("keeper_asker_gone") == len(strangers))
+    for stranger in strangers:
+        stranger.close()
+    assert driver.ask("to_the_end") is False
 
 
 def test_a_checkpoint_of_another_query(start: Start, tmp_path: Path) -> None:
@@ -289,3 +457,11 @@ def test_errors_keep_their_class() -> None:
     assert type(make_error("BatchGapError", "x")) is BatchGapError
     assert type(make_error("OffsetsConflictError", "x")) is OffsetsConflictError
     assert str(make_error("ValueError", "x")) == "ValueError: x"
+
+
+def test_s3_a_restart_in_the_same_driver_counts_anew_and_nothing_else_does(start: Start) -> None:
+    driver = start(checkpoint=False)
+    runs = iter(["one", None, "one", "one", "one", "one", "two", None, "two", "two", None, None])
+    driver.keeper.run_of = lambda _query_id: next(runs)
+    assert [job(driver, b"x", batch_id=0) for _ in range(3)] == ["committed"] * 3
+    assert [job(driver, b"x", batch_id=0) for _ in range(3)] == ["replayed"] * 3

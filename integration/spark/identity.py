@@ -1,0 +1,161 @@
+"""What a write is known by, so that it is committed once however often it is done. Pure.
+
+Each identity is a consumer group of its own. Its IOV says what is committed: the offset of
+`micro-batch[0]` is the version, that of `micro-batch[1]` a digest of the input. Both commit with
+the output, by compare-and-set: the journal itself refuses a second commit of the same version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ...journal.control import TopicPartition
+from ...journal.position import Place, Position
+from ...journal.records.types import OffsetStep
+from ..inspect.rows import BATCH_TOPIC
+from .errors import BatchGapError, ReplayDiffersError
+from .steps import query_group
+
+VERSION_AT: Final = (BATCH_TOPIC, 0)
+DIGEST_AT: Final = (BATCH_TOPIC, 1)
+_HEAD_LINES: Final = 2
+"""Lines of Spark's `offsets` files before the sources: the version, and watermark and clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What the group of an identity says is committed."""
+
+    version: int | None = None
+    digest: int | None = None
+
+    @classmethod
+    def of(cls, iov: Mapping[TopicPartition, Position]) -> Committed:
+        """Reads it from the group's IOV."""
+        version, digest = iov.get(VERSION_AT), iov.get(DIGEST_AT)
+        return cls(
+            None if version is None else version.o2,
+            None if digest is None else digest.o2,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One write, among those of its group."""
+
+    group: str
+    version: int
+    consecutive: bool = False
+    """Whether each version follows the one before it: the micro-batches of a query."""
+    digest: int | None = None
+    """Digest of the input; None if it is not known."""
+
+    @classmethod
+    def of_micro_batch(cls, query_id: str, batch_id: int, offsets: str | None) -> Identity:
+        """Returns that of a query's micro-batch; `offsets` is Spark's file of it, or None."""
+        group = query_group(query_id) or ""
+        digest = None if offsets is None else input_digest(offsets)
+        return cls(group, batch_id, consecutive=True, digest=digest)
+
+    @classmethod
+    def of_application(cls, app_id: str, version: int) -> Identity:
+        """Returns what the options ``txnAppId`` and ``txnVersion`` give."""
+        return cls(f"spark-app-{app_id}", version)
+
+    @classmethod
+    def of_write(cls, query_id: str, batch_id: int, topic: str, number: int) -> Identity:
+        """Returns that of a write in a query's ``foreachBatch``.
+
+        Args:
+            query_id: the query.
+            batch_id: its micro-batch.
+            topic: option ``topic``; "" if a column names topics.
+            number: how many writes to `topic` were committed in this micro-batch before.
+        """
+        return cls(f"{query_group(query_id)}-{topic}-{number}", batch_id)
+
+    def is_done(self, committed: Committed) -> bool:
+        """Returns whether this version was committed before.
+
+        Raises:
+            ReplayDiffersError: a micro-batch of this number was committed with other input, or
+                later ones were.
+        """
+        if committed.version is None or committed.version < self.version:
+            return False
+        if not self.consecutive:
+            return True
+        if committed.version > self.version:
+            raise ReplayDiffersError(
+                f"{self._name} was to be written, and {committed.version} is committed: the"
+                " checkpoint was restored from before it, or lost entries. Start the query with a"
+                " new checkpointLocation, from the offsets that are committed"
+            )
+        if None not in (self.digest, committed.digest) and self.digest != committed.digest:
+            raise ReplayDiffersError(
+                f"{self._name} was committed with other input than it has now (digest"
+                f" {committed.digest:x}, now {self.digest:x}): the checkpoint was restored from"
+                " before it. What it would read now is in its file offsets/"
+                f"{self.version}. Start the query with a new checkpointLocation, from the offsets"
+                " that are committed"
+            )
+        return True
+
+    def steps(self, committed: Committed) -> list[OffsetStep]:
+        """Returns what commits with the write.
+
+        Raises:
+            BatchGapError: micro-batches between the committed one and this are missing.
+        """
+        before = committed.version
+        if self.consecutive and before is not None and before < self.version - 1:
+            raise BatchGapError(
+                f"{self._name} follows {before}, the last one that was committed to this cluster:"
+                " those between were written elsewhere; start the query with a new"
+                " checkpointLocation"
+            )
+        steps = [_step(VERSION_AT, before, self.version)]
+        if self.digest is not None and self.digest != committed.digest:
+            steps.append(_step(DIGEST_AT, committed.digest, self.digest))
+        return steps
+
+    @property
+    def _name(self) -> str:
+        return f"micro-batch {self.version} of query {self.group.removeprefix('spark-')}"
+
+
+def _step(where: TopicPartition, before: int | None, to: int) -> OffsetStep:
+    return OffsetStep(*where, None if before is None else Place(before), Position.at(to))
+
+
+def file_logs(offsets: str) -> list[tuple[str, ...]]:
+    """Returns the files of a checkpoint that say more of a micro-batch's input than `offsets` does.
+
+    Spark's source of files writes a number there. Which files it stands for is in a log of its own.
+
+    Args:
+        offsets: text of Spark's file of the micro-batch.
+
+    Returns:
+        For each such source the names, below the checkpoint, under which its log may be.
+    """
+    found: list[tuple[str, ...]] = []
+    for number, line in enumerate(offsets.splitlines()[_HEAD_LINES:]):
+        try:
+            entry = json.loads(line)["logOffset"]
+        except (ValueError, TypeError, KeyError):
+            continue
+        name = f"sources/{number}/{entry}"
+        found.append((name, f"{name}.compact"))
+    return found
+
+
+def input_digest(offsets: str) -> int:
+    """Returns 63 bits of the SHA-256 of the sources' lines in Spark's file of a micro-batch."""
+    sources = offsets.splitlines()[_HEAD_LINES:]
+    raw = hashlib.sha256("\n".join(sources).encode()).digest()
+    return int.from_bytes(raw[:8]) >> 1

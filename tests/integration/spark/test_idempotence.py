@@ -1,0 +1,139 @@
+"""What is done again is written once: jobs, `foreachBatch`, and restored checkpoints, in Spark."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logtx.integration.spark.session import keeper_of
+from logtx.integration.testing import Cluster
+
+from .conftest import committed
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
+Sink = Callable[..., Any]
+
+
+def values(cluster: Cluster, topic: str, count: int) -> Counter[str]:
+    return Counter(value.decode() for *_, value in committed(cluster, topic, count))
+
+
+class Lines:
+    """A streaming source of text files."""
+
+    def __init__(self, spark: Any, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir()
+        self.frame = spark.readStream.schema("value string").text(str(directory))
+
+    def add(self, *lines: str) -> None:
+        """A file for each line, which the next micro-batch reads."""
+        for line in lines:
+            (self.directory / line).write_text(f"{line}\n")
+
+
+def run(writer: Any) -> Any:
+    """Runs a query over what is there."""
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(90)
+    return query
+
+
+def test_s3_a_job_that_is_run_again(spark: Any, sink: Sink, logtx_cluster: Cluster) -> None:
+    topic = logtx_cluster.topic(1)
+    for _ in range(2):
+        frame = spark.range(0, 10, 1, 2).selectExpr("cast(id as string) as value")
+        sink(frame, topic=topic, txnAppId=f"job-{topic}", txnVersion="1").save()
+    assert values(logtx_cluster, topic, 10) == {str(n): 1 for n in range(10)}
+
+
+def test_s3_a_foreach_batch_that_fails_behind_its_write(
+    spark: Any, sink: Sink, logtx_cluster: Cluster, tmp_path: Path
+) -> None:
+    topic, lines, failures = logtx_cluster.topic(1), Lines(spark, tmp_path / "in"), [RuntimeError()]
+    lines.add("a", "b")
+
+    def write(frame: Any, _batch_id: int) -> None:
+        sink(frame, topic=topic).save()
+        sink(frame.selectExpr("upper(value) as value"), topic=topic).save()
+        if failures:
+            raise failures.pop()
+
+    def query() -> Any:
+        writer = lines.frame.writeStream.foreachBatch(write)
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+
+    with pytest.raises(Exception, match="RuntimeError"):
+        run(query())
+    lines.add("c")
+    run(query())
+    run(query())
+    assert values(logtx_cluster, topic, 6) == dict.fromkeys("abcABC", 1)
+
+
+def test_s2_a_checkpoint_that_was_restored(
+    spark: Any, sink: Sink, logtx_cluster: Cluster, tmp_path: Path
+) -> None:
+    topic, lines = logtx_cluster.topic(1), Lines(spark, tmp_path / "in")
+    checkpoint, backup = tmp_path / "checkpoint", tmp_path / "backup"
+
+    def query() -> Any:
+        return sink(lines.frame, topic=topic, checkpointLocation=str(checkpoint))
+
+    lines.add("a")
+    run(query())
+    shutil.copytree(checkpoint, backup)
+    lines.add("b")
+    run(query())
+    shutil.rmtree(checkpoint)
+    shutil.copytree(backup, checkpoint)
+    lines.add("c")
+    with pytest.raises(Exception, match="was committed with other input than it has now"):
+        run(query())
+    assert values(logtx_cluster, topic, 2) == {"a": 1, "b": 1}
+
+
+@pytest.mark.slow
+def test_s8_a_checkpoint_by_the_sessions_settings(
+    spark: Any, sink: Sink, logtx_cluster: Cluster, tmp_path: Path
+) -> None:
+    topic, lines = logtx_cluster.topic(1), Lines(spark, tmp_path / "in")
+    setting = "spark.sql.streaming.checkpointLocation"
+    spark.conf.set(setting, str(tmp_path / "checkpoints"))
+    try:
+        lines.add("a")
+        run(sink(lines.frame, topic=topic).queryName("named"))
+        commits = tmp_path / "checkpoints" / "named" / "commits"
+        for file in (commits / "0", commits / ".0.crc"):
+            file.unlink(missing_ok=True)
+        asked = keeper_of(spark).checkpoint_of("named", None)
+        assert asked == str(tmp_path / "checkpoints" / "named")
+        lines.add("b")
+        run(sink(lines.frame, topic=topic).queryName("named"))
+    finally:
+        spark.conf.unset(setting)
+    assert values(logtx_cluster, topic, 2) == {"a": 1, "b": 1}
+
+
+@pytest.mark.slow
+def test_s11_complete_results_are_appended(
+    spark: Any, sink: Sink, logtx_cluster: Cluster, tmp_path: Path
+) -> None:
+    topic, lines = logtx_cluster.topic(1), Lines(spark, tmp_path / "in")
+    counts = lines.frame.groupBy("value").count()
+    counts = counts.selectExpr("concat(value, '=', count) as value")
+
+    def query() -> Any:
+        writer = sink(counts, topic=topic, checkpointLocation=str(tmp_path / "checkpoint"))
+        return writer.outputMode("complete")
+
+    lines.add("a")
+    run(query())
+    lines.add("b")
+    run(query())
+    assert values(logtx_cluster, topic, 3) == {"a=1": 2, "b=1": 1}
