@@ -65,7 +65,7 @@ class LogtxDataSource(DataSource):
         from .planning import SourceOptions
         from .source import StreamSource
 
-        return StreamSource(SourceOptions.parse(self.options), self._keeper())
+        return StreamSource(SourceOptions.parse(self.options), self._keeper(), self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """In the planner: begins a job's transaction."""

@@ -162,8 +162,8 @@ class Keeper:
         self._closed = False
         self.address: KeeperAddress
         """The address to listen on; set by `start`."""
-        self.streams_to_the_end: Callable[[], bool] = lambda: False
-        """Returns whether a query of this application runs with Trigger.AvailableNow."""
+        self.streams_to_the_end: Callable[[Mapping[str, str]], bool] = lambda _options: False
+        """Returns whether a query with a source of these options has Trigger.AvailableNow."""
 
     def start(self) -> None:
         """Starts to listen, in a thread."""
@@ -238,7 +238,7 @@ class Keeper:
                 case "abort_stream":
                     return self.abort_stream(**question)
                 case "to_the_end":
-                    return self.streams_to_the_end()
+                    return self.streams_to_the_end(question["source"])
                 case _:
                     return LogtxError(f"the keeper does not know {what!r}: use one logtx version")
         except Exception as error:  # noqa: BLE001 - sent to the process that asked

@@ -119,6 +119,7 @@ class SourceOptions:
             pending_memory_max_bytes=take_integer(
                 rest, "pending.memory.max.bytes", 64 * 1024 * 1024, 0, 2**62
             ),
+            pending_dir=take_text(rest, "pending.dir", None),
             torn_skip=torn == "skip",
             fail_on_data_loss=take_flag(rest, "failondataloss", True),
         )

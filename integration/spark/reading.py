@@ -8,6 +8,8 @@ a marker in the range belongs to a later one.
 
 from __future__ import annotations
 
+import os
+import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,6 +75,8 @@ class ReadConfig:
     """False means ``isolation.level=read_uncommitted``."""
     pending_memory_max_bytes: int = 64 * 1024 * 1024
     """Pending records that a task holds in memory; more goes to disk."""
+    pending_dir: str | None = None
+    """Where it goes; None: Spark's local directory on the executor."""
     torn_skip: bool = False
     """Whether to skip torn transactions instead of failing."""
     fail_on_data_loss: bool = True
@@ -104,6 +108,12 @@ class Share:
     records: Sequence[Message]
 
 
+def _local_dir() -> str | None:
+    """Returns one of the directories that Spark gives a Python worker for its files, or None."""
+    given = [d for d in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if d]
+    return random.choice(given) if given else None
+
+
 class RangeReader:
     """Reads one range. Call `shares` once, then `close`."""
 
@@ -119,7 +129,7 @@ class RangeReader:
         self._part = part
         self._owned = open_log(config.kafka) if log is None else None
         self._log: Log = log if log is not None else cast(Log, self._owned)
-        self._store = RocksSpillStore()
+        self._store = RocksSpillStore(config.pending_dir or _local_dir())
         self._pending = PendingTransactionMap(config.pending_memory_max_bytes, self._store)
         self._settings = {**_CONSUMER, **config.kafka}
         self._side_reader = SideReader(self._log, self._settings, self._pending)

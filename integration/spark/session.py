@@ -100,7 +100,7 @@ def keeper_of(spark: SparkSession) -> Keeper:
         _keeper.read_checkpoint = lambda path: _read_file(spark, path)
         _keeper.checkpoint_of = lambda name, query_id: _checkpoint_of(spark, name, query_id)
         _keeper.run_of = lambda query_id: _run_of(spark, query_id)
-        _keeper.streams_to_the_end = lambda: _any_available_now(spark)
+        _keeper.streams_to_the_end = lambda options: _is_available_now(spark, options)
         return _keeper
 
 
@@ -171,12 +171,31 @@ def _active(spark: SparkSession, query_id: str) -> Any:
     return next((q for q in streams.active() if str(q.id().toString()) == query_id), None)
 
 
-def _any_available_now(spark: SparkSession) -> bool:
-    """Returns whether a query of this session runs with Trigger.AvailableNow; True if unknown,
-    since a limit could then leave out records."""
+def _is_available_now(spark: SparkSession, options: Mapping[str, str]) -> bool:
+    """Returns whether a query with a source of these options runs with Trigger.AvailableNow.
+
+    False if that can't be found out. The query then keeps its limit, and leaves the rest to its
+    next run.
+    """
     try:
         active: Any = spark._jsparkSession.streams().active()
-        return any("AvailableNow" in str(q.streamingQuery().trigger()) for q in active)
+        return any(
+            "AvailableNow" in str(q.streamingQuery().trigger()) and _reads(q, options)
+            for q in active
+        )
     except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
         _LOG.warning("trigger_not_known error=%s", error)
-        return True
+        return False
+
+
+def _reads(query: Any, options: Mapping[str, str]) -> bool:
+    """Returns whether a source of a query has these options."""
+    sources = query.streamingQuery().sources()
+    for number in range(sources.size()):
+        source = sources.apply(number)
+        fields = {field.getName(): field for field in source.getClass().getDeclaredFields()}
+        if "options" in fields:  # Spark tells the options of a running source in no other way.
+            fields["options"].setAccessible(True)
+            if {k.lower(): v for k, v in dict(fields["options"].get(source)).items()} == options:
+                return True
+    return False

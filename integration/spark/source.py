@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -84,14 +84,22 @@ class StreamSource(DataSourceStreamReader):
     `latestOffset` does: it goes at most ``maxRecordsPerTrigger`` beyond the last planned batch.
     """
 
-    def __init__(self, options: SourceOptions, keeper: KeeperAddress) -> None:
+    def __init__(
+        self, options: SourceOptions, keeper: KeeperAddress, named: Mapping[str, str] | None = None
+    ) -> None:
         """Prepares a reader; the first request for an offset asks the log.
+
+        Args:
+            options: what the options say.
+            keeper: where the driver's keeper is.
+            named: the options themselves, by which the keeper finds the query.
 
         Raises:
             ConfigError: an option sets an end.
         """
         self._options = options
         self._keeper = keeper
+        self._named = {name.lower(): value for name, value in (named or {}).items()}
         self._log: Log | None = None
         self._place: SourceOffset | None = None
         """End of the last planned micro-batch, or the query's beginning; None if not known yet."""
@@ -115,7 +123,7 @@ class StreamSource(DataSourceStreamReader):
         place = planner.still_there(offset, latest)
         limit = self._options.records_per_trigger
         # A query with Trigger.AvailableNow asks only once, so a limit would leave out the rest.
-        if limit is not None and self._keeper.ask("to_the_end"):
+        if limit is not None and self._keeper.ask("to_the_end", source=self._named):
             _LOG.warning(
                 "limit_left_out maxRecordsPerTrigger=%d: with Trigger.AvailableNow Spark 4.0 "
                 "asks a Python source for its end once; to keep the limit, use the default "

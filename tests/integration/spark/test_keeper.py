@@ -339,11 +339,11 @@ def test_s13_a_stranger_that_says_nothing_holds_up_nobody(
     driver = start(checkpoint=False)
     address = driver.keeper.address
     strangers = [socket.create_connection((address.host, address.port)) for _ in range(5)]
-    assert driver.ask("to_the_end") is False
+    assert driver.ask("to_the_end", source={}) is False
     eventually(lambda: caplog.text.count("keeper_asker_gone") == len(strangers))
     for stranger in strangers:
         stranger.close()
-    assert driver.ask("to_the_end") is False
+    assert driver.ask("to_the_end", source={}) is False
 
 
 def test_a_checkpoint_of_another_query(start: Start, tmp_path: Path) -> None:
@@ -438,8 +438,8 @@ def test_strangers_are_not_answered(start: Start) -> None:
     driver = start()
     address = replace(driver.keeper.address, secret=b"guessed")
     with pytest.raises(KeeperError, match="can't be reached"):
-        address.ask("to_the_end")
-    assert driver.ask("to_the_end") is False
+        address.ask("to_the_end", source={})
+    assert driver.ask("to_the_end", source={}) is False
     with pytest.raises(UnknownTransactionError):
         driver.ask("commit", txid="0-000000000001-1", summaries=[])
     with pytest.raises(LogtxError, match="does not know"):
@@ -450,7 +450,7 @@ def test_a_driver_that_has_ended(start: Start) -> None:
     driver = start()
     driver.keeper.close()
     with pytest.raises(KeeperError, match="run the job again"):
-        driver.ask("to_the_end")
+        driver.ask("to_the_end", source={})
 
 
 def test_errors_keep_their_class() -> None:

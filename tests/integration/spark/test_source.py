@@ -108,6 +108,36 @@ def test_a_stream_with_a_limit(source: Any, logtx_cluster: Cluster, tmp_path: Pa
     assert Counter(int(r.value) for b in batches for r in b) == Counter(range(80))
 
 
+@pytest.mark.slow
+def test_s7_the_limit_of_a_query_beside_one_that_reads_all(
+    source: Any, logtx_cluster: Cluster, tmp_path: Path
+) -> None:
+    limited, whole = logtx_cluster.topic(2), logtx_cluster.topic(2)
+    for topic in (limited, whole):
+        for n in range(6):
+            write(logtx_cluster, topic, range(n * 10, n * 10 + 10))
+    hold, sizes, all_of_it = tmp_path / "hold", list[int](), list[int]()
+
+    def query(topic: str, sink: Any, limit: str) -> Any:
+        frame = source(topic, stream=True, startingOffsets="earliest", maxRecordsPerTrigger=limit)
+        writer = frame.writeStream.foreachBatch(sink)
+        return writer.option("checkpointLocation", str(tmp_path / topic))
+
+    def slowly(batch: Any, _batch_id: int) -> None:
+        all_of_it.append(batch.count())
+        eventually(hold.exists, 120)
+
+    all_at_once = query(whole, slowly, "12").trigger(availableNow=True).start()
+    eventually(lambda: all_of_it == [60], 60)
+    bit_by_bit = query(limited, lambda batch, _: sizes.append(batch.count()), "13").start()
+    eventually(lambda: sum(sizes) == 60, 120)
+    bit_by_bit.stop()
+    hold.touch()
+    assert all_at_once.awaitTermination(60)
+    assert max(sizes) < 60
+    assert len(sizes) >= 4
+
+
 def test_what_is_wrong_is_said(source: Any) -> None:
     with pytest.raises(Exception, match="nowhere-at-all"):
         source("nowhere-at-all").collect()
