@@ -51,6 +51,7 @@ class Session(Protocol):
         steps: Sequence[OffsetStep],
         on_reply: Callable[[Done | LogtxError], None],
     ) -> None: ...
+    def extend(self, txid: TxId, on_reply: Callable[[Done | LogtxError], None]) -> None: ...
     def end(
         self,
         txid: TxId,

@@ -109,6 +109,15 @@ class Transaction(ABC):
         """
 
     @abstractmethod
+    def extend(self) -> None:
+        """Begins ``transaction.timeout.ms`` anew, because the work for the transaction goes on.
+
+        Does not wait. If the coordinator does not hear of it, the transaction is aborted when the
+        timeout passes; so call it several times within that. Does nothing once the transaction
+        is being ended.
+        """
+
+    @abstractmethod
     def commit(self, timeout: float | None = None) -> Outcome:
         """Commits, and waits until the decision is durable.
 

@@ -16,6 +16,7 @@ nothing that holds it waits.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -70,6 +71,8 @@ A transaction of at most this many records never waits.
 """
 _SLICE_S: Final = 0.05
 """Longest single wait for the TxId; deadlines and a failed BEGIN are noticed this late at most."""
+
+_LOG = logging.getLogger(__name__)
 
 
 class Listener(Protocol):
@@ -580,6 +583,21 @@ class TransactionShell(Writer, Transaction):
         self._sender.done(self)
         self._on_dropped(dropped)
         _finish(future, copy_of(error))
+
+    def extend(self) -> None:
+        """Asks the coordinator to begin the timeout anew, without waiting."""
+        with self._lock:
+            is_open = self._book.phase in (Phase.OPEN, Phase.ENDING) and self._txid is not None
+        if is_open:
+            assert self._txid is not None
+            self._engine.session.extend(self._txid, self._on_extended)
+
+    def _on_extended(self, reply: Done | LogtxError) -> None:
+        if isinstance(reply, TransactionAbortedError | TransactionCommittedError):
+            self._on_request_failed(reply)
+        elif isinstance(reply, LogtxError):
+            # It may be extended by the next call, and commit within its timeout if not.
+            _LOG.warning("not_extended txid=%s error=%s", self._txid, reply)
 
     def register_partitions(self) -> None:
         """Tells the coordinator of partitions written to, unless the decision will name them."""

@@ -50,6 +50,7 @@ from ..protocol.commands import (
     Connect,
     Connected,
     End,
+    ExtendTransaction,
     GetOutcome,
     Reply,
     SessionId,
@@ -229,6 +230,10 @@ class CoordinatorClient:
         """Makes input offsets part of the transaction; the reply is `Done`."""
         command = AddOffsets(session=self.session, txid=txid, group=group, steps=tuple(steps))
         self._submit(command, on_reply)
+
+    def extend(self, txid: TxId, on_reply: OnReply) -> None:
+        """Begins the transaction's timeout anew; the reply is `Done`."""
+        self._submit(ExtendTransaction(session=self.session, txid=txid), on_reply)
 
     def end(
         self,

@@ -14,7 +14,7 @@ from .decision import Instant, ShardConfig
 from .transactions import TransactionMetadata
 
 STALE_MIN: Final = 1_000
-"""Entries of decided transactions that may always stay. Fewer make small heaps over and over."""
+"""Entries that count no more, and may always stay. Fewer make small heaps over and over."""
 
 
 class Clocks:
@@ -25,9 +25,9 @@ class Clocks:
         self._unstarted: dict[int, TransactionMetadata] = {}
         """BEGIN → transaction whose timeout does not run yet."""
         self._deadlines: list[tuple[int, int]] = []
-        """Heap of (monotonic ms, BEGIN). An entry counts only while `_running` has its BEGIN."""
-        self._running: set[int] = set()
-        """BEGINs of the transactions whose timeout runs."""
+        """Heap of (monotonic ms, BEGIN). An entry counts only if `_running` agrees."""
+        self._running: dict[int, int] = {}
+        """BEGIN of a transaction whose timeout runs → its end in monotonic ms."""
         self._detached: dict[str, int] = {}
         """Producer id → end of its grace in monotonic ms, while it has no stream."""
         self._attached: set[str] = set()
@@ -52,9 +52,18 @@ class Clocks:
         those that count for long.
         """
         self._unstarted.pop(begin, None)
-        self._running.discard(begin)
+        self._running.pop(begin, None)
+        self._drop_stale()
+
+    def extend(self, transaction: TransactionMetadata, now: Instant) -> None:
+        """Begins an open transaction's timeout anew."""
+        if transaction.begin in self._running:
+            self._expire_at(now.monotonic_ms + transaction.timeout_ms, transaction)
+            self._drop_stale()
+
+    def _drop_stale(self) -> None:
         if len(self._deadlines) > 2 * len(self._running) + STALE_MIN:
-            self._deadlines = [d for d in self._deadlines if d[1] in self._running]
+            self._deadlines = [(at_ms, begin) for begin, at_ms in self._running.items()]
             heapq.heapify(self._deadlines)
 
     def reload(self, transactions: list[TransactionMetadata], now: Instant) -> None:
@@ -95,9 +104,9 @@ class Clocks:
         Names each transaction once, the earliest deadline first.
         """
         while self._deadlines and self._deadlines[0][0] <= now.monotonic_ms:
-            begin = heapq.heappop(self._deadlines)[1]
-            if begin in self._running:
-                self._running.discard(begin)
+            at_ms, begin = heapq.heappop(self._deadlines)
+            if self._running.get(begin) == at_ms:
+                del self._running[begin]
                 return begin
         return None
 
@@ -118,7 +127,7 @@ class Clocks:
         del self._detached[heapq.heappop(self._graces)[1]]
 
     def _expire_at(self, deadline_ms: int, transaction: TransactionMetadata) -> None:
-        self._running.add(transaction.begin)
+        self._running[transaction.begin] = deadline_ms
         heapq.heappush(self._deadlines, (deadline_ms, transaction.begin))
 
     def _give_up_at(self, deadline_ms: int, producer_id: str) -> None:

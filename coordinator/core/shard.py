@@ -415,6 +415,8 @@ class Shard:
                     return self._handle_add_partitions(command, ref, topics, doubt)
                 case commands.AddOffsets():
                     return self._handle_add_offsets(command, ref)
+                case commands.ExtendTransaction():
+                    return self._handle_extend(command, ref, now)
                 case commands.End():
                     return self._handle_end(command, ref, now, topics, doubt)
                 case commands.GetOutcome():
@@ -586,6 +588,13 @@ class Shard:
                 return Decision(replies=((ref, outcome),), fresh=True)
             return Decision(look_up=command.txid, fresh=True)
         return Decision(replies=((ref, outcome),), fresh=outcome.state is State.OPEN)
+
+    def _handle_extend(
+        self, command: commands.ExtendTransaction, ref: Ref, now: Instant
+    ) -> Decision:
+        # In no record: a later owner begins all timeouts anew when it has loaded the journal.
+        self._clocks.extend(self._require(command.txid, command.session), now)
+        return Decision(replies=((ref, commands.Done()),), fresh=True)
 
     # ---- ending a transaction -------------------------------------------------------------------
 

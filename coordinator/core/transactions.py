@@ -71,6 +71,15 @@ class TransactionMetadata:
         return self.txid.offset
 
 
+_Kept = tuple[int, int, bool, int | None, str | None]
+"""What is kept of a finished transaction: journal partition, incarnation, whether it is committed,
+commit sequence, and the word for why it was aborted.
+
+Numbers and plain text only, whose tuples the garbage collector skips: with 100,000 objects it would
+make pauses.
+"""
+
+
 class TransactionMetadataStore:
     """Transactions of one journal partition, by the offset of their BEGIN."""
 
@@ -78,9 +87,8 @@ class TransactionMetadataStore:
         self.open_count = 0
         """Number of transactions in state OPEN."""
         self._unfinished: dict[int, TransactionMetadata] = {}
-        # BEGIN → (partition, incarnation, whether committed, commit sequence). Tuples of numbers
-        # only, which the garbage collector skips: with 100,000 objects it would make pauses.
-        self._outcomes: OrderedDict[int, tuple[int, int, bool, int | None]] = OrderedDict()
+        self._outcomes: OrderedDict[int, _Kept] = OrderedDict()
+        """BEGIN → what is kept of it, oldest first."""
 
     def __iter__(self) -> Iterator[TransactionMetadata]:
         """Yields the unfinished transactions in TxId order."""
@@ -113,7 +121,7 @@ class TransactionMetadataStore:
             kept = self._outcomes.get(begin)
             if kept is None:
                 return None
-            partition, incarnation, committed, sequence = kept
+            partition, incarnation, committed, sequence, _ = kept
             state = State.COMMITTED if committed else State.ABORTED
             return Outcome(TxId(partition, incarnation, begin), state, sequence)
         return Outcome(transaction.txid, transaction.state, transaction.commit_sequence)
@@ -133,7 +141,11 @@ class TransactionMetadataStore:
             raise UnknownTransactionError(f"no transaction {txid} is known here")
         if outcome.state.commits:
             raise TransactionCommittedError(f"transaction {txid} is committed")
-        reason = transaction.reason if transaction is not None else None
+        if transaction is not None:
+            reason = transaction.reason
+        else:
+            word = self._outcomes[txid.offset][-1]
+            reason = None if word is None else AbortReason(word)
         raise TransactionAbortedError(f"transaction {txid} was aborted{because(reason)}")
 
     def add_produced_partitions(self, begin: int, partitions: Iterable[DataPartition]) -> None:
@@ -177,7 +189,8 @@ class TransactionMetadataStore:
             del self._unfinished[begin]
             txid, committed = transaction.txid, new is State.COMMITTED
             sequence = transaction.commit_sequence
-            self._outcomes[begin] = (txid.partition, txid.incarnation, committed, sequence)
+            word = None if transaction.reason is None else transaction.reason.value
+            self._outcomes[begin] = (txid.partition, txid.incarnation, committed, sequence, word)
             if len(self._outcomes) > OUTCOMES_MAX:
                 self._outcomes.popitem(last=False)
         return transaction
@@ -198,6 +211,7 @@ def _is_earlier(told: int, known: int) -> bool:
 
 
 _REASONS: Final = {
+    AbortReason.EXPIRED: "it was open for longer than its transaction.timeout.ms",
     AbortReason.CLAIMED: (
         "its input partitions were claimed since, by another consumer or to read them again"
     ),

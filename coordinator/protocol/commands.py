@@ -94,6 +94,14 @@ class AddOffsets:
 
 
 @value(frozen=True, slots=True, kw_only=True)
+class ExtendTransaction:
+    """Begin a transaction's timeout anew, because the work for it goes on."""
+
+    session: SessionId
+    txid: TxId
+
+
+@value(frozen=True, slots=True, kw_only=True)
 class End:
     """Commit or abort a transaction."""
 
@@ -235,6 +243,7 @@ Command: TypeAlias = (
     | Begin
     | AddPartitions
     | AddOffsets
+    | ExtendTransaction
     | End
     | GetOutcome
     | FetchOffsets
@@ -273,7 +282,8 @@ class Began:
 
 @value(frozen=True, slots=True)
 class Done:
-    """Answer to `AddPartitions`, `AddOffsets`, `DeleteKey`, and to requests to forget."""
+    """Answer to `AddPartitions`, `AddOffsets`, `ExtendTransaction`, `DeleteKey`, and to requests to
+    forget."""
 
 
 @value(frozen=True, slots=True)

@@ -117,6 +117,18 @@ def _decode_add_offsets(wire: pb.AddOffsets, envelope: Envelope) -> commands.Add
     )
 
 
+def _encode_extend_transaction(
+    wire: pb.ExtendTransaction, command: commands.ExtendTransaction
+) -> None:
+    wire.txid = command.txid.to_bytes()
+
+
+def _decode_extend_transaction(
+    wire: pb.ExtendTransaction, envelope: Envelope
+) -> commands.ExtendTransaction:
+    return commands.ExtendTransaction(session=envelope.session, txid=TxId.from_bytes(wire.txid))
+
+
 def _encode_end(wire: pb.End, command: commands.End) -> None:
     wire.txid = command.txid.to_bytes()
     wire.action = _ACTIONS[command.action]
@@ -299,6 +311,12 @@ CODECS: Final[Mapping[type[commands.Command], Codec]] = {
     commands.AddPartitions: Codec("add_partitions", _encode_add_partitions, _decode_add_partitions),
     commands.AddOffsets: Codec(
         "add_offsets", _encode_add_offsets, _decode_add_offsets, in_session=True
+    ),
+    commands.ExtendTransaction: Codec(
+        "extend_transaction",
+        _encode_extend_transaction,
+        _decode_extend_transaction,
+        in_session=True,
     ),
     commands.End: Codec("end", _encode_end, _decode_end, in_session=True),
     commands.GetOutcome: Codec("get_outcome", _encode_get_outcome, _decode_get_outcome),

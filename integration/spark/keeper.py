@@ -39,6 +39,7 @@ from ...journal.errors import (
     ProducerFencedError,
     TransactionAbortedError,
     TransactionCommittedError,
+    TransactionStateError,
     UnknownTransactionError,
     UnsupportedTopicError,
 )
@@ -71,6 +72,11 @@ HANDSHAKE_S: Final = 10
 """How long a connection may say nothing, in whole seconds. With a larger value strangers that say
 nothing hold up to `ASKERS_MAX` places for longer; a smaller one refuses processes of a machine that
 is too busy to go on."""
+EXTENDS: Final = 3
+"""How often a job's timeout is begun anew within it. With a smaller number one lost request could
+abort the job; with a larger one coordinators are asked more often."""
+EXTEND_LOOK_S: Final = 1.0
+"""Between two looks which timeouts to begin anew; a shorter pause wakes the driver more often."""
 READER_ENDS_S: Final = 10.0
 """How long a stopped query's reader process may take to end before another query of its group is
 refused."""
@@ -110,6 +116,8 @@ class _Job:
     """Whether the transaction has its branches and offsets."""
     done: dict[str, Any] | None = None
     """The answer to the commit, once it is known."""
+    extend_s: float = 0
+    """Monotonic time in seconds at which its timeout is to begin anew."""
 
 
 @dataclass(slots=True)
@@ -160,8 +168,11 @@ class Keeper:
         self._listener: Listener | None = None
         self._askers = threading.Semaphore(ASKERS_MAX)
         self._closed = False
+        self._closing = threading.Event()
         self.address: KeeperAddress
         """The address to listen on; set by `start`."""
+        self.application_runs: Callable[[], bool] = lambda: True
+        """Returns whether Spark's application runs: if not, no job of it will be committed."""
         self.streams_to_the_end: Callable[[Mapping[str, str]], bool] = lambda _options: False
         """Returns whether a query with a source of these options has Trigger.AvailableNow."""
 
@@ -173,10 +184,12 @@ class Keeper:
         host, port = self._listener.address
         self.address = KeeperAddress(str(host), int(port), secret)
         threading.Thread(target=self._listen, name="logtx-keeper", daemon=True).start()
+        threading.Thread(target=self._keep, name="logtx-keeper-extends", daemon=True).start()
 
     def close(self) -> None:
         """Aborts open transactions, and stops listening."""
         self._closed = True
+        self._closing.set()
         if self._listener is not None:
             # A thread in accept() does not notice that its socket is closed.
             with suppress(OSError):
@@ -189,6 +202,24 @@ class Keeper:
             producer.close(PAUSE_S * 100)
         for cluster in clusters:
             cluster.close()
+
+    # ---- jobs of hours --------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        """Begins the timeouts of running jobs anew, for as long as their application runs."""
+        while not self._closing.wait(EXTEND_LOOK_S):
+            try:
+                self._extend(time.monotonic())
+            except Exception:  # noqa: BLE001 - the next round tries again
+                _LOG.exception("keeper_extend_failed")
+
+    def _extend(self, now_s: float) -> None:
+        with self._guard:
+            jobs = [j for j in self._jobs.values() if j.transaction.is_open and j.extend_s <= now_s]
+        if jobs and self.application_runs():
+            for job in jobs:
+                job.transaction.extend()
+                job.extend_s = now_s + job.options.transaction_timeout_ms / 1000 / EXTENDS
 
     # ---- questions ------------------------------------------------------------------------------
 
@@ -281,6 +312,7 @@ class Keeper:
         config = parsed.producer(producer_id)
         transaction = self._begin(config)
         job = _Job(transaction, parsed, stream, name, query_id, _key(config))
+        job.extend_s = time.monotonic() + parsed.transaction_timeout_ms / 1000 / EXTENDS
         # Only now: the session has begun, which aborted a former driver's open transactions.
         group = query_group(query_id)
         committed = self._committed(cluster, group).version if group else None
@@ -441,8 +473,12 @@ class Keeper:
                 f"the checkpoint names query {job.query_id}, the tasks ran for {query_id}: give "
                 "each query a checkpointLocation of its own"
             )
-        for summary in summaries:
-            job.transaction.accept(BranchSummary.from_bytes(summary.encode()))
+        try:
+            for summary in summaries:
+                job.transaction.accept(BranchSummary.from_bytes(summary.encode()))
+        except TransactionStateError:
+            job.transaction.commit()  # raises what became of it, and why
+            raise
         job.identity = job.identity or self._identity(job, query_id, batch_id)
         if job.identity is not None:
             committed = self._committed(self._cluster(job.options), job.identity.group)

@@ -90,8 +90,8 @@ class SinkOptions:
     """``transactional.id``: the next producer with the same one fences this one. A stream's default
     is made of its query id."""
     transaction_timeout_ms: int = 900_000
-    """``transaction.timeout.ms``: longest duration of a job or micro-batch. Coordinators allow this
-    much by default (`--max-timeout-ms`)."""
+    """``transaction.timeout.ms``: how long a transaction stays open if nothing is heard of its job.
+    As long as the application runs, the driver begins this time anew."""
     coordinator_timeout_ms: int = 30_000
     """``coordinator.timeout.ms``: how long a request to coordinators is retried."""
     finish_timeout_ms: int = 10_000

@@ -99,6 +99,7 @@ def keeper_of(spark: SparkSession) -> Keeper:
         # Use the session that runs now; an earlier one may have been stopped.
         _keeper.read_checkpoint = lambda path: _read_file(spark, path)
         _keeper.checkpoint_of = lambda name, query_id: _checkpoint_of(spark, name, query_id)
+        _keeper.application_runs = lambda: _runs(spark)
         _keeper.run_of = lambda query_id: _run_of(spark, query_id)
         _keeper.streams_to_the_end = lambda options: _is_available_now(spark, options)
         return _keeper
@@ -153,6 +154,16 @@ def _checkpoint_of(spark: SparkSession, name: str | None, query_id: str | None) 
     except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
         _LOG.warning("checkpoint_not_known query=%s error=%s", query_id or name, error)
     return None
+
+
+def _runs(spark: SparkSession) -> bool:
+    """Returns whether the application runs."""
+    try:
+        context: Any = spark.sparkContext._jsc
+        return context is not None and not context.sc().isStopped()
+    except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
+        _LOG.warning("application_not_known error=%s", error)
+        return False
 
 
 def _run_of(spark: SparkSession, query_id: str) -> str | None:

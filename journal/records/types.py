@@ -35,7 +35,7 @@ class RecordType(IntEnum):
     ABORTED = 9
     BIND = 10
     # Numbers given to types that this version neither writes nor reads: ADD_ACKS 11, PREPARE 12,
-    # EXTEND 14, PLACED 15.
+    # EXTEND 14 (decision 0018 has no use for it), PLACED 15.
     CLAIM = 13
     SNAPSHOT = 16
     FORGET = 17

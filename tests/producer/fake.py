@@ -54,6 +54,7 @@ class FakeTransaction:
     partitions: set[TopicPartition] = field(default_factory=set)
     first_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     offsets: list[tuple[str, tuple[OffsetStep, ...]]] = field(default_factory=list)
+    extended: int = 0
     writes: Writes = field(default_factory=dict)
 
 
@@ -165,6 +166,10 @@ class FakeCoordinators:
         self.require_open(txid).offsets.append((group, tuple(steps)))
         return Done()
 
+    def extend(self, txid: TxId) -> Done:
+        self.require_open(txid).extended += 1
+        return Done()
+
     def end(self, txid: TxId, action: Action, writes: Writes) -> Outcome:
         known = self.transactions[txid]
         if action is Action.COMMIT and known.state.aborts:
@@ -262,6 +267,9 @@ class FakeSession:
     ) -> None:
         act = lambda: self._coordinators.add_offsets(txid, group, steps)  # noqa: E731
         self._ask("add_offsets", txid, act, on_reply)
+
+    def extend(self, txid: TxId, on_reply: Any) -> None:
+        self._ask("extend", txid, lambda: self._coordinators.extend(txid), on_reply)
 
     def end(self, txid: TxId, action: Action, writes: Writes, on_reply: Any) -> None:
         act = lambda: self._coordinators.end(txid, action, writes)  # noqa: E731

@@ -546,3 +546,16 @@ def test_a_long_poll_keeps_no_commit_waiting(
     finally:
         stop.set()
         polling.join()
+
+
+def test_a_transaction_is_extended_while_it_is_open(
+    make_producer: MakeProducer, make_topic: MakeTopic, coordinators: FakeCoordinators
+) -> None:
+    txn = make_producer().begin_transaction()
+    txid = txn.txid
+    for _ in range(3):
+        txn.extend()
+    txn.produce(make_topic(), b"x")
+    txn.commit()
+    txn.extend()
+    assert coordinators.transactions[txid].extended == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logtx.coordinator.core.clocks import Clocks
+from logtx.coordinator.core.clocks import STALE_MIN, Clocks
 from logtx.coordinator.core.decision import Instant, ShardConfig
 from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.journal.txid import TxId
@@ -66,3 +66,38 @@ def test_a_new_owner_gives_producers_the_grace_alone() -> None:
     assert clocks.given_up(Instant(10_000, NOON_MS)) == "p1"
     clocks.forget_given_up()
     assert clocks.given_up(Instant(10_000, NOON_MS)) is None
+
+
+def test_an_extended_timeout_begins_anew() -> None:
+    clocks, open_now = Clocks(ShardConfig()), transaction(1, 100)
+    clocks.begin(open_now)
+    clocks.extend(open_now, Instant(0, NOON_MS))
+    clocks.start(Instant(0, NOON_MS))
+    for at_ms in range(90, 900, 90):
+        assert expired(clocks, at_ms) == []
+        clocks.extend(open_now, Instant(at_ms, NOON_MS))
+    assert expired(clocks, 810 + 99) == []
+    assert expired(clocks, 810 + 100) == [1]
+    clocks.extend(open_now, Instant(911, NOON_MS))
+    assert expired(clocks, 10**9) == [], "it was named: its abort is being decided"
+
+
+def test_what_is_decided_is_not_extended() -> None:
+    clocks, decided = Clocks(ShardConfig()), transaction(1, 100)
+    clocks.begin(decided)
+    clocks.start(Instant(0, NOON_MS))
+    clocks.stop(1)
+    clocks.extend(decided, Instant(50, NOON_MS))
+    assert expired(clocks, 10**9) == []
+
+
+def test_many_extensions_leave_nothing_behind() -> None:
+    clocks = Clocks(ShardConfig())
+    some = [transaction(begin, 100) for begin in range(10)]
+    for one in some:
+        clocks.begin(one)
+    clocks.start(Instant(0, NOON_MS))
+    for now_ms in range(5_000):
+        clocks.extend(some[now_ms % 10], Instant(now_ms, NOON_MS))
+    assert len(clocks._deadlines) <= 2 * 10 + STALE_MIN + 1
+    assert expired(clocks, 10**9) == list(range(10))

@@ -10,6 +10,7 @@ from logtx.coordinator.core.decision import ShardConfig
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.runtime.offsets_topic import encode_value
 from logtx.journal.errors import (
+    ProducerFencedError,
     RequestTooLargeError,
     TooManyTransactionsError,
     TransactionAbortedError,
@@ -211,3 +212,22 @@ def test_finding_22_a_transaction_has_room_for_so_many_steps(
     )
     assert add("h", step(("a", 0), None, 1)) == commands.Done()
     assert isinstance(stage.reply(stage.end(p, txid, commands.Action.COMMIT)), commands.Outcome)
+
+
+def test_an_extension_is_the_owners_alone_and_in_no_record() -> None:
+    stage = Stage()
+    session, stranger = stage.connect("p"), stage.connect("q")
+    txid, records = stage.begun(session, 1), len(stage.journal.entries)
+    for _ in range(3):
+        stage.coordinator.pass_time(8)
+        extend = commands.ExtendTransaction(session=session, txid=txid)
+        assert stage.reply(stage.ask(extend)) == commands.Done()
+    theirs = commands.ExtendTransaction(session=stranger, txid=txid)
+    assert isinstance(stage.reply(stage.ask(theirs)), ProducerFencedError)
+    assert len(stage.journal.entries) == records
+    stage.coordinator.pass_time(9)
+    stage.coordinator.ack()
+    extend = commands.ExtendTransaction(session=session, txid=txid)
+    refusal = stage.reply(stage.ask(extend))
+    assert isinstance(refusal, TransactionAbortedError)
+    assert "longer than its transaction.timeout.ms" in str(refusal)

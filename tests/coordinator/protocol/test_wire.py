@@ -84,6 +84,9 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
             first_offsets=st.just({p: o for p, o in known.items() if o is not None}),
         )
     ),
+    commands.ExtendTransaction: st.builds(
+        commands.ExtendTransaction, session=st.just(SESSION), txid=TXID
+    ),
     commands.AddOffsets: st.builds(
         commands.AddOffsets,
         session=st.just(SESSION),

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -465,3 +466,22 @@ def test_s3_a_restart_in_the_same_driver_counts_anew_and_nothing_else_does(start
     driver.keeper.run_of = lambda _query_id: next(runs)
     assert [job(driver, b"x", batch_id=0) for _ in range(3)] == ["committed"] * 3
     assert [job(driver, b"x", batch_id=0) for _ in range(3)] == ["replayed"] * 3
+
+
+def test_s4_a_job_may_take_longer_than_its_timeout(
+    start: Start, logtx_memory_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_module, "EXTEND_LOOK_S", 0.05)
+    driver = start(checkpoint=False, **{"transaction.timeout.ms": "1500"})
+    begun = driver.begin(stream=False)
+    summaries = driver.write(begun, b"late")
+    time.sleep(4)
+    assert driver.ask("commit", txid=begun["txid"], summaries=summaries)["state"] == "committed"
+    # No application, no job: nobody would commit it.
+    begun = driver.begin(stream=False)
+    driver.keeper.application_runs = lambda: False
+    summaries = driver.write(begun, b"too late")
+    time.sleep(3)
+    with pytest.raises(TransactionError, match=r"longer than its transaction\.timeout\.ms"):
+        driver.ask("commit", txid=begun["txid"], summaries=summaries)
+    assert seen(logtx_memory_cluster, topic) == {b"late": 1}
