@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .exporting import export
     from .recovery import iov_history, iovs, read, resume
     from .session import register
+    from .shared import transaction
 
 __all__ = [
     "audit",
@@ -30,6 +31,7 @@ __all__ = [
     "read",
     "register",
     "resume",
+    "transaction",
 ]
 
 _HOMES = {
@@ -41,6 +43,7 @@ _HOMES = {
     "read": ".recovery",
     "register": ".session",
     "resume": ".recovery",
+    "transaction": ".shared",
 }
 
 

@@ -77,6 +77,8 @@ EXTENDS: Final = 3
 abort the job; with a larger one coordinators are asked more often."""
 EXTEND_LOOK_S: Final = 1.0
 """Between two looks which timeouts to begin anew; a shorter pause wakes the driver more often."""
+_SHARED: Final = "&transaction"
+"""Stands for the topic of a transaction that several writes join; no topic has such a name."""
 READER_ENDS_S: Final = 10.0
 """How long a stopped query's reader process may take to end before another query of its group is
 refused."""
@@ -116,6 +118,14 @@ class _Job:
     """Whether the transaction has its branches and offsets."""
     done: dict[str, Any] | None = None
     """The answer to the commit, once it is known."""
+    is_done: bool = False
+    """Whether it was committed before, as was known when it began."""
+    is_shared: bool = False
+    """Whether writes join it."""
+    accepted: set[str] = field(default_factory=set)
+    """Summaries of the branches of writes that joined it."""
+    of_batch: tuple[str, int] | None = None
+    """Query and micro-batch of the ``foreachBatch`` whose writes joined it."""
     extend_s: float = 0
     """Monotonic time in seconds at which its timeout is to begin anew."""
 
@@ -264,6 +274,8 @@ class Keeper:
                     return self.plan(question["group"], steps, reader=question["reader"])
                 case "commit":
                     return self.commit(**question)
+                case "accept":
+                    return self.accept(**question)
                 case "abort":
                     return self.abort(**question)
                 case "abort_stream":
@@ -279,8 +291,13 @@ class Keeper:
 
     # ---- transactions ---------------------------------------------------------------------------
 
-    def begin(self, options: str, stream: bool) -> dict[str, Any]:
-        """Begins the transaction of a job or a micro-batch.
+    def begin(self, options: str, stream: bool, shared: bool = False) -> dict[str, Any]:
+        """Begins the transaction of a job or a micro-batch, or lets a write join one.
+
+        Args:
+            options: `SinkOptions` as JSON.
+            stream: whether it is of a micro-batch.
+            shared: whether several writes are to join it.
 
         Returns:
             ``token`` for branches, ``query_id`` of a stream if it is known, ``committed``: the last
@@ -288,7 +305,8 @@ class Keeper:
             its ``txnAppId`` and ``txnVersion``.
 
         Raises:
-            ConfigError: a stream has a ``txnAppId``.
+            ConfigError: a stream has a ``txnAppId``, or joins; or a write joins that gives what is
+                the transaction's own.
             UnknownTopicError, UnsupportedTopicError: the option ``topic`` names no topic, or a
                 compacted one.
             ProducerFencedError: a newer driver took over.
@@ -297,6 +315,8 @@ class Keeper:
         parsed = SinkOptions.from_json(options)
         cluster = self._cluster(parsed)
         self._check_topic(cluster, parsed)
+        if parsed.transaction is not None:
+            return self._join(parsed, stream)
         query_id = self._query_id(parsed) if stream else None
         if stream and parsed.txn_app_id is not None:
             raise ConfigError(
@@ -311,7 +331,7 @@ class Keeper:
             self._abort_former(name)
         config = parsed.producer(producer_id)
         transaction = self._begin(config)
-        job = _Job(transaction, parsed, stream, name, query_id, _key(config))
+        job = _Job(transaction, parsed, stream, name, query_id, _key(config), is_shared=shared)
         job.extend_s = time.monotonic() + parsed.transaction_timeout_ms / 1000 / EXTENDS
         # Only now: the session has begun, which aborted a former driver's open transactions.
         group = query_group(query_id)
@@ -320,6 +340,7 @@ class Keeper:
         if parsed.txn_app_id is not None and parsed.txn_version is not None:
             job.identity = Identity.of_application(parsed.txn_app_id, parsed.txn_version)
             is_done = job.identity.is_done(self._committed(cluster, job.identity.group))
+        job.is_done = is_done
         with self._guard:
             self._jobs[str(transaction.txid)] = job
             self._forget()
@@ -329,6 +350,49 @@ class Keeper:
             "committed": committed,
             "is_done": is_done,
         }
+
+    def _join(self, options: SinkOptions, stream: bool) -> dict[str, Any]:
+        token = options.transaction or ""
+        if stream:
+            raise ConfigError(
+                "a stream begins its own transactions: remove the option transaction, or write in"
+                " foreachBatch"
+            )
+        if options.group is not None or options.txn_app_id is not None:
+            raise ConfigError(
+                "options group and txnAppId belong to the transaction: give them to"
+                " logtx.spark.transaction"
+            )
+        job = self._job(token.rpartition(":")[2])
+        mine, theirs = job.options.kafka, options.kafka
+        if mine["bootstrap.servers"] != theirs["bootstrap.servers"]:
+            raise ConfigError("a transaction is on one Kafka cluster: see the bootstrap.servers")
+        if not job.is_shared or not job.transaction.is_open:
+            raise ConfigError(f"transaction {job.transaction.txid} can't be joined: it has ended")
+        return {"token": token, "query_id": None, "committed": None, "is_done": job.is_done}
+
+    def accept(
+        self,
+        txid: str,
+        summaries: list[str],
+        query_id: str | None = None,
+        batch_id: int | None = None,
+    ) -> dict[str, Any]:
+        """Makes the branches of a write count that joined a transaction. Repeats change nothing.
+
+        Raises:
+            UnknownTransactionError: this keeper did not begin it.
+            TransactionStateError, TransactionAbortedError: it is not open any more.
+        """
+        job = self._job(txid)
+        with job.lock:
+            for summary in summaries:
+                if summary not in job.accepted:
+                    job.transaction.accept(BranchSummary.from_bytes(summary.encode()))
+                    job.accepted.add(summary)
+            if query_id is not None and batch_id is not None:
+                job.of_batch = query_id, batch_id
+        return {"state": str(State.OPEN)}
 
     def plan(
         self,
@@ -390,6 +454,8 @@ class Keeper:
         """
         job = self._job(txid)
         with job.lock:
+            if job.of_batch is not None:
+                query_id, batch_id = job.of_batch
             if job.done is None:
                 self._prepare(job, summaries, query_id, batch_id)
                 job.done = self._commit(job)
@@ -506,7 +572,7 @@ class Keeper:
             )
         if app_id is not None:
             return Identity.of_application(app_id, batch_id)
-        topic = job.options.topic or ""
+        topic = _SHARED if job.is_shared else job.options.topic or ""
         number = self._numbers_of(query_id, batch_id).counts[topic]
         return Identity.of_write(query_id, batch_id, topic, number)
 
@@ -526,7 +592,8 @@ class Keeper:
     def _count(self, job: _Job, query_id: str | None, batch_id: int | None) -> None:
         """Notes that a write of a ``foreachBatch`` is committed."""
         if query_id is not None and batch_id is not None and not job.of_stream:
-            self._numbers_of(query_id, batch_id).counts[job.options.topic or ""] += 1
+            topic = _SHARED if job.is_shared else job.options.topic or ""
+            self._numbers_of(query_id, batch_id).counts[topic] += 1
 
     def _offsets(self, job: _Job, query_id: str, batch_id: int) -> str | None:
         """Returns what Spark wrote of a micro-batch's input, or None if it can't be read."""

@@ -105,6 +105,8 @@ class SinkOptions:
     txn_version: int | None = None
     """``txnVersion``: the number of this write. A write of this number or below, under the same
     ``txnAppId``, writes nothing. In ``foreachBatch`` it is the micro-batch."""
+    transaction: str | None = None
+    """``transaction``: the token of a transaction that the write joins, see `spark.transaction`."""
     checkpoint: str | None = None
     """``checkpointLocation``: where Spark keeps the id of a streaming query."""
     query_name: str | None = None
@@ -130,6 +132,7 @@ class SinkOptions:
             group=take_text(rest, "group", None),
             txn_app_id=take_text(rest, "txnappid", None),
             txn_version=take_integer(rest, "txnversion", None, 0, VERSION_MAX),
+            transaction=take_text(rest, "transaction", None),
             checkpoint=take_text(rest, "checkpointlocation", None),
             query_name=take_text(rest, "queryname", None),
             kafka=kafka,

@@ -117,7 +117,7 @@ class BatchSink(DataSourceArrowWriter):
         summaries = [w.summary.decode() for w in written if w.summary is not None]
         of_tasks = written[0].batch_id if written else None
         self._keeper.ask(
-            "commit",
+            "commit" if self._options.transaction is None else "accept",
             txid=written[0].txid if written else self._token.rpartition(":")[2],
             summaries=summaries,
             query_id=written[0].query_id if written else None,
@@ -127,6 +127,8 @@ class BatchSink(DataSourceArrowWriter):
     def abort(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: ARG002, N803
         """Aborts the transaction, unless it is committed: a decision is final."""
         written = next((m for m in messages if m is not None), None)
+        if self._options.transaction is not None:
+            return  # Others write into it: what this one wrote is accepted by nobody.
         if self._token:
             self._keeper.ask("abort", txid=self._token.rpartition(":")[2])
         elif written is not None:

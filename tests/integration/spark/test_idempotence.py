@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
+import logtx
 from logtx.integration.spark.session import keeper_of
 from logtx.integration.testing import Cluster
 
-from .conftest import committed
+from .conftest import committed, eventually
 
-pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(400)]
 Sink = Callable[..., Any]
 
 
@@ -98,7 +99,6 @@ def test_s2_a_checkpoint_that_was_restored(
     assert values(logtx_cluster, topic, 2) == {"a": 1, "b": 1}
 
 
-@pytest.mark.slow
 def test_s8_a_checkpoint_by_the_sessions_settings(
     spark: Any, sink: Sink, logtx_cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -120,7 +120,6 @@ def test_s8_a_checkpoint_by_the_sessions_settings(
     assert values(logtx_cluster, topic, 2) == {"a": 1, "b": 1}
 
 
-@pytest.mark.slow
 def test_s11_complete_results_are_appended(
     spark: Any, sink: Sink, logtx_cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -137,3 +136,40 @@ def test_s11_complete_results_are_appended(
     lines.add("b")
     run(query())
     assert values(logtx_cluster, topic, 3) == {"a=1": 2, "b=1": 1}
+
+
+def test_several_writes_in_one_transaction(spark: Any, sink: Sink, logtx_cluster: Cluster) -> None:
+    enriched, ledger = logtx_cluster.topic(1), logtx_cluster.topic(1)
+    source = logtx_cluster.topic(1)
+    servers = logtx_cluster.bootstrap_servers
+    with logtx_cluster.producer() as producer, producer.begin_transaction() as given:
+        given.produce(source, b"lh 1")
+    eventually(lambda: logtx_cluster.log.end_offset(source, 0) == 2)
+    group = f"pipeline-{source}"
+
+    def pipeline(*, fail: bool = False) -> Any:
+        flights = logtx.spark.resume(
+            spark, group=group, subscribe=source, bootstrap_servers=servers, replace=True
+        )
+        with logtx.spark.transaction(spark, bootstrap_servers=servers, group=group) as txn:
+            for topic, column in (
+                (enriched, "value"),
+                (ledger, "upper(cast(value as string)) as value"),
+            ):
+                frame = flights.selectExpr(column)
+                sink(frame, topic=topic).option("transaction", txn.token).save()
+            if fail:
+                raise ZeroDivisionError
+        return txn
+
+    with pytest.raises(ZeroDivisionError):
+        pipeline(fail=True)
+    done = pipeline()
+    assert done.commit_sequence is not None
+    assert pipeline().commit_sequence != done.commit_sequence, "there was nothing left to read"
+    consumer = logtx_cluster.consumer(enriched, ledger)
+    found = {
+        str(t.txid): Counter((m.topic(), m.value()) for m in t.records)
+        for t in consumer.transactions(5)
+    }
+    assert found == {done.txid: {(enriched, b"lh 1"): 1, (ledger, b"LH 1"): 1}}

@@ -485,3 +485,74 @@ def test_s4_a_job_may_take_longer_than_its_timeout(
     with pytest.raises(TransactionError, match=r"longer than its transaction\.timeout\.ms"):
         driver.ask("commit", txid=begun["txid"], summaries=summaries)
     assert seen(logtx_memory_cluster, topic) == {b"late": 1}
+
+
+def joined(driver: Driver, token: str, topic: str) -> dict[str, Any]:
+    """What the planner of a write gets that joins a transaction."""
+    options = replace(driver.options, transaction=token, topic=topic)
+    found: dict[str, Any] = driver.ask("begin", options=options.to_json(), stream=False)
+    return found
+
+
+def write_to(driver: Driver, token: str, topic: str, value: bytes) -> list[str]:
+    with logtx.Branch.join(driver.options.branch(), token) as branch:
+        branch.produce(topic, value)
+        return [branch.finish().to_bytes().decode()]
+
+
+def test_several_writes_are_one_transaction(
+    start: Start, logtx_memory_cluster: Cluster, topic: str
+) -> None:
+    driver, other = start(checkpoint=False), logtx_memory_cluster.topic(1)
+    begun = driver.keeper.begin(driver.options.to_json(), stream=False, shared=True)
+    token = begun["token"]
+    txid = token.rpartition(":")[2]
+    for where, value in ((topic, b"a"), (other, b"b")):
+        assert joined(driver, token, where)["token"] == token
+        summaries = write_to(driver, token, where, value)
+        for _ in range(2):  # The first answer was lost.
+            driver.ask("accept", txid=txid, summaries=summaries)
+    write_to(driver, token, topic, b"of a write that failed")
+    assert driver.keeper.commit(txid, [])["state"] == "committed"
+    assert seen(logtx_memory_cluster, topic) == {b"a": 1}
+    assert seen(logtx_memory_cluster, other) == {b"b": 1}
+    with pytest.raises(ConfigError, match="it has ended"):
+        joined(driver, token, topic)
+
+
+def test_what_can_not_join(start: Start, topic: str) -> None:
+    driver = start(checkpoint=False)
+    begun = driver.begin(stream=False)
+    alone = replace(driver.options, transaction=begun["token"])
+    with pytest.raises(ConfigError, match="can't be joined"):
+        driver.ask("begin", options=alone.to_json(), stream=False)
+    with pytest.raises(ConfigError, match="begins its own"):
+        driver.ask("begin", options=alone.to_json(), stream=True)
+    for given in ({"group": "g"}, {"txn_app_id": "a"}):
+        with pytest.raises(ConfigError, match="belong to the transaction"):
+            driver.ask("begin", options=replace(alone, **given).to_json(), stream=False)
+    kafka = {**alone.kafka, "bootstrap.servers": "memory://another"}
+    with pytest.raises(ConfigError, match="one Kafka cluster"):
+        driver.ask("begin", options=replace(alone, kafka=kafka, topic=None).to_json(), stream=False)
+    with pytest.raises(UnknownTransactionError):
+        joined(driver, "x:0-1-2", topic)
+
+
+def test_shared_transactions_of_a_foreach_batch_are_known_by_themselves(
+    start: Start, logtx_memory_cluster: Cluster, topic: str
+) -> None:
+    def run(driver: Driver, value: bytes) -> str:
+        begun = driver.keeper.begin(driver.options.to_json(), stream=False, shared=True)
+        token = begun["token"]
+        txid = token.rpartition(":")[2]
+        summaries = write_to(driver, token, topic, value)
+        driver.ask("accept", txid=txid, summaries=summaries, query_id=QUERY, batch_id=0)
+        return str(driver.keeper.commit(txid, [])["state"])
+
+    first = start(checkpoint=False)
+    assert [run(first, b"a"), run(first, b"b")] == ["committed"] * 2
+    second = start(checkpoint=False)
+    assert [run(second, b"a"), run(second, b"b"), run(second, b"c")] == [
+        *("replayed", "replayed", "committed")
+    ]
+    assert seen(logtx_memory_cluster, topic) == {b"a": 1, b"b": 1, b"c": 1}

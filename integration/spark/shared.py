@@ -1,0 +1,102 @@
+"""One transaction over any number of writes, into any topics: all of them, or none."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ...journal.errors import LogtxError
+from .options import SinkOptions
+from .session import keeper_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from .keeper import Keeper
+
+_LOG = logging.getLogger(__name__)
+
+
+class SharedTransaction:
+    """A transaction that writes join by the option ``transaction``. `transaction` makes it."""
+
+    def __init__(self, keeper: Keeper, begun: dict[str, Any]) -> None:
+        """Takes what the keeper has begun."""
+        self._keeper = keeper
+        self.token: str = begun["token"]
+        """Value of the option ``transaction``."""
+        self.is_done: bool = begun["is_done"]
+        """Whether it was committed before, by its `txn_app_id` and `txn_version`. Then writes that
+        join it write nothing."""
+        self.commit_sequence: int | None = None
+        """Place in the serial order of its transaction group, once it is committed here."""
+
+    @property
+    def txid(self) -> str:
+        """Its TxId."""
+        return self.token.rpartition(":")[2]
+
+    def commit(self) -> None:
+        """Commits what was written. Raises as `Keeper.commit`."""
+        told = self._keeper.commit(self.txid, [])
+        self.commit_sequence = told.get("commit_sequence")
+        self.is_done = self.is_done or self.commit_sequence is None
+
+
+@contextmanager
+def transaction(
+    spark: SparkSession,
+    *,
+    bootstrap_servers: str,
+    group: str | None = None,
+    txn_app_id: str | None = None,
+    txn_version: int | None = None,
+    **options: str,
+) -> Iterator[SharedTransaction]:
+    """Begins a transaction for several writes. The end of the block commits, an exception aborts.
+
+    Each write joins with its option ``transaction``::
+
+        with logtx.spark.transaction(spark, bootstrap_servers=servers, group="ledger") as txn:
+            flights.write.format("logtx").options(**kafka, topic="enriched",
+                                                  transaction=txn.token).mode("append").save()
+            legs.write.format("logtx").options(**kafka, topic="ledger",
+                                               transaction=txn.token).mode("append").save()
+
+    A write that fails, and whose exception the block catches, is in no commit.
+
+    Args:
+        spark: a session with `register`.
+        bootstrap_servers: the brokers of the Kafka cluster.
+        group: the consumer group whose input was read by `resume`: its offsets commit as well.
+        txn_app_id: what such transactions are counted under. In ``foreachBatch`` they are counted
+            by themselves.
+        txn_version: the number of this one. If it was committed before, nothing is written again.
+        options: further options of the sink; those with dots as ``**{"transaction.group": …}``.
+
+    Raises:
+        OffsetsConflictError: another job has committed the group's input.
+        LogtxError: as for a write.
+    """
+    named = {"kafka.bootstrap.servers": bootstrap_servers, **options}
+    given = {"group": group, "txnAppId": txn_app_id, "txnVersion": txn_version}
+    named |= {name: str(value) for name, value in given.items() if value is not None}
+    keeper = keeper_of(spark)
+    parsed = SinkOptions.parse(named)
+    shared = SharedTransaction(keeper, keeper.begin(parsed.to_json(), stream=False, shared=True))
+    try:
+        yield shared
+    except BaseException:
+        _abort(keeper, shared)
+        raise
+    shared.commit()
+
+
+def _abort(keeper: Keeper, shared: SharedTransaction) -> None:
+    try:
+        keeper.abort(shared.txid)
+    except LogtxError as error:
+        # What the block raised says more. The coordinator aborts it when nothing extends it.
+        _LOG.warning("not_aborted txid=%s error=%s", shared.txid, error)
