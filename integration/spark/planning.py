@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self
@@ -153,11 +153,11 @@ class Planner:
         Raises:
             UnknownTopicError: a topic does not exist.
         """
-        return {key: self._log.start_offset(*key) for key in self._partitions}
+        return self._log.start_offsets(self._partitions)
 
     def latest(self) -> dict[TopicPartition, int]:
         """Returns the end offset of each partition."""
-        return {key: self._log.end_offset(*key) for key in self._partitions}
+        return self._log.end_offsets(self._partitions)
 
     @cached_property
     def _topics(self) -> dict[str, TopicInfo]:
@@ -344,12 +344,11 @@ class Planner:
             ranges += _parts(key, spot, end, parts)
         return ranges
 
-    def _check_retained(self, start: Vector, keys: Iterable[TopicPartition]) -> None:
+    def _check_retained(self, start: Vector, keys: Collection[TopicPartition]) -> None:
         if not self._options.read.fail_on_data_loss:
             return
-        for key in keys:
+        for key, first in self._log.start_offsets(keys).items():
             spot = start.get(key, Spot(0))
-            first = self._log.start_offset(*key)
             if first > spot.o2:
                 raise DataLossError(
                     f"{key[0]}[{key[1]}] begins at {first} now, and offset {spot.o2} was to be "

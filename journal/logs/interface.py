@@ -7,13 +7,14 @@ A log's producers and consumers are confluent-kafka's own, or objects with the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from confluent_kafka import KafkaError, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from ..control import TopicPartition
 from ..errors import LogtxError
 
 Headers = list[tuple[str, bytes | None]]
@@ -192,6 +193,16 @@ class Log(Protocol):
 
     def end_offset(self, topic: str, partition: int, *, timeout_s: float = 10) -> int:
         """Returns the offset that the next record will get."""
+
+    def start_offsets(
+        self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
+    ) -> dict[TopicPartition, int]:
+        """Returns what `start_offset` returns of each partition, by one request for all."""
+
+    def end_offsets(
+        self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
+    ) -> dict[TopicPartition, int]:
+        """Returns what `end_offset` returns of each partition, by one request for all."""
 
     def offset_for_time(
         self, topic: str, partition: int, wall_ms: int, *, timeout_s: float = 10

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
@@ -37,6 +37,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, if 
     OffsetSpec,
 )
 
+from ..control import TopicPartition
 from ..errors import BrokerError, ConfigError, LogtxError, UnknownTopicError
 from ..rights import grant
 from .asking import (
@@ -424,6 +425,18 @@ class KafkaLog:
         """
         return self._offset(topic, partition, _LATEST, timeout_s)
 
+    def start_offsets(
+        self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
+    ) -> dict[TopicPartition, int]:
+        """Returns the first offset of each partition, by one request. Raises as `start_offset`."""
+        return self._offsets(partitions, _EARLIEST, timeout_s)
+
+    def end_offsets(
+        self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
+    ) -> dict[TopicPartition, int]:
+        """Returns the end offset of each partition, by one request. Raises as `end_offset`."""
+        return self._offsets(partitions, _LATEST, timeout_s)
+
     def offset_for_time(
         self, topic: str, partition: int, wall_ms: int, *, timeout_s: float = 10
     ) -> int | None:
@@ -451,6 +464,26 @@ class KafkaLog:
             return offset
 
         return self._ask_leader(topic, partition, asking, ask)
+
+    def _offsets(
+        self, partitions: Collection[TopicPartition], spec: OffsetSpec, timeout_s: float
+    ) -> dict[TopicPartition, int]:
+        asking = self._asking(f"offsets of {len(partitions)} partitions", timeout_s, "DESCRIBE")
+        found: dict[TopicPartition, int] = {}
+        if partitions:
+            wanted = {KafkaPartition(*key): spec for key in partitions}
+            futures = self._admin().list_offsets(wanted, request_timeout=asking.left_s)
+            for place, future in futures.items():
+                with suppress(KafkaException):
+                    offset = int(asking.result(future).offset)
+                    if offset != OFFSET_INVALID:
+                        found[place.topic, place.partition] = offset
+        for key in partitions:
+            # Those whose leaders changed, or that don't exist, are asked for by themselves: that
+            # finds out which it is.
+            if key not in found:
+                found[key] = self._offset(*key, spec, asking.left_s)
+        return found
 
     def _ask_leader(
         self, topic: str, partition: int, asking: Asking, ask: Callable[[float], _T]

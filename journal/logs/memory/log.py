@@ -9,12 +9,13 @@ record fails alone), no replication, no compaction and no retention by time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 from confluent_kafka import KafkaError
 
+from ...control import TopicPartition
 from ...errors import BrokerError, LogtxError, UnknownTopicError
 from ..interface import GroupOffset, TopicInfo
 from .broker import METADATA_MAX_CHARS, SCHEME, MemoryBroker, MemoryTopic
@@ -124,6 +125,18 @@ class MemoryLog(MemoryBroker):
         """Returns the offset that the next record will get."""
         with self._asked(timeout_s):
             return self._partition(topic, partition).end
+
+    def start_offsets(
+        self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
+    ) -> dict[TopicPartition, int]:
+        """Returns the first offset of each partition."""
+        return {key: self.start_offset(*key, timeout_s=timeout_s) for key in partitions}
+
+    def end_offsets(
+        self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
+    ) -> dict[TopicPartition, int]:
+        """Returns the end offset of each partition."""
+        return {key: self.end_offset(*key, timeout_s=timeout_s) for key in partitions}
 
     def offset_for_time(
         self, topic: str, partition: int, wall_ms: int, *, timeout_s: float = 10

@@ -91,6 +91,8 @@ def test_unknown_topics_and_partitions(log: Log, make_topic: MakeTopic) -> None:
         lambda: log.topic_info("there-is-none"),
         lambda: log.end_offset("there-is-none", 0),
         lambda: log.start_offset(topic, 99),
+        lambda: log.start_offsets([(topic, 0), (topic, 99)]),
+        lambda: log.end_offsets([("there-is-none", 0), (topic, 0)]),
         lambda: log.commit_group_offset("g", "there-is-none", 0, GroupOffset(1, "")),
     ):
         with pytest.raises(UnknownTopicError):
@@ -105,6 +107,17 @@ def test_offsets_are_contiguous_and_the_end_is_exact(
     for count in range(1, 20):
         (offset,) = append(topic, 0, [b"x"])
         assert (offset, log.end_offset(topic, 0)) == (count - 1, count)
+
+
+def test_the_offsets_of_many_partitions_at_once(
+    log: Log, make_topic: MakeTopic, append: Append
+) -> None:
+    some = [(make_topic(), 0) for _ in range(3)]
+    for count, (topic, partition) in enumerate(some):
+        append(topic, partition, [b"x"] * count)
+    assert log.end_offsets(some) == dict(zip(some, range(3), strict=True))
+    assert log.start_offsets(some) == dict.fromkeys(some, 0)
+    assert log.end_offsets([]) == {}
 
 
 def test_records_come_back_as_they_were(
