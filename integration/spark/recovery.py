@@ -95,7 +95,7 @@ def resume(
             topic_ids = planner.topic_ids
         finally:
             log.close()
-        keeper_of(spark).plan(group, steps_between(start, end), replace=replace)
+        keeper_of(spark).plans.plan(group, steps_between(start, end), replace=replace)
         named = {k: v for k, v in named.items() if not k.lower().startswith("ending")}
         named["startingPlaces"] = json.dumps(to_offsets(SourceOffset(start, topic_ids)))
         named["endingPlaces"] = json.dumps(to_offsets(SourceOffset(end)))

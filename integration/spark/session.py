@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import sys
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlparse
+from typing import TYPE_CHECKING
 
 from ..local.errors import JavaNotFoundError
 from ..local.java import JAVA_VERSION_MIN, find_java
+from .application import SparkApplication
 from .datasource import registered
 from .errors import JavaMissingError
 from .keeper import Keeper
@@ -22,7 +20,6 @@ from .keeper import Keeper
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_LOG = logging.getLogger(__name__)
 _guard = threading.Lock()
 _keeper: Keeper | None = None
 
@@ -97,11 +94,7 @@ def keeper_of(spark: SparkSession) -> Keeper:
             _keeper.start()
             atexit.register(close_keeper)
         # Use the session that runs now; an earlier one may have been stopped.
-        _keeper.read_checkpoint = lambda path: _read_file(spark, path)
-        _keeper.checkpoint_of = lambda name, query_id: _checkpoint_of(spark, name, query_id)
-        _keeper.application_runs = lambda: _runs(spark)
-        _keeper.run_of = lambda query_id: _run_of(spark, query_id)
-        _keeper.streams_to_the_end = lambda options: _is_available_now(spark, options)
+        _keeper.application = SparkApplication(spark)
         return _keeper
 
 
@@ -115,98 +108,3 @@ def close_keeper() -> None:
         keeper, _keeper = _keeper, None
     if keeper is not None:
         keeper.close()
-
-
-def _read_file(spark: SparkSession, path: str) -> str | None:
-    """Reads a file of a checkpoint, on this machine or on any of Hadoop's file systems. Returns
-    None if there is no such file, or it can't be read."""
-    parsed = urlparse(path)
-    # A path without a scheme is one of Spark's default file system, whatever lies on this machine.
-    if parsed.scheme == "file":
-        local = Path(parsed.path)
-        if local.is_file():
-            return local.read_text()
-    try:
-        jvm: Any = spark._jvm
-        place = jvm.org.apache.hadoop.fs.Path(path)
-        files = place.getFileSystem(spark._jsc.hadoopConfiguration())
-        if not files.exists(place):
-            return None
-        stream = files.open(place)
-        try:
-            return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-        finally:
-            stream.close()
-    except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
-        _LOG.warning("checkpoint_not_read path=%s error=%s", path, error)
-        return None
-
-
-def _checkpoint_of(spark: SparkSession, name: str | None, query_id: str | None) -> str | None:
-    """Returns the checkpoint of a query that has it from the session's settings, or None."""
-    try:
-        root = spark.conf.get("spark.sql.streaming.checkpointLocation", None)
-        if name is not None and root is not None:
-            return f"{root.rstrip('/')}/{name}"
-        query = None if query_id is None else _active(spark, query_id)
-        if query is not None:
-            return str(query.streamingQuery().resolvedCheckpointRoot())
-    except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
-        _LOG.warning("checkpoint_not_known query=%s error=%s", query_id or name, error)
-    return None
-
-
-def _runs(spark: SparkSession) -> bool:
-    """Returns whether the application runs."""
-    try:
-        context: Any = spark.sparkContext._jsc
-        return context is not None and not context.sc().isStopped()
-    except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
-        _LOG.warning("application_not_known error=%s", error)
-        return False
-
-
-def _run_of(spark: SparkSession, query_id: str) -> str | None:
-    """Returns the id of a query's present run, or None."""
-    try:
-        query = _active(spark, query_id)
-        return None if query is None else str(query.runId().toString())
-    except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
-        _LOG.warning("run_not_known query=%s error=%s", query_id, error)
-        return None
-
-
-def _active(spark: SparkSession, query_id: str) -> Any:
-    """Returns Spark's object of a query that runs, or None."""
-    streams: Any = spark._jsparkSession.streams()
-    return next((q for q in streams.active() if str(q.id().toString()) == query_id), None)
-
-
-def _is_available_now(spark: SparkSession, options: Mapping[str, str]) -> bool:
-    """Returns whether a query with a source of these options runs with Trigger.AvailableNow.
-
-    False if that can't be found out. The query then keeps its limit, and leaves the rest to its
-    next run.
-    """
-    try:
-        active: Any = spark._jsparkSession.streams().active()
-        return any(
-            "AvailableNow" in str(q.streamingQuery().trigger()) and _reads(q, options)
-            for q in active
-        )
-    except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
-        _LOG.warning("trigger_not_known error=%s", error)
-        return False
-
-
-def _reads(query: Any, options: Mapping[str, str]) -> bool:
-    """Returns whether a source of a query has these options."""
-    sources = query.streamingQuery().sources()
-    for number in range(sources.size()):
-        source = sources.apply(number)
-        fields = {field.getName(): field for field in source.getClass().getDeclaredFields()}
-        if "options" in fields:  # Spark tells the options of a running source in no other way.
-            fields["options"].setAccessible(True)
-            if {k.lower(): v for k, v in dict(fields["options"].get(source)).items()} == options:
-                return True
-    return False

@@ -14,7 +14,7 @@ from .session import keeper_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from .keeper import Keeper
+    from .jobs import Jobs
 
 _LOG = logging.getLogger(__name__)
 
@@ -22,9 +22,9 @@ _LOG = logging.getLogger(__name__)
 class SharedTransaction:
     """A transaction that writes join by the option ``transaction``. `transaction` makes it."""
 
-    def __init__(self, keeper: Keeper, begun: dict[str, Any]) -> None:
+    def __init__(self, jobs: Jobs, begun: dict[str, Any]) -> None:
         """Takes what the keeper has begun."""
-        self._keeper = keeper
+        self._jobs = jobs
         self.token: str = begun["token"]
         """Value of the option ``transaction``."""
         self.is_done: bool = begun["is_done"]
@@ -39,8 +39,8 @@ class SharedTransaction:
         return self.token.rpartition(":")[2]
 
     def commit(self) -> None:
-        """Commits what was written. Raises as `Keeper.commit`."""
-        told = self._keeper.commit(self.txid, [])
+        """Commits what was written. Raises as `Jobs.commit`."""
+        told = self._jobs.commit(self.txid, [])
         self.commit_sequence = told.get("commit_sequence")
         self.is_done = self.is_done or self.commit_sequence is None
 
@@ -83,20 +83,20 @@ def transaction(
     named = {"kafka.bootstrap.servers": bootstrap_servers, **options}
     given = {"group": group, "txnAppId": txn_app_id, "txnVersion": txn_version}
     named |= {name: str(value) for name, value in given.items() if value is not None}
-    keeper = keeper_of(spark)
+    jobs = keeper_of(spark).jobs
     parsed = SinkOptions.parse(named)
-    shared = SharedTransaction(keeper, keeper.begin(parsed.to_json(), stream=False, shared=True))
+    shared = SharedTransaction(jobs, jobs.begin(parsed.to_json(), stream=False, shared=True))
     try:
         yield shared
     except BaseException:
-        _abort(keeper, shared)
+        _abort(jobs, shared)
         raise
     shared.commit()
 
 
-def _abort(keeper: Keeper, shared: SharedTransaction) -> None:
+def _abort(jobs: Jobs, shared: SharedTransaction) -> None:
     try:
-        keeper.abort(shared.txid)
+        jobs.abort(shared.txid)
     except LogtxError as error:
         # What the block raised says more. The coordinator aborts it when nothing extends it.
         _LOG.warning("not_aborted txid=%s error=%s", shared.txid, error)

@@ -61,7 +61,7 @@ class BatchSink(DataSourceArrowWriter):
         """In the planner: begins the transaction.
 
         Raises:
-            LogtxError: as for `Keeper.begin`.
+            LogtxError: as for `Jobs.begin`.
         """
         begun = self._keeper.ask("begin", options=self._options.to_json(), stream=stream)
         self._token = begun["token"]
@@ -111,7 +111,7 @@ class BatchSink(DataSourceArrowWriter):
 
         Raises:
             ConfigError: a task sent no message.
-            LogtxError: as for `Keeper.commit`.
+            LogtxError: as for `Jobs.commit`.
         """
         written = _accepted(messages)
         summaries = [w.summary.decode() for w in written if w.summary is not None]

@@ -111,7 +111,7 @@ def test_s8_a_checkpoint_by_the_sessions_settings(
         commits = tmp_path / "checkpoints" / "named" / "commits"
         for file in (commits / "0", commits / ".0.crc"):
             file.unlink(missing_ok=True)
-        asked = keeper_of(spark).checkpoint_of("named", None)
+        asked = keeper_of(spark).application.checkpoint_of("named", None)
         assert asked == str(tmp_path / "checkpoints" / "named")
         lines.add("b")
         run(sink(lines.frame, topic=topic).queryName("named"))

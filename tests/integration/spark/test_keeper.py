@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 
 import logtx
 from logtx.integration.spark import keeper as keeper_module
+from logtx.integration.spark.application import Application
 from logtx.integration.spark.errors import BatchGapError, KeeperError, ReplayDiffersError
 from logtx.integration.spark.keeper import Keeper
 from logtx.integration.spark.keeper_client import make_error
@@ -48,7 +50,7 @@ class Driver:
 
     def __init__(self, cluster: Cluster, topic: str, checkpoint: str | None, **options: str):
         self.keeper = Keeper()
-        self.keeper.read_checkpoint = _read
+        self.spark = self.keeper.application = FakeApplication()
         self.keeper.start()
         named = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": topic, **options}
         if checkpoint is not None:
@@ -88,8 +90,30 @@ class Driver:
         return self.commit(begun, batch_id, self.write(begun, *values))["state"]
 
 
-def _read(path: str) -> str | None:
-    return Path(path).read_text() if Path(path).is_file() else None
+class FakeApplication(Application):
+    """What tests say of Spark."""
+
+    checkpoint: str | None = None
+    """That of the query `QUERY`, which is named "q"."""
+    runs_of_query: Iterator[str | None] = repeat(None)
+    stopped = False
+
+    def read_checkpoint(self, path: str) -> str | None:
+        """Reads a local file."""
+        return Path(path).read_text() if Path(path).is_file() else None
+
+    def checkpoint_of(self, name: str | None, query_id: str | None) -> str | None:
+        """Knows one query."""
+        return self.checkpoint if name == "q" or query_id == QUERY else None
+
+    def run_of(self, query_id: str) -> str | None:
+        """Returns the next."""
+        del query_id
+        return next(self.runs_of_query)
+
+    def runs(self) -> bool:
+        """Returns whether it was not stopped."""
+        return not self.stopped
 
 
 Start = Callable[..., Driver]
@@ -301,7 +325,7 @@ def test_s6_a_durable_job_is_not_told_as_failed(
     def gone(_txid: object) -> None:
         raise CoordinatorNotAvailableError("the coordinator is being replaced")
 
-    queries = driver.keeper._cluster(driver.options).queries
+    queries = driver.keeper.jobs._cluster(driver.options).queries
     monkeypatch.setattr(queries, "outcome", gone)
     told = driver.ask("commit", txid=begun["txid"], summaries=summaries)
     assert told["state"] == "committed"
@@ -314,9 +338,7 @@ def test_s8_a_checkpoint_by_the_sessions_settings(
 ) -> None:
     def driver() -> Driver:
         made = start(checkpoint=False, **({"queryName": "q"} if named else {}))
-        made.keeper.checkpoint_of = lambda name, query_id: (
-            str(tmp_path) if name == "q" or query_id == QUERY else None
-        )
+        made.spark.checkpoint = str(tmp_path)
         return made
 
     first = driver()
@@ -326,7 +348,7 @@ def test_s8_a_checkpoint_by_the_sessions_settings(
     first.write(begun, b"b")
     # Spark's committer of a failed micro-batch has the options, and no token.
     assert first.ask("abort_stream", options=first.options.to_json())["state"] == "aborted"
-    eventually(lambda: not first.keeper._jobs[begun["txid"]].transaction.is_open)
+    eventually(lambda: not first.keeper.jobs._jobs[begun["txid"]].transaction.is_open)
     second = driver()
     assert second.run(0, b"a") == "replayed"
     assert second.run(1, b"b") == "committed"
@@ -387,22 +409,22 @@ def test_the_offsets_of_a_group_go_with_the_output(start: Start) -> None:
 
     with pytest.raises(ConfigError, match="none was: read it with"):
         commit()
-    driver.keeper.plan("readers", steps(None, 5))
+    driver.keeper.plans.plan("readers", steps(None, 5))
     assert commit() == "committed"
     with pytest.raises(OffsetsConflictError):
         commit()
-    driver.keeper.plan("readers", steps(5, 7))
+    driver.keeper.plans.plan("readers", steps(5, 7))
     assert commit() == "committed"
 
 
 def test_what_was_read_and_not_written_is_not_mistaken_for_another(start: Start) -> None:
     driver = start(group="readers")
-    driver.keeper.plan("readers", steps(None, 5))
-    driver.keeper.plan("readers", steps(None, 5))
+    driver.keeper.plans.plan("readers", steps(None, 5))
+    driver.keeper.plans.plan("readers", steps(None, 5))
     # Written now, the first of the two would commit input that only the second one has.
     with pytest.raises(ConfigError, match="pass replace=True"):
-        driver.keeper.plan("readers", steps(None, 6))
-    driver.keeper.plan("readers", steps(None, 6), replace=True)
+        driver.keeper.plans.plan("readers", steps(None, 6))
+    driver.keeper.plans.plan("readers", steps(None, 6), replace=True)
     # Nor is a stream's output the output of a batch.
     begun = driver.begin()
     with pytest.raises(ConfigError, match="none was"):
@@ -410,7 +432,7 @@ def test_what_was_read_and_not_written_is_not_mistaken_for_another(start: Start)
 
 
 def test_two_queries_of_one_group(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logtx.integration.spark.keeper.READER_ENDS_S", 0.2)
+    monkeypatch.setattr("logtx.integration.spark.plans.READER_ENDS_S", 0.2)
     driver = start(group="readers")
     ended = subprocess.Popen([sys.executable, "-c", ""])
     driver.ask("plan", group="readers", steps=steps_to_json(steps(None, 5)), reader=os.getpid())
@@ -421,7 +443,7 @@ def test_two_queries_of_one_group(start: Start, monkeypatch: pytest.MonkeyPatch)
         driver.ask("plan", group="readers", steps=[], reader=ended.pid)
     assert ended.wait(20) == 0
     driver.ask("plan", group="readers", steps=steps_to_json(steps(5, 8)), reader=os.getpid())
-    driver.keeper._plans["readers"].reader = ended.pid
+    driver.keeper.plans._plans["readers"].reader = ended.pid
     # The reader of a query that has ended gives way.
     driver.ask("plan", group="readers", steps=steps_to_json(steps(5, 9)), reader=os.getpid())
     assert driver.run(2, b"c") == "committed"
@@ -463,7 +485,7 @@ def test_errors_keep_their_class() -> None:
 def test_s3_a_restart_in_the_same_driver_counts_anew_and_nothing_else_does(start: Start) -> None:
     driver = start(checkpoint=False)
     runs = iter(["one", None, "one", "one", "one", "one", "two", None, "two", "two", None, None])
-    driver.keeper.run_of = lambda _query_id: next(runs)
+    driver.spark.runs_of_query = runs
     assert [job(driver, b"x", batch_id=0) for _ in range(3)] == ["committed"] * 3
     assert [job(driver, b"x", batch_id=0) for _ in range(3)] == ["replayed"] * 3
 
@@ -479,7 +501,7 @@ def test_s4_a_job_may_take_longer_than_its_timeout(
     assert driver.ask("commit", txid=begun["txid"], summaries=summaries)["state"] == "committed"
     # No application, no job: nobody would commit it.
     begun = driver.begin(stream=False)
-    driver.keeper.application_runs = lambda: False
+    driver.spark.stopped = True
     summaries = driver.write(begun, b"too late")
     time.sleep(3)
     with pytest.raises(TransactionError, match=r"longer than its transaction\.timeout\.ms"):
@@ -504,7 +526,7 @@ def test_several_writes_are_one_transaction(
     start: Start, logtx_memory_cluster: Cluster, topic: str
 ) -> None:
     driver, other = start(checkpoint=False), logtx_memory_cluster.topic(1)
-    begun = driver.keeper.begin(driver.options.to_json(), stream=False, shared=True)
+    begun = driver.keeper.jobs.begin(driver.options.to_json(), stream=False, shared=True)
     token = begun["token"]
     txid = token.rpartition(":")[2]
     for where, value in ((topic, b"a"), (other, b"b")):
@@ -513,7 +535,7 @@ def test_several_writes_are_one_transaction(
         for _ in range(2):  # The first answer was lost.
             driver.ask("accept", txid=txid, summaries=summaries)
     write_to(driver, token, topic, b"of a write that failed")
-    assert driver.keeper.commit(txid, [])["state"] == "committed"
+    assert driver.keeper.jobs.commit(txid, [])["state"] == "committed"
     assert seen(logtx_memory_cluster, topic) == {b"a": 1}
     assert seen(logtx_memory_cluster, other) == {b"b": 1}
     with pytest.raises(ConfigError, match="it has ended"):
@@ -542,12 +564,12 @@ def test_shared_transactions_of_a_foreach_batch_are_known_by_themselves(
     start: Start, logtx_memory_cluster: Cluster, topic: str
 ) -> None:
     def run(driver: Driver, value: bytes) -> str:
-        begun = driver.keeper.begin(driver.options.to_json(), stream=False, shared=True)
+        begun = driver.keeper.jobs.begin(driver.options.to_json(), stream=False, shared=True)
         token = begun["token"]
         txid = token.rpartition(":")[2]
         summaries = write_to(driver, token, topic, value)
         driver.ask("accept", txid=txid, summaries=summaries, query_id=QUERY, batch_id=0)
-        return str(driver.keeper.commit(txid, [])["state"])
+        return str(driver.keeper.jobs.commit(txid, [])["state"])
 
     first = start(checkpoint=False)
     assert [run(first, b"a"), run(first, b"b")] == ["committed"] * 2

@@ -1,0 +1,142 @@
+"""What the keeper asks Spark about its application: queries, checkpoints, whether it runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlparse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger(__name__)
+
+
+class Application:
+    """An application of which nothing is known."""
+
+    def read_checkpoint(self, path: str) -> str | None:
+        """Reads a file of a checkpoint, wherever Spark keeps it.
+
+        Returns None if there is no such file, or it can't be read.
+        """
+        del path
+        return None
+
+    def checkpoint_of(self, name: str | None, query_id: str | None) -> str | None:
+        """Returns the checkpoint of a query, by name or by id; None: unknown."""
+        del name, query_id
+        return None
+
+    def run_of(self, query_id: str) -> str | None:
+        """Returns the id of a query's present run; None: unknown."""
+        del query_id
+        return None
+
+    def runs(self) -> bool:
+        """Returns whether the application runs. If not, no job of it will be committed."""
+        return True
+
+    def reads_to_the_end(self, options: Mapping[str, str]) -> bool:
+        """Returns whether a query with a source of these options has Trigger.AvailableNow.
+
+        False if that can't be found out. The query then keeps its limit, and leaves the rest to its
+        next run.
+        """
+        del options
+        return False
+
+
+class SparkApplication(Application):
+    """The application of a session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        """Asks this session's JVM."""
+        self._spark = spark
+
+    def read_checkpoint(self, path: str) -> str | None:
+        """Reads it on this machine or on any of Hadoop's file systems."""
+        parsed = urlparse(path)
+        # A path without a scheme is one of Spark's default file system, whatever lies on this
+        # machine.
+        if parsed.scheme == "file":
+            local = Path(parsed.path)
+            if local.is_file():
+                return local.read_text()
+        try:
+            jvm: Any = self._spark._jvm
+            place = jvm.org.apache.hadoop.fs.Path(path)
+            files = place.getFileSystem(self._spark._jsc.hadoopConfiguration())
+            if not files.exists(place):
+                return None
+            stream = files.open(place)
+            try:
+                return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            finally:
+                stream.close()
+        except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
+            _LOG.warning("checkpoint_not_read path=%s error=%s", path, error)
+            return None
+
+    def checkpoint_of(self, name: str | None, query_id: str | None) -> str | None:
+        """Returns it from the session's settings, or from a query that runs."""
+        try:
+            root = self._spark.conf.get("spark.sql.streaming.checkpointLocation", None)
+            if name is not None and root is not None:
+                return f"{root.rstrip('/')}/{name}"
+            query = None if query_id is None else self._active(query_id)
+            if query is not None:
+                return str(query.streamingQuery().resolvedCheckpointRoot())
+        except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
+            _LOG.warning("checkpoint_not_known query=%s error=%s", query_id or name, error)
+        return None
+
+    def run_of(self, query_id: str) -> str | None:
+        """Returns it if the query was started in this session."""
+        try:
+            query = self._active(query_id)
+            return None if query is None else str(query.runId().toString())
+        except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
+            _LOG.warning("run_not_known query=%s error=%s", query_id, error)
+            return None
+
+    def runs(self) -> bool:
+        """Returns whether the session's context is not stopped."""
+        try:
+            context: Any = self._spark.sparkContext._jsc
+            return context is not None and not context.sc().isStopped()
+        except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
+            _LOG.warning("application_not_known error=%s", error)
+            return False
+
+    def reads_to_the_end(self, options: Mapping[str, str]) -> bool:
+        """Looks through the session's queries."""
+        try:
+            active: Any = self._spark._jsparkSession.streams().active()
+            return any(
+                "AvailableNow" in str(q.streamingQuery().trigger()) and _reads(q, options)
+                for q in active
+            )
+        except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
+            _LOG.warning("trigger_not_known error=%s", error)
+            return False
+
+    def _active(self, query_id: str) -> Any:
+        """Returns Spark's object of a query that runs, or None."""
+        streams: Any = self._spark._jsparkSession.streams()
+        return next((q for q in streams.active() if str(q.id().toString()) == query_id), None)
+
+
+def _reads(query: Any, options: Mapping[str, str]) -> bool:
+    """Returns whether a source of a query has these options."""
+    sources = query.streamingQuery().sources()
+    for number in range(sources.size()):
+        source = sources.apply(number)
+        fields = {field.getName(): field for field in source.getClass().getDeclaredFields()}
+        if "options" in fields:  # Spark tells the options of a running source in no other way.
+            fields["options"].setAccessible(True)
+            if {k.lower(): v for k, v in dict(fields["options"].get(source)).items()} == options:
+                return True
+    return False
