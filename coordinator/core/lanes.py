@@ -466,7 +466,7 @@ class MarkerLanes:
     def looked_up(self, topic: str, now_ms: int) -> None:
         """Goes on after a look-up whose answer, if there is one, `topics` has been told."""
         for lane in list(self._looks.get(topic, ())):
-            if self._is_settled(lane):
+            if self._is_settled(lane, now_ms):
                 del self._looks[topic][lane]
                 self._go_on(lane)
         if self._looks.get(topic):
@@ -475,10 +475,10 @@ class MarkerLanes:
         else:
             self._looks.pop(topic, None)
 
-    def _is_settled(self, lane: _Lane) -> bool:
+    def _is_settled(self, lane: _Lane, now_ms: int) -> bool:
         """Gives up the markers whose topic is gone. Returns whether the next one may go out."""
         while lane.queue:
-            existence = self._topics.existence(lane.queue[0].partition.topic)
+            existence = self._topics.existence(lane.queue[0].partition.topic, now_ms)
             if existence is not Existence.GONE:
                 return existence is Existence.ALIVE
             _count(lane.queue.popleft(), gone=True)

@@ -319,15 +319,16 @@ class TopicKnowledge:
         known = self._topics.get(topic)
         return known is not None and known.missed_ms is not None
 
-    def existence(self, topic: str) -> Existence:
-        """Returns whether there is a topic of this name, by the latest look-ups.
+    def existence(self, topic: str, now_ms: int) -> Existence:
+        """Returns whether there is a topic of this name, by look-ups up to this time.
 
-        Call it when one has just been answered: what they said may be long ago.
+        What they found long ago proves nothing: the topic may have been created since.
         """
         known = self._topics.get(topic)
         if known is None or known.missed_ms is None:
             return Existence.ALIVE
-        return Existence.GONE if known.is_gone else Existence.DOUBTFUL
+        is_recent = known.told_ms is not None and now_ms - known.told_ms <= GAP_MAX_MS
+        return Existence.GONE if known.is_gone and is_recent else Existence.DOUBTFUL
 
 
 def _may_be_same(one: str, other: str) -> bool:

@@ -531,6 +531,9 @@ def test_a_topic_that_was_gone_long_ago_is_looked_up_before_a_marker_is_given_up
     stage.now_ms += 3_600_000
     stage.write(decided(0, A0))
     assert stage.state() is LaneState.DOUBTFUL
+    for _ in range(20):
+        stage.lanes.looked_up("a", stage.now_ms)  # no answer
+        stage.now_ms += lanes.LOOK_PAUSE_MS
     assert not stage.finished
     stage.tell("a", "id-a")
     assert stage.in_flight() == [(0, A0)]

@@ -63,7 +63,7 @@ class Stage:
 
     def existence(self) -> Existence:
         """Returns whether the topic exists."""
-        return self.known.existence("t")
+        return self.known.existence("t", self.now_ms)
 
 
 def test_a_topic_that_was_not_known_is_used_after_one_look() -> None:
@@ -247,6 +247,15 @@ def test_one_answer_that_finds_a_topic_begins_the_count_again(topic_id: str) -> 
     for number in range(2 + 2 * CONFIRM_MS // 500):
         stage.tell(facts(topic_id) if number % 8 == 7 else None)
         assert stage.existence() is not Existence.GONE
+
+
+def test_that_a_topic_was_gone_long_ago_proves_nothing() -> None:
+    stage = Stage()
+    stage.tell(None, times=2 + CONFIRM_MS // 500)
+    stage.now_ms += 3_600_000
+    assert stage.existence() is Existence.DOUBTFUL
+    stage.tell(None)
+    assert stage.existence() is Existence.DOUBTFUL
 
 
 def test_a_topic_that_is_gone_lives_when_it_is_found_again() -> None:
