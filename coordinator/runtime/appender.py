@@ -40,6 +40,11 @@ APPENDER_CONFIG: Final[Mapping[str, Any]] = {
 WARM_S: Final = 1.0
 """Age from which a producer counts as warm: it has learned what it needs from the brokers. Before,
 its first append takes half a second."""
+_PROBE: Final = partial(int)
+"""A call that CPython always checks for an exception that was left behind, and then clears.
+
+It does not check calls that it meets often and has made quick: those of a method, for example.
+"""
 _IDLE_POLL_S: Final = 0.2
 """Pause between two polls of an idle producer; a longer one lets its errors be noticed later."""
 _FLUSH_S: Final = 0.1
@@ -143,13 +148,13 @@ class Appender:
     def _delivered(self, each: _Append, error: KafkaError | None, message: Message) -> None:
         """Takes an acknowledgement; runs in the producer's thread."""
         try:
-            offset = message.offset()
+            _PROBE()
         except SystemError:
             # A fatal error came just before, within the same flush(): confluent-kafka has set its
-            # exception and goes on to call back, so that the first call of C code fails. The report
-            # would be lost, and whatever waits for it would wait for ever.
+            # exception and goes on to call back, so that some call of C code fails. The report
+            # would be lost, or nobody be told of it, and what waits for it would wait for ever.
             self._broken = each.producer
-            offset = message.offset()
+        offset = message.offset()
         if error is not None and error.fatal():
             self._broken = each.producer
         self._acknowledged.append((each.acknowledge, offset, error))
@@ -176,7 +181,7 @@ class Appender:
             threading.Thread(target=_retire, args=(broken,), daemon=True).start()
 
     def _call_loop(self, callback: Callable[[], None]) -> None:
-        # The loop may have closed while librdkafka still had acknowledgements to give.
+        # The loop may have been closed while librdkafka still had acknowledgements to give.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(callback)
 

@@ -65,6 +65,15 @@ _FAILURES: Final = {
 """Kafka's error → what it says of the partition; any other one is a refusal."""
 
 
+class _Sent:
+    """A marker on its way by one producer. One that failed is sent again by another."""
+
+    __slots__ = ("job",)
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+
 class MarkerWriter:
     """Writes the markers of all journal partitions that one coordinator owns."""
 
@@ -82,6 +91,8 @@ class MarkerWriter:
         self._shared: Appender | None = Appender(log, SHARED_CONFIG, "markers")
         self._careful: Appender | None = None
         self._careful_used_ms = 0
+        self._unanswered: dict[Appender, set[_Sent]] = {}
+        """Producer → markers that it has not reported yet."""
         self._alarm = Alarm(self.lanes.tick)
         self._sweep_at_ms = monotonic_ms() + int(SWEEP_S * 1000)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -101,7 +112,7 @@ class MarkerWriter:
         careful, idle_ms = self._careful, now_ms - self._careful_used_ms
         if careful is not None and idle_ms > CAREFUL_IDLE_S * 1000 and careful.is_idle:
             self._careful = None
-            self._spawn(careful.close())
+            self._spawn(self._close(careful))
 
     async def close(self, timeout_s: float = 5) -> None:
         """Stops. The next owner of the journal partition writes the markers that are left."""
@@ -119,18 +130,25 @@ class MarkerWriter:
         if self._closed:
             return
 
-        def acknowledge(_offset: int | None, error: KafkaError | None) -> None:
-            self._answered(job, error)
-
+        sent = _Sent(job)
         try:
             appender = self._appender(producer)
         except (KafkaException, OSError, RuntimeError) as error:
             # No thread or no file handle is left. The lane pauses, and tries again.
             _LOG.warning("marker_producer_not_made error=%r", error)
             stopped = KafkaError(KafkaError._FATAL)
-            asyncio.get_running_loop().call_soon(acknowledge, None, stopped)
+            asyncio.get_running_loop().call_soon(self._answered, job, stopped)
             return
         topic, partition = job.partition.key
+        unanswered = self._unanswered.setdefault(appender, set())
+        unanswered.add(sent)
+
+        def acknowledge(_offset: int | None, error: KafkaError | None) -> None:
+            # Once: what a closed producer did not report was reported for it.
+            if sent in unanswered:
+                unanswered.discard(sent)
+                self._answered(job, error)
+
         appender.append(topic, partition, acknowledge, headers=headers, flow=flow)
 
     def _appender(self, producer: Producer) -> Appender:
@@ -149,7 +167,19 @@ class MarkerWriter:
         stopped, self._shared = self._shared, None
         if stopped is not None:
             _LOG.info("marker_producer_renewed")
-            self._spawn(stopped.close())
+            self._spawn(self._close(stopped))
+
+    async def _close(self, stopped: Appender) -> None:
+        """Closes a producer, and reports the markers for which it has not done so itself."""
+        await stopped.close()
+        lost = KafkaError(KafkaError._PURGE_QUEUE)
+        left = self._unanswered.pop(stopped, set())
+        while left:
+            sent = left.pop()
+            # A callback that breaks off takes its report with it. A lane would wait for that for
+            # ever: it does not ask how long a producer takes that is being closed.
+            _LOG.warning("marker_not_reported topic=%s partition=%d", *sent.job.partition.key)
+            self._answered(sent.job, lost)
 
     def look_up(self, topic: str) -> None:
         """Looks a topic up."""

@@ -147,6 +147,7 @@ def show_recovery(
     }
     with open_cluster(kafka) as log:
         planner = Planner(log, SourceOptions.parse(named))
+        planner.require_group()
         start, ends = planner.start("earliest"), planner.end()
     rows = [
         (*key, None if spot.fresh else spot.o2, spot.o2, ends[key], max(ends[key] - spot.o2, 0))

@@ -317,6 +317,20 @@ class Planner:
         finally:
             queries.close()
 
+    def require_group(self) -> None:
+        """Checks that option ``group`` names a group with committed offsets.
+
+        Raises:
+            ConfigError: it has none, in any topic.
+            OffsetsPendingError: as `iov`.
+        """
+        group = self._options.group
+        if group is not None and not self.iov(group):
+            raise ConfigError(
+                f"group {group!r} has no committed offsets: check its name (`logtx spark iov` lists"
+                " the groups), or pass create=True if it is new"
+            )
+
     def sequences(self) -> tuple[int, int, int] | None:
         """Returns (journal partition, above, up to), or None if no commit sequence is a bound."""
         start, end = self._options.start.sequence, self._options.end.sequence

@@ -48,6 +48,7 @@ def resume(
     bootstrap_servers: str,
     stream: bool = False,
     replace: bool = False,
+    create: bool = False,
     **options: str,
 ) -> DataFrame:
     """Returns input from a consumer group's committed IOV on; where it has none, from the start.
@@ -69,11 +70,14 @@ def resume(
         replace: drop what this application read for the group earlier and did not write. Without
             it, such a group is refused: if the earlier DataFrame were written later, it would
             commit the offsets of this input instead of its own.
+        create: begin at the start if the group has no committed offsets at all. Without it that is
+            an error: a group whose name is misspelt would be read from the beginning.
         options: further options of the source; those with dots as ``**{"kafka.…": …}``.
 
     Raises:
         OffsetsPendingError: an unfinished transaction still holds the group's IOV.
-        ConfigError: the group was resumed earlier and that was not written; or a bad option.
+        ConfigError: the group has no offsets; or it was resumed earlier and that was not written;
+            or a bad option.
         UnknownTopicError: a topic does not exist.
     """
     named = {
@@ -86,15 +90,18 @@ def resume(
     if parsed.start.offsets is not None or parsed.start.iov is not None:
         raise ConfigError("resume begins at the group's IOV: remove the startingOffsets")
     reader: Any = spark.readStream if stream else spark.read
-    if not stream:
-        log = open_log(parsed.read.kafka)
-        try:
-            planner = Planner(log, parsed)
+    log = open_log(parsed.read.kafka)
+    try:
+        planner = Planner(log, parsed)
+        if not create:
+            planner.require_group()
+        if not stream:
             start = planner.start("earliest")
             end = moved(start, planner.end(), parsed.records_per_trigger)
             topic_ids = planner.topic_ids
-        finally:
-            log.close()
+    finally:
+        log.close()
+    if not stream:
         keeper_of(spark).plans.plan(group, steps_between(start, end), replace=replace)
         named = {k: v for k, v in named.items() if not k.lower().startswith("ending")}
         named["startingPlaces"] = json.dumps(to_offsets(SourceOffset(start, topic_ids)))

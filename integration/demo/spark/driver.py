@@ -41,6 +41,7 @@ def start_query(spark: Any, options: argparse.Namespace) -> Any:
         subscribe=options.flights_topic,
         bootstrap_servers=options.kafka["bootstrap.servers"],
         stream=True,
+        create=True,
         maxRecordsPerTrigger=str(options.flights_per_batch),
         **kafka,
     )

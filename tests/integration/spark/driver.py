@@ -153,6 +153,7 @@ def main(config: dict[str, Any]) -> None:
         subscribe=config["source"],
         bootstrap_servers=config["servers"],
         stream=stream,
+        create=True,
         **({"maxRecordsPerTrigger": "60"} if stream else {}),
     )
     frame = frame.selectExpr("value").mapInArrow(faulty(fault, config), "value binary")

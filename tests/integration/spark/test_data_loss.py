@@ -13,12 +13,13 @@ import pytest
 
 from logtx.integration.spark.errors import DataLossError
 from logtx.integration.spark.keeper_client import KeeperAddress
-from logtx.integration.spark.planning import SourceOptions
+from logtx.integration.spark.planning import Planner, SourceOptions
 from logtx.integration.spark.reading import RangeReader
 from logtx.integration.spark.source import Part, StreamSource
 from logtx.integration.spark.steps import steps_from_json
 from logtx.integration.spark.vector import Spot, from_offsets, steps_between
 from logtx.integration.testing import Cluster
+from logtx.journal.errors import ConfigError
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Position
 from logtx.journal.records.types import OffsetStep
@@ -249,3 +250,16 @@ def test_the_steps_of_a_group_whose_records_are_gone_begin_where_it_stood() -> N
     begin = {("a", 0): Spot(3, stood=Position.at(50).place)}
     [step] = steps_between(begin, {("a", 0): Spot(9)})
     assert step.from_place == Position.at(50).place
+
+
+def test_a_group_without_offsets_may_be_misspelt(logtx_memory_cluster: Cluster, topic: str) -> None:
+    with logtx_memory_cluster.producer() as producer, producer.begin_transaction() as txn:
+        txn.send_offsets("ledger", [OffsetStep(topic, 0, None, Position.at(0))])
+    given = {"kafka.bootstrap.servers": logtx_memory_cluster.bootstrap_servers, "subscribe": topic}
+    for group in ("ledger", "leger"):
+        planner = Planner(logtx_memory_cluster.log, SourceOptions.parse({**given, "group": group}))
+        if group == "ledger":
+            planner.require_group()
+        else:
+            with pytest.raises(ConfigError, match="'leger' has no committed offsets"):
+                planner.require_group()

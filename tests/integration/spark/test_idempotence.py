@@ -149,7 +149,12 @@ def test_several_writes_in_one_transaction(spark: Any, sink: Sink, logtx_cluster
 
     def pipeline(*, fail: bool = False) -> Any:
         flights = logtx.spark.resume(
-            spark, group=group, subscribe=source, bootstrap_servers=servers, replace=True
+            spark,
+            group=group,
+            subscribe=source,
+            bootstrap_servers=servers,
+            replace=True,
+            create=True,
         )
         with logtx.spark.transaction(spark, bootstrap_servers=servers, group=group) as txn:
             for topic, column in (

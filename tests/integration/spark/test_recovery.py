@@ -30,7 +30,7 @@ def produce(cluster: Cluster, topic: str, numbers: range) -> None:
 
 def resume(spark: Any, cluster: Cluster, group: str, topic: str, **options: Any) -> Any:
     servers = cluster.bootstrap_servers
-    options = {"bootstrap_servers": servers, "subscribe": topic, **options}
+    options = {"bootstrap_servers": servers, "subscribe": topic, "create": True, **options}
     return logtx.spark.resume(spark, group=group, **options)
 
 
