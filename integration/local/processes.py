@@ -45,6 +45,8 @@ PR_SET_PDEATHSIG = 1
 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 if os.getppid() != int(sys.argv[1]):  # the parent died before the line above took effect
     sys.exit("parent is gone")
+# A shell starts its jobs in the background with SIGINT ignored, and a child would inherit that.
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 os.execv(sys.argv[2], sys.argv[2:])
 """
 
