@@ -23,7 +23,7 @@ Pure: the caller has the clock, and looks topics up, one look-up per topic at a 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
@@ -54,6 +54,8 @@ AGAIN_MS: Final = 250
 """Shortest time between two look-ups of one topic; a shorter one asks the brokers more."""
 GAP_MAX_MS: Final = 2_000
 """Look-ups further apart than this do not count as being in a row."""
+LACKED_MAX: Final = 64
+"""Missing partitions of a topic that are remembered. A command that names one more waits longer."""
 TOPICS_MAX: Final = 20_000
 """Topics remembered. Beyond it, those used longest ago are forgotten and looked up again."""
 
@@ -66,6 +68,16 @@ class Existence(Enum):
     """There is none: look-ups agreed on it for long enough."""
     DOUBTFUL = auto()
     """The latest look-ups found none, but not for long enough."""
+
+
+@dataclass(slots=True)
+class _Lacked:
+    """A partition that commands name, and that is not known to exist."""
+
+    since_ms: int
+    """When the first such command came."""
+    last_ms: int = 0
+    """When the latest one was looked at."""
 
 
 @dataclass(slots=True)
@@ -85,10 +97,8 @@ class _Topic:
     failure: LogtxError | None = None
     """Why the latest look-up got no answer; None if it got one."""
     failed_ms: int | None = None
-    lacked_ms: int = 0
-    """Since when commands name a topic or partition of it that is not known to exist."""
-    lacked_last_ms: int = 0
-    """When the latest such command was looked at."""
+    lacked: dict[int, _Lacked] = field(default_factory=dict)
+    """Partitions that commands name, and that are not known to exist."""
     asked_ms: int | None = None
     """When the look-up that is under way began; None if there is none."""
     as_of_ms: int = 0
@@ -116,12 +126,24 @@ class _Topic:
         """Returns whether the partition does not exist, as far as is known."""
         return self.facts is None or partition >= self.facts.partition_count
 
-    def is_confirmed_absent(self, now_ms: int) -> bool:
-        """Returns whether what commands name was looked up for long enough, and just now."""
-        if self.told_ms is None or now_ms - self.told_ms > ABSENT_CONFIRM_MS:
+    def note_lacked(self, partition: int, since_ms: int, now_ms: int) -> None:
+        """Notes that a command of `since_ms` names a partition that is not known to exist."""
+        lacked = self.lacked.get(partition)
+        if lacked is None or now_ms - lacked.last_ms > ABSENT_CONFIRM_MS:
+            self.lacked.pop(partition, None)
+            if len(self.lacked) >= LACKED_MAX:
+                del self.lacked[min(self.lacked, key=lambda p: self.lacked[p].last_ms)]
+            lacked = self.lacked[partition] = _Lacked(since_ms)
+        lacked.last_ms = now_ms
+
+    def is_confirmed_absent(self, partition: int, now_ms: int) -> bool:
+        """Returns whether a partition was looked up for long enough, and just now."""
+        lacked = self.lacked.get(partition)
+        if lacked is None or self.told_ms is None or now_ms - self.told_ms > ABSENT_CONFIRM_MS:
             return False
-        # Not `told_ms`: an answer that took long may be of before a partition was added.
-        return self.as_of_ms >= self.lacked_ms + ABSENT_CONFIRM_MS
+        # Not `told_ms`: an answer that took long may be of before a partition was added. And each
+        # partition by itself: one that was named before may have been missing for longer.
+        return self.as_of_ms >= lacked.since_ms + ABSENT_CONFIRM_MS
 
     def note(self, *, found: bool, now_ms: int) -> None:
         """Notes whether a look-up found the topic."""
@@ -174,12 +196,8 @@ class TopicKnowledge:
             now_ms: monotonic time in milliseconds.
             since_ms: when the command came.
         """
-        highest: dict[str, int] = {}
-        for name, partition in partitions:
-            if partition >= highest.get(name, 0):
-                highest[name] = partition
         look_up, wait_for = set(), set()
-        for name, partition in highest.items():
+        for name, partition in _highest(partitions).items():
             topic = self._topic(name)
             topic.used_ms = now_ms
             waits = self._is_to_be_awaited(topic, partition, now_ms, since_ms)
@@ -207,10 +225,8 @@ class TopicKnowledge:
         if topic.lacks(partition):
             # An answer of before may be of a broker that had not heard of it yet. Only the first of
             # many such commands waits.
-            if now_ms - topic.lacked_last_ms > ABSENT_CONFIRM_MS:
-                topic.lacked_ms = since_ms
-            topic.lacked_last_ms = now_ms
-            return not topic.is_confirmed_absent(now_ms)
+            topic.note_lacked(partition, since_ms, now_ms)
+            return not topic.is_confirmed_absent(partition, now_ms)
         is_fresh = topic.agreed_ms is not None and topic.agreed_ms + FRESH_MS > since_ms
         return not is_fresh and (told_ms is None or told_ms < since_ms)
 
@@ -288,7 +304,7 @@ class TopicKnowledge:
         Call it when nothing is left to wait for, or when waiting took too long. A retriable error
         means that nothing is certain, and that nothing was done.
         """
-        for name, partition in partitions:
+        for name, partition in _highest(partitions).items():
             topic = self._topic(name)
             if topic.unsupported is not None:
                 return topic.unsupported
@@ -299,7 +315,7 @@ class TopicKnowledge:
                 )
             if not topic.lacks(partition):
                 continue
-            if topic.is_confirmed_absent(now_ms):
+            if topic.is_confirmed_absent(partition, now_ms):
                 if topic.facts is None:
                     return UnknownTopicError(f"there is no topic {name!r}")
                 return UnknownTopicError(f"there is no partition {name}[{partition}]")
@@ -329,6 +345,15 @@ class TopicKnowledge:
             return Existence.ALIVE
         is_recent = known.told_ms is not None and now_ms - known.told_ms <= GAP_MAX_MS
         return Existence.GONE if known.is_gone and is_recent else Existence.DOUBTFUL
+
+
+def _highest(partitions: Iterable[TopicPartition]) -> dict[str, int]:
+    # A topic's partitions are numbered without gaps: if the highest exists, all others do.
+    highest: dict[str, int] = {}
+    for name, partition in partitions:
+        if partition >= highest.get(name, 0):
+            highest[name] = partition
+    return highest
 
 
 def _may_be_same(one: str, other: str) -> bool:

@@ -358,7 +358,9 @@ class PartitionRuntime:
         log, question = self._services.log, f"end-{self.partition}"
         start = log.start_offset
         await self._services.questions.ask(question, start, JOURNAL_TOPIC, self.partition)
-        replica = await loop.run_in_executor(self._services.loading, self._read_journal)
+        # Asked here: what is known of other coordinators belongs to the event loop.
+        known_end = self._services.members.known_end(self.partition, self.known_end)
+        replica = await loop.run_in_executor(self._services.loading, self._read_journal, known_end)
         loaded_s = time.monotonic() - started_s
         self._services.counters.loaded(self.partition, loaded_s)
         _LOG.info(
@@ -367,8 +369,8 @@ class PartitionRuntime:
         )  # fmt: skip
         self._follow(replica)
 
-    def _read_journal(self) -> Replica:
-        """Loads the journal up to its end; runs in a thread."""
+    def _read_journal(self, known_end: int) -> Replica:
+        """Loads the journal up to its end; runs in a thread. It ends at `known_end` or later."""
         if self._truncated is not None:
             raise lost_tail(self.partition, self._truncated)
         replica = load(
@@ -376,7 +378,7 @@ class PartitionRuntime:
             self.partition,
             self._config,
             timeout_s=LOAD_TIMEOUT_S,
-            acknowledged_end=self._services.members.known_end(self.partition, self.known_end),
+            acknowledged_end=known_end,
         )
         self._check_partition_count(replica.shard.owner)
         return replica

@@ -187,7 +187,8 @@ class World:
         setting.note("world", "settled")
         self._probe()
         deadline_ms = scheduler.now_ms + SETTLE_MAX_MS
-        step_ms = 200
+        # No divisor of the time between two hours: else a FORGET may be in flight at each step.
+        step_ms = 197
         while (unfinished := self._unfinished()) and scheduler.now_ms < deadline_ms:
             scheduler.run_until(scheduler.now_ms + step_ms)
         if not unfinished:

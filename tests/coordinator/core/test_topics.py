@@ -13,6 +13,7 @@ from logtx.coordinator.core.topics import (
     AGAIN_MS,
     CONFIRM_MS,
     FRESH_MS,
+    LACKED_MAX,
     LOOKS_MIN,
     RENEW_MS,
     Existence,
@@ -157,6 +158,27 @@ def test_an_answer_of_before_a_partition_was_added_does_not_refuse_it() -> None:
     stage.known.began("t", stage.now_ms)
     stage.tell(facts(), every_ms=0)
     assert isinstance(stage.refusal(T1), UnknownTopicError)
+
+
+def test_an_answer_of_before_a_partition_was_named_does_not_refuse_it() -> None:
+    # Others waited for the topic as a whole, which was not known. Then a partition is added.
+    stage = Stage(known=False)
+    since_ms = stage.now_ms
+    assert stage.waits(T0, since_ms=since_ms)
+    stage.now_ms += ABSENT_CONFIRM_MS
+    stage.known.began("t", stage.now_ms)
+    assert stage.waits(T0, T1)
+    stage.tell(facts(), every_ms=0)
+    assert isinstance(stage.refusal(T0, T1), CoordinatorBusyError)
+    assert not stage.waits(T0)
+
+
+def test_partitions_that_nobody_asks_for_any_more_are_forgotten() -> None:
+    stage = Stage()
+    for partition in range(1, 2 * LACKED_MAX):
+        assert stage.waits(("t", partition))
+    topic = stage.known._topics["t"]
+    assert len(topic.lacked) == LACKED_MAX
 
 
 def test_a_topic_that_grew_lately_is_looked_up_though_it_was_refused_before() -> None:
