@@ -359,7 +359,11 @@ class MalformedHeaderError(ConsumerError):
 
 
 class IntegrityError(ConsumerError):
-    """A transaction's records do not match its marker, and re-reading the log did not help."""
+    """A transaction's records do not match its marker, and re-reading the log did not help.
+
+    Nothing of it is delivered, and nothing behind it. Find out what the log lost. To go on without
+    the transaction, commit the offset behind its marker for the group, and start again.
+    """
 
     kafka_code = KafkaError._INCONSISTENT
 

@@ -673,7 +673,11 @@ class PartitionBuffer:
     def _settle_missing(self, entry: EndedTransaction, torn: bool) -> None:
         if not torn:
             # The log is whole and yet lacks committed records: that is never skipped.
-            text = "the log holds less than its marker says"
+            text = (
+                "the log holds less than its marker says: it lost records, or the topic was deleted"
+                " and created anew meanwhile; to go on without the transaction, commit offset"
+                f" {entry.marker_offset + 1} for the group and start again"
+            )
             self._fail(entry, IntegrityError(self._text(entry, text)))
         elif SideRead.of(entry).first_offset < self.torn_skip_below:
             self.counters.torn_transactions += 1

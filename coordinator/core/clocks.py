@@ -40,8 +40,9 @@ class Clocks:
         self._unstarted[transaction.begin] = transaction
 
     def start(self, now: Instant) -> None:
-        """Starts the timeouts of all transactions that began since the last call."""
+        """Dates all transactions that began since the last call, and starts their timeouts."""
         for transaction in self._unstarted.values():
+            transaction.began_ms = now.monotonic_ms
             self._expire_at(now.monotonic_ms + transaction.timeout_ms, transaction)
         self._unstarted.clear()
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import RequestTooLargeError, UnknownTopicError
 from ...journal.records.types import DataPartition, PartitionWrites
 from .decision import TopicFacts
+from .transactions import TransactionMetadata
 
 BRANCH_MARKER_BYTES: Final = 40
 """Upper bound of what one branch adds to a marker.
@@ -22,8 +23,18 @@ Topics = Mapping[str, TopicFacts]
 """What is known of data topics, by topic name."""
 
 
-def resolve(topics: Topics, partitions: Iterable[TopicPartition]) -> tuple[DataPartition, ...]:
-    """Ties partitions to the ids of the topics that have these names now.
+def resolve(
+    topics: Topics, partitions: Iterable[TopicPartition], began_ms: int
+) -> tuple[DataPartition, ...]:
+    """Ties partitions to the ids of the topics that had these names when a transaction began.
+
+    If a topic was deleted and created anew since, the transaction's records may be in either: a
+    marker that names the former one stops no reader that finds none (decision 0016).
+
+    Args:
+        topics: what is known of them.
+        partitions: the data partitions that a request names.
+        began_ms: when the transaction began, in monotonic ms.
 
     Raises:
         UnknownTopicError: there is no such partition.
@@ -32,7 +43,7 @@ def resolve(topics: Topics, partitions: Iterable[TopicPartition]) -> tuple[DataP
     for topic, partition in partitions:
         if not exists(topics, (topic, partition)):
             raise UnknownTopicError(f"there is no partition {topic}[{partition}]")
-        resolved.append(DataPartition(topic, partition, topics[topic].topic_id))
+        resolved.append(DataPartition(topic, partition, topics[topic].id_at(began_ms)))
     return tuple(resolved)
 
 
@@ -43,19 +54,22 @@ def exists(topics: Topics, partition: TopicPartition) -> bool:
 
 
 def added_to(
-    topics: Topics, registered: Container[TopicPartition], named: Iterable[TopicPartition]
+    topics: Topics,
+    transaction: TransactionMetadata,
+    named: Iterable[TopicPartition],
 ) -> tuple[DataPartition, ...]:
     """Returns those partitions of `named` that are not registered yet.
 
     Raises:
         UnknownTopicError: there is no such partition.
     """
-    return resolve(topics, (p for p in named if p not in registered))
+    new = (p for p in named if p not in transaction.partitions)
+    return resolve(topics, new, transaction.began_ms)
 
 
 def writes_of(
     topics: Topics,
-    registered: Mapping[TopicPartition, DataPartition],
+    transaction: TransactionMetadata,
     named: Mapping[TopicPartition, tuple[BranchRange, ...]],
 ) -> tuple[PartitionWrites, ...]:
     """Returns what a commit decides for each data partition.
@@ -67,7 +81,8 @@ def writes_of(
         UnknownTopicError: there is no such partition.
     """
     check_markers_fit(topics, named)
-    partitions = (*registered.values(), *added_to(topics, registered, named))
+    added = added_to(topics, transaction, named)
+    partitions = (*transaction.partitions.values(), *added)
     return tuple(PartitionWrites(p, named.get(p.key, ())) for p in partitions)
 
 

@@ -58,6 +58,17 @@ class TopicFacts:
     partition_count: int
     record_max_bytes: int
     """The topic's ``max.message.bytes``."""
+    told: tuple[tuple[int, str], ...] = ()
+    """(when it was told first in monotonic ms, id) of the topics that had the name, in this order;
+    empty if only this one is known."""
+
+    def id_at(self, at_ms: int) -> str:
+        """Returns the id of the topic that had the name at a time, as far as was known then.
+
+        A topic that was not known yet had it if no other one is known.
+        """
+        ids = [topic_id for _, topic_id in self.told] or [self.topic_id]
+        return ids[max(0, sum(told_ms <= at_ms for told_ms, _ in self.told) - 1)]
 
 
 @value(frozen=True, slots=True)

@@ -509,7 +509,7 @@ class Shard:
             answered_below=command.answered_below,
             timeout_ms=command.timeout_ms,
             started_ms=now.wall_ms,
-            partitions=resolve(topics, command.partitions),
+            partitions=resolve(topics, command.partitions, now.monotonic_ms),
         )
         txid = TxId(self.partition, self.incarnation, self.next_offset)
         return Decision(records=(record,), replies=((ref, commands.Began(txid)),))
@@ -536,7 +536,7 @@ class Shard:
         transaction = self._require(command.txid, command.session)
         _check_certain(doubt)
         known, told = transaction.partitions, command.first_offsets
-        resolved = resolve(topics, (p for p in command.partitions if p not in known))
+        resolved = added_to(topics, transaction, command.partitions)
         new = (
             *(replace(p, first_offset=told.get(p.key, UNKNOWN_OFFSET)) for p in resolved),
             *earlier_starts(known, told),
@@ -618,7 +618,7 @@ class Shard:
             return self._commit(transaction, command, now, topics, asked_by=(ref,))
         added = added_to(
             topics,
-            transaction.partitions,
+            transaction,
             (p for p in command.writes if exists(topics, p)),
         )
         return self._abort(transaction, AbortReason.REQUESTED, now, ref, added)
@@ -660,7 +660,7 @@ class Shard:
                     " committed ones; abort, rewind to the committed offsets and redo"
                 )
             self.offsets.check_fits(transaction)
-            writes = writes_of(topics, transaction.partitions, command.writes)
+            writes = writes_of(topics, transaction, command.writes)
         except LogtxError as error:
             return self._refused(refs, error)
         record = PrepareCommit(begin=begin, writes=writes, decided_ms=now.wall_ms)

@@ -23,7 +23,7 @@ Pure: the caller has the clock, and looks topics up, one look-up per topic at a 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Final
 
@@ -56,6 +56,9 @@ GAP_MAX_MS: Final = 2_000
 """Look-ups further apart than this do not count as being in a row."""
 LACKED_MAX: Final = 64
 """Missing partitions of a topic that are remembered. A command that names one more waits longer."""
+IDS_MAX: Final = 4
+"""Topics of one name that are remembered, one after the other. With fewer, a reader may stop at a
+transaction that was open while its topic was created anew several times."""
 TOPICS_MAX: Final = 20_000
 """Topics remembered. Beyond it, those used longest ago are forgotten and looked up again."""
 
@@ -97,6 +100,8 @@ class _Topic:
     failure: LogtxError | None = None
     """Why the latest look-up got no answer; None if it got one."""
     failed_ms: int | None = None
+    ids: tuple[tuple[int, str], ...] = ()
+    """(when it was told first, id) of the topics that had the name, the latest of them last."""
     lacked: dict[int, _Lacked] = field(default_factory=dict)
     """Partitions that commands name, and that are not known to exist."""
     asked_ms: int | None = None
@@ -125,6 +130,12 @@ class _Topic:
     def lacks(self, partition: int) -> bool:
         """Returns whether the partition does not exist, as far as is known."""
         return self.facts is None or partition >= self.facts.partition_count
+
+    def note_id(self, topic_id: str, now_ms: int) -> tuple[tuple[int, str], ...]:
+        """Notes which topic has the name; returns those that had it, with when each was told."""
+        if topic_id and all(known != topic_id for _, known in self.ids):
+            self.ids = (*self.ids[-IDS_MAX + 1 :], (now_ms, topic_id))
+        return self.ids if len(self.ids) > 1 else ()
 
     def note_lacked(self, partition: int, since_ms: int, now_ms: int) -> None:
         """Notes that a command of `since_ms` names a partition that is not known to exist."""
@@ -276,6 +287,7 @@ class TopicKnowledge:
             before = known.facts
             if before is not None and _may_be_same(before.topic_id, facts.topic_id):
                 facts = _joined(before, facts)
+            facts = replace(facts, told=known.note_id(facts.topic_id, now_ms))
             known.facts = self.facts[topic] = facts
             known.agreed_ms = now_ms
         elif certain or known.is_gone:

@@ -49,6 +49,8 @@ class TransactionMetadata:
     timeout_ms: int
     started_ms: int
     """Wall clock of the coordinator that began it, milliseconds since 1970."""
+    began_ms: int = 0
+    """Monotonic ms when it began; 0 if it did under another owner. Volatile."""
     state: State = State.OPEN
     partitions: dict[TopicPartition, DataPartition] = field(default_factory=dict)
     """The data partitions that were registered, or that the commit names."""

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Final, TypeAlias
 
 from logtx.coordinator.protocol import commands
+from logtx.journal.control import TopicPartition
 from logtx.journal.errors import (
     OffsetsConflictError,
     TopicError,
@@ -25,7 +26,7 @@ from logtx.journal.txid import TxId
 
 from .claim_checkers import claims, processed
 from .history import Consumed, Delivered, History, Rest, Resumed, Told
-from .reference import Decision, Journal, Partition, Reading
+from .reference import Decision, Journal, JournalTransaction, Partition, Reading
 from .serial_checkers import serial_order
 from .session_checkers import refused, sessions, timely
 
@@ -237,12 +238,25 @@ def durable(history: History, reading: Reading) -> Iterator[str]:
                 yield f"{told.coordinator} told that {lost} are part of {command.txid}"
     if history.settled_ms is None or history.unfinished or history.crash is not None:
         return
-    marked = {(m.txid, k) for k, p in reading.partitions.items() for m in p.markers}
+    logs = *reading.partitions.items(), *reading.former.items()
+    marked = {(m.txid, k) for k, p in logs for m in p.markers}
     for journal in reading.journals:
         for found in journal.transactions.values():
-            without = [k for k in sorted(found.partitions) if (found.txid, k) not in marked]
+            gone = {k for k in found.gone if _was_gone(history, k, found)}
+            without = [k for k in sorted(found.partitions - gone) if (found.txid, k) not in marked]
             if found.decision is not None and without:
                 yield f"{found.txid} has no marker in {without}"
+
+
+def _was_gone(history: History, partition: TopicPartition, found: JournalTransaction) -> bool:
+    """Whether a topic did not exist for some time between a decision and its end."""
+    assert found.decision is not None
+    assert found.finished_at is not None
+    began, ended = found.decision.at, found.finished_at
+    return any(
+        absence.topic == partition[0] and absence.at <= ended and began <= absence.until_at
+        for absence in history.absent
+    )
 
 
 def _denied(history: History, reading: Reading, told: Told) -> bool:
@@ -268,8 +282,10 @@ def commit_order(history: History, reading: Reading) -> Iterator[str]:
     """Invariant 4: first markers in commit-sequence order, and one order for every consumer."""
     for key, partition in reading.partitions.items():
         last: dict[tuple[int, int], int] = {}
+        here = None if key not in history.former else set(partition.txids.values())
         for marked in partition.markers:
-            if marked.first:
+            # A marker of records that went with the topic's predecessor may be written again.
+            if marked.first and (here is None or marked.txid in here):
                 sequence, before = marked.marker.commit_sequence, last.get(marked.txid.journal, -1)
                 if sequence <= before:
                     where = f"{key} {marked.record.offset()}"
@@ -301,12 +317,36 @@ def exactly_once(history: History, reading: Reading) -> Iterator[str]:
             lost = sorted(due - got)
             if lost:
                 yield f"{view.name} rests at {rest.next_offset} without {lost}"
-        if view.consumed.failure:
+        if view.consumed.failure and not _nobody_knew(history, reading, view):
             yield f"{view.name} stopped: {view.consumed.failure}"
     for journal in reading.journals:
         for found in journal.transactions.values():
             if found.decision is not None and found.decision.committed:
                 yield from _written(history, reading, found.txid)
+
+
+def _nobody_knew(history: History, reading: Reading, view: View) -> bool:
+    """Whether a reader stopped for lost records that nobody could know to be in another topic.
+
+    They went with the topic's predecessor. The partition had not been registered by then, and the
+    coordinator that decided had never heard of that one.
+    """
+    key, why = view.partition.key, view.consumed.failure
+    former = reading.former.get(key)
+    gone = set(former.txids.values()) if former is not None else set()
+    txid = next((txid for txid in gone if f"transaction {txid} " in why), None)
+    found = reading.transaction(txid) if txid is not None else None
+    if found is None or found.decision is None:
+        return False
+    [absence] = [a for a in history.absent if a.topic == key[0]]
+    record = reading.journals[found.txid.partition].records[found.decision.sequence]
+    registered_at = found.registered.get(key, found.decision.at)
+    knew = any(
+        who == record.writer and at < found.decision.at and not topic_id.startswith("new-")
+        for who, at, topic_id in history.heard
+        if topic_id.endswith(key[0])
+    )
+    return absence.until_at < registered_at and not knew
 
 
 def _written(history: History, reading: Reading, txid: TxId) -> Iterator[str]:
@@ -318,10 +358,14 @@ def _written(history: History, reading: Reading, txid: TxId) -> Iterator[str]:
         wrote.update(work.branches[branch])
     counts = 0
     got: Counter[bytes] = Counter()
+    lost: set[bytes | None] = set()
     for key, ranges in found.decision.writes.items():
         counts += sum(r.count for r in ranges)
-        partition = reading.partitions.get(key)
-        if partition is not None:
+        partition, former = reading.partitions.get(key), reading.former.get(key)
+        if former is not None and txid in former.txids.values():
+            # With the topic all that it wrote there is gone, or is torn.
+            lost.update(r.value() for r in history.former[key] + history.data.get(key, []))
+        elif partition is not None:
             places = {m.record.offset() for m in partition.markers if m.txid == txid and m.first}
             got.update(
                 partition.records[offset].value() or b""
@@ -330,8 +374,10 @@ def _written(history: History, reading: Reading, txid: TxId) -> Iterator[str]:
             )
     if counts != wrote.total():
         yield f"{txid} was committed with {counts} records; its producer wrote {wrote.total()}"
-    elif history.settled_ms is not None and not history.unfinished and got != wrote:
-        yield f"{txid} holds {sorted(got)}; its producer wrote {sorted(wrote)}"
+        return
+    due = Counter({value: number for value, number in wrote.items() if value not in lost})
+    if history.settled_ms is not None and not history.unfinished and got != due:
+        yield f"{txid} holds {sorted(got)}; its producer wrote {sorted(due)}"
 
 
 # ---- 6 ------------------------------------------------------------------------------------------

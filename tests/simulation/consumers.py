@@ -124,7 +124,9 @@ class Consumer(Party):
 
     @property
     def done(self) -> bool:
-        """Whether it has read all there is and holds nothing."""
+        """Whether it has read all there is and holds nothing, or stopped."""
+        if self._seen.failure:
+            return True
         end = len(self._setting.broker.data(self.partition))
         return (
             self.buffer.next_offset == end

@@ -123,7 +123,7 @@ class Coordinator(Party):
         self.held_back_ms = 0
         self._clock_offset_ms = chance.randrange(10**6)
         self.process_nonce = chance.getrandbits(62)
-        self.markers = Markers(self.setting, self)
+        self.markers = Markers(self.setting, self, self.now)
         self.later(SWEEP_MS, self._sweep)
         self.seats = [Seat(self, p) for p in range(self.setting.journals)]
         for seat in self.seats:
@@ -286,10 +286,11 @@ class Seat:
             partition_count=setting.journals,
         )
         value = encode_entry(Entry(shard.epoch, incarnation, owner))
+        writer = self.coordinator.name_in_life
 
         def bid() -> None:
             self.pipe.append(
-                lambda: setting.broker.append_journal(self.partition, value, self.name, None),
+                lambda: setting.broker.append_journal(self.partition, value, writer, None),
                 lambda offset: self._later(LOAD_MS, lambda: self._won(offset, done)),
             )
 
@@ -515,16 +516,14 @@ class _Shell:
 
     def append(self, predicted: int, value: bytes) -> None:
         seat, setting = self._seat, self._setting
-        meant = self._meant(predicted)
+        meant, writer = self._meant(predicted), seat.coordinator.name_in_life
         if self._breaks:
             self._renew(predicted)
             return
         # Its producer sends this one again, and then breaks.
         self._breaks = setting.faults.on and setting.faults.tries("journal producer renewed", 0.01)
         self._pipe.append(
-            lambda: setting.broker.append_journal(
-                seat.partition, value, seat.coordinator.name, meant
-            ),
+            lambda: setting.broker.append_journal(seat.partition, value, writer, meant),
             lambda offset: self.tenure.acknowledged(predicted, offset),
             twice=self._breaks,
         )

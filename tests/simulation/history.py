@@ -72,7 +72,7 @@ class JournalRecord:
     value: bytes
     entry: Entry
     writer: str
-    """The coordinator that appended it."""
+    """The coordinator that appended it, and which of its lives."""
     meant: tuple[str, int, int] | None
     """Producer, generation and BEGIN of the transaction that its writer decided about."""
     at: int
@@ -86,6 +86,18 @@ class Trim:
     before: int
     at: int
     time_ms: int
+
+
+@dataclass(slots=True)
+class Absence:
+    """A topic did not exist for a while."""
+
+    topic: str
+    at: int
+    from_ms: int
+    until_at: int = 2**63
+    """When it was created anew; far away if it never was."""
+    until_ms: int = 2**63
 
 
 @dataclass(slots=True)
@@ -225,6 +237,11 @@ class History:
         self.journals: list[list[JournalRecord]] = []
         self.trims: list[list[Trim]] = []
         self.data: dict[TopicPartition, list[Record]] = {}
+        self.former: dict[TopicPartition, list[Record]] = {}
+        """Data partitions of a topic that was deleted; one that was created anew is in `data`."""
+        self.absent: list[Absence] = []
+        self.heard: list[tuple[str, int, str]] = []
+        """(coordinator in one of its lives, when, id of a topic), as brokers told it."""
         self.offsets_log: list[OffsetsRecord] = []
         self.told: list[Told] = []
         self.consumed: dict[str, Consumed] = {}

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from logtx.coordinator.core import lanes, offsets_lanes, topics
-from logtx.coordinator.core.decision import TopicFacts, WriteOffsets
+from logtx.coordinator.core.decision import Instant, TopicFacts, WriteOffsets
 from logtx.coordinator.core.lanes import Failure, Flow, Headers, Job, MarkerLanes, Producer
 from logtx.coordinator.core.offsets_lanes import OffsetsKey, OffsetsLanes
 from logtx.coordinator.core.tenure import Tenure
@@ -67,9 +67,10 @@ class _Playing:
 class Markers:
     """One coordinator's producers and look-ups: the `Shell` of its lanes."""
 
-    def __init__(self, setting: Setting, coordinator: Party) -> None:
-        """Begins with nothing on its way, and knows no topic."""
+    def __init__(self, setting: Setting, coordinator: Party, now: Callable[[], Instant]) -> None:
+        """Begins with nothing on its way, and knows no topic; `now` is the coordinator's time."""
         self.known = TopicKnowledge()
+        self._now = now
         self._setting = setting
         self._coordinator = coordinator
         self.lanes = MarkerLanes(self, self.known)
@@ -77,6 +78,10 @@ class Markers:
             Producer.SHARED: _Playing(gapless=True),
             Producer.CAREFUL: _Playing(gapless=False),
         }
+
+    @property
+    def _now_ms(self) -> int:
+        return self._now().monotonic_ms
 
     def write(self, tenure: Tenure, transaction: TransactionMetadata) -> None:
         """Writes a decided transaction's markers; must be called in commit-sequence order."""
@@ -116,18 +121,25 @@ class Markers:
             if key in playing.cut or (playing.stopped and setting.chance.random() < 0.5):
                 playing.cut.add(key)
                 return None
-            return self._land(job, headers, handed_at)
+            offset = self._land(job, headers, handed_at)
+            if offset is None:
+                why.append(Failure.NO_TOPIC)
+                stop()
+            return offset
 
         def refuse() -> None:
             kinds = Failure.REFUSED, Failure.TOO_LARGE, Failure.NO_TOPIC
             why.append(setting.chance.choice(kinds))
+            stop()
+
+        def stop() -> None:
             if playing.gapless:
                 playing.stopped = True
                 playing.cut.add(key)
 
         def acknowledge(offset: int | None) -> None:
             if offset is not None:
-                self.lanes.written(job, setting.now_ms)
+                self.lanes.written(job, self._now_ms)
                 return
             playing.stopped |= playing.gapless
             self._not_written(job, why[0] if why else Failure.STOPPED)
@@ -137,12 +149,15 @@ class Markers:
     def _land(self, job: Job, headers: Headers, handed_at: int) -> int | None:
         setting, name, key = self._setting, self._coordinator.name, job.partition.key
         offset = setting.broker.append_data(key, headers, None, name, handed_at)
+        if offset is None:
+            setting.note(name, f"{key} does not exist: {job.txid}")
+            return None
         control = decode_control(dict(headers)[TXCTL_HEADER] or b"")
         setting.note(name, f"{key} offset {offset}: {job.txid}", control)
         return offset
 
     def _not_written(self, job: Job, failure: Failure) -> None:
-        self.lanes.not_written(job, failure, self._setting.now_ms)
+        self.lanes.not_written(job, failure, self._now_ms)
 
     def renew(self) -> None:
         """Takes another shared producer; the one before reports what it still has."""
@@ -153,14 +168,14 @@ class Markers:
 
     def wake_at(self, at_ms: int) -> None:
         """Ticks then."""
-        delay_ms = max(0, at_ms - self._setting.now_ms)
-        self._coordinator.later(delay_ms, lambda: self.lanes.tick(self._setting.now_ms))
+        delay_ms = max(0, at_ms - self._now_ms)
+        self._coordinator.later(delay_ms, lambda: self.lanes.tick(self._now_ms))
 
     def look_up(self, topic: str) -> None:
         """Looks a topic up."""
         if self.known.is_looking(topic):
             return
-        self.known.began(topic, self._setting.now_ms)
+        self.known.began(topic, self._now_ms)
         setting = self._setting
         slow = setting.faults.happens("look-up of a topic slow", 0.1)
         asked_ms, told_ms = setting.chance.randint(1, 6), setting.chance.randint(1, 6)
@@ -179,16 +194,19 @@ class Markers:
         if setting.topology.is_silent or setting.faults.happens("look-up of a topic failed", 0.1):
             return BrokerError("no answer"), False
         answer = setting.topology.answer(topic)
-        return answer, answer != setting.topology.truth[topic]
+        return answer, answer != setting.topology.truth.get(topic)
 
     def _told(self, topic: str, answer: TopicFacts | LogtxError | None, misled: bool) -> None:
-        now_ms = self._setting.now_ms
+        now_ms, history = self._now_ms, self._setting.history
         if misled:
-            self._setting.history.misled.append((self._coordinator.name, now_ms))
+            history.misled.append((self._coordinator.name, self._setting.now_ms))
         if isinstance(answer, LogtxError):
             self.known.failed(topic, answer, now_ms)
         else:
             self.known.told(topic, answer, now_ms)
+            if answer is not None:
+                who = self._coordinator.name_in_life
+                history.heard.append((who, history.tick(), answer.topic_id))
         self.lanes.looked_up(topic, now_ms)
 
     # ---- what commands need ---------------------------------------------------------------------
@@ -197,10 +215,10 @@ class Markers:
         self, partitions: Collection[TopicPartition], then: Callable[[LogtxError | None], None]
     ) -> None:
         """Looks up what a command needs, and calls `then` with what it can't be decided for."""
-        since_ms = self._setting.now_ms
+        since_ms = self._now_ms
 
         def look() -> None:
-            now_ms = self._setting.now_ms
+            now_ms = self._now_ms
             if self.known.are_fresh(partitions, now_ms):
                 then(None)
                 return

@@ -6,16 +6,17 @@ fault says otherwise. `LogView` is the `Log` that look-ups, side reads and loadi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from logtx.coordinator.core.decision import TopicFacts
 from logtx.coordinator.protocol.checkpoint import Checkpoint
 from logtx.journal import reader
 from logtx.journal.control import TopicPartition
-from logtx.journal.logs.interface import GroupOffset
+from logtx.journal.logs.interface import GroupOffset, TopicInfo
 from logtx.journal.reader import JOURNAL_TOPIC
 
 from .faults import Faults
@@ -36,8 +37,22 @@ Acknowledge = Callable[[int | None], None]
 class Broker:
     """All partitions of the world, in memory."""
 
-    def __init__(self, scheduler: Scheduler, history: History, journals: int) -> None:
-        """Creates empty journal partitions; data partitions appear when they are written to."""
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        history: History,
+        journals: int,
+        topics: Mapping[str, TopicFacts],
+    ) -> None:
+        """Creates empty journal partitions; data partitions appear when they are written to.
+
+        Args:
+            scheduler: of the world.
+            history: takes what happens.
+            journals: number of journal partitions.
+            topics: data topics that exist.
+        """
+        self.topics = topics
         self.scheduler = scheduler
         self.history = history
         self.starts = [0] * journals
@@ -77,8 +92,10 @@ class Broker:
         value: bytes | None,
         writer: str,
         handed_at: int,
-    ) -> int:
-        """Lets a record land; returns its offset."""
+    ) -> int | None:
+        """Lets a record land; returns its offset, or None if there is no such topic."""
+        if partition[0] not in self.topics:
+            return None
         log, history = self.data(partition), self.history
         now_ms, offset = self.scheduler.now_ms, len(log)
         at = history.tick()
@@ -313,6 +330,19 @@ class LogView:
     def _next_answer(self, answers: list[int]) -> int:
         self._asked += 1
         return answers[self._asked - 1]
+
+    def topic_info(self, topic: str, *, timeout_s: float = 10) -> TopicInfo:
+        """Returns which topic has a name now."""
+        del timeout_s
+        facts = self._broker.topics[topic]
+        return TopicInfo(
+            topic=topic,
+            topic_id=facts.topic_id,
+            partition_count=facts.partition_count,
+            settings=None,
+            replication_factor=1,
+            certain=True,
+        )
 
     def consumer(self, config: object) -> LogReader:
         """Returns a reader."""

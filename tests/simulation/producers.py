@@ -21,7 +21,7 @@ from .history import Closed, Started
 from .logs import Pipe
 from .network import Network, Session, query
 from .setting import Setting
-from .topology import INPUT, OUTPUT
+from .topology import INPUT
 from .transaction import Host, Transaction
 
 IN_FLIGHT_MAX: Final = 3
@@ -74,7 +74,7 @@ class Producer(Host):
         self._input: TopicPartition = (INPUT, setting.chance.randrange(2))
         self._cursor: Place | None = None
         self._knows_cursor = self._asks_cursor = self._bound = self._binds = False
-        self._pipes: dict[tuple[int, int], Pipe] = {}
+        self._pipes: dict[tuple[TopicPartition, int], Pipe] = {}
         self._values = 0
         nonce = setting.chance.getrandbits(62)
         partition = setting.home(group)
@@ -88,7 +88,7 @@ class Producer(Host):
         self._values += 1
         return self._values
 
-    def pipe(self, partition: int, branch: int) -> Pipe:
+    def pipe(self, partition: TopicPartition, branch: int) -> Pipe:
         pipe = self._pipes.get((partition, branch))
         if pipe is None:
             pipe = self._pipes[partition, branch] = self.setting.pipe(self, "data append")
@@ -185,19 +185,18 @@ class Producer(Host):
                 commits = transaction.book.takes_records
                 transaction.end(Action.COMMIT if commits else Action.ABORT)
 
-    def plain(self, partition: int) -> None:
+    def plain(self, key: TopicPartition) -> None:
         """Writes a record outside of any transaction."""
         setting = self.setting
         value = b"%s/%d" % (self.name.encode(), self.next_value())
         handed_at = setting.history.tick()
 
-        def land() -> int:
-            key = OUTPUT, partition
+        def land() -> int | None:
             offset = setting.broker.append_data(key, None, value, self.name, handed_at)
             setting.note(self.name, f"{key} offset {offset}: plain", value.decode())
             return offset
 
-        self.pipe(partition, OWN_BRANCH).append(land, lambda _: None)
+        self.pipe(key, OWN_BRANCH).append(land, lambda _: None)
 
     def move_offsets(self, transaction: Transaction) -> None:
         if not self._bound:

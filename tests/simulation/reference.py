@@ -7,6 +7,7 @@ more, as plainly as they can be stated.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -30,6 +31,7 @@ from logtx.journal.records.types import (
     Bind,
     Claim,
     Committed,
+    DataPartition,
     Forget,
     OffsetStep,
     Owner,
@@ -53,8 +55,13 @@ class Decision:
     committed: bool
     at: int
     writes: dict[TopicPartition, tuple[BranchRange, ...]]
-    fenced: bool = False
-    """Whether a newer producer took over, so that nobody waits for an answer."""
+    reason: AbortReason | None = None
+    """Why it is aborted."""
+
+    @property
+    def fenced(self) -> bool:
+        """Whether a newer producer took over, so that nobody waits for an answer."""
+        return self.reason is AbortReason.FENCED
 
 
 @dataclass(slots=True)
@@ -65,12 +72,16 @@ class JournalTransaction:
     record: Begin
     at: int
     partitions: set[TopicPartition] = field(default_factory=set)
+    registered: dict[TopicPartition, int] = field(default_factory=dict)
+    """Data partition → when it was registered, before the decision."""
     steps: list[tuple[int, str, OffsetStep]] = field(default_factory=list)
     """(when it landed, consumer group, step), each step once."""
     claimed_at: int | None = None
     """Offset of the first claim that took input from it while it was open."""
     decision: Decision | None = None
     finished_at: int | None = None
+    gone: tuple[TopicPartition, ...] = ()
+    """Partitions that got no marker, for their topic is said to be gone."""
 
 
 @dataclass(slots=True)
@@ -179,7 +190,7 @@ class Journal:
             case Begin():
                 txid = TxId(self.partition, record.entry.incarnation, offset)
                 found = self.transactions[offset] = JournalTransaction(txid, told, record.at)
-                found.partitions.update(p.key for p in told.partitions)
+                self._register(record, found, told.partitions)
                 self._open[offset] = offset
                 self._check_session(offset, found, "began")
                 self._check_key(offset, told)
@@ -230,7 +241,7 @@ class Journal:
             return
         match told:
             case AddPartitions():
-                found.partitions.update(p.key for p in told.partitions)
+                self._register(record, found, told.partitions)
             case AddOffsets():
                 self._check_session(offset, found, "moved offsets")
                 for step in told.steps:
@@ -249,8 +260,15 @@ class Journal:
                 if told.reason is AbortReason.CLAIMED and found.claimed_at is None:
                     what = f"{offset}: nobody claimed input of {found.txid}, and it is aborted"
                     self.wrong.append(("claims", what))
-                fenced = told.reason is AbortReason.FENCED
-                found.decision = Decision(offset, False, record.at, {}, fenced)
+                found.decision = Decision(offset, False, record.at, {}, told.reason)
+
+    @staticmethod
+    def _register(
+        record: JournalRecord, found: JournalTransaction, partitions: Iterable[DataPartition]
+    ) -> None:
+        for partition in partitions:
+            found.partitions.add(partition.key)
+            found.registered.setdefault(partition.key, record.at)
 
     def _check_session(self, offset: int, found: JournalTransaction, what: str) -> None:
         begin = found.record
@@ -291,7 +309,7 @@ class Journal:
         if decision is None or decision.committed != isinstance(told, Committed):
             self.wrong.append(("decided-once", f"{record.offset}: {told} follows no such decision"))
         elif found is not None and found.finished_at is None:
-            found.finished_at = record.at
+            found.finished_at, found.gone = record.at, told.gone
             self._open.pop(told.begin, None)
 
 
@@ -341,6 +359,8 @@ class Partition:
             if found is not None and found.decision is not None and found.decision.committed:
                 ranges = found.decision.writes.get(key, ())
                 accepted = _accepted(by_txid.get(txid, ()), ranges)
+                if len(accepted) < sum(r.count for r in ranges) and key in reading.history.former:
+                    continue  # The rest was in the topic that was deleted.
                 self.expected.extend((offset, each) for each in accepted)
 
 
@@ -372,4 +392,10 @@ class Reading:
     def partitions(self) -> dict[TopicPartition, Partition]:
         """All data partitions."""
         data = self.history.data
+        return {key: Partition(key, records, self) for key, records in data.items()}
+
+    @cached_property
+    def former(self) -> dict[TopicPartition, Partition]:
+        """Data partitions of topics that were deleted."""
+        data = self.history.former
         return {key: Partition(key, records, self) for key, records in data.items()}

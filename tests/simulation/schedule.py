@@ -61,6 +61,11 @@ class Party:
         """Number of this life; every crash begins another one."""
         return self._life
 
+    @property
+    def name_in_life(self) -> str:
+        """Its name, and which of its lives this is: what it knew ended with the one before."""
+        return f"{self.name}.{self.life}"
+
     def die(self) -> None:
         """Crashes: nothing that was planned happens."""
         self.alive = self.paused = False

@@ -14,9 +14,9 @@ from logtx.journal.errors import (
     UnknownTopicError,
 )
 from logtx.journal.keys import is_key_name
-from logtx.journal.records.types import Forget, Owner
+from logtx.journal.records.types import AbortReason, Forget, Owner
 
-from .history import Closed, History, Told
+from .history import Absence, Closed, History, Told
 from .reference import Journal, JournalTransaction, Reading
 
 DUE_MAX_MS: Final = 80
@@ -24,6 +24,8 @@ DUE_MAX_MS: Final = 80
 which begins the clocks, a tick, and an append."""
 MISLED_MS: Final = 60
 """How long a false answer of a broker counts, as `topics.ABSENT_CONFIRM_MS`."""
+SLOW_MS: Final = 310
+"""The longest that an answer about a topic takes."""
 
 
 def sessions(history: History, reading: Reading) -> Iterator[str]:
@@ -58,6 +60,8 @@ def refused(history: History, reading: Reading) -> Iterator[str]:
     del reading
     settled_ms = history.settled_ms
     for told in history.told:
+        if any(_could_be_missing(told, absence) for absence in history.absent):
+            continue
         if isinstance(told.reply, CoordinatorBusyError):
             if settled_ms is not None and told.asked_ms >= settled_ms:
                 yield f"{told.coordinator} put {told.command} off: {told.reply!r}"
@@ -68,29 +72,59 @@ def refused(history: History, reading: Reading) -> Iterator[str]:
             yield f"{told.coordinator} refused {told.command}: {told.reply!r}"
 
 
+def _could_be_missing(told: Told, absence: Absence) -> bool:
+    """Whether a request named a topic that did not exist, or had not existed just before."""
+    match told.command:
+        case commands.Begin() | commands.AddPartitions():
+            named = tuple(told.command.partitions)
+        case commands.End():
+            named = tuple(told.command.writes)
+        case _:
+            return False
+    late_ms = absence.until_ms + MISLED_MS + SLOW_MS
+    is_missing = absence.from_ms <= told.time_ms and told.asked_ms <= late_ms
+    return is_missing and any(topic == absence.topic for topic, _ in named)
+
+
 def timely(history: History, reading: Reading) -> Iterator[str]:
     """When nothing goes wrong any more, what is due is done at once."""
     if history.settled_ms is None or history.crash is not None:
         return
+    extended = [t for t in history.told if isinstance(t.command, commands.ExtendTransaction)]
+    extended_ms = {t.command.txid: t.time_ms for t in extended}  # the last time counts
     for journal in reading.journals:
         owners_ms = [r.time_ms for r in journal.records if isinstance(r.entry.record, Owner)]
         for found in journal.transactions.values():
-            yield from _outlived(history.settled_ms, journal, found, owners_ms)
+            known_ms = (*owners_ms, extended_ms.get(found.txid, 0))
+            yield from _outlived(history.settled_ms, journal, found, known_ms)
+    for told in extended:
+        yield from _expired_early(told, reading.journals[told.partition])
     for told in history.told:
         if told.asked_ms >= history.settled_ms and isinstance(told.command, commands.End):
             yield from _kept_waiting(told, reading.journals[told.partition])
 
 
 def _outlived(
-    settled_ms: int, journal: Journal, found: JournalTransaction, owners_ms: list[int]
+    settled_ms: int, journal: Journal, found: JournalTransaction, anew_ms: tuple[int, ...]
 ) -> Iterator[str]:
-    # Each owner gives an open transaction its whole timeout again.
+    # Each owner gives an open transaction its whole timeout again, and so does an extension.
     records, begin = journal.records, found.txid.offset
     ended = records[-1 if found.decision is None else found.decision.sequence].time_ms
-    began = max(ms for ms in (records[begin].time_ms, *owners_ms) if ms <= ended)
+    began = max(ms for ms in (records[begin].time_ms, *anew_ms) if ms <= ended)
     expires_ms = max(began + found.record.timeout_ms, settled_ms)
     if ended > expires_ms + DUE_MAX_MS:
         yield f"{found.txid} was to expire at {expires_ms}, and was open at {ended}"
+
+
+def _expired_early(told: Told, journal: Journal) -> Iterator[str]:
+    assert isinstance(told.command, commands.ExtendTransaction)
+    found = journal.transactions.get(told.command.txid.offset)
+    if found is None or found.decision is None or not isinstance(told.reply, commands.Done):
+        return
+    expires_ms = told.asked_ms + found.record.timeout_ms
+    ended_ms = journal.records[found.decision.sequence].time_ms
+    if found.decision.reason is AbortReason.EXPIRED and ended_ms < expires_ms:
+        yield f"{found.txid} was extended up to {expires_ms}, and expired at {ended_ms}"
 
 
 def _kept_waiting(told: Told, journal: Journal) -> Iterator[str]:

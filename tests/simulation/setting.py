@@ -16,9 +16,11 @@ from .faults import Faults
 from .history import History
 from .logs import Broker, Pipe
 from .schedule import Party, Scheduler
-from .topology import OUTPUT, Topology
+from .topology import OUTPUT, TEMPORARY, Topology
 
 WALL_MS: Final = 1_700_000_000_000
+TEMPORARY_SHARE: Final = 0.3
+"""Share of the records that go to the temporary topic, where there is one."""
 
 
 @dataclass(slots=True)
@@ -41,6 +43,8 @@ class Setting:
     outcome_retention_ms: int
     is_dead: Callable[[str], bool]
     """Whether no coordinator answers at this address."""
+    extends: bool
+    """Whether producers begin the timeouts of their transactions anew."""
     counters: ConsumerCounters = field(default_factory=ConsumerCounters)
 
     @property
@@ -59,12 +63,14 @@ class Setting:
 
     @property
     def output_keys(self) -> list[TopicPartition]:
-        """All data partitions."""
+        """All data partitions of the topic that stays."""
         return [(OUTPUT, partition) for partition in range(self.outputs)]
 
-    def partition(self) -> int:
-        """Draws a data partition that exists."""
-        return self.chance.randrange(self.outputs) % self.topology.writable
+    def partition(self) -> TopicPartition:
+        """Draws a data partition that exists, as far as producers know."""
+        if self.topology.has_temporary and self.chance.random() < TEMPORARY_SHARE:
+            return TEMPORARY, 0
+        return OUTPUT, self.chance.randrange(self.outputs) % self.topology.writable
 
     def pipe(self, party: Party, channel: str) -> Pipe:
         """Returns a way to one partition, for one life of a party."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 from logtx.coordinator.client import pursuit
 from logtx.coordinator.core import lanes, topics
 from logtx.coordinator.core.clocks import Clocks
+from logtx.coordinator.core.decision import TopicFacts
 from logtx.coordinator.core.lanes import LaneState, MarkerLanes, Producer
 from logtx.coordinator.core.offsets_lanes import OffsetsLanes
 from logtx.coordinator.core.shard import Shard
@@ -58,6 +60,30 @@ def another_topic_is_none(patch: Patch) -> None:
         send(self, lane)
 
     patch(MarkerLanes, "_send", mutant)
+
+
+@caught_by("durable", of="shell")
+def gone_long_ago_is_gone(patch: Patch) -> None:
+    """That there was no such topic long ago is enough to give up the markers of one made since."""
+    patch(topics, "GAP_MAX_MS", 10**9)
+
+
+@caught_by("exactly-once", of="shell")
+def markers_name_no_topic(patch: Patch) -> None:
+    """A marker does not tell which topic has its records, if another one got its name since."""
+    headers = lanes._headers
+
+    def mutant(job: lanes.Job) -> Any:
+        nameless = replace(job.partition, topic_id="")
+        return headers(replace(job, partition=nameless))
+
+    patch(lanes, "_headers", mutant)
+
+
+@caught_by("exactly-once", of="shell")
+def latest_topic_is_stated(patch: Patch) -> None:
+    """A marker states the topic that has the name, not the one from when its transaction began."""
+    patch(TopicFacts, "id_at", lambda facts, _: facts.topic_id)
 
 
 @caught_by("commit-order", of="shell")
@@ -162,8 +188,8 @@ def new_partitions_are_refused(patch: Patch) -> None:
     """A partition beyond those of the latest answer does not exist, without another look."""
     confirmed = topics._Topic.is_confirmed_absent
 
-    def mutant(self: Any, now_ms: int) -> bool:
-        return self.facts is not None or confirmed(self, now_ms)
+    def mutant(self: Any, partition: int, now_ms: int) -> bool:
+        return self.facts is not None or confirmed(self, partition, now_ms)
 
     patch(topics._Topic, "is_confirmed_absent", mutant)
 
@@ -211,6 +237,12 @@ def ids_without_their_groups(patch: Patch) -> None:
 
 
 # ---- what is due --------------------------------------------------------------------------------
+
+
+@caught_by("timely", of="shell")
+def nothing_is_extended(patch: Patch) -> None:
+    """A transaction expires after its first timeout, though its producer began that anew."""
+    patch(Clocks, "extend", lambda *_: None)
 
 
 @caught_by("timely", of="shell")

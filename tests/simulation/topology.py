@@ -1,9 +1,12 @@
 """The topics of the simulated cluster, and what brokers tell of them that are behind.
 
 Any broker may answer a look-up, from its own copy of the metadata. Most answer truthfully. For a
-while one of them may be behind: it tells of no topic, of the topic's predecessor (deleted long
-ago), or of fewer partitions. For a longer while all of them may refuse to tell anything, as where
-the right to describe topics was taken away: the topics go on all the same.
+while one of them may be behind: it tells of no topic, of the topic's predecessor, or of fewer
+partitions. For a longer while all of them may refuse to tell anything, as where the right to
+describe topics was taken away: the topics go on all the same.
+
+Some histories have a temporary topic beside the others. It is deleted while transactions write to
+it, with all its records, and most often created anew, soon or late.
 """
 
 from __future__ import annotations
@@ -15,12 +18,20 @@ from typing import Final
 from logtx.coordinator.core.decision import TopicFacts
 
 from .faults import Faults
-from .history import History
+from .history import Absence, History
 from .schedule import Scheduler
 
 INPUT: Final = "in"
 """Topic whose offsets are the input: they are numbers without records."""
 OUTPUT: Final = "out"
+TEMPORARY: Final = "temporary"
+"""A topic of one partition that is deleted; most histories do not have it."""
+DELETED_MS: Final = (150, 600)
+"""Least and most time until it is deleted."""
+AWAY_MS: Final = ((5, 60), (5, 60), (300, 700), None)
+"""Least and most time until it is created anew; None: never."""
+UNHEARD_MS: Final = 40
+"""How long producers write to it after it was deleted."""
 PARTITIONS: Final = 8
 """Partitions of each topic; a history uses some."""
 BEHIND_MS: Final = (10, 120)
@@ -54,17 +65,17 @@ class Topology:
     def __init__(
         self, scheduler: Scheduler, chance: Random, faults: Faults, history: History
     ) -> None:
-        """Creates the topics."""
+        """Creates the topics that stay."""
         self._scheduler = scheduler
         self._history = history
         self._chance = chance
         self._faults = faults
-        self.truth = {
-            name: TopicFacts(
-                topic_id=f"id-{name}", partition_count=PARTITIONS, record_max_bytes=1_000_000
-            )
-            for name in (INPUT, OUTPUT)
-        }
+        self.truth = {name: _created(name, PARTITIONS) for name in (INPUT, OUTPUT)}
+        """Topics that exist."""
+        self._former: dict[str, TopicFacts] = {}
+        """Topic → its predecessor, where a history deleted one."""
+        self._temporary_until_ms = 0
+        """Until when producers write to the temporary topic."""
         self._behind: _Behind | None = None
         self._truthful_until_ms = 0
         self._silent = range(0)
@@ -77,6 +88,38 @@ class Topology:
         if faults.tries("no look-ups for long"):
             begins_ms = faults.trials.randint(0, OUTAGE_MS)
             scheduler.after(begins_ms, lambda: self.be_silent(OUTAGE_MS))
+
+    def add_temporary(self, chance: Random) -> None:
+        """Creates the temporary topic, and plans its end."""
+        self.truth[TEMPORARY] = _created(TEMPORARY, 1)
+        self._temporary_until_ms = 2**63
+        after = self._scheduler.after
+        deleted_ms, away_ms = chance.randint(*DELETED_MS), chance.choice(AWAY_MS)
+        after(deleted_ms, self._delete_temporary)
+        if away_ms is not None:
+            after(deleted_ms + chance.randint(*away_ms), self._create_temporary_anew)
+
+    def _delete_temporary(self) -> None:
+        now_ms, history = self._scheduler.now_ms, self._history
+        self._former[TEMPORARY] = self.truth.pop(TEMPORARY)
+        history.absent.append(Absence(TEMPORARY, history.tick(), now_ms))
+        history.former[TEMPORARY, 0] = history.data.pop((TEMPORARY, 0), [])
+        history.note(now_ms, "operator", f"deletes {TEMPORARY}")
+        history.counts["topics deleted"] += 1
+        self._temporary_until_ms = now_ms + UNHEARD_MS
+
+    def _create_temporary_anew(self) -> None:
+        now_ms, history = self._scheduler.now_ms, self._history
+        self.truth[TEMPORARY] = replace(_created(TEMPORARY, 1), topic_id=f"new-id-{TEMPORARY}")
+        history.absent[-1].until_at, history.absent[-1].until_ms = history.tick(), now_ms
+        history.note(now_ms, "operator", f"creates {TEMPORARY} anew")
+        history.counts["topics created anew"] += 1
+        self._temporary_until_ms = 2**63
+
+    @property
+    def has_temporary(self) -> bool:
+        """Whether there is a temporary topic, as far as producers know."""
+        return self._scheduler.now_ms < self._temporary_until_ms
 
     @property
     def writable(self) -> int:
@@ -105,16 +148,17 @@ class Topology:
 
     def answer(self, topic: str) -> TopicFacts | None:
         """Returns what a broker tells of a topic now; None: no such topic."""
-        truth = self.truth[topic]
+        truth = self.truth.get(topic)
         behind = self._now_behind()
         if behind is None or self._chance.random() >= behind.share:
             return truth
+        former = self._former.get(topic)
         self._faults.count(behind.kind)
         if behind.kind == "broker knows no topic":
             return None
         if behind.kind == "broker knows the topic's predecessor":
-            return replace(truth, topic_id=f"former-{topic}")
-        return replace(truth, partition_count=1)
+            return former or (truth and replace(truth, topic_id=f"former-{topic}"))
+        return truth and replace(truth, partition_count=1)
 
     def _now_behind(self) -> _Behind | None:
         now_ms = self._scheduler.now_ms
@@ -126,3 +170,7 @@ class Topology:
                 until_ms = now_ms + self._chance.randint(*BEHIND_MS)
                 self._behind = _Behind(kind, until_ms, self._chance.choice((0.5, 0.9, 1.0)))
         return self._behind
+
+
+def _created(name: str, partitions: int) -> TopicFacts:
+    return TopicFacts(topic_id=f"id-{name}", partition_count=partitions, record_max_bytes=1_000_000)

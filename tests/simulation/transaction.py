@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from functools import partial
+from typing import Final
 
 from logtx.coordinator.protocol import commands
 from logtx.coordinator.protocol.commands import Action
@@ -37,9 +38,15 @@ from .logs import Pipe
 from .network import Network, Session, query
 from .schedule import Party
 from .setting import Setting
-from .topology import OUTPUT
 
 Headers = list[tuple[str, bytes | None]]
+REGISTER_MS: Final = 30
+"""Time after which partitions are registered in histories whose topics go away: the decision must
+not be the first to name them."""
+
+
+EXTENSIONS: Final = 3
+"""How often a transaction's timeout is begun anew."""
 
 
 class Report:
@@ -73,7 +80,7 @@ class Host(Party):
         """Returns a number for the next record."""
 
     @abstractmethod
-    def pipe(self, partition: int, branch: int) -> Pipe:
+    def pipe(self, partition: TopicPartition, branch: int) -> Pipe:
         """Returns the way to a data partition; each branch has a librdkafka producer of its own."""
 
     @abstractmethod
@@ -88,10 +95,11 @@ class Host(Party):
 class Transaction:
     """One transaction of a producer."""
 
-    def __init__(self, producer: Host, timeout_ms: int, partitions: tuple[int, ...]) -> None:
+    def __init__(self, producer: Host, timeout_ms: int, named: tuple[TopicPartition, ...]) -> None:
         """Sends its BEGIN."""
         self.producer = producer
         self.txid: TxId | None = None
+        self._timeout_ms = timeout_ms
         self.work = Work(producer.name)
         self.hangs_until_ms = 0
         """Virtual time until which the application forgets it."""
@@ -106,9 +114,8 @@ class Transaction:
         own = BranchTally(
             OWN_BRANCH, producer.floors, on_settled=self.advance, on_failure=self._failed
         )
-        named: tuple[TopicPartition, ...] = tuple((OUTPUT, p) for p in partitions)
         self.book = TransactionBook(own, named)
-        self._backlog: list[int] = []
+        self._backlog: list[TopicPartition] = []
         self._resolving = False
 
         def begin(request_id: int, below: int) -> commands.Command:
@@ -139,10 +146,36 @@ class Transaction:
         if self.is_step:
             self.end(Action.COMMIT)
         self.advance()
+        if self._setting.extends:
+            self._extend_later(EXTENSIONS)
+        if self._setting.topology.has_temporary:
+            self.producer.later(REGISTER_MS, self._register_in_time)
+
+    def _extend_later(self, left: int) -> None:
+        """Begins the timeout anew when a part of it is over, as often as `left`."""
+        session, txid = self.producer.session, self.txid
+        assert txid is not None
+
+        def extend() -> None:
+            if self.book.phase not in (Phase.OPEN, Phase.ENDING) or session.connected is None:
+                return
+            command = commands.ExtendTransaction(session=session.connected, txid=txid)
+            session.submit(lambda _id, _below: command, lambda _: None)
+            self._setting.history.counts["extensions"] += 1
+            self._extend_later(left - 1)
+
+        if left:
+            self.producer.later(self._timeout_ms // 2, extend)
+
+    def _register_in_time(self) -> None:
+        """Registers what it wrote to, as all producers do after a while."""
+        if self.book.phase is Phase.OPEN:
+            self.register()
+            self.producer.later(REGISTER_MS, self._register_in_time)
 
     # ---- the application's calls ----------------------------------------------------------------
 
-    def produce(self, partition: int) -> None:
+    def produce(self, partition: TopicPartition) -> None:
         """Writes a record."""
         if not self.book.takes_records:
             return
@@ -152,7 +185,7 @@ class Transaction:
         else:
             self._send(partition, self.book.own, None)
 
-    def branch(self, partitions: list[int], *, accept: bool) -> None:
+    def branch(self, partitions: list[TopicPartition], *, accept: bool) -> None:
         """Lets a branch write; accepts it, if `accept`, when its records are acknowledged."""
         if self.txid is None or not self.book.takes_records:
             return
@@ -177,7 +210,7 @@ class Transaction:
             self._send(partition, tally, control)
         tally.close()
 
-    def _send(self, partition: int, tally: BranchTally, control: bytes | None) -> None:
+    def _send(self, key: TopicPartition, tally: BranchTally, control: bytes | None) -> None:
         producer, setting = self.producer, self._setting
         assert self.txid is not None
         value = b"%s/%d" % (producer.name.encode(), producer.next_value())
@@ -187,19 +220,18 @@ class Transaction:
         if control is not None:
             headers.append((TXCTL_HEADER, control))
         handed_at = setting.history.tick()
-        receive = tally.receivers()[OUTPUT]
+        receive = tally.receivers()[key[0]]
         name, what = producer.name, f"{self.txid} {value.decode()}"
 
-        def land() -> int:
-            key = OUTPUT, partition
+        def land() -> int | None:
             offset = setting.broker.append_data(key, headers, value, name, handed_at)
             setting.note(name, f"{key} offset {offset}:", what)
             return offset
 
         def acknowledge(offset: int | None) -> None:
-            receive(None if offset is not None else "timed out", Report(partition, offset))
+            receive(None if offset is not None else "timed out", Report(key[1], offset))
 
-        producer.pipe(partition, tally.branch).append(land, acknowledge)
+        producer.pipe(key, tally.branch).append(land, acknowledge)
 
     def send_offsets(self, group: str, steps: tuple[OffsetStep, ...]) -> None:
         """Moves input offsets with this transaction."""

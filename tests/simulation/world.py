@@ -32,9 +32,13 @@ from .producers import Producer
 from .schedule import Party, Scheduler
 from .serial import SerialConsumer
 from .setting import Setting
-from .topology import OUTPUT, Topology
+from .topology import TEMPORARY, Topology
 from .workers import Group, Worker
 
+TEMPORARY_CHANCE: Final = 0.25
+"""Share of the histories with a topic that is deleted."""
+EXTENDS_CHANCE: Final = 0.25
+"""Share of the histories whose transactions may outlive their timeouts."""
 AWAY_MS: Final = 1_200
 """For so long the successor of a producer stays away, now and then: it may be forgotten."""
 CONFIG: Final = ShardConfig(
@@ -102,13 +106,18 @@ class World:
         scheduler = Scheduler()
         journals = chance.randint(1, 2)
         faults = Faults(chance, Random(-seed - 3), history.counts)
+        topology = Topology(scheduler, chance, faults, history)
+        temporary = Random(-seed - 4)
+        has_temporary = temporary.random() < TEMPORARY_CHANCE
+        if has_temporary:
+            topology.add_temporary(temporary)
         self.setting = Setting(
             scheduler=scheduler,
             chance=chance,
             faults=faults,
             history=history,
-            topology=Topology(scheduler, chance, faults, history),
-            broker=Broker(scheduler, history, journals),
+            topology=topology,
+            broker=Broker(scheduler, history, journals, topology.truth),
             shard_config=CONFIG,
             journals=journals,
             outputs=chance.randint(1, 3),
@@ -116,6 +125,7 @@ class World:
             hour_ms=Random(-seed - 1).choice((150, 400, 10**9, 10**9)),
             outcome_retention_ms=chance.choice((300, 1_000, 10**9)),
             is_dead=self._is_dead,
+            extends=Random(-seed - 5).random() < EXTENDS_CHANCE,
         )
         self.coordinators = {
             name: Coordinator(self.setting, name, self._alive)
@@ -144,14 +154,16 @@ class World:
         for application in self._managed:
             self._start_producer(application)
         self.consumers: list[Consumer | SerialConsumer] = []
-        for partition in range(self.setting.outputs):
+        for key in self.setting.output_keys:
             for number in range(2):
-                self._start_consumer(partition, f"k{partition}{number}", 0, steady=False)
+                self._start_consumer(f"k{key[1]}{number}", key, 0, steady=False)
         if chance.random() < 0.5:
             self._start_serial("s0", dict.fromkeys(self.setting.output_keys, 0), steady=False)
         self._auditor = Party(scheduler, "auditor")
         self._audits = 0
         scheduler.after(CURIOUS_MS, self._curious)
+        if has_temporary:
+            scheduler.after(MONKEY_MS, self._read_temporary)
         if faults.tries("coordinator can't read the journal"):
             self._stop_reading(faults.trials.choice(list(self.coordinators.values())))
         self._little = faults.tries("little in one turn")
@@ -267,9 +279,10 @@ class World:
             back_ms += AWAY_MS
         self.setting.scheduler.after(back_ms, replace)
 
-    def _start_consumer(self, partition: int, name: str, start: int, *, steady: bool) -> None:
-        consumer = Consumer(self.setting, name, (OUTPUT, partition), start, steady=steady)
-        self.consumers.append(consumer)
+    def _start_consumer(
+        self, name: str, partition: TopicPartition, start: int, *, steady: bool
+    ) -> None:
+        self.consumers.append(Consumer(self.setting, name, partition, start, steady=steady))
 
     def _start_serial(self, name: str, starts: dict[TopicPartition, int], *, steady: bool) -> None:
         journal = self.setting.chance.randrange(self.setting.journals)
@@ -279,12 +292,20 @@ class World:
         broker, chance = self.setting.broker, self.setting.chance
         return {key: chance.randint(0, len(broker.data(key))) for key in self.setting.output_keys}
 
+    def _read_temporary(self) -> None:
+        """Begins to read the temporary topic, some time after it was created anew."""
+        is_new = bool(self.history.former) and TEMPORARY in self.setting.topology.truth
+        if is_new:
+            self._start_consumer("kt", (TEMPORARY, 0), 0, steady=False)
+        elif self.setting.faults.on:
+            self.setting.scheduler.after(MONKEY_MS, self._read_temporary)
+
     def _latecomers(self) -> None:
         # Consumers that begin somewhere in the middle.
         chance = self.setting.chance
-        for partition in range(self.setting.outputs):
-            end = len(self.setting.broker.data((OUTPUT, partition)))
-            self._start_consumer(partition, f"k{partition}m", chance.randint(0, end), steady=False)
+        for key in self.setting.output_keys:
+            end = len(self.setting.broker.data(key))
+            self._start_consumer(f"k{key[1]}m", key, chance.randint(0, end), steady=False)
         if chance.random() < 0.5:
             self._start_serial("sm", self._anywhere(), steady=False)
 
@@ -472,23 +493,23 @@ class World:
                 hanging = False
                 hangs = producer.begin(HANG_MS)
                 hangs.hangs_until_ms = self.setting.now_ms + HANG_MS + 100
-                for partition in range(self.setting.outputs):
-                    hangs.produce(partition)
-                    producer.plain(partition)
+                for key in self.setting.output_keys:
+                    hangs.produce(key)
+                    producer.plain(key)
             probe = producer.begin(HANG_MS * 4)
-            for partition in range(self.setting.outputs):
-                probe.produce(partition)
+            for key in self.setting.output_keys:
+                probe.produce(key)
             probe.end(Action.COMMIT)
 
     def _all_know_topics(self) -> bool:
         """Whether each journal partition has an owner who knows each topic that is written to."""
-        keys, now_ms = self.setting.output_keys, self.setting.now_ms
+        keys = self.setting.output_keys
         owners = [
             [k for k in self.coordinators.values() if k.seats[journal].tenure is not None]
             for journal in range(self.setting.journals)
         ]
         return all(
-            there and not any(k.markers.known.refusal(keys, now_ms) for k in there)
+            there and not any(k.markers.known.refusal(keys, k.now().monotonic_ms) for k in there)
             for there in owners
         )
 
@@ -521,10 +542,11 @@ class World:
     def _audit(self) -> None:
         """Reads everything with fresh consumers, and asks for outcomes again."""
         setting, chance = self.setting, self.setting.chance
-        for partition in range(setting.outputs):
-            end = len(setting.broker.data((OUTPUT, partition)))
-            self._start_consumer(partition, f"k{partition}a", 0, steady=True)
-            self._start_consumer(partition, f"k{partition}z", chance.randint(0, end), steady=True)
+        temporary = [(TEMPORARY, 0)] if TEMPORARY in setting.topology.truth else []
+        for key in setting.output_keys + temporary:
+            end, name = len(setting.broker.data(key)), "kt" if key in temporary else f"k{key[1]}"
+            self._start_consumer(f"{name}a", key, 0, steady=True)
+            self._start_consumer(f"{name}z", key, chance.randint(0, end), steady=True)
         from_start = dict.fromkeys(setting.output_keys, 0)
         self._start_serial("sa", chance.choice((from_start, self._anywhere())), steady=True)
         txids = list(self.history.works)

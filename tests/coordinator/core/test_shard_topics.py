@@ -58,3 +58,21 @@ def test_the_journal_has_the_ids_of_the_topics_as_they_were_known(*, before: boo
     assert {p: d.topic_id for p, d in decided.partitions.items()} == (
         {PLACE: "known"} if before else {PLACE: "known", ("a", 1): "known"}
     )
+
+
+@pytest.mark.parametrize(("began_ms", "stated"), [(0, "former"), (5, "former"), (20, "anew")])
+def test_a_marker_states_the_topic_that_had_the_name_when_its_transaction_began(
+    began_ms: int, stated: str
+) -> None:
+    # The commit is the first to name the partition. Its records may have gone with the former one;
+    # a marker that states the new one stops the readers that miss them. Where they are, they are
+    # delivered, whatever the marker states.
+    stage = Stage()
+    stage.coordinator.pass_time(began_ms)
+    commit = replace(begun(stage, "former"), writes={("a", 1): RECORDS[PLACE]})
+    told = (2, "former"), (20, "anew")
+    stage.coordinator.topics["a"] = replace(TOPICS["a"], topic_id="anew", told=told)
+    assert isinstance(stage.reply(stage.ask(commit)), commands.Outcome)
+    decided = stage.coordinator.shard.transactions.get(commit.txid.offset)
+    assert decided is not None
+    assert decided.partitions["a", 1].topic_id == stated

@@ -13,6 +13,7 @@ from logtx.coordinator.core.topics import (
     AGAIN_MS,
     CONFIRM_MS,
     FRESH_MS,
+    IDS_MAX,
     LACKED_MAX,
     LOOKS_MIN,
     RENEW_MS,
@@ -91,6 +92,33 @@ def test_the_topic_of_the_latest_answer_has_the_name() -> None:
         assert stage.known.facts["t"].topic_id == topic_id
         assert stage.existence() is Existence.ALIVE
         assert stage.refusal() is None, "its marker says which topic was meant"
+
+
+def test_it_is_remembered_which_topic_had_the_name_when() -> None:
+    stage = Stage(known=False)
+    for topic_id in ("", "old", "", "new", "old", "new"):  # a broker that is behind tells the old
+        stage.tell(facts(topic_id), every_ms=10)
+    known = stage.known.facts["t"]
+    assert known.told == ((100_010, "old"), (100_030, "new"))
+    began = (0, 100_010, 100_029, 100_030, 200_000)
+    assert [known.id_at(at_ms) for at_ms in began] == ["old", "old", "old", "new", "new"]
+
+
+def test_a_topic_that_was_gone_is_remembered() -> None:
+    stage = Stage(known=False)
+    stage.tell(facts("old"))
+    stage.tell(None, times=LOOKS_MIN + 10)
+    assert "t" not in stage.known.facts
+    stage.tell(facts("new"))
+    assert stage.known.facts["t"].id_at(stage.now_ms - 1_000) == "old"
+
+
+def test_few_topics_of_a_name_are_remembered() -> None:
+    stage = Stage(known=False)
+    for number in range(2 * IDS_MAX):
+        stage.tell(facts(f"id-{number}"))
+    assert len(stage.known.facts["t"].told) == IDS_MAX
+    assert stage.known.facts["t"].id_at(0) == f"id-{IDS_MAX}"
 
 
 def test_finding_5_one_look_up_for_all_who_wait() -> None:
