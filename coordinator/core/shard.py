@@ -44,6 +44,7 @@ from ...journal.errors import (
     ProducerFencedError,
     TransactionAbortedError,
     TransactionCommittedError,
+    TransactionStateError,
     UnknownTransactionError,
 )
 from ...journal.keys import is_key_name
@@ -53,6 +54,7 @@ from ...journal.records.types import (
     AbortReason,
     AddOffsets,
     AddPartitions,
+    AddWrites,
     Begin,
     Bind,
     Claim,
@@ -68,11 +70,18 @@ from ..protocol import commands
 from . import admin
 from .answers import is_fact
 from .committed_offsets import StepsVerdict
-from .data_partitions import Topics, added_to, exists, resolve, writes_of
+from .data_partitions import Topics, added_to, exists, part_of, resolve, writes_of
 from .decision import Decision, Instant, Ref
 from .producers import check_room, check_timeout
 from .shard_state import ShardState
-from .transactions import TransactionMetadata, because, earlier_starts, merge_steps
+from .transactions import (
+    TransactionMetadata,
+    because,
+    check_added,
+    check_parts,
+    earlier_starts,
+    merge_steps,
+)
 
 
 class Shard(ShardState):
@@ -110,6 +119,8 @@ class Shard(ShardState):
                     return self._handle_add_offsets(command, ref)
                 case commands.ExtendTransaction():
                     return self._handle_extend(command, ref, now)
+                case commands.AddWrites():
+                    return self._handle_add_writes(command, ref, topics, doubt)
                 case commands.End():
                     return self._handle_end(command, ref, now, topics, doubt)
                 case commands.GetOutcome():
@@ -246,6 +257,27 @@ class Shard(ShardState):
         record = AddOffsets(begin=transaction.begin, group=command.group, steps=command.steps)
         return Decision(records=(record,) if new else (), replies=((ref, commands.Done()),))
 
+    def _handle_add_writes(
+        self, command: commands.AddWrites, ref: Ref, topics: Topics, doubt: LogtxError | None
+    ) -> Decision:
+        transaction = self._require(command.txid, command.session)
+        done = ((ref, commands.Done()),)
+        if command.part < transaction.parts:
+            return Decision(replies=done)  # Sent again: the journal has it.
+        _check_not_doomed(transaction)
+        _check_certain(doubt)
+        if command.part > transaction.parts:
+            raise TransactionStateError(
+                f"part {command.part} of what transaction {transaction.txid} wrote came before part"
+                f" {transaction.parts}: send each when the one before was answered"
+            )
+        count = sum(map(len, command.writes.values()))
+        check_added(self.config.max_added_ranges, transaction, count, self.transactions.added_count)
+        known, added = transaction.partitions, transaction.branches
+        writes = part_of(topics, known, added, command.writes)
+        record = AddWrites(begin=transaction.begin, part=command.part, writes=writes)
+        return Decision(records=(record,), replies=done)
+
     def _handle_claim(self, command: commands.ClaimOffsets, ref: Ref) -> Decision:
         partitions = tuple(sorted(set(command.partitions)))
         iov = self.offsets.committed(command.group, partitions)
@@ -353,10 +385,12 @@ class Shard(ShardState):
                     " committed ones; abort, rewind to the committed offsets and redo"
                 )
             self.offsets.check_fits(transaction)
-            writes = writes_of(topics, transaction.partitions, command.writes)
+            check_parts(transaction, command.parts)
+            known, added = transaction.partitions, transaction.branches
+            writes, of_parts = writes_of(topics, known, added, command.writes)
         except LogtxError as error:
             return self._refused(refs, error)
-        record = PrepareCommit(begin=begin, writes=writes, decided_ms=now.wall_ms)
+        record = PrepareCommit(begin=begin, writes=writes, decided_ms=now.wall_ms, added=of_parts)
         outcome = commands.Outcome(transaction.txid, State.COMMITTING, self.next_offset)
         return Decision(records=(record,), replies=tuple((ref, outcome) for ref in refs))
 

@@ -12,13 +12,14 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from ...journal.errors import CorruptRecordError
+from ...journal.errors import CorruptRecordError, TransactionStateError
 from ...journal.records.fate import NO_EPOCH, EpochFilter
 from ...journal.records.types import (
     Aborted,
     AbortReason,
     AddOffsets,
     AddPartitions,
+    AddWrites,
     Begin,
     Bind,
     Claim,
@@ -88,8 +89,9 @@ class ShardState:
         """BEGINs of transactions that are to be aborted, and why: fenced ones, doomed ones, and
         those of a producer that went away."""
         self._waiting = WaitingCommits()
-        self._unread: dict[int, PrepareCommit] = {}
-        """BEGIN of an unfinished transaction → its decision, whose writes are not decoded yet."""
+        self._unread: dict[int, list[AddWrites | PrepareCommit]] = {}
+        """BEGIN of an unfinished transaction → its parts and decision with writes that are not
+        decoded yet, and what comes behind them."""
 
     # ---- what the journal says ------------------------------------------------------------------
 
@@ -133,6 +135,8 @@ class ShardState:
                 self.transactions.add_offsets(record.begin, record.group, record.steps)
                 self.offsets.hold(record.begin, record.group, record.steps)
                 self.ages.use(record.group)
+            case AddWrites():
+                self._replay_part(record)
             case PrepareAbort():
                 self._replay_abort(offset, record)
             case ProducerRecord():
@@ -171,10 +175,7 @@ class ShardState:
 
     def _replay_commit(self, offset: int, record: PrepareCommit) -> None:
         transaction = self._decide(record.begin, State.COMMITTING, offset)
-        if record.unread is None:
-            self._replay_writes(transaction, record)
-        else:
-            self._unread[record.begin] = record
+        self._read_or_keep(transaction, record)
         for group, steps in transaction.offsets.items():
             self.offsets.commit(group, steps.values(), transaction.txid, offset)
             self.ages.use(group)
@@ -184,32 +185,65 @@ class ShardState:
         if self.watermark.serving:
             self.watermark.emit(offset, WriteMarkers(transaction))
 
-    def _replay_writes(self, transaction: TransactionMetadata, record: PrepareCommit) -> None:
-        partitions = [w.partition for w in record.writes]
-        self.transactions.add_produced_partitions(record.begin, partitions)
-        transaction.branches = {w.partition.key: w.branches for w in record.writes}
+    def _replay_part(self, record: AddWrites) -> None:
+        transaction = self.transactions.get(record.begin)
+        if transaction is None or transaction.state is not State.OPEN:
+            raise TransactionStateError(f"a part of the transaction at {record.begin}: not open")
+        if record.part != transaction.parts:
+            raise TransactionStateError(f"part {record.part} follows {transaction.parts} parts")
+        transaction.parts += 1
+        self._read_or_keep(transaction, record)
+
+    def _read_or_keep(
+        self, transaction: TransactionMetadata, record: AddWrites | PrepareCommit
+    ) -> None:
+        kept = self._unread.get(record.begin)
+        if kept is not None:
+            kept.append(record)
+        elif record.unread is None:
+            self._replay_writes(transaction, record)
+        else:
+            self._unread[record.begin] = [record]
+
+    def _replay_writes(
+        self, transaction: TransactionMetadata, record: AddWrites | PrepareCommit
+    ) -> None:
+        if isinstance(record, PrepareCommit) and not transaction.parts:
+            partitions = [w.partition for w in record.writes]
+            self.transactions.add_produced_partitions(record.begin, partitions)
+            transaction.branches = {w.partition.key: w.branches for w in record.writes}
+        elif transaction.state is State.ABORTING:
+            partitions = [w.partition for w in record.writes]
+            self.transactions.add_produced_partitions(record.begin, partitions)
+        else:
+            self.transactions.add_writes(record.begin, record.writes)
 
     def read_decisions(self) -> None:
-        """Decodes the parts of decisions that loading a journal lazily left unread.
+        """Decodes what branches wrote, which loading a journal lazily left unread.
 
         Raises:
-            CorruptRecordError: a decision's writes don't decode; the message names its offset.
+            CorruptRecordError: what a transaction wrote does not decode.
         """
         while self._unread:
-            begin, record = self._unread.popitem()
+            begin, records = self._unread.popitem()
             transaction = self.transactions.get(begin)
             assert transaction is not None, "what is finished is not kept"
             try:
-                self._replay_writes(transaction, record)
+                for record in records:
+                    self._replay_writes(transaction, record)
             except (ValueError, IndexError) as error:
+                where = (
+                    begin if transaction.commit_sequence is None else transaction.commit_sequence
+                )
                 raise CorruptRecordError(
-                    f"journal partition {self.partition} at offset {transaction.commit_sequence}:"
+                    f"journal partition {self.partition} at offset {where}:"
                     f" the journal record does not decode: {error!r}"
                 ) from error
 
     def _replay_abort(self, offset: int, record: PrepareAbort) -> None:
         transaction = self._decide(record.begin, State.ABORTING, offset)
         transaction.reason = record.reason
+        self.transactions.forget_writes(record.begin)
         self.watermark.emit(offset, WriteMarkers(transaction))
 
     def _replay_claim(self, offset: int, record: Claim) -> None:
@@ -239,9 +273,9 @@ class ShardState:
     def _replay_finished(self, offset: int, record: Committed | Aborted) -> None:
         if isinstance(record, Committed):
             self.transactions.update_status(record.begin, State.COMMITTED, State.COMMITTING)
-            self._unread.pop(record.begin, None)
         else:
             self.transactions.update_status(record.begin, State.ABORTED, State.ABORTING)
+        self._unread.pop(record.begin, None)
         self.watermark.finished(offset, record.begin)
 
     def _decide(self, begin: int, state: State, offset: int) -> TransactionMetadata:
