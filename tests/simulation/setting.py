@@ -62,6 +62,11 @@ class Setting:
         """All data partitions."""
         return [(OUTPUT, partition) for partition in range(self.outputs)]
 
+    @property
+    def partition_max(self) -> int:
+        """Number of data partitions that exist."""
+        return min(self.outputs, self.topology.writable)
+
     def partition(self) -> int:
         """Draws a data partition that exists."""
         return self.chance.randrange(self.outputs) % self.topology.writable

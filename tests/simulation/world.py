@@ -101,7 +101,7 @@ class World:
         history = self.history = History(seed)
         scheduler = Scheduler()
         journals = chance.randint(1, 2)
-        faults = Faults(chance, Random(-seed - 3), history.counts)
+        faults = Faults(chance, Random(-seed - 3), Random(-seed - 4), history.counts)
         self.setting = Setting(
             scheduler=scheduler,
             chance=chance,
