@@ -55,7 +55,8 @@ class _Start:
 
 
 def _with_records(writes: Sequence[PartitionWrites]) -> tuple[TopicPartition, ...]:
-    return tuple(sorted([w.partition.key for w in writes if w.branches]))
+    # The branches of one partition may be spread over several rows of a snapshot.
+    return tuple(sorted({w.partition.key for w in writes if w.branches}))
 
 
 class JournalTail:
@@ -242,7 +243,7 @@ class JournalTail:
             if record.begin in self._waiting or self._resume is not None:
                 return  # only the first decision counts; or it will be taken later
             txid = TxId(self.partition, entry.incarnation, record.begin)
-            partitions = _with_records(record.writes)
+            partitions = tuple(sorted(record.written))
             self._decide(CommitDecision(offset, txid, record.decided_ms, partitions))
         elif isinstance(record, Committed):
             done = self._waiting.pop(record.begin, None)

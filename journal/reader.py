@@ -214,7 +214,8 @@ def find_fates(log: Log, txids: Iterable[TxId], *, timeout_s: float) -> dict[TxI
         timeout_s: longest time for the whole call, in seconds.
 
     Returns:
-        The fate of each TxId; `State.UNKNOWN` if its BEGIN was trimmed or never was.
+        The fate of each TxId, without its writes; `State.UNKNOWN` if its BEGIN was trimmed or never
+        was.
 
     Raises:
         BrokerError: no answer in time.
@@ -260,7 +261,7 @@ def _scan(log: Log, partition: int, txids: list[TxId], deadline_s: float) -> dic
     present = [t for t in txids if log_start <= t.offset < end]
     if not present:
         return fates
-    scan = FateScan(present)
+    scan = FateScan(present, writes=False)
     entries = read_entries(log, partition, scan.start, end, timeout_s=left_s())
     with closing(entries):
         for offset, entry in entries:

@@ -52,12 +52,21 @@ class Session(Protocol):
         on_reply: Callable[[Done | LogtxError], None],
     ) -> None: ...
     def extend(self, txid: TxId, on_reply: Callable[[Done | LogtxError], None]) -> None: ...
+    def add_writes(
+        self,
+        txid: TxId,
+        part: int,
+        writes: Mapping[TopicPartition, tuple[BranchRange, ...]],
+        on_reply: Callable[[Done | LogtxError], None],
+    ) -> None: ...
     def end(
         self,
         txid: TxId,
         action: Action,
         writes: Mapping[TopicPartition, tuple[BranchRange, ...]],
         on_reply: Callable[[Outcome | LogtxError], None],
+        *,
+        parts: int = 0,
     ) -> None: ...
     def close(self) -> None: ...
 

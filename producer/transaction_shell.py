@@ -249,6 +249,7 @@ class TransactionShell(Writer, Transaction):
         with self._lock:
             self._check_locked()
             self._book.accept(txid, summary)
+        self._send_part()
 
     # ---- ends -----------------------------------------------------------------------------------
 
@@ -313,7 +314,8 @@ class TransactionShell(Writer, Transaction):
         config = self._engine.config
         # Everything that the future waits for has one of these time-outs; their sum is never
         # reached.
-        bound_s = config.delivery_timeout_s + 4 * config.coordinator_timeout_s + 1
+        requests = 4 + self._book.parts_left
+        bound_s = config.delivery_timeout_s + requests * config.coordinator_timeout_s + 1
         try:
             return future.result(bound_s if timeout is None else timeout)
         except TimeoutError:
@@ -332,6 +334,7 @@ class TransactionShell(Writer, Transaction):
             raise
 
     def _do_what_is_due(self) -> None:
+        self._send_part()
         with self._lock:
             book = self._book
             if book.phase is not Phase.ENDING or self._txid is None or self._backlog:
@@ -339,14 +342,36 @@ class TransactionShell(Writer, Transaction):
             ready, settled = book.ready, book.own.settled
             if ready:
                 action = book.sent()
-                writes = book.writes()
+                writes, parts = book.writes(), book.parts
         if not settled:
             self._sender.hurry(self)
             # If it was settled or decided in between, nothing else would call `done`.
             if self._tally.settled or self.is_decided:
                 self._sender.done(self)
         if ready:
-            self._engine.session.end(self._txid, action, writes, self._on_end_reply)
+            self._engine.session.end(self._txid, action, writes, self._on_end_reply, parts=parts)
+
+    def _send_part(self) -> None:
+        """Sends a part of what accepted branches wrote, if the commit has no room for it."""
+        try:
+            with self._lock:
+                due = self._book.next_part() if self._txid is not None else None
+            if due is not None:
+                assert self._txid is not None
+                self._engine.session.add_writes(self._txid, *due, self._on_part_reply)
+        except BaseException as error:
+            # Of a signal handler: the part may not have been sent, and nothing would answer it.
+            self._on_failure(BrokerError(f"the call was interrupted by {error!r}"))
+            raise
+
+    def _on_part_reply(self, reply: Done | LogtxError) -> None:
+        with self._lock:
+            self._book.part_answered()
+        if isinstance(reply, LogtxError):
+            self._on_request_failed(reply)
+        else:
+            self._send_part()
+            self._advance()
 
     def _on_end_reply(self, reply: Outcome | LogtxError) -> None:
         told = end_result(reply.state if isinstance(reply, Outcome) else reply)
@@ -443,10 +468,11 @@ class TransactionShell(Writer, Transaction):
         The request names its TxId, so repeating it is safe.
         """
         with self._lock:
-            action, writes = self._book.end, self._book.writes()
+            book = self._book
+            action, writes, parts = book.end, book.writes(), book.parts
         assert self._txid is not None
         assert action is not None
-        self._engine.session.end(self._txid, action, writes, self._on_end_reply)
+        self._engine.session.end(self._txid, action, writes, self._on_end_reply, parts=parts)
 
     def unresolved(self) -> None:
         """Gives up: the decision could not be learnt in time."""

@@ -45,6 +45,7 @@ from ..protocol.commands import (
     Action,
     AddOffsets,
     AddPartitions,
+    AddWrites,
     Begin,
     Command,
     Connect,
@@ -231,6 +232,20 @@ class CoordinatorClient:
         command = AddOffsets(session=self.session, txid=txid, group=group, steps=tuple(steps))
         self._submit(command, on_reply)
 
+    def add_writes(
+        self,
+        txid: TxId,
+        part: int,
+        writes: Mapping[TopicPartition, tuple[BranchRange, ...]],
+        on_reply: OnReply,
+    ) -> None:
+        """Names a part of what branches wrote, from 0 on, each after the answer of the one before.
+
+        The reply is `Done`.
+        """
+        command = AddWrites(session=self.session, txid=txid, part=part, writes=writes)
+        self._submit(command, on_reply)
+
     def extend(self, txid: TxId, on_reply: OnReply) -> None:
         """Begins the transaction's timeout anew; the reply is `Done`."""
         self._submit(ExtendTransaction(session=self.session, txid=txid), on_reply)
@@ -241,9 +256,16 @@ class CoordinatorClient:
         action: Action,
         writes: Mapping[TopicPartition, tuple[BranchRange, ...]],
         on_reply: OnReply,
+        *,
+        parts: int = 0,
     ) -> None:
-        """Commits or aborts; the reply is `Outcome`, which for a commit says that it is decided."""
-        command = End(session=self.session, txid=txid, action=action, writes=dict(writes))
+        """Commits or aborts; the reply is `Outcome`, which for a commit says that it is decided.
+
+        `parts` is the number of parts, by `add_writes`, that name the rest of what was written.
+        """
+        command = End(
+            session=self.session, txid=txid, action=action, writes=dict(writes), parts=parts
+        )
         self._submit(command, on_reply)
 
     def outcome(self, txid: TxId, on_reply: OnReply) -> None:

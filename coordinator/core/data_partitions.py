@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from ...journal.control import BranchRange, TopicPartition
@@ -16,6 +16,9 @@ BRANCH_MARKER_BYTES: Final = 40
 
 Too low, and a commit would be decided whose marker the topic refuses; too high refuses good ones.
 """
+MARKER_BYTES_MAX: Final = 990_000
+"""Largest marker, whatever its topic takes: the producers of markers send no larger message than
+1,000,000 bytes, and a decided commit whose marker can't be sent would never be finished."""
 MARKER_FIXED_BYTES: Final = 1536
 """Upper bound of a marker without its branches. Its partition list takes up to 1 KiB."""
 
@@ -71,23 +74,61 @@ def writes_of(
     topics: Topics,
     transaction: TransactionMetadata,
     named: Mapping[TopicPartition, tuple[BranchRange, ...]],
-) -> tuple[PartitionWrites, ...]:
+) -> tuple[tuple[PartitionWrites, ...], tuple[DataPartition, ...]]:
     """Returns what a commit decides for each data partition.
 
     Covers the partitions registered before and those that the commit names (decision 0004).
+
+    Args:
+        topics: what is known of data topics.
+        registered: the transaction's partitions.
+        added: what its parts have named.
+        named: what the commit names.
+
+    Returns:
+        What the decision says, and the partitions of which the parts say all.
 
     Raises:
         RequestTooLargeError: a marker would name too many branches.
         UnknownTopicError: there is no such partition.
     """
-    check_markers_fit(topics, named)
-    added = added_to(topics, transaction, named)
-    partitions = (*transaction.partitions.values(), *added)
-    return tuple(PartitionWrites(p, named.get(p.key, ())) for p in partitions)
+    registered, added = transaction.partitions, transaction.branches
+    check_markers_fit(topics, added, named)
+    partitions = (*registered.values(), *added_to(topics, transaction, named))
+    writes = tuple(
+        PartitionWrites(p, named.get(p.key, ()))
+        for p in partitions
+        if named.get(p.key) or not added.get(p.key)
+    )
+    of_parts = (p for p in registered.values() if added.get(p.key) and not named.get(p.key))
+    return writes, tuple(of_parts)
+
+
+def part_of(
+    topics: Topics,
+    transaction: TransactionMetadata,
+    named: Mapping[TopicPartition, tuple[BranchRange, ...]],
+) -> tuple[PartitionWrites, ...]:
+    """Returns what a part says, of which `named` has the branches; arguments as `writes_of`.
+
+    Raises:
+        RequestTooLargeError: a marker would name too many branches.
+        UnknownTopicError: there is no such partition.
+    """
+    registered, added = transaction.partitions, transaction.branches
+    written = {key: branches for key, branches in named.items() if branches}
+    check_markers_fit(topics, {key: added.get(key, ()) for key in written}, written)
+    new = {p.key: p for p in added_to(topics, transaction, written)}
+    return tuple(
+        PartitionWrites(registered.get(key) or new[key], branches)
+        for key, branches in written.items()
+    )
 
 
 def check_markers_fit(
-    topics: Topics, writes: Mapping[TopicPartition, tuple[BranchRange, ...]]
+    topics: Topics,
+    added: Mapping[TopicPartition, Collection[BranchRange]],
+    writes: Mapping[TopicPartition, tuple[BranchRange, ...]],
 ) -> None:
     """Refuses a commit whose marker would be larger than its topic takes.
 
@@ -96,12 +137,15 @@ def check_markers_fit(
     Raises:
         RequestTooLargeError: the marker would name too many branches.
     """
-    for (topic, partition), branches in writes.items():
+    for key in (added.keys() | writes.keys()) if added else writes:
+        topic, partition = key
         facts = topics.get(topic)
-        size = MARKER_FIXED_BYTES + BRANCH_MARKER_BYTES * len(branches)
-        if facts is not None and size > facts.record_max_bytes:
+        count = len(writes.get(key, ())) + len(added.get(key, ()))
+        size = MARKER_FIXED_BYTES + BRANCH_MARKER_BYTES * count
+        if facts is not None and size > min(facts.record_max_bytes, MARKER_BYTES_MAX):
             raise RequestTooLargeError(
-                f"the marker of {topic}[{partition}] would name {len(branches)} branches, up"
-                f" to {size} bytes; the topic takes {facts.record_max_bytes}"
-                " (max.message.bytes)"
+                f"the marker of {topic}[{partition}] would name {count} branches, up"
+                f" to {size} bytes; the topic takes {facts.record_max_bytes} (max.message.bytes),"
+                f" and a marker has at most {MARKER_BYTES_MAX}: write with fewer tasks (in Spark:"
+                " coalesce, or repartition by the key that chooses the partition)"
             )

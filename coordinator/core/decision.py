@@ -42,6 +42,10 @@ class ShardConfig:
     """Hours of service after which a producer that nobody used is forgotten."""
     group_retention_hours: int = 30 * 24
     """Hours of service after which a consumer group's offsets are forgotten if it has no member."""
+    max_added_ranges: int = 4_000_000
+    """Ranges (one branch in one data partition) that the parts of a journal partition's unfinished
+    transactions may have named together. Each takes 32 bytes of memory until the markers are there.
+    """
     max_waiting_bytes: int = 32 * 1024 * 1024
     """Bytes of one producer's commits that may wait for an earlier transaction's input offsets.
 

@@ -32,358 +32,60 @@ Source: Transactional Messaging in Kafka, "Transaction coordinator" and "Transac
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import Final
 
 from ...journal.control import TopicPartition
 from ...journal.errors import (
     ClaimFencedError,
     CoordinatorBusyError,
-    CorruptRecordError,
     LogtxError,
     OffsetsConflictError,
     ProducerFencedError,
     TransactionAbortedError,
     TransactionCommittedError,
+    TransactionStateError,
     UnknownTransactionError,
 )
 from ...journal.keys import is_key_name
-from ...journal.records.fate import NO_EPOCH, EpochFilter
 from ...journal.records.types import (
     UNKNOWN_OFFSET,
     Aborted,
     AbortReason,
     AddOffsets,
     AddPartitions,
+    AddWrites,
     Begin,
     Bind,
     Claim,
     Committed,
     DataPartition,
-    Entry,
-    Forget,
     JournalRecord,
-    Owner,
     PrepareAbort,
     PrepareCommit,
-    ProducerRecord,
-    Snapshot,
 )
 from ...journal.state import State
 from ...journal.txid import TxId
 from ..protocol import commands
 from . import admin
-from .ages import Ages
 from .answers import is_fact
-from .claims import Claims
-from .clocks import Clocks
-from .committed_offsets import CommittedOffsets, StepsVerdict
-from .data_partitions import Topics, added_to, exists, resolve, writes_of
-from .decision import (
-    ClearOffsets,
-    Decision,
-    Effect,
-    Instant,
-    Ref,
-    ShardConfig,
-    WriteMarkers,
-    WriteOffsets,
-)
-from .producers import Producers, check_room, check_timeout
+from .committed_offsets import StepsVerdict
+from .data_partitions import Topics, added_to, exists, part_of, resolve, writes_of
+from .decision import Decision, Instant, Ref
+from .producers import check_room, check_timeout
+from .shard_state import ShardState
 from .transactions import (
     TransactionMetadata,
-    TransactionMetadataStore,
     because,
+    check_added,
+    check_parts,
     earlier_starts,
     merge_steps,
 )
-from .waiting import WaitingCommits
-from .watermark import Watermark
-
-PAST_EPOCHS_MAX: Final = 8
-"""Number of earlier epochs whose records in `__transaction_offsets` a new owner clears.
-
-A larger number makes a new owner clear more, and every snapshot chunk a little larger. A smaller
-one leaves records of a run of owners that ended before they had cleared their predecessors'.
-"""
 
 
-class Shard:
-    """One journal partition: its transactions, producers and committed input offsets."""
-
-    def __init__(self, partition: int, config: ShardConfig | None = None) -> None:
-        """Starts empty, to be filled by `replay` from the journal's start, or by `resume`."""
-        self.partition = partition
-        self.config = config or ShardConfig()
-        self._epochs = EpochFilter()
-        self.owner: Owner | None = None
-        self.past_epochs: list[int] = []
-        """The latest `PAST_EPOCHS_MAX` epochs before this one, oldest first."""
-        self.next_offset = 0
-        self.snapshot_offset: int | None = None
-        """Offset of the first chunk of the latest complete snapshot that was replayed."""
-        self.transactions = TransactionMetadataStore()
-        self.producers = Producers()
-        self.offsets = CommittedOffsets()
-        self._cleared: dict[str, None] = {}
-        """Consumer groups that were forgotten by records which were replayed before it served."""
-        self.claims = Claims()
-        self.bindings: dict[str, str] = {}
-        """Consumer group → the transaction group that commits its offsets."""
-        self.watermark = Watermark()
-        self.ages = Ages(
-            self.config,
-            self.producers,
-            self.transactions,
-            self.offsets,
-            self.claims,
-            self.bindings,
-        )
-        self._clocks = Clocks(self.config)
-        self._to_abort: deque[tuple[int, AbortReason]] = deque()
-        """BEGINs of transactions that are to be aborted, and why: fenced ones, doomed ones, and
-        those of a producer that went away."""
-        self._waiting = WaitingCommits()
-        self._unread: dict[int, PrepareCommit] = {}
-        """BEGIN of an unfinished transaction → its decision, whose writes are not decoded yet."""
-
-    # ---- what the journal says ------------------------------------------------------------------
-
-    @property
-    def epoch(self) -> int:
-        """Offset of the current OWNER record; `NO_EPOCH` before the first."""
-        return self._epochs.epoch
-
-    @property
-    def incarnation(self) -> int:
-        """The journal partition's incarnation; 0 before its first OWNER record."""
-        return self._epochs.incarnation or 0
-
-    def entry(self, record: JournalRecord, ahead: int = 0) -> Entry:
-        """Returns a record as an entry that is predicted `ahead` offsets behind the next one."""
-        return Entry(self.epoch, self.incarnation, record, self.next_offset + ahead)
-
-    @property
-    def hw(self) -> int:
-        """Transaction high watermark, computed from acknowledged records only: see `Watermark`."""
-        return self.watermark.hw
-
-    def replay(self, offset: int, entry: Entry) -> None:  # noqa: PLR0912
-        """Applies a journal record, read from the log or just decided. Void ones change nothing."""
-        self.next_offset = offset + 1
-        if not self.watermark.serving:
-            self.watermark.end = offset + 1
-        record = entry.record
-        if not self._epochs.accept(offset, entry):
-            return
-        match record:  # the most frequent first: loading does nothing but this
-            case Begin():
-                self._replay_begin(offset, record)
-            case AddPartitions():
-                self.transactions.add_produced_partitions(record.begin, record.partitions)
-            case PrepareCommit():
-                self._replay_commit(offset, record)
-            case Committed() | Aborted():
-                self._replay_finished(offset, record)
-            case AddOffsets():
-                self.transactions.add_offsets(record.begin, record.group, record.steps)
-                self.offsets.hold(record.begin, record.group, record.steps)
-                self.ages.use(record.group)
-            case PrepareAbort():
-                self._replay_abort(offset, record)
-            case ProducerRecord():
-                fenced = self.producers.replay(record, self.ages.hour)
-                if self.watermark.serving:
-                    self._to_abort.extend(fenced)
-            case Claim():
-                self._replay_claim(offset, record)
-            case Owner():
-                past = [] if record.replaces == NO_EPOCH else [record.replaces]
-                self.past_epochs = [*self.past_epochs, *past][-PAST_EPOCHS_MAX:]
-                self.owner = record
-            case Bind():
-                self.bindings.setdefault(record.group, record.transaction_group)
-                self.ages.use(record.group)
-            case Forget():
-                self._replay_forget(offset, record)
-            case Snapshot(last=True):
-                # The last chunk is valid, which proves that the others are.
-                self.snapshot_offset = record.first
-
-    def _replay_begin(self, offset: int, record: Begin) -> None:
-        transaction = TransactionMetadata(
-            txid=TxId(self.partition, self.incarnation, offset),
-            producer_id=record.producer_id,
-            generation=record.generation,
-            timeout_ms=record.timeout_ms,
-            started_ms=record.started_ms,
-        )
-        self.transactions.new_transaction(transaction)
-        self.transactions.add_produced_partitions(offset, record.partitions)
-        self.producers.replay_begin(record, transaction, self.ages.hour)
-        self.watermark.begun(offset)
-        if self.watermark.serving:
-            self._clocks.begin(transaction)
-
-    def _replay_commit(self, offset: int, record: PrepareCommit) -> None:
-        transaction = self._decide(record.begin, State.COMMITTING, offset)
-        if record.unread is None:
-            self._replay_writes(transaction, record)
-        else:
-            self._unread[record.begin] = record
-        for group, steps in transaction.offsets.items():
-            self.offsets.commit(group, steps.values(), transaction.txid, offset)
-            self.ages.use(group)
-            if self.watermark.serving:
-                moved = self.offsets.committed(group, steps)
-                self.watermark.emit(offset, WriteOffsets(group, record.begin, moved))
-        if self.watermark.serving:
-            self.watermark.emit(offset, WriteMarkers(transaction))
-
-    def _replay_writes(self, transaction: TransactionMetadata, record: PrepareCommit) -> None:
-        partitions = [w.partition for w in record.writes]
-        self.transactions.add_produced_partitions(record.begin, partitions)
-        transaction.branches = {w.partition.key: w.branches for w in record.writes}
-
-    def read_decisions(self) -> None:
-        """Decodes the parts of decisions that loading a journal lazily left unread.
-
-        Raises:
-            CorruptRecordError: a decision's writes don't decode; the message names its offset.
-        """
-        while self._unread:
-            begin, record = self._unread.popitem()
-            transaction = self.transactions.get(begin)
-            assert transaction is not None, "what is finished is not kept"
-            try:
-                self._replay_writes(transaction, record)
-            except (ValueError, IndexError) as error:
-                raise CorruptRecordError(
-                    f"journal partition {self.partition} at offset {transaction.commit_sequence}:"
-                    f" the journal record does not decode: {error!r}"
-                ) from error
-
-    def _replay_abort(self, offset: int, record: PrepareAbort) -> None:
-        transaction = self._decide(record.begin, State.ABORTING, offset)
-        transaction.reason = record.reason
-        self.watermark.emit(offset, WriteMarkers(transaction))
-
-    def _replay_claim(self, offset: int, record: Claim) -> None:
-        self.claims.replay(offset, record)
-        self.ages.use(record.group)
-        # Kept in the state, and not only in `_to_abort`: if the abort is lost, the next owner,
-        # which loads the journal, must refuse the commit too.
-        for begin in sorted(self.offsets.holders(record.group, record.partitions)):
-            transaction = self.transactions.get(begin)
-            assert transaction is not None, "only undecided transactions hold offsets"
-            transaction.doomed = AbortReason.CLAIMED
-            if self.watermark.serving:
-                self._to_abort.append((begin, AbortReason.CLAIMED))
-
-    def _replay_forget(self, offset: int, record: Forget) -> None:
-        touched = dict.fromkeys((*record.groups, *(group for group, _ in record.topics)))
-        known = [group for group in touched if self.offsets.knows(group)]
-        self.ages.replay(record)
-        if not self.watermark.serving:
-            self._cleared.update(dict.fromkeys(known))
-        for group in known:
-            self.watermark.emit(offset, ClearOffsets(group))
-            if self.offsets.knows(group):
-                left = self.offsets.committed(group)
-                self.watermark.emit(offset, WriteOffsets(group, NO_EPOCH, left))
-
-    def _replay_finished(self, offset: int, record: Committed | Aborted) -> None:
-        if isinstance(record, Committed):
-            self.transactions.update_status(record.begin, State.COMMITTED, State.COMMITTING)
-            self._unread.pop(record.begin, None)
-        else:
-            self.transactions.update_status(record.begin, State.ABORTED, State.ABORTING)
-        self.watermark.finished(offset, record.begin)
-
-    def _decide(self, begin: int, state: State, offset: int) -> TransactionMetadata:
-        transaction = self.transactions.update_status(begin, state, State.OPEN)
-        transaction.commit_sequence = offset
-        self.offsets.release(transaction)
-        self.producers.replay_decided(transaction)
-        if self.watermark.serving:
-            self._waiting.wake(begin)
-            self._clocks.stop(begin)
-        return transaction
-
-    def resume(
-        self,
-        offset: int,
-        epochs: EpochFilter,
-        owner: Owner,
-        past_epochs: Iterable[int],
-        transactions: Iterable[TransactionMetadata],
-    ) -> None:
-        """Completes a shard that is restored from a snapshot.
-
-        The caller has restored producers, offsets, bindings and claims. Everything below `offset`
-        counts as acknowledged.
-
-        Args:
-            offset: offset of the next record to replay, the snapshot's first chunk.
-            epochs: the filter as it stands at `offset`.
-            owner: the OWNER record of the epoch.
-            past_epochs: the latest epochs before this one, oldest first.
-            transactions: all unfinished transactions.
-        """
-        self._epochs, self.owner, self.past_epochs = epochs, owner, list(past_epochs)
-        self.next_offset = self.watermark.end = offset
-        for transaction in sorted(transactions, key=lambda t: t.begin):
-            self.transactions.restore(transaction)
-            self.watermark.begun(transaction.begin)
-            if transaction.state is State.OPEN:
-                self.producers[transaction.producer_id].open[transaction.begin] = transaction
-                self.offsets.restore_held(transaction)
-
-    def follow(self) -> None:
-        """Turns an owner's shard into one that follows the journal. All its records are durable.
-
-        Drops the clocks, the waiting commits and everything else that only an owner needs.
-        """
-        self.acknowledge(self.next_offset - 1)
-        self.watermark.serving = False
-        self._clocks = Clocks(self.config)
-        self._to_abort.clear()
-        self._waiting.clear()
-
-    def acknowledge(self, offset: int) -> list[Effect]:
-        """Notes that every record up to `offset` is durable.
-
-        Returns:
-            The effects that may be carried out now, in journal order.
-        """
-        return self.watermark.acknowledge(offset)
-
-    def loaded(self, now: Instant) -> list[Effect]:
-        """Starts serving: the journal is replayed to its end, under this coordinator's own epoch.
-
-        Starts the clocks of open transactions. A producer has `reload_grace_ms` to come back.
-
-        Returns:
-            What earlier owners may have left undone: the removal of IOVs that the journal shows
-            forgotten since its snapshot, each consumer group's IOV, then the markers of all decided
-            transactions in commit-sequence order. Doing it again is harmless.
-        """
-        self.watermark.serving = True
-        still_open = [t for t in self.transactions if t.state is State.OPEN]
-        self._clocks.reload(still_open, now)
-        self._to_abort.extend(self.producers.fenced(still_open))
-        self._to_abort.extend((t.begin, t.doomed) for t in still_open if t.doomed is not None)
-        redo = [t for t in self.transactions if t.state is not State.OPEN]
-        redo.sort(key=lambda t: t.commit_sequence or 0)
-        cleared = [ClearOffsets(g) for g in self._cleared if not self.offsets.knows(g)]
-        self._cleared.clear()
-        offsets = [
-            WriteOffsets(group, NO_EPOCH, self.offsets.committed(group))
-            for group in self.offsets.groups()
-        ]
-        return [*cleared, *offsets, *(WriteMarkers(t) for t in redo)]
+class Shard(ShardState):
+    """One journal partition: decides what becomes of its transactions, producers and offsets."""
 
     # ---- what clients ask -----------------------------------------------------------------------
 
@@ -417,6 +119,8 @@ class Shard:
                     return self._handle_add_offsets(command, ref)
                 case commands.ExtendTransaction():
                     return self._handle_extend(command, ref, now)
+                case commands.AddWrites():
+                    return self._handle_add_writes(command, ref, topics, doubt)
                 case commands.End():
                     return self._handle_end(command, ref, now, topics, doubt)
                 case commands.GetOutcome():
@@ -553,6 +257,26 @@ class Shard:
         record = AddOffsets(begin=transaction.begin, group=command.group, steps=command.steps)
         return Decision(records=(record,) if new else (), replies=((ref, commands.Done()),))
 
+    def _handle_add_writes(
+        self, command: commands.AddWrites, ref: Ref, topics: Topics, doubt: LogtxError | None
+    ) -> Decision:
+        transaction = self._require(command.txid, command.session)
+        done = ((ref, commands.Done()),)
+        if command.part < transaction.parts:
+            return Decision(replies=done)  # Sent again: the journal has it.
+        _check_not_doomed(transaction)
+        _check_certain(doubt)
+        if command.part > transaction.parts:
+            raise TransactionStateError(
+                f"part {command.part} of what transaction {transaction.txid} wrote came before part"
+                f" {transaction.parts}: send each when the one before was answered"
+            )
+        count = sum(map(len, command.writes.values()))
+        check_added(self.config.max_added_ranges, transaction, count, self.transactions.added_count)
+        writes = part_of(topics, transaction, command.writes)
+        record = AddWrites(begin=transaction.begin, part=command.part, writes=writes)
+        return Decision(records=(record,), replies=done)
+
     def _handle_claim(self, command: commands.ClaimOffsets, ref: Ref) -> Decision:
         partitions = tuple(sorted(set(command.partitions)))
         iov = self.offsets.committed(command.group, partitions)
@@ -660,10 +384,11 @@ class Shard:
                     " committed ones; abort, rewind to the committed offsets and redo"
                 )
             self.offsets.check_fits(transaction)
-            writes = writes_of(topics, transaction, command.writes)
+            check_parts(transaction, command.parts)
+            writes, of_parts = writes_of(topics, transaction, command.writes)
         except LogtxError as error:
             return self._refused(refs, error)
-        record = PrepareCommit(begin=begin, writes=writes, decided_ms=now.wall_ms)
+        record = PrepareCommit(begin=begin, writes=writes, decided_ms=now.wall_ms, added=of_parts)
         outcome = commands.Outcome(transaction.txid, State.COMMITTING, self.next_offset)
         return Decision(records=(record,), replies=tuple((ref, outcome) for ref in refs))
 

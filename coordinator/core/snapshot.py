@@ -53,6 +53,7 @@ from ...journal.records.types import (
 from ...journal.txid import TxId
 from .decision import ShardConfig
 from .producers import ProducerMetadata
+from .ranges import PackedRanges
 from .shard import Shard
 from .transactions import TransactionMetadata
 
@@ -68,6 +69,8 @@ _CHAR_BYTES: Final = 4
 """Upper bound of one character of a name in UTF-8."""
 _BRANCH_BYTES: Final = 40
 """Upper bound of one branch's range."""
+SHARE_BRANCHES: Final = CHUNK_BYTES // _BRANCH_BYTES // 2
+"""Branches of one partition that go into one row. More could exceed a chunk."""
 _SEQUENCE_BYTES: Final = 30
 """Upper bound of one commit sequence of a position."""
 
@@ -186,16 +189,21 @@ def _transaction_row(t: TransactionMetadata) -> SnapshotTransaction:
         commit_sequence=t.commit_sequence,
         reason=t.reason,
         partitions=tuple(p for p in t.partitions.values() if p.key not in t.branches),
-        writes=tuple(
-            PartitionWrites(t.partitions[key], branches) for key, branches in t.branches.items()
-        ),
+        writes=tuple(_writes_rows(t)),
         steps=tuple(
             # Sorted, for the order of a set differs from process to process.
             SnapshotSteps(group, tuple(t.offsets[group].values()), tuple(sorted(sent, key=_to)))
             for group, sent in t.steps.items()
         ),
         doomed=t.doomed,
+        parts=t.parts,
     )
+
+
+def _writes_rows(t: TransactionMetadata) -> Iterator[PartitionWrites]:
+    for key, branches in t.branches.items():
+        # As they are now: those of an open transaction grow.
+        yield PartitionWrites(t.partitions[key], branches[:])  # type: ignore[arg-type]
 
 
 def _to(step: StepIdentity) -> tuple[str, int, int, int]:
@@ -240,7 +248,8 @@ def _transaction_pieces(row: SnapshotTransaction) -> Iterator[SnapshotTransactio
     yield bare
     for partitions in _split(row.partitions, _partition_bytes):
         yield bare._replace(partitions=partitions)
-    for writes in _split(row.writes, _writes_bytes):
+    all_writes = chain.from_iterable(map(_shares, row.writes)) if row.parts else row.writes
+    for writes in _split(all_writes, _writes_bytes):
         yield bare._replace(writes=writes)
     for group, steps, sent in row.steps:
         for share in _split(steps, _step_bytes) or [()]:
@@ -249,7 +258,14 @@ def _transaction_pieces(row: SnapshotTransaction) -> Iterator[SnapshotTransactio
             yield bare._replace(steps=(SnapshotSteps(group, (), part),))
 
 
-def _split(items: Sequence[Item], size_of: Callable[[Item], int]) -> list[tuple[Item, ...]]:
+def _shares(writes: PartitionWrites) -> Iterator[PartitionWrites]:
+    """Splits what very many branches wrote to one partition."""
+    count = SHARE_BRANCHES
+    for start in range(0, max(len(writes.branches), 1), count):
+        yield PartitionWrites(writes.partition, writes.branches[start : start + count])
+
+
+def _split(items: Iterable[Item], size_of: Callable[[Item], int]) -> list[tuple[Item, ...]]:
     shares: list[list[Item]] = []
     size = CHUNK_BYTES
     for item in items:
@@ -407,16 +423,20 @@ def _transaction(txid: TxId, row: SnapshotTransaction) -> TransactionMetadata:
         commit_sequence=row.commit_sequence,
         reason=row.reason,
         doomed=row.doomed,
+        parts=row.parts,
     )
 
 
 def _add_lists(transaction: TransactionMetadata, row: SnapshotTransaction) -> None:
     transaction.partitions.update((p.key, p) for p in row.partitions)
     transaction.partitions.update((w.partition.key, w.partition) for w in row.writes)
-    transaction.branches = {
-        **transaction.branches,
-        **{w.partition.key: w.branches for w in row.writes},
-    }
+    branches = transaction.branches
+    assert isinstance(branches, dict)
+    for key, written in ((w.partition.key, w.branches) for w in row.writes):
+        if row.parts:
+            branches.setdefault(key, PackedRanges()).extend(written)
+        else:
+            branches[key] = written
     for group, steps, sent in row.steps:
         offsets = transaction.offsets.setdefault(group, {})
         offsets.update(((s.topic, s.partition), s) for s in steps)

@@ -9,13 +9,15 @@ Source: PIP-31, "TransactionMetadataStore".
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import (
+    CoordinatorBusyError,
     OffsetsConflictError,
+    RequestTooLargeError,
     TransactionAbortedError,
     TransactionCommittedError,
     TransactionStateError,
@@ -26,11 +28,13 @@ from ...journal.records.types import (
     AbortReason,
     DataPartition,
     OffsetStep,
+    PartitionWrites,
     StepIdentity,
 )
 from ...journal.state import VALID_PREVIOUS, State
 from ...journal.txid import TxId
 from ..protocol.commands import Outcome
+from .ranges import PackedRanges
 
 OUTCOMES_MAX: Final = 100_000
 """Finished transactions whose outcome is kept in memory; older ones are read from the journal.
@@ -60,8 +64,11 @@ class TransactionMetadata:
     """Consumer group → every step as it was sent, so that a repeated one is recognized."""
     commit_sequence: int | None = None
     """Journal offset of the decision."""
-    branches: Mapping[TopicPartition, tuple[BranchRange, ...]] = field(default_factory=dict)
-    """Data partition → the records that the commit accepts, by branch."""
+    branches: Mapping[TopicPartition, Sequence[BranchRange]] = field(default_factory=dict)
+    """Data partition → the records that the commit accepts, by branch. While it is open: those that
+    its parts have named so far."""
+    parts: int = 0
+    """Number of its parts (`AddWrites`); 0 for almost all. With parts, all branches are packed."""
     reason: AbortReason | None = None
     """Why the transaction is aborted."""
     doomed: AbortReason | None = None
@@ -88,6 +95,8 @@ class TransactionMetadataStore:
     def __init__(self) -> None:
         self.open_count = 0
         """Number of transactions in state OPEN."""
+        self.added_count = 0
+        """Number of ranges that the parts of unfinished transactions have named."""
         self._unfinished: dict[int, TransactionMetadata] = {}
         self._outcomes: OrderedDict[int, _Kept] = OrderedDict()
         """BEGIN → what is kept of it, oldest first."""
@@ -111,6 +120,7 @@ class TransactionMetadataStore:
         assert not transaction.state.finished
         self._unfinished[transaction.begin] = transaction
         self.open_count += transaction.state is State.OPEN
+        self.added_count += added_count(transaction)
 
     def get(self, begin: int) -> TransactionMetadata | None:
         """Returns an unfinished transaction, or None."""
@@ -173,6 +183,25 @@ class TransactionMetadataStore:
         offsets |= merged
         known |= identities
 
+    def add_writes(self, begin: int, writes: Iterable[PartitionWrites]) -> None:
+        """Adds what branches wrote, beside what was named before."""
+        writes, transaction = tuple(writes), self._unfinished[begin]
+        self.add_produced_partitions(begin, [w.partition for w in writes])
+        branches = transaction.branches
+        assert isinstance(branches, dict)
+        for each in writes:
+            known = branches.get(each.partition.key)
+            if known is None:
+                known = branches[each.partition.key] = PackedRanges()
+            known.extend(each.branches)
+            self.added_count += len(each.branches)
+
+    def forget_writes(self, begin: int) -> None:
+        """Drops what the parts of an aborted transaction have named."""
+        transaction = self._unfinished[begin]
+        self.added_count -= added_count(transaction)
+        transaction.branches, transaction.parts = {}, 0
+
     def update_status(self, begin: int, new: State, expected: State) -> TransactionMetadata:
         """Moves a transaction from `expected` to `new`, and returns it.
 
@@ -189,6 +218,7 @@ class TransactionMetadataStore:
         transaction.state = new
         if new.finished:
             del self._unfinished[begin]
+            self.added_count -= added_count(transaction)
             txid, committed = transaction.txid, new is State.COMMITTED
             sequence = transaction.commit_sequence
             word = None if transaction.reason is None else transaction.reason.value
@@ -196,6 +226,51 @@ class TransactionMetadataStore:
             if len(self._outcomes) > OUTCOMES_MAX:
                 self._outcomes.popitem(last=False)
         return transaction
+
+
+def added_count(transaction: TransactionMetadata) -> int:
+    """Returns the number of ranges that a transaction with parts holds; 0 without parts."""
+    return sum(map(len, transaction.branches.values())) if transaction.parts else 0
+
+
+def check_added(ranges_max: int, transaction: TransactionMetadata, count: int, added: int) -> None:
+    """Refuses a part for which there is no room in memory.
+
+    Args:
+        ranges_max: most ranges that all unfinished transactions may have added.
+        transaction: to which they are to be added.
+        count: number of ranges of the part.
+        added: number of ranges that all of them have added.
+
+    Raises:
+        RequestTooLargeError: the transaction alone exceeds the limit.
+        CoordinatorBusyError: it does so together with others, which will be finished.
+    """
+    own = added_count(transaction) + count
+    if own > ranges_max:
+        raise RequestTooLargeError(
+            f"transaction {transaction.txid} would name {own} ranges (one branch in one partition),"
+            f" and {ranges_max} are allowed (max_added_ranges): write with fewer tasks, or let each"
+            " write to fewer partitions (in Spark: coalesce or repartition), or write less at once"
+        )
+    if added + count > ranges_max:
+        raise CoordinatorBusyError(
+            f"unfinished transactions have named {added} ranges of branches, and {ranges_max} have"
+            " room"
+        )
+
+
+def check_parts(transaction: TransactionMetadata, told: int) -> None:
+    """Refuses a commit that does not know of exactly the transaction's parts.
+
+    Raises:
+        TransactionStateError: it does not.
+    """
+    if told != transaction.parts:
+        raise TransactionStateError(
+            f"the commit of transaction {transaction.txid} speaks of {told} parts of what was"
+            f" written, and {transaction.parts} are there: abort, and redo its work"
+        )
 
 
 def earlier_starts(

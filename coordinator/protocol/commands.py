@@ -102,6 +102,21 @@ class ExtendTransaction:
 
 
 @value(frozen=True, slots=True, kw_only=True)
+class AddWrites:
+    """Name a part of what accepted branches wrote, before the commit: it can't name all at once.
+
+    A part may be sent again. It takes effect with the commit, which must know of all parts.
+    """
+
+    session: SessionId
+    txid: TxId
+    part: int
+    """0 for the transaction's first part, and so on: each when the one before was answered."""
+    writes: Mapping[TopicPartition, tuple[BranchRange, ...]]
+    """Data partition → what branches wrote there that neither another part nor the commit names."""
+
+
+@value(frozen=True, slots=True, kw_only=True)
 class End:
     """Commit or abort a transaction."""
 
@@ -113,6 +128,8 @@ class End:
 
     A partition without accepted records has an empty tuple. It still gets a marker.
     """
+    parts: int = 0
+    """Number of the parts (`AddWrites`) that name the rest; the coordinator must have them all."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -244,6 +261,7 @@ Command: TypeAlias = (
     | AddPartitions
     | AddOffsets
     | ExtendTransaction
+    | AddWrites
     | End
     | GetOutcome
     | FetchOffsets
@@ -282,8 +300,8 @@ class Began:
 
 @value(frozen=True, slots=True)
 class Done:
-    """Answer to `AddPartitions`, `AddOffsets`, `ExtendTransaction`, `DeleteKey`, and to requests to
-    forget."""
+    """Answer to `AddPartitions`, `AddOffsets`, `AddWrites`, `ExtendTransaction`, `DeleteKey`, and
+    to requests to forget."""
 
 
 @value(frozen=True, slots=True)

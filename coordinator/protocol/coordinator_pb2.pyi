@@ -30,7 +30,7 @@ class CallRequest(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., partition_count: _Optional[int] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("request_id", "connect", "begin", "add_partitions", "add_offsets", "end", "get_outcome", "fetch_offsets", "bind_group", "list_transactions", "abort_transaction", "list_keys", "get_key", "delete_key", "claim_offsets", "forget_producer", "forget_group", "unbind_group", "extend_transaction")
+    __slots__ = ("request_id", "connect", "begin", "add_partitions", "add_offsets", "end", "get_outcome", "fetch_offsets", "bind_group", "list_transactions", "abort_transaction", "list_keys", "get_key", "delete_key", "claim_offsets", "forget_producer", "forget_group", "unbind_group", "extend_transaction", "add_writes")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CONNECT_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
@@ -50,6 +50,7 @@ class Request(_message.Message):
     FORGET_GROUP_FIELD_NUMBER: _ClassVar[int]
     UNBIND_GROUP_FIELD_NUMBER: _ClassVar[int]
     EXTEND_TRANSACTION_FIELD_NUMBER: _ClassVar[int]
+    ADD_WRITES_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     connect: Connect
     begin: Begin
@@ -69,7 +70,8 @@ class Request(_message.Message):
     forget_group: ForgetGroup
     unbind_group: UnbindGroup
     extend_transaction: ExtendTransaction
-    def __init__(self, request_id: _Optional[int] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., add_offsets: _Optional[_Union[AddOffsets, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., get_outcome: _Optional[_Union[GetOutcome, _Mapping]] = ..., fetch_offsets: _Optional[_Union[FetchOffsets, _Mapping]] = ..., bind_group: _Optional[_Union[BindGroup, _Mapping]] = ..., list_transactions: _Optional[_Union[ListTransactions, _Mapping]] = ..., abort_transaction: _Optional[_Union[AbortTransaction, _Mapping]] = ..., list_keys: _Optional[_Union[ListKeys, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., delete_key: _Optional[_Union[DeleteKey, _Mapping]] = ..., claim_offsets: _Optional[_Union[ClaimOffsets, _Mapping]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping]] = ..., forget_group: _Optional[_Union[ForgetGroup, _Mapping]] = ..., unbind_group: _Optional[_Union[UnbindGroup, _Mapping]] = ..., extend_transaction: _Optional[_Union[ExtendTransaction, _Mapping]] = ...) -> None: ...
+    add_writes: AddWrites
+    def __init__(self, request_id: _Optional[int] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., add_offsets: _Optional[_Union[AddOffsets, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., get_outcome: _Optional[_Union[GetOutcome, _Mapping]] = ..., fetch_offsets: _Optional[_Union[FetchOffsets, _Mapping]] = ..., bind_group: _Optional[_Union[BindGroup, _Mapping]] = ..., list_transactions: _Optional[_Union[ListTransactions, _Mapping]] = ..., abort_transaction: _Optional[_Union[AbortTransaction, _Mapping]] = ..., list_keys: _Optional[_Union[ListKeys, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., delete_key: _Optional[_Union[DeleteKey, _Mapping]] = ..., claim_offsets: _Optional[_Union[ClaimOffsets, _Mapping]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping]] = ..., forget_group: _Optional[_Union[ForgetGroup, _Mapping]] = ..., unbind_group: _Optional[_Union[UnbindGroup, _Mapping]] = ..., extend_transaction: _Optional[_Union[ExtendTransaction, _Mapping]] = ..., add_writes: _Optional[_Union[AddWrites, _Mapping]] = ...) -> None: ...
 
 class Reply(_message.Message):
     __slots__ = ("request_id", "error", "connected", "began", "done", "outcome", "group_offsets", "binding", "transactions", "key", "keys", "claimed")
@@ -171,6 +173,16 @@ class ExtendTransaction(_message.Message):
     txid: bytes
     def __init__(self, txid: _Optional[bytes] = ...) -> None: ...
 
+class AddWrites(_message.Message):
+    __slots__ = ("txid", "part", "writes")
+    TXID_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    WRITES_FIELD_NUMBER: _ClassVar[int]
+    txid: bytes
+    part: int
+    writes: _containers.RepeatedCompositeFieldContainer[Writes]
+    def __init__(self, txid: _Optional[bytes] = ..., part: _Optional[int] = ..., writes: _Optional[_Iterable[_Union[Writes, _Mapping]]] = ...) -> None: ...
+
 class AddOffsets(_message.Message):
     __slots__ = ("txid", "group", "steps")
     TXID_FIELD_NUMBER: _ClassVar[int]
@@ -182,7 +194,7 @@ class AddOffsets(_message.Message):
     def __init__(self, txid: _Optional[bytes] = ..., group: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[OffsetStep, _Mapping]]] = ...) -> None: ...
 
 class End(_message.Message):
-    __slots__ = ("txid", "action", "writes")
+    __slots__ = ("txid", "action", "writes", "parts")
     class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         COMMIT: _ClassVar[End.Action]
@@ -192,10 +204,12 @@ class End(_message.Message):
     TXID_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     WRITES_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     txid: bytes
     action: End.Action
     writes: _containers.RepeatedCompositeFieldContainer[Writes]
-    def __init__(self, txid: _Optional[bytes] = ..., action: _Optional[_Union[End.Action, str]] = ..., writes: _Optional[_Iterable[_Union[Writes, _Mapping]]] = ...) -> None: ...
+    parts: int
+    def __init__(self, txid: _Optional[bytes] = ..., action: _Optional[_Union[End.Action, str]] = ..., writes: _Optional[_Iterable[_Union[Writes, _Mapping]]] = ..., parts: _Optional[int] = ...) -> None: ...
 
 class GetOutcome(_message.Message):
     __slots__ = ("txid",)

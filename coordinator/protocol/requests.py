@@ -129,10 +129,26 @@ def _decode_extend_transaction(
     return commands.ExtendTransaction(session=envelope.session, txid=TxId.from_bytes(wire.txid))
 
 
+def _encode_add_writes(wire: pb.AddWrites, command: commands.AddWrites) -> None:
+    wire.txid = command.txid.to_bytes()
+    wire.part = command.part
+    wire.writes.extend(writes_to_wire(command.writes))
+
+
+def _decode_add_writes(wire: pb.AddWrites, envelope: Envelope) -> commands.AddWrites:
+    return commands.AddWrites(
+        session=envelope.session,
+        txid=TxId.from_bytes(wire.txid),
+        part=wire.part,
+        writes=writes_from_wire(wire.writes),
+    )
+
+
 def _encode_end(wire: pb.End, command: commands.End) -> None:
     wire.txid = command.txid.to_bytes()
     wire.action = _ACTIONS[command.action]
     wire.writes.extend(writes_to_wire(command.writes))
+    wire.parts = command.parts
 
 
 def _decode_end(wire: pb.End, envelope: Envelope) -> commands.End:
@@ -147,6 +163,7 @@ def _decode_end(wire: pb.End, envelope: Envelope) -> commands.End:
         txid=TxId.from_bytes(wire.txid),
         action=action,
         writes=writes_from_wire(wire.writes),
+        parts=wire.parts,
     )
 
 
@@ -317,6 +334,9 @@ CODECS: Final[Mapping[type[commands.Command], Codec]] = {
         _encode_extend_transaction,
         _decode_extend_transaction,
         in_session=True,
+    ),
+    commands.AddWrites: Codec(
+        "add_writes", _encode_add_writes, _decode_add_writes, in_session=True
     ),
     commands.End: Codec("end", _encode_end, _decode_end, in_session=True),
     commands.GetOutcome: Codec("get_outcome", _encode_get_outcome, _decode_get_outcome),

@@ -439,6 +439,9 @@ class Streams(pb_grpc.CoordinatorServicer):
             case commands.Begin() | commands.AddPartitions():
                 _check_lanes(command.partitions, runtime)
                 return await self._topics.learn(command.partitions)
+            case commands.AddWrites():
+                _check_lanes(command.writes, runtime)
+                return await self._topics.learn(command.writes)
             case commands.End():
                 # An abort must succeed whatever happened to its topics: the shard sees to it.
                 if command.action is commands.Action.COMMIT:

@@ -1,4 +1,4 @@
-"""Encodes and decodes journal records: version byte, type byte, Avro body (``schemas/v3.avsc``)."""
+"""Encodes and decodes journal records: version byte, type byte, Avro body (``schemas/v4.avsc``)."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from .types import (
     AbortReason,
     AddOffsets,
     AddPartitions,
+    AddWrites,
     Begin,
     Bind,
     Claim,
@@ -48,11 +49,14 @@ from .types import (
     StepIdentity,
 )
 
-FORMAT_VERSION: Final = 3
+FORMAT_VERSION: Final = 4
 """Newest format version; a change that old readers can't read needs the next one."""
-_CHANGED_IN: Final = {RecordType.SNAPSHOT: 3, RecordType.FORGET: 3}
-"""Version in which a type's schema changed last: the version byte of its records. It is 2 for all
-others, so a program of the version before still reads them."""
+_CHANGED_IN: Final = {RecordType.SNAPSHOT: 3, RecordType.FORGET: 3, RecordType.ADD_WRITES: 4}
+"""Version in which a type's schema changed last for all its records: their version byte. It is 2
+for all others, so a program of the version before still reads them."""
+_IN_PARTS: Final = 4
+"""Version of a decision and of a snapshot's chunk that speak of a transaction with parts. All
+others are written as before, so that programs of the version before read them."""
 
 Avro = dict[str, Any]
 
@@ -316,6 +320,7 @@ _TO_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "partitions": _partitions_to_avro,
     "gone": _keys_to_avro,
     "writes": _writes_to_avro,
+    "added": _partitions_to_avro,
     "steps": _steps_to_avro,
     "producers": _producers_to_avro,
     "transactions": _transactions_to_avro,
@@ -331,6 +336,7 @@ _FROM_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "partitions": _partitions_from_avro,
     "gone": _keys_from_avro,
     "writes": _writes_from_avro,
+    "added": _partitions_from_avro,
     "steps": _steps_from_avro,
     "reason": AbortReason,
     "producers": _producers_from_avro,
@@ -352,6 +358,7 @@ _CLASSES: Final[Mapping[int, type[JournalRecord]]] = {
         Begin,
         AddPartitions,
         AddOffsets,
+        AddWrites,
         PrepareCommit,
         PrepareAbort,
         Committed,
@@ -392,10 +399,21 @@ def _load_schemas(version: int) -> dict[int, Any]:
     return {code: parsed[cls.__name__] for code, cls in _CLASSES.items() if cls.__name__ in parsed}
 
 
-_SCHEMAS: Final[Mapping[int, Mapping[int, Any]]] = {v: _load_schemas(v) for v in (1, 2, 3)}
+_SCHEMAS: Final[Mapping[int, Mapping[int, Any]]] = {v: _load_schemas(v) for v in (1, 2, 3, 4)}
 _CURRENT: Final = _SCHEMAS[FORMAT_VERSION]
 _VERSIONS: Final = {code: _CHANGED_IN.get(cls.type, 2) for code, cls in _CLASSES.items()}
 _PREFIX: Final = {code: bytes((version, code)) for code, version in _VERSIONS.items()}
+
+
+def _version(record: JournalRecord) -> int:
+    """Returns the version byte of a record: the oldest whose programs read it rightly."""
+    match record:
+        case PrepareCommit() if record.added:
+            return _IN_PARTS
+        case Snapshot() if any(row.parts for row in record.transactions):
+            return _IN_PARTS
+        case _:
+            return _VERSIONS[record.type]
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -424,8 +442,9 @@ def encode_by_schema(entry: Entry) -> bytes:
         value = getattr(record, name)
         body[name] = convert(value) if convert else value
     out = io.BytesIO()
-    out.write(_PREFIX[record.type])
-    fastavro.schemaless_writer(out, _CURRENT[record.type], body)
+    version = _version(record)
+    out.write(bytes((version, record.type)))
+    fastavro.schemaless_writer(out, _SCHEMAS[version][record.type], body)
     return out.getvalue()
 
 
@@ -434,9 +453,9 @@ def decode_entry(raw: bytes | None, *, lazily: bool = False) -> Entry:
 
     Args:
         raw: the record's value.
-        lazily: leaves the fields of a PREPARE_COMMIT undecoded until they are used; their first use
-            may then raise ValueError or IndexError. Takes half the time where most of them are
-            never used.
+        lazily: leaves the fields of a PREPARE_COMMIT or ADD_WRITES undecoded until they are used;
+            their first use may then raise ValueError or IndexError. Takes half the time where most
+            of them are never used.
 
     Raises:
         UnknownRecordError: a newer format version or record type.
@@ -484,5 +503,7 @@ def decode_by_schema(raw: bytes) -> Entry:
     epoch, incarnation = body.pop("epoch"), body.pop("incarnation")
     predicted = body.pop("predicted")
     for name, convert in _CONVERTED[code]:
-        body[name] = convert(body[name])
+        # A field of a newer version that the record was read without has its default.
+        if name in body:
+            body[name] = convert(body[name])
     return Entry(epoch, incarnation, _CLASSES[code](**body), predicted)

@@ -23,6 +23,7 @@ from .types import (
     Aborted,
     AddOffsets,
     AddPartitions,
+    AddWrites,
     Begin,
     Claim,
     Committed,
@@ -321,6 +322,28 @@ def _add_offsets(raw: bytes, at: int) -> tuple[AddOffsets, int]:
     return AddOffsets(begin=begin, group=group, steps=tuple(steps)), at
 
 
+def _add_writes(raw: bytes, at: int) -> tuple[AddWrites, int]:
+    (begin, part), at = read_longs(raw, at, 2)
+    writes, at = _array(raw, at, _writes)
+    return AddWrites(begin=begin, part=part, writes=tuple(writes)), at
+
+
+def _lazy_add_writes(raw: bytes, at: int) -> tuple[AddWrites, int]:
+    (begin, part), at = read_longs(raw, at, 2)
+    record = AddWrites.__new__(AddWrites)
+    record.begin = begin  # type: ignore[misc]  # not handed out yet
+    record.part = part  # type: ignore[misc]
+    record.unread = (_part, raw, at)  # type: ignore[misc]
+    return record, len(raw)
+
+
+def _part(raw: bytes, at: int) -> dict[str, Any]:
+    writes, at = _array(raw, at, _writes)
+    if at != len(raw):
+        raise ValueError("bytes left over")
+    return {"writes": tuple(writes)}
+
+
 def _prepare_commit(raw: bytes, at: int) -> tuple[PrepareCommit, int]:
     begin, at = _long(raw, at)
     writes, at = _array(raw, at, _writes)
@@ -341,7 +364,7 @@ def _decision(raw: bytes, at: int) -> dict[str, Any]:
     decided_ms, at = _long(raw, at)
     if at != len(raw):
         raise ValueError("bytes left over")
-    return {"writes": tuple(writes), "decided_ms": decided_ms}
+    return {"writes": tuple(writes), "decided_ms": decided_ms, "added": ()}
 
 
 @_cached
@@ -369,6 +392,7 @@ READERS: Final[Mapping[int, Callable[[bytes, int], tuple[JournalRecord, int]]]] 
     RecordType.BEGIN: _begin,
     RecordType.ADD_PARTITIONS: _add_partitions,
     RecordType.ADD_OFFSETS: _add_offsets,
+    RecordType.ADD_WRITES: _add_writes,
     RecordType.PREPARE_COMMIT: _prepare_commit,
     RecordType.COMMITTED: _finished(Committed),
     RecordType.ABORTED: _finished(Aborted),
@@ -378,6 +402,7 @@ READERS: Final[Mapping[int, Callable[[bytes, int], tuple[JournalRecord, int]]]] 
 
 LAZY_READERS: Final[Mapping[int, Callable[[bytes, int], tuple[JournalRecord, int]]]] = {
     **READERS,
+    RecordType.ADD_WRITES: _lazy_add_writes,
     RecordType.PREPARE_COMMIT: _lazy_prepare_commit,
 }
-"""Like `READERS`, but the fields of a PREPARE_COMMIT are decoded only when they are used."""
+"""Like `READERS`, but what branches wrote is decoded only when it is used."""

@@ -19,6 +19,7 @@ from .types import (
     Aborted,
     AbortReason,
     AddPartitions,
+    AddWrites,
     Begin,
     Committed,
     DataPartition,
@@ -28,6 +29,7 @@ from .types import (
     PartitionWrites,
     PrepareAbort,
     PrepareCommit,
+    joined,
 )
 
 NO_EPOCH: Final = -1
@@ -93,7 +95,7 @@ class Fate:
     reason: AbortReason | None = None
     """Why it was aborted; None if it was not."""
     writes: tuple[PartitionWrites, ...] = ()
-    """What the accepted branches wrote; empty if it does not commit."""
+    """What the accepted branches wrote; empty if it does not commit, or was not asked for."""
     partitions: tuple[DataPartition, ...] = ()
     """Data partitions registered or named by the commit: all those that get a marker."""
 
@@ -108,7 +110,8 @@ class _Progress:
     state: State = State.OPEN
     commit_sequence: int | None = None
     reason: AbortReason | None = None
-    writes: tuple[PartitionWrites, ...] = ()
+    keeps_writes: bool = True
+    writes: list[PartitionWrites] = field(default_factory=list)
     partitions: dict[tuple[str, int], DataPartition] = field(default_factory=dict)
 
     def enter(self, state: State) -> bool:
@@ -129,19 +132,27 @@ class _Progress:
             case AddPartitions():
                 if self.state is State.OPEN:
                     self.register(record.partitions)
+            case AddWrites():
+                if self.state is State.OPEN:
+                    self._write(record.writes)
             case PrepareCommit():
                 if self.enter(State.COMMITTING):
                     self.commit_sequence = offset
-                    self.writes = record.writes
-                    self.register(w.partition for w in record.writes)
+                    self._write(record.writes)
             case PrepareAbort():
                 if self.enter(State.ABORTING):
                     self.commit_sequence = offset
                     self.reason = record.reason
+                    self.writes.clear()
             case Committed():
                 self.enter(State.COMMITTED)
             case Aborted():
                 self.enter(State.ABORTED)
+
+    def _write(self, writes: Iterable[PartitionWrites]) -> None:
+        self.register(w.partition for w in writes)
+        if self.keeps_writes:
+            self.writes += writes
 
     def fate(self) -> Fate:
         """Returns the fate as of the records applied so far."""
@@ -149,7 +160,7 @@ class _Progress:
             self.state,
             self.commit_sequence,
             self.reason,
-            self.writes,
+            joined(self.writes) if self.commit_sequence is not None else (),
             tuple(self.partitions.values()),
         )
 
@@ -165,9 +176,12 @@ class FateScan:
 
     Args:
         txids: TxIds of one journal partition.
+        writes: whether the fates are to say what branches wrote, which takes much memory for a
+            transaction of very many branches.
     """
 
-    def __init__(self, txids: Iterable[TxId]) -> None:
+    def __init__(self, txids: Iterable[TxId], *, writes: bool = True) -> None:
+        self._keeps_writes = writes
         self._wanted: dict[int, list[TxId]] = {}
         # Two incarnations may both have used an offset.
         for txid in set(txids):
@@ -209,7 +223,7 @@ class FateScan:
         for txid in wanted:
             if txid.incarnation != entry.incarnation:
                 continue
-            found = self._found[txid] = _Progress()
+            found = self._found[txid] = _Progress(keeps_writes=self._keeps_writes)
             found.register(record.partitions)
             if not accepting:
                 accepting = [{}]

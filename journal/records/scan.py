@@ -18,6 +18,7 @@ from .types import (
     AbortReason,
     AddOffsets,
     AddPartitions,
+    AddWrites,
     Begin,
     Committed,
     Entry,
@@ -27,6 +28,7 @@ from .types import (
     PrepareAbort,
     PrepareCommit,
     Snapshot,
+    joined,
 )
 
 
@@ -52,6 +54,8 @@ class SeenTransaction:
     """Epoch of the coordinator that wrote the last marker."""
     reason: AbortReason | None = None
     writes: tuple[PartitionWrites, ...] = ()
+    """What accepted branches wrote; while it is open, what was added so far. A partition may come
+    several times before the decision."""
     gone: tuple[TopicPartition, ...] = ()
     """Partitions that were deleted before they took their marker."""
 
@@ -115,6 +119,9 @@ class JournalScan:
             if not record.last:
                 return []
             self._loading = False
+            for each in self.unfinished.values():
+                if each.state.commits:
+                    each.writes = joined(each.writes)
             between, self._between = self._between, []
             return [seen for o, e in between if (seen := self._take(o, e)) is not None]
         decided = self._take(offset, entry)
@@ -131,7 +138,7 @@ class JournalScan:
                     timeout_ms=record.timeout_ms,
                     partitions={p.key for p in record.partitions},
                 )
-            case AddPartitions() | AddOffsets():
+            case AddPartitions() | AddOffsets() | AddWrites():
                 self._add(record)
             case PrepareCommit() | PrepareAbort():
                 return self._decide(offset, entry.epoch, record)
@@ -141,12 +148,15 @@ class JournalScan:
                 self.owners.append((offset, record))
         return None
 
-    def _add(self, record: AddPartitions | AddOffsets) -> None:
+    def _add(self, record: AddPartitions | AddOffsets | AddWrites) -> None:
         seen = self.unfinished.get(record.begin)
         if seen is None or seen.state is not State.OPEN:
             return
         if isinstance(record, AddPartitions):
             seen.partitions.update(p.key for p in record.partitions)
+        elif isinstance(record, AddWrites):
+            seen.partitions.update(w.partition.key for w in record.writes)
+            seen.writes += record.writes
         else:
             seen.offsets += [(record.group, step) for step in record.steps]
 
@@ -161,9 +171,10 @@ class JournalScan:
         seen.state, seen.decided_in = state, epoch
         seen.commit_sequence, seen.decided_ms = offset, record.decided_ms
         if isinstance(record, PrepareCommit):
-            seen.writes = record.writes
+            seen.writes = joined((*seen.writes, *record.writes)) if seen.writes else record.writes
             seen.partitions.update(w.partition.key for w in record.writes)
         else:
+            seen.writes = ()
             seen.reason = record.reason
         return seen
 

@@ -11,6 +11,7 @@ and PIP-31, "Transaction Log" (the operations of the transaction metadata store)
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import field
 from enum import IntEnum, StrEnum
 from typing import ClassVar, Final, NamedTuple, TypeAlias
@@ -39,6 +40,7 @@ class RecordType(IntEnum):
     CLAIM = 13
     SNAPSHOT = 16
     FORGET = 17
+    ADD_WRITES = 18
 
 
 class AbortReason(StrEnum):
@@ -183,14 +185,40 @@ class AddOffsets:
 
 
 @value(frozen=True, slots=True, kw_only=True)
+class AddWrites(Lazy):
+    """A part of what the accepted branches of a transaction wrote, if one record can't name it all.
+
+    It takes effect with the decision. The transaction's writes are those of all its parts, and of
+    the decision.
+    """
+
+    type: ClassVar[RecordType] = RecordType.ADD_WRITES
+    begin: int
+    part: int
+    """0 for the transaction's first part, and so on."""
+    writes: tuple[PartitionWrites, ...]
+
+
+@value(frozen=True, slots=True, kw_only=True)
 class PrepareCommit(Lazy):
-    """The decision to commit; its offset is the commit sequence."""
+    """The decision to commit; its offset is the commit sequence.
+
+    It names every data partition of the transaction, in `writes` or in `added`.
+    """
 
     type: ClassVar[RecordType] = RecordType.PREPARE_COMMIT
     begin: int
     writes: tuple[PartitionWrites, ...]
     decided_ms: int
     """Wall clock of the coordinator, milliseconds since 1970."""
+    added: tuple[DataPartition, ...] = ()
+    """The partitions that `writes` does not name: all that branches wrote there is in the parts
+    (`AddWrites`). Every one of them has records."""
+
+    @property
+    def written(self) -> list[TopicPartition]:
+        """The partitions in which the transaction has records that count."""
+        return [*(w.partition.key for w in self.writes if w.branches), *(p.key for p in self.added)]
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -319,6 +347,9 @@ class SnapshotTransaction(NamedTuple):
     steps: tuple[SnapshotSteps, ...] = ()
     doomed: AbortReason | None = None
     """Why the open transaction can only be aborted; None if it is not doomed."""
+    parts: int = 0
+    """Number of its `AddWrites`. If there are any, `writes` has what they say, also while it is
+    open, and a partition's branches may be spread over several rows."""
 
 
 class SnapshotGroup(NamedTuple):
@@ -385,6 +416,7 @@ JournalRecord: TypeAlias = (
     | Begin
     | AddPartitions
     | AddOffsets
+    | AddWrites
     | PrepareCommit
     | PrepareAbort
     | Committed
@@ -394,6 +426,14 @@ JournalRecord: TypeAlias = (
     | Snapshot
     | Forget
 )
+
+
+def joined(writes: Iterable[PartitionWrites]) -> tuple[PartitionWrites, ...]:
+    """Returns each partition once, with all its branches, in the order of their coming."""
+    found: dict[TopicPartition, tuple[DataPartition, list[BranchRange]]] = {}
+    for each in writes:
+        found.setdefault(each.partition.key, (each.partition, []))[1].extend(each.branches)
+    return tuple(PartitionWrites(partition, tuple(ranges)) for partition, ranges in found.values())
 
 
 NO_PREDICTION: Final = -1

@@ -43,6 +43,7 @@ from ...journal.errors import (
 )
 from ...journal.state import State
 from ...journal.txid import TxId
+from .accepted import AcceptedWrites
 from .summary import BranchSummary
 from .tally import BranchTally
 
@@ -138,12 +139,18 @@ def abort_only(cause: LogtxError) -> LogtxError:
 class TransactionBook:
     """Keeps what the producer knows of one transaction, and checks which calls fit."""
 
-    def __init__(self, own: BranchTally, partitions: Iterable[TopicPartition] = ()) -> None:
+    def __init__(
+        self,
+        own: BranchTally,
+        partitions: Iterable[TopicPartition] = (),
+        accepted: AcceptedWrites | None = None,
+    ) -> None:
         """Starts OPEN.
 
         Args:
             own: the tally of the owner's own records.
             partitions: data partitions that BEGIN names.
+            accepted: collects what accepted branches wrote; None: with the usual bounds.
         """
         self.own: Final = own
         self.phase = Phase.OPEN
@@ -155,10 +162,13 @@ class TransactionBook:
         """Number of requests about offsets without an answer."""
         self._registered: set[TopicPartition] = set(partitions)
         """Partitions known to the coordinator, or to be named by the commit."""
+        self._named: set[TopicPartition] = set()
+        """Partitions of which parts have spoken: the commit need not name them."""
         self._told: set[TopicPartition] = set()
         """Partitions whose first offset the coordinator was told."""
         self._branches: dict[int, BranchTally] = {}
-        self._accepted: dict[int, BranchSummary] = {}
+        self._accepted = accepted or AcceptedWrites()
+        self._part_under_way = False
 
     # ---- what may be done now -------------------------------------------------------------------
 
@@ -261,7 +271,7 @@ class TransactionBook:
         """Whether its end was asked for and nothing that it waits for is under way any more."""
         if self.phase is not Phase.ENDING or not self.own.settled:
             return False
-        return self.end is Action.ABORT or self.requests == 0
+        return self.end is Action.ABORT or (self.requests == 0 and not self._accepted.parts_left)
 
     def sent(self) -> Action:
         """Notes that the request to end it is sent, maybe again. Returns how it ends."""
@@ -307,10 +317,42 @@ class TransactionBook:
             raise TransactionStateError(
                 f"the branch belongs to transaction {summary.txid}, this one is {txid}"
             )
-        if self._accepted.setdefault(summary.branch, summary) != summary:
-            raise TransactionStateError(
-                f"branch {summary.branch:016x} was accepted with other records before"
-            )
+        self._accepted.accept(summary)
+
+    @property
+    def parts(self) -> int:
+        """Number of parts that the commit must speak of."""
+        return self._accepted.parts
+
+    @property
+    def parts_left(self) -> int:
+        """Number of parts that are to be sent before the commit, about."""
+        return self._accepted.parts_left
+
+    def next_part(self) -> tuple[int, dict[TopicPartition, tuple[BranchRange, ...]]] | None:
+        """Returns the part of what accepted branches wrote that is to be sent now, with its number.
+
+        The caller tells `part_answered` when it is answered. Returns None if none is due: one is under
+        way, or the commit has room for the rest.
+        """
+        wanted = self.phase is Phase.OPEN or (
+            self.phase is Phase.ENDING and self.end is Action.COMMIT
+        )
+        due = wanted and self.cause is None and self._accepted.parts_left
+        if not due or self._part_under_way:
+            return None
+        number = self._accepted.parts
+        part = self._accepted.next_part()
+        self._registered |= part.keys()
+        self._named |= part.keys()
+        self._part_under_way = True
+        self.requests += 1
+        return number, part
+
+    def part_answered(self) -> None:
+        """Notes that the coordinator has answered the part that was under way."""
+        self._part_under_way = False
+        self.requests -= 1
 
     # ---- partitions -----------------------------------------------------------------------------
 
@@ -336,19 +378,22 @@ class TransactionBook:
     def writes(self) -> dict[TopicPartition, tuple[BranchRange, ...]]:
         """Returns every partition that gets a marker, with what each accepted branch wrote there.
 
-        For an abort the ranges are empty, and for a partition without accepted records they always
-        are.
+        What parts have said is left out. For an abort the ranges are empty, and for a partition
+        without accepted records they always are.
         """
         own = self.own.ranges()
         branches = self._branches.values()
         of_branches = (key for tally in branches for key, _ in tally.first_offsets())
         touched = self._registered.union(own, of_branches)
         ranges: dict[TopicPartition, list[BranchRange]] = {key: [] for key in sorted(touched)}
-        for summary in self._accepted.values():
-            for key, written in summary.writes.items():
-                ranges.setdefault(key, []).append(written)
+        for key, accepted in self._accepted.rest().items():
+            ranges.setdefault(key, []).extend(accepted)
         for key, written in own.items():
             ranges[key].append(written)
         if self.end is Action.ABORT:
             return dict.fromkeys(ranges, ())
-        return {k: tuple(sorted(r, key=lambda w: w.branch)) for k, r in ranges.items()}
+        return {
+            k: tuple(sorted(r, key=lambda w: w.branch))
+            for k, r in ranges.items()
+            if r or k not in self._named
+        }

@@ -77,6 +77,8 @@ class World:
         self._references = 0
         self._requests: dict[str, int] = {}
         self._owners: dict[TxId, commands.SessionId] = {}
+        self._parts: dict[TxId, int] = {}
+        """Number of the latest part of each transaction that has any."""
         self._written: dict[TxId, dict[TopicPartition, dict[int, tuple[int, int, int]]]] = {}
         self.coordinator = self.take_over("host-1:7070")
 
@@ -170,7 +172,22 @@ class World:
             partition: tuple(BranchRange(b, *facts) for b, facts in sorted(branches.items()))
             for partition, branches in self._written[txid].items()
         }
-        return commands.End(session=self._owners[txid], txid=txid, action=action, writes=writes)
+        parts = self._parts.get(txid, -1) + 1
+        return commands.End(
+            session=self._owners[txid], txid=txid, action=action, writes=writes, parts=parts
+        )
+
+    def add(self, txid: TxId, *partitions: TopicPartition) -> None:
+        """A part names what branches wrote to these partitions so far."""
+        part = self._parts[txid] = self._parts.get(txid, -1) + 1
+        writes = {}
+        for partition in partitions:
+            branches = self._written[txid][partition]
+            writes[partition] = tuple(BranchRange(b, *facts) for b, facts in branches.items())
+            branches.clear()
+        session = self._owners[txid]
+        command = commands.AddWrites(session=session, txid=txid, part=part, writes=writes)
+        assert self.ask(command) == commands.Done()
 
     def decide(self, txid: TxId, action: commands.Action = commands.Action.COMMIT) -> None:
         """A decision; its markers are due."""
@@ -395,6 +412,26 @@ def _large(w: World, p: commands.SessionId) -> None:
     w.write_marker(again)
 
 
+def _in_parts(w: World, p: commands.SessionId) -> TxId:
+    """Commits that name what was written in parts: one that is finished, one that goes on, and one
+    that is aborted."""
+    txid = w.begin(p)
+    w.write(txid, B0, values("in parts", 2), branch=21)
+    w.write(txid, B1, values("in parts", 2), branch=21)
+    w.add(txid, B0, B1)
+    w.write(txid, B1, values("more", 1), branch=22)
+    w.write(txid, B1, values("own", 1))
+    w.write(txid, B2, values("in no part", 1), branch=22)
+    w.commit(txid)
+    aborted, goes_on = w.begin(p), w.begin(p)
+    for each in (aborted, goes_on):
+        w.write(each, B0, values("of a part", 1), branch=23)
+        w.write(each, B0, values("of a part", 2), branch=2**64 - 2)
+        w.add(each, B0)
+    w.abort(aborted)
+    return goes_on
+
+
 def _snapshot(w: World, p: commands.SessionId) -> TxId:
     """A snapshot of several chunks, with a BEGIN between them."""
     opened = w.begin(p, B0)
@@ -481,8 +518,15 @@ def generate() -> GoldenLogs:
     _ends(w, p, q)
     _forgotten(w)
     _large(w, p)
+    goes_on = _in_parts(w, p)
     opened = _snapshot(w, p)
     _surprises(w, p)
+    w.write(goes_on, B0, values("behind a snapshot", 1), branch=24)
+    w.add(goes_on, B0)
+    w.commit(goes_on)
+    undecided = w.begin(p)
+    w.write(undecided, B3, values("undecided, in parts", 2), branch=25)
+    w.add(undecided, B3)
     _unfinished(w, p, opened)
     journal = [encode_entry(entry) for entry in w.journal.entries]
     return GoldenLogs(journal, dict(sorted(w.data.items())), w.offsets)

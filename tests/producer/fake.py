@@ -54,6 +54,7 @@ class FakeTransaction:
     partitions: set[TopicPartition] = field(default_factory=set)
     first_offsets: dict[TopicPartition, int] = field(default_factory=dict)
     offsets: list[tuple[str, tuple[OffsetStep, ...]]] = field(default_factory=list)
+    parts: list[Writes] = field(default_factory=list)
     extended: int = 0
     writes: Writes = field(default_factory=dict)
 
@@ -166,12 +167,23 @@ class FakeCoordinators:
         self.require_open(txid).offsets.append((group, tuple(steps)))
         return Done()
 
+    def add_writes(self, txid: TxId, part: int, writes: Writes) -> Done:
+        known = self.require_open(txid)
+        assert part <= len(known.parts), "each when the one before was answered"
+        if part == len(known.parts):
+            known.parts.append(writes)
+        return Done()
+
     def extend(self, txid: TxId) -> Done:
         self.require_open(txid).extended += 1
         return Done()
 
-    def end(self, txid: TxId, action: Action, writes: Writes) -> Outcome:
+    def end(self, txid: TxId, action: Action, writes: Writes, parts: int = 0) -> Outcome:
         known = self.transactions[txid]
+        if action is Action.COMMIT and known.state is State.OPEN:
+            assert parts == len(known.parts)
+            for part in known.parts:
+                writes = {k: (*writes.get(k, ()), *part.get(k, ())) for k in (*writes, *part)}
         if action is Action.COMMIT and known.state.aborts:
             raise TransactionAbortedError("aborted before")
         if action is Action.ABORT and known.state.commits:
@@ -271,8 +283,14 @@ class FakeSession:
     def extend(self, txid: TxId, on_reply: Any) -> None:
         self._ask("extend", txid, lambda: self._coordinators.extend(txid), on_reply)
 
-    def end(self, txid: TxId, action: Action, writes: Writes, on_reply: Any) -> None:
-        act = lambda: self._coordinators.end(txid, action, writes)  # noqa: E731
+    def add_writes(self, txid: TxId, part: int, writes: Writes, on_reply: Any) -> None:
+        act = lambda: self._coordinators.add_writes(txid, part, writes)  # noqa: E731
+        self._ask("add_writes", txid, act, on_reply)
+
+    def end(
+        self, txid: TxId, action: Action, writes: Writes, on_reply: Any, *, parts: int = 0
+    ) -> None:
+        act = lambda: self._coordinators.end(txid, action, writes, parts)  # noqa: E731
         self._ask(action.value, txid, act, on_reply)
 
     def close(self) -> None:

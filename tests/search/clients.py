@@ -14,7 +14,9 @@ from .tenures import TIMEOUT_MS, txid_of
 PARTITIONS: Final[tuple[TopicPartition, ...]] = (("a", 0), ("a", 1))
 GROUP: Final = "g"
 INPUT: Final[TopicPartition] = ("in", 0)
-TRANSACTIONAL: Final = frozenset({"offsets", "commit", "abort", "end"})
+TRANSACTIONAL: Final = frozenset(
+    {"offsets", "part 0", "part 1", "commit", "commit in parts", "abort", "end"}
+)
 """Steps that name a TxId."""
 
 
@@ -46,7 +48,8 @@ class Script:
     producer_id: str
     nonce: int
     steps: tuple[str, ...]
-    """Each is connect, connect as 0, begin, claim, rewind, offsets, commit, abort or end (either).
+    """Each is connect, connect as 0, begin, claim, rewind, offsets, part 0, part 1, commit,
+    commit in parts (two of them), abort or end (either).
 
     A claim takes the input over; a rewind claims it again on condition that no other client claimed
     it since. Offsets go from the place that the claim's answer told to the next input.
@@ -88,6 +91,15 @@ def request(script: Script, step: str, client: Client, action: int) -> commands.
             return commands.AddOffsets(
                 session=session, txid=txid_of(client.begin), group=GROUP, steps=moved
             )
+        case "part 0" | "part 1":
+            part = int(step[-1])
+            of_branch = BranchRange(part + 1, part, part, 1)
+            return commands.AddWrites(
+                session=session,
+                txid=txid_of(client.begin),
+                part=part,
+                writes=dict.fromkeys(PARTITIONS[part:], (of_branch,)),
+            )
         case _:
             commits = action == 1
             wrote = BranchRange(0, script.request_id, script.request_id, 1)
@@ -96,4 +108,5 @@ def request(script: Script, step: str, client: Client, action: int) -> commands.
                 txid=txid_of(client.begin),
                 action=commands.Action.COMMIT if commits else commands.Action.ABORT,
                 writes=dict.fromkeys(PARTITIONS, (wrote,)) if commits else {},
+                parts=2 if step == "commit in parts" else 0,
             )

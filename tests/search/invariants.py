@@ -21,7 +21,7 @@ from ..coordinator.core.test_shard_checkers import identity
 from .tenures import JournalFacts, Markers, TenureFacts
 
 
-def told(
+def told(  # noqa: PLR0912
     facts: JournalFacts, command: commands.Command, floor: Any, reply: commands.Reply
 ) -> str | None:
     """Checks what a client is told: the journal must say the same, for ever.
@@ -59,6 +59,8 @@ def told(
             return _told_claim(facts, command, floor, reply)
         case commands.Done() if isinstance(command, commands.AddOffsets):
             return _taken(facts, command)
+        case commands.Done() if isinstance(command, commands.AddWrites):
+            return _has_part(facts, command)
         case _:
             pass
     return None
@@ -124,6 +126,13 @@ def _taken(facts: JournalFacts, command: commands.AddOffsets) -> str | None:
     return None
 
 
+def _has_part(facts: JournalFacts, command: commands.AddWrites) -> str | None:
+    transaction = facts.reference.transactions.get(command.txid.offset)
+    if transaction is None or transaction.parts <= command.part:
+        return f"told that part {command.part} is taken, and the journal has it not (3)"
+    return None
+
+
 def _decided(facts: JournalFacts, begin: int, commits: bool, sequence: int | None) -> str | None:
     known = facts.decided.get(begin)
     word = "committed" if commits else "aborted"
@@ -138,6 +147,11 @@ def emitted(facts: JournalFacts, markers: Markers, tenure: TenureFacts) -> str |
     """Checks that markers may be written: the decision is in the journal."""
     if facts.decided.get(markers.begin) != (markers.committed, markers.sequence):
         return f"markers of T{markers.begin} before its decision is in the journal (1)"
+    told = facts.reference.transactions[markers.begin]
+    stated = {key: sorted(ranges, key=repr) for key, ranges in markers.branches if ranges}
+    wrote = {k: sorted(r, key=repr) for k, r in told.writes.items() if r and markers.committed}
+    if stated != wrote or not set(told.writes) <= set(markers.partitions):
+        return f"markers of T{markers.begin} state {stated}, and the journal says {wrote} (5)"
     return high_watermark(facts, tenure)
 
 

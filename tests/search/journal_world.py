@@ -254,7 +254,7 @@ class JournalWorld:
         if step == "end":
             actions = (client.action,) if client.action else (1, 2)
         else:
-            actions = ({"commit": 1, "abort": 2}.get(step, client.action),)
+            actions = ({"commit": 1, "commit in parts": 1, "abort": 2}.get(step, client.action),)
         return [(action, self._request(place, step, client, action)) for action in actions]
 
     def _request(self, place: int, step: str, client: Client, action: int) -> int:

@@ -153,6 +153,10 @@ MUTATIONS: Final = (
              COMMITTING, shared.nothing_redone),
     Mutation("HW of the decided", "", "HW passes a transaction before its markers are written",
              JOURNAL, shared.hw_too_early),
+    Mutation("repeated parts", "", "a part that is sent again is taken for another one",
+             s.PARTS.full, shared.repeated_parts_count_again),
+    Mutation("the decision alone", "", "what parts name is not part of the commit",
+             s.PARTS.full, shared.the_decision_alone_counts),
     Mutation("a side read misses markers", "14", "an earlier marker on the way is passed over",
              ONE, side_read_misses_markers),
     Mutation("ranges ignored", "15", "all records held are counted, not those that the marker"

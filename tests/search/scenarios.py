@@ -196,6 +196,20 @@ CLAIMS: Final = _search(
     ),
     acknowledged_at_once=True,
 )
+PARTS: Final = _search(
+    j.Scenario,
+    j.Budget(crashes=1, duplicates=1, bids=1, expiries=1),
+    j.Budget(duplicates=1, bids=1),
+    name="parts",
+    what="a transaction that names in two parts what it wrote, then in its commit; a crash, a"
+    " duplicate of a request or append, every timeout passes",
+    clients=(
+        Script("p0", 1, ("part 0", "part 1", "commit in parts"), start=Client(0, begin=3)),
+        Script("p1", 2, ("commit",), start=Client(0, begin=4)),
+    ),
+    preamble=BEGUN["preamble"],
+    acknowledged_at_once=True,
+)
 TWO_WRITERS: Final = (("begin", 0, 1, "commit"), ("begin", 0, 1, "commit"))
 MARKERS: Final = _search(
     m.MarkerScenario,
@@ -238,5 +252,5 @@ PLAIN: Final = _search(
 SEARCHES: Final = (
     # The largest first, so that two processes end at about the same time.
     *(MARKERS, PLAIN, DUPLICATES, LOOK_UPS, FENCING, EXPIRY),
-    *(CLAIMS, OWNERSHIP, DUEL, QUESTIONS, UNKNOWN, DOUBLE_START, OFFSETS),
+    *(CLAIMS, OWNERSHIP, PARTS, DUEL, QUESTIONS, UNKNOWN, DOUBLE_START, OFFSETS),
 )

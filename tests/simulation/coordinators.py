@@ -472,7 +472,7 @@ class Seat:
         match command:
             case commands.Begin() | commands.AddPartitions():
                 named: Collection[TopicPartition] = command.partitions
-            case commands.End():
+            case commands.AddWrites() | commands.End():
                 named = command.writes
             case _:
                 named = ()

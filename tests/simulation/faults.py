@@ -55,6 +55,7 @@ KINDS: Final = (
     *(f"{c} {kind}" for c, kinds in CHANNELS.items() for kind in kinds),
     *EVENTS,
     *TRIALS,
+    "writes in parts",
 )
 _TRIAL_CHANCE: Final = 0.25
 """Share of the histories that have one of `TRIALS`."""
@@ -72,12 +73,13 @@ def _chances(channel: str) -> tuple[float, ...]:
 class Faults:
     """Draws faults for one history and counts them."""
 
-    def __init__(self, chance: Random, trials: Random, counts: Counter[str]) -> None:
+    def __init__(self, chance: Random, trials: Random, parts: Random, counts: Counter[str]) -> None:
         """Draws which kinds of faults this history has.
 
         Args:
             chance: of the history.
             trials: what `TRIALS` draw from.
+            parts: what decides which transactions name what they wrote in parts.
             counts: counts the faults that happened, by their name in `KINDS`.
         """
         self.on = True
@@ -90,6 +92,7 @@ class Faults:
         }
         self._totals = {c: sum(p for _, p in kinds) for c, kinds in self._channels.items()}
         self._events = {event: chance.random() < 0.6 for event in EVENTS}
+        self._parts = parts if parts.random() < _TRIAL_CHANCE else None
         self._trials = {trial for trial in TRIALS if trials.random() < _TRIAL_CHANCE}
 
     def of(self, channel: str) -> str:
@@ -120,6 +123,19 @@ class Faults:
             return False
         self._counts[trial] += 1
         return True
+
+    def writes_in_parts(self) -> bool:
+        """Returns whether a transaction names in parts what its branches wrote."""
+        if self._parts is None or self._parts.random() < 0.5:
+            return False
+        self._counts["writes in parts"] += 1
+        return True
+
+    def branches(self, partitions_max: int) -> list[list[int]]:
+        """Returns the data partitions that each branch of such a transaction writes to."""
+        assert self._parts is not None
+        draw = self._parts.randrange
+        return [[draw(partitions_max) for _ in range(1 + draw(3))] for _ in range(1 + draw(3))]
 
     def count(self, event: str) -> None:
         """Counts one of `EVENTS` that took effect."""

@@ -271,6 +271,47 @@ def expiry_ignores_the_decision(patch: Patch) -> None:
     patch(Shard, "_due_expired", due_expired)
 
 
+@caught_by("exactly-once", of="parts")
+def repeated_parts_count_again(patch: Patch) -> None:
+    """A part of what branches wrote that is sent again is taken for another one."""
+    handle = Shard._handle_add_writes
+
+    def mutant(self: Shard, command: Any, *rest: Any) -> Any:
+        known = self.transactions.get(command.txid.offset)
+        if known is not None:
+            command = replace(command, part=known.parts)
+        return handle(self, command, *rest)
+
+    patch(Shard, "_handle_add_writes", mutant)
+    patch(shard, "check_parts", lambda *_: None)
+
+
+@caught_by("exactly-once", of="parts")
+def the_decision_alone_counts(patch: Patch) -> None:
+    """What is named in parts is not part of the transaction that is committed."""
+    replay = Shard._replay_commit
+
+    def mutant(self: Shard, offset: int, record: Any) -> None:
+        self.transactions.forget_writes(record.begin)
+        replay(self, offset, record)
+
+    patch(Shard, "_replay_commit", mutant)
+
+
+@caught_by("exactly-once", of="parts")
+def snapshot_forgets_parts(patch: Patch) -> None:
+    """A snapshot says how many parts an open transaction has, and not what they say (trap 8)."""
+    row = snapshot._transaction_row
+
+    def mutant(transaction: Any) -> Any:
+        kept = row(transaction)
+        if transaction.state is not State.OPEN or not kept.parts:
+            return kept
+        return kept._replace(partitions=tuple(transaction.partitions.values()), writes=())
+
+    patch(snapshot, "_transaction_row", mutant)
+
+
 @caught_by("offsets")
 def bindings_change(patch: Patch) -> None:
     """The last to bind a consumer group wins, not the first (trap 28)."""

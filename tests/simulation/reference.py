@@ -27,6 +27,7 @@ from logtx.journal.records.types import (
     AbortReason,
     AddOffsets,
     AddPartitions,
+    AddWrites,
     Begin,
     Bind,
     Claim,
@@ -78,6 +79,7 @@ class JournalTransaction:
     """(when it landed, consumer group, step), each step once."""
     claimed_at: int | None = None
     """Offset of the first claim that took input from it while it was open."""
+    parts: list[AddWrites] = field(default_factory=list)
     decision: Decision | None = None
     finished_at: int | None = None
     gone: tuple[TopicPartition, ...] = ()
@@ -198,7 +200,7 @@ class Journal:
                 self.bindings.setdefault(told.group, (told.transaction_group, record.at))
             case Claim():
                 self._claim(record, told)
-            case AddPartitions() | AddOffsets() | PrepareCommit() | PrepareAbort():
+            case AddPartitions() | AddOffsets() | AddWrites() | PrepareCommit() | PrepareAbort():
                 self._change(record, told)
             case Committed() | Aborted():
                 self._finish(record, told)
@@ -223,8 +225,10 @@ class Journal:
             if told.last:
                 self.snapshots.append((record.at, told.first))
 
-    def _change(
-        self, record: JournalRecord, told: AddPartitions | AddOffsets | PrepareCommit | PrepareAbort
+    def _change(  # noqa: PLR0912
+        self,
+        record: JournalRecord,
+        told: AddPartitions | AddOffsets | AddWrites | PrepareCommit | PrepareAbort,
     ) -> None:
         offset, found = record.offset, self.transactions.get(told.begin)
         if found is None:
@@ -247,12 +251,15 @@ class Journal:
                 for step in told.steps:
                     if all((g, s) != (told.group, step) for _, g, s in found.steps):
                         found.steps.append((record.at, told.group, step))
+            case AddWrites():
+                self._register(record, found, [w.partition for w in told.writes])
+                self._add_part(offset, found, told)
             case PrepareCommit():
                 self._check_session(offset, found, "was committed")
                 if found.claimed_at is not None:
                     what = f"{offset}: {found.txid}, whose input was claimed, was committed"
                     self.wrong.append(("claims", what))
-                writes = {w.partition.key: w.branches for w in told.writes}
+                writes = self._writes(offset, found, told)
                 found.partitions.update(writes)
                 found.decision = Decision(offset, True, record.at, writes)
                 self._commit(record, found)
@@ -269,6 +276,28 @@ class Journal:
         for partition in partitions:
             found.partitions.add(partition.key)
             found.registered.setdefault(partition.key, record.at)
+
+    def _add_part(self, offset: int, found: JournalTransaction, told: AddWrites) -> None:
+        self._check_session(offset, found, "named what it wrote")
+        if told.part != len(found.parts):
+            what = f"{offset}: part {told.part} of {found.txid}, after {len(found.parts)}"
+            self.wrong.append(("decided-once", what))
+        found.parts.append(told)
+        found.partitions.update(w.partition.key for w in told.writes)
+
+    def _writes(
+        self, offset: int, found: JournalTransaction, told: PrepareCommit
+    ) -> dict[TopicPartition, tuple[BranchRange, ...]]:
+        """Returns what all parts and the decision say together."""
+        writes: dict[TopicPartition, tuple[BranchRange, ...]] = {}
+        for record in (*found.parts, told):
+            for w in record.writes:
+                writes[w.partition.key] = writes.get(w.partition.key, ()) + w.branches
+        of_parts = writes.keys() - {w.partition.key for w in told.writes}
+        if of_parts != {p.key for p in told.added}:
+            what = f"{offset}: the commit of {found.txid} does not name what its parts do"
+            self.wrong.append(("decided-once", what))
+        return writes
 
     def _check_session(self, offset: int, found: JournalTransaction, what: str) -> None:
         begin = found.record

@@ -18,8 +18,9 @@ class Mutation:
     checker: str
     """Name of the checker that must catch it."""
     of: str
-    """What it breaks: ``key``, ``snapshot``, ``claim``, ``shard`` (the rest of one coordinator),
-    ``shell`` (the lanes and what is known of topics), ``producer``, ``consumer``, ``serial``."""
+    """What it breaks: ``key``, ``snapshot``, ``claim``, ``parts``, ``shard`` (the rest of one
+    coordinator), ``shell`` (the lanes and what is known of topics), ``producer``, ``consumer``,
+    ``serial``."""
     apply: Callable[[Patch], None]
 
     @property

@@ -66,6 +66,11 @@ class Setting:
         """All data partitions of the topic that stays."""
         return [(OUTPUT, partition) for partition in range(self.outputs)]
 
+    @property
+    def partition_max(self) -> int:
+        """Number of data partitions that exist."""
+        return min(self.outputs, self.topology.writable)
+
     def partition(self) -> TopicPartition:
         """Draws a data partition that exists, as far as producers know."""
         if self.topology.has_temporary and self.chance.random() < TEMPORARY_SHARE:

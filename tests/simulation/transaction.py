@@ -29,6 +29,7 @@ from logtx.journal.errors import (
 from logtx.journal.records.types import OffsetStep
 from logtx.journal.txid import TxId
 from logtx.producer.core import bookkeeping
+from logtx.producer.core.accepted import AcceptedWrites
 from logtx.producer.core.bookkeeping import EndResult, Phase, TransactionBook
 from logtx.producer.core.summary import BranchSummary
 from logtx.producer.core.tally import BranchTally, Floors
@@ -38,6 +39,7 @@ from .logs import Pipe
 from .network import Network, Session, query
 from .schedule import Party
 from .setting import Setting
+from .topology import OUTPUT
 
 Headers = list[tuple[str, bytes | None]]
 REGISTER_MS: Final = 30
@@ -114,7 +116,13 @@ class Transaction:
         own = BranchTally(
             OWN_BRANCH, producer.floors, on_settled=self.advance, on_failure=self._failed
         )
-        self.book = TransactionBook(own, named)
+        self._in_parts = self._setting.faults.writes_in_parts()
+        self._writing = 0
+        """Number of branches whose summaries its commit waits for."""
+        self._commits_later = False
+        # In parts of one range each, from the first on.
+        accepted = AcceptedWrites(0, 1) if self._in_parts else None
+        self.book = TransactionBook(own, named, accepted)
         self._backlog: list[TopicPartition] = []
         self._resolving = False
 
@@ -141,6 +149,9 @@ class Transaction:
         backlog, self._backlog = self._backlog, []
         for partition in backlog:
             self._send(partition, self.book.own, None)
+        if self._in_parts:
+            for numbers in self._setting.faults.branches(self._setting.partition_max):
+                self.branch([(OUTPUT, number) for number in numbers], accept=True)
         if self.is_step or self.holds_input:
             self.producer.move_offsets(self)
         if self.is_step:
@@ -193,6 +204,7 @@ class Transaction:
         self.work.branches[nonce] = []
         # The branch is as in another process: the owner waits for its summary if it will accept it.
         self.book.requests += accept
+        self._writing += accept and self._in_parts
 
         def settled() -> None:
             self.book.requests -= accept
@@ -200,6 +212,10 @@ class Transaction:
                 self.book.accept(txid, BranchSummary(txid, nonce, tally.ranges()))
                 self.work.accepted.add(nonce)
                 self._setting.history.counts["branches accepted"] += 1
+                self._send_part()
+            self._writing -= accept and self._in_parts
+            if self._commits_later and not self._writing:
+                self.end(Action.COMMIT)
             self.advance()
 
         floors: Floors = {}
@@ -259,6 +275,9 @@ class Transaction:
 
     def end(self, how: Action) -> None:
         """Commits or aborts."""
+        if how is Action.COMMIT and self._writing:
+            self._commits_later = True
+            return
         try:
             starts = self.book.ask(how)
         except LogtxError:
@@ -272,10 +291,30 @@ class Transaction:
 
     def advance(self) -> None:
         """Sends the request to end it, if that is due."""
+        self._send_part()
         if self.txid is None or not self.book.ready:
             return
         self.book.sent()
         self._send_end()
+
+    def _send_part(self) -> None:
+        session, due = self.producer.session, self.book.next_part()
+        if due is None:
+            return
+        assert self.txid is not None
+        assert session.connected is not None
+        command = commands.AddWrites(
+            session=session.connected, txid=self.txid, part=due[0], writes=due[1]
+        )
+        self._setting.history.counts["parts of writes"] += 1
+        session.submit(lambda _id, _below: command, self._part_answered)
+
+    def _part_answered(self, reply: commands.Reply) -> None:
+        self.book.part_answered()
+        if isinstance(reply, LogtxError):
+            self._request_failed(reply)
+        else:
+            self.advance()
 
     def _send_end(self) -> None:
         session, txid = self.producer.session, self.txid
@@ -283,7 +322,11 @@ class Transaction:
         assert session.connected is not None
         action = commands.Action.COMMIT if self.book.end is Action.COMMIT else commands.Action.ABORT
         command = commands.End(
-            session=session.connected, txid=txid, action=action, writes=self.book.writes()
+            session=session.connected,
+            txid=txid,
+            action=action,
+            writes=self.book.writes(),
+            parts=self.book.parts,
         )
         session.submit(lambda _id, _below: command, self._ended)
 

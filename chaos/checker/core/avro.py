@@ -38,6 +38,7 @@ class Kind(IntEnum):
     CLAIM = 13
     SNAPSHOT = 16
     FORGET = 17
+    ADD_WRITES = 18
 
 
 class Entry(NamedTuple):
@@ -126,8 +127,13 @@ _STEPS: Final = _array(
         delivered=_SEQUENCES,
     )
 )
-_CHANGED_IN: Final = {Kind.SNAPSHOT: 3, Kind.FORGET: 3}
-"""Version of the types that are not of `VERSION`, or not always."""
+_CHANGED_IN: Final = {
+    Kind.SNAPSHOT: (3, 4),
+    Kind.FORGET: (3,),
+    Kind.ADD_WRITES: (4,),
+    Kind.PREPARE_COMMIT: (4,),
+}
+"""Versions of the types that are not of `VERSION`, or not always."""
 _FINISHED: Final = _record(begin=_long, gone=_PARTITIONS)
 _HEAD: Final = _record(epoch=_long, incarnation=_long, predicted=_long)
 _BODIES: Final[dict[Kind, Read]] = {
@@ -152,12 +158,19 @@ _BODIES: Final[dict[Kind, Read]] = {
     ),
     Kind.ADD_PARTITIONS: _record(begin=_long, partitions=_PARTITIONS),
     Kind.ADD_OFFSETS: _record(begin=_long, group=_text, steps=_STEPS),
+    Kind.ADD_WRITES: _record(begin=_long, part=_long, writes=_WRITES),
     Kind.PREPARE_COMMIT: _record(begin=_long, writes=_WRITES, decided_ms=_long),
     Kind.PREPARE_ABORT: _record(begin=_long, reason=_text, decided_ms=_long),
     Kind.COMMITTED: _FINISHED,
     Kind.ABORTED: _FINISHED,
     Kind.CLAIM: _record(group=_text, claimant=_long, partitions=_PARTITIONS),
 }
+
+
+_DECISION_OF_PARTS: Final = _record(
+    begin=_long, writes=_WRITES, decided_ms=_long, added=_PARTITIONS
+)
+"""A PREPARE_COMMIT of version 4."""
 
 
 def read_entry(raw: bytes) -> Entry:
@@ -167,13 +180,15 @@ def read_entry(raw: bytes) -> Entry:
         BrokenLogError: another version, an unknown type, or bytes that do not decode.
     """
     known = len(raw) >= 2 and raw[1] in Kind.__members__.values()
-    if not known or raw[0] not in (VERSION, _CHANGED_IN.get(Kind(raw[1]))):
+    if not known or raw[0] not in (VERSION, *_CHANGED_IN.get(Kind(raw[1]), ())):
         raise BrokenLogError(f"a journal record of an unknown version or type: {raw[:8].hex()}")
     kind = Kind(raw[1])
     try:
         head, at = _HEAD(raw, 2)
         body: dict[str, Any] = {}
-        if kind in _BODIES:
+        if kind is Kind.PREPARE_COMMIT and raw[0] != VERSION:
+            body, at = _DECISION_OF_PARTS(raw, at)
+        elif kind in _BODIES:
             body, at = _BODIES[kind](raw, at)
     except (IndexError, ValueError) as error:
         raise BrokenLogError(f"a {kind.name} record that does not decode: {raw.hex()}") from error

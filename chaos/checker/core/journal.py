@@ -41,7 +41,7 @@ class Fate:
     """Partitions registered, or named by the commit: all get a marker."""
     gone: set[Partition] = field(default_factory=set)
     writes: dict[Partition, tuple[Range, ...]] = field(default_factory=dict)
-    """Records that the commit accepted, by partition."""
+    """Records that the commit accepts, by partition; before the decision, what its parts named."""
     steps: dict[tuple[str, Partition], Step] = field(default_factory=dict)
     """Steps by consumer group and input partition."""
     decided: int | None = None
@@ -182,6 +182,8 @@ def _apply_to(
             return  # records after the decision change nothing
         case Kind.ADD_PARTITIONS:
             fate.partitions.update(_partitions(body["partitions"]))
+        case Kind.ADD_WRITES:
+            _add_writes(fate, body["writes"])
         case Kind.ADD_OFFSETS:
             for row in body["steps"]:
                 _add_step(fate, offset, body["group"], row)
@@ -189,14 +191,23 @@ def _apply_to(
             fate.decided = offset
             fate.committed = kind is Kind.PREPARE_COMMIT
             fate.reason = body.get("reason", "")
-            for row in body.get("writes", ()):
-                partition = row["topic"], row["partition"]
-                fate.partitions.add(partition)
-                fate.writes[partition] = tuple(
-                    Range(b["branch"] % 2**64, b["first_offset"], b["last_offset"], b["count"])
-                    for b in row["branches"]
-                )
+            if not fate.committed:
+                fate.writes.clear()
+            _add_writes(fate, body.get("writes", ()))
             journal.decisions.append(fate)
+
+
+def _add_writes(fate: Fate, rows: Iterable[Mapping[str, Any]]) -> None:
+    for row in rows:
+        partition = row["topic"], row["partition"]
+        fate.partitions.add(partition)
+        fate.writes[partition] = (
+            *fate.writes.get(partition, ()),
+            *(
+                Range(b["branch"] % 2**64, b["first_offset"], b["last_offset"], b["count"])
+                for b in row["branches"]
+            ),
+        )
 
 
 def _add_step(fate: Fate, offset: int, group: str, row: Mapping[str, Any]) -> None:

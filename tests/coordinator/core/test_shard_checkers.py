@@ -16,7 +16,7 @@ import pytest
 from logtx.coordinator.core.decision import WriteMarkers, WriteOffsets
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.protocol import commands
-from logtx.journal.control import TopicPartition
+from logtx.journal.control import BranchRange, TopicPartition
 from logtx.journal.errors import (
     ClaimFencedError,
     TransactionAbortedError,
@@ -28,6 +28,7 @@ from logtx.journal.records.types import (
     Aborted,
     AbortReason,
     AddOffsets,
+    AddWrites,
     Begin,
     Bind,
     Claim,
@@ -75,6 +76,9 @@ class NaiveTransaction:
     steps: dict[tuple[str, TopicPartition], list[OffsetStep]] = field(default_factory=dict)
     claims: dict[tuple[str, StepIdentity], int | None] = field(default_factory=dict)
     """For each step, the claim of its partition when it was added."""
+    parts: int = 0
+    writes: dict[TopicPartition, list[BranchRange]] = field(default_factory=dict)
+    """What the parts and the decision say, by partition."""
     doomed: bool = False
     """Whether a partition whose offset it would move was claimed while it was open."""
 
@@ -171,7 +175,14 @@ class Reference:
                 self.bindings.setdefault(record.group, record.transaction_group)
             case Claim():
                 self._claim(offset, record)
-            case AddOffsets() | PrepareCommit() | PrepareAbort() | Committed() | Aborted():
+            case (
+                AddOffsets()
+                | AddWrites()
+                | PrepareCommit()
+                | PrepareAbort()
+                | Committed()
+                | Aborted()
+            ):
                 transaction = self.transactions.get(record.begin)
                 if transaction is not None:
                     self._move(offset, transaction, record)
@@ -215,12 +226,21 @@ class Reference:
         self,
         offset: int,
         told: NaiveTransaction,
-        record: AddOffsets | PrepareCommit | PrepareAbort | Committed | Aborted,
+        record: AddOffsets | AddWrites | PrepareCommit | PrepareAbort | Committed | Aborted,
     ) -> None:
         match record:
             case AddOffsets() if told.state is State.OPEN:
                 self._add(told, record)
+            case AddWrites() if told.state is State.OPEN:
+                assert record.part == told.parts, f"part {record.part} at {offset} is out of turn"
+                told.parts += 1
+                self._write(offset, told, record)
             case PrepareCommit() if told.state is State.OPEN:
+                self._write(offset, told, record)
+                named = {w.partition.key for w in record.writes}
+                assert {p.key for p in record.added} == set(told.writes) - named, (
+                    f"the commit at {offset} does not name the partitions of its parts"
+                )
                 told.state, told.sequence = State.COMMITTING, offset
                 assert self.generations[told.producer_id] == (told.generation, False), (
                     f"a fenced transaction was committed at {offset}"
@@ -240,6 +260,16 @@ class Reference:
                 told.state = State.ABORTED
             case _:
                 pass
+
+    def _write(
+        self, offset: int, told: NaiveTransaction, record: AddWrites | PrepareCommit
+    ) -> None:
+        for w in record.writes:
+            ranges = told.writes.setdefault(w.partition.key, [])
+            ranges += w.branches
+            assert len({r.branch for r in ranges}) == len(ranges), (
+                f"a branch is named twice at {offset} (invariant 5)"
+            )
 
     def _add(self, told: NaiveTransaction, record: AddOffsets) -> None:
         claims = self.claims.get(record.group, {})

@@ -21,6 +21,7 @@ from logtx.journal.records.types import (
     AbortReason,
     AddOffsets,
     AddPartitions,
+    AddWrites,
     Begin,
     Bind,
     Claim,
@@ -66,6 +67,7 @@ class Ask(StrEnum):
     ADD_PARTITIONS = "AddPartitions"
     BRANCH = "AddPartitions of a branch"
     ADD_OFFSETS = "AddOffsets"
+    ADD_WRITES = "AddWrites"
     COMMIT = "End COMMIT"
     ABORT = "End ABORT"
     GET_OUTCOME = "GetOutcome"
@@ -79,17 +81,17 @@ DONE, COMMITTED, ABORTED, UNKNOWN = (
 )
 # In the order of `Ask`.
 TABLE: Final[Mapping[Case, tuple[str, ...]]] = {
-    Case.OPEN: (DONE, DONE, DONE, "committing", "aborting", "open"),
-    Case.COMMITTING: (*[COMMITTED] * 3, "committing", COMMITTED, "committing"),
-    Case.COMMITTED: (*[COMMITTED] * 3, "committed", COMMITTED, "committed"),
-    Case.ABORTING: (*[ABORTED] * 4, "aborting", "aborting"),
-    Case.ABORTED: (*[ABORTED] * 4, "aborted", "aborted"),
-    Case.FORGOTTEN_COMMIT: (*[COMMITTED] * 3, "committed", COMMITTED, "committed"),
-    Case.FORGOTTEN_ABORT: (*[ABORTED] * 4, "aborted", "aborted"),
-    Case.NEVER_BEGUN: (*[UNKNOWN] * 5, "unknown"),
-    Case.NO_BEGIN: (*[UNKNOWN] * 5, "unknown"),
-    Case.VOID_BEGIN: (*[UNKNOWN] * 5, "unknown"),
-    Case.OTHER_INCARNATION: (*[UNKNOWN] * 5, "unknown"),
+    Case.OPEN: (DONE, DONE, DONE, DONE, "committing", "aborting", "open"),
+    Case.COMMITTING: (*[COMMITTED] * 4, "committing", COMMITTED, "committing"),
+    Case.COMMITTED: (*[COMMITTED] * 4, "committed", COMMITTED, "committed"),
+    Case.ABORTING: (*[ABORTED] * 5, "aborting", "aborting"),
+    Case.ABORTED: (*[ABORTED] * 5, "aborted", "aborted"),
+    Case.FORGOTTEN_COMMIT: (*[COMMITTED] * 4, "committed", COMMITTED, "committed"),
+    Case.FORGOTTEN_ABORT: (*[ABORTED] * 5, "aborted", "aborted"),
+    Case.NEVER_BEGUN: (*[UNKNOWN] * 6, "unknown"),
+    Case.NO_BEGIN: (*[UNKNOWN] * 6, "unknown"),
+    Case.VOID_BEGIN: (*[UNKNOWN] * 6, "unknown"),
+    Case.OTHER_INCARNATION: (*[UNKNOWN] * 6, "unknown"),
 }
 
 
@@ -163,6 +165,9 @@ class Stage:
         if ask is Ask.ADD_OFFSETS:
             steps = (step(A0, None, 1),)
             return commands.AddOffsets(session=session, txid=told, group="g", steps=steps)
+        if ask is Ask.ADD_WRITES:
+            wrote = {A0: (BranchRange(7, 0, 0, 1),)}
+            return commands.AddWrites(session=session, txid=told, part=0, writes=wrote)
         if ask is Ask.GET_OUTCOME:
             return commands.GetOutcome(txid=told)
         action = commands.Action.COMMIT if ask is Ask.COMMIT else commands.Action.ABORT
@@ -188,6 +193,7 @@ DOOMED: Final[Mapping[Ask, str]] = {
     Ask.ADD_PARTITIONS: DONE,
     Ask.BRANCH: DONE,
     Ask.ADD_OFFSETS: "ClaimFencedError",
+    Ask.ADD_WRITES: "ClaimFencedError",
     Ask.COMMIT: "ClaimFencedError",
     Ask.ABORT: "aborting",
     Ask.GET_OUTCOME: "open",
@@ -223,7 +229,9 @@ SESSIONS: Final[Mapping[str, tuple[commands.SessionId, str]]] = {
     "another producer": (commands.SessionId("q", 0, 2), FENCED),
     "an unknown producer": (commands.SessionId("nobody", 0, 1), CLOSED),
 }
-NEEDS_SESSION: Final = (Ask.ADD_PARTITIONS, Ask.ADD_OFFSETS, Ask.COMMIT, Ask.ABORT)
+NEEDS_SESSION: Final = (
+    *(Ask.ADD_PARTITIONS, Ask.ADD_OFFSETS, Ask.ADD_WRITES, Ask.COMMIT, Ask.ABORT),
+)
 
 
 @pytest.mark.parametrize("ask", NEEDS_SESSION)
@@ -317,6 +325,7 @@ RECORDS: Final[tuple[JournalRecord, ...]] = (
     begin_record(),
     AddPartitions(begin=2, partitions=()),
     AddOffsets(begin=2, group="g", steps=()),
+    AddWrites(begin=2, part=0, writes=()),
     PrepareCommit(begin=2, writes=(), decided_ms=0),
     PrepareAbort(begin=2, reason=AbortReason.EXPIRED, decided_ms=0),
     Committed(begin=2),
@@ -337,10 +346,10 @@ RECORDS: Final[tuple[JournalRecord, ...]] = (
 )
 LEADS_TO: Final[Mapping[State, tuple[JournalRecord, ...]]] = {
     State.OPEN: (),
-    State.COMMITTING: RECORDS[5:6],
-    State.COMMITTED: (RECORDS[5], RECORDS[7]),
-    State.ABORTING: RECORDS[6:7],
-    State.ABORTED: (RECORDS[6], RECORDS[8]),
+    State.COMMITTING: RECORDS[6:7],
+    State.COMMITTED: (RECORDS[6], RECORDS[8]),
+    State.ABORTING: RECORDS[7:8],
+    State.ABORTED: (RECORDS[7], RECORDS[9]),
 }
 
 

@@ -100,6 +100,14 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
         txid=TXID,
         action=st.sampled_from(commands.Action),
         writes=WRITES,
+        parts=st.integers(0, 2**32 - 1),
+    ),
+    commands.AddWrites: st.builds(
+        commands.AddWrites,
+        session=st.just(SESSION),
+        txid=TXID,
+        part=st.integers(0, 2**32 - 1),
+        writes=WRITES,
     ),
     commands.GetOutcome: st.builds(commands.GetOutcome, txid=TXID),
     commands.FetchOffsets: st.builds(
@@ -382,6 +390,9 @@ TOPICS: Final[Mapping[str, Callable[[str], commands.Command]]] = {
     ),
     "end": lambda t: commands.End(
         session=SESSION, txid=TxId(0, 1, 2), action=commands.Action.COMMIT, writes={(t, 0): ()}
+    ),
+    "add_writes": lambda t: commands.AddWrites(
+        session=SESSION, txid=TxId(0, 1, 2), part=0, writes={(t, 0): ()}
     ),
     "fetch_offsets": lambda t: commands.FetchOffsets(group="g", partitions=((t, 0),)),
     "claim_offsets": lambda t: commands.ClaimOffsets(group="g", partitions=((t, 0),), claimant=1),

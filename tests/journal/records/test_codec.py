@@ -27,6 +27,7 @@ from logtx.journal.records.types import (
     AbortReason,
     AddOffsets,
     AddPartitions,
+    AddWrites,
     Begin,
     Bind,
     Claim,
@@ -226,7 +227,42 @@ SAMPLES_V3: dict[str, JournalRecord] = {
     "forget_topics": Forget(hours=0, topics=(("audit", "fares"), ("audit", "delays"))),
 }
 """Records of the types that version 3 changed. It left the others as they are."""
-GOLDEN_SAMPLES = {1: SAMPLES, 2: SAMPLES_V2, 3: SAMPLES_V3}
+RANGES = (BranchRange(7, 10, 19, 7), BranchRange(2**64 - 1, 2**40, 2**40 + 3, 1))
+SAMPLES_V4: dict[str, JournalRecord] = {
+    "add_writes": AddWrites(
+        begin=17042,
+        part=300,
+        writes=(PartitionWrites(IDS[0], RANGES), PartitionWrites(IDS[2], RANGES[:1])),
+    ),
+    "add_writes_nothing": AddWrites(begin=17042, part=0, writes=()),
+    "prepare_commit_in_parts": PrepareCommit(
+        begin=17042,
+        writes=(PartitionWrites(IDS[1], ()), PartitionWrites(IDS[2], RANGES[1:])),
+        decided_ms=1_700_000_000_123,
+        added=(IDS[0],),
+    ),
+    "snapshot_in_parts": Snapshot(
+        first=17040,
+        index=1,
+        last=False,
+        replaces=15000,
+        address="host:7070",
+        process_nonce=1,
+        partition_count=8,
+        past_epochs=(),
+        transactions=(
+            SnapshotTransaction(
+                *(16500, "ü", 0, 60_000, 0, State.OPEN, None, None),
+                writes=(PartitionWrites(IDS[0], RANGES[:1]), PartitionWrites(IDS[0], RANGES[1:])),
+                parts=3,
+            ),
+            SnapshotTransaction(*(16600, "w", 0, 60_000, 0, State.OPEN, None, None)),
+        ),
+    ),
+}
+"""Records that transactions in parts have. A chunk without such a transaction is of version 3, and
+a decision without parts of version 2."""
+GOLDEN_SAMPLES = {1: SAMPLES, 2: SAMPLES_V2, 3: SAMPLES_V3, 4: SAMPLES_V4}
 
 LONG = st.integers(0, 2**63 - 1)
 INT = st.integers(0, 2**31 - 1)
@@ -290,6 +326,7 @@ SNAPSHOT = st.builds(
                 )
             ).map(tuple),
             st.none() | st.sampled_from(AbortReason),
+            st.just(0) | INT,
         )
     ).map(tuple),
     groups=TUPLES(
@@ -341,7 +378,9 @@ RECORD: st.SearchStrategy[JournalRecord] = st.one_of(
         begin=LONG,
         writes=st.lists(WRITES, max_size=2).map(tuple),
         decided_ms=LONG,
+        added=st.just(()) | PARTITIONS,
     ),
+    st.builds(AddWrites, begin=LONG, part=INT, writes=st.lists(WRITES, max_size=3).map(tuple)),
     st.builds(PrepareAbort, begin=LONG, reason=st.sampled_from(AbortReason), decided_ms=LONG),
     st.builds(Committed, begin=LONG, gone=GONE),
     st.builds(Aborted, begin=LONG, gone=GONE),
@@ -376,7 +415,7 @@ def test_golden(version: int, name: str) -> None:
 
 
 def test_every_type_has_a_golden_record() -> None:
-    assert {r.type for r in (SAMPLES_V2 | SAMPLES_V3).values()} == set(RecordType)
+    assert {r.type for r in (SAMPLES_V2 | SAMPLES_V3 | SAMPLES_V4).values()} == set(RecordType)
     for version, samples in GOLDEN_SAMPLES.items():
         assert golden(version).keys() == samples.keys()
 
@@ -408,15 +447,16 @@ def test_what_is_read_when_it_is_wanted_is_the_same(entry: Entry) -> None:
 
 
 def test_a_decision_that_does_not_decode_says_so_when_it_is_wanted() -> None:
-    raw = encode_entry(Entry(0, 1, SAMPLES["prepare_commit"], 2))
-    for broken in (raw[:-1], raw + b"\0", raw[:20] + b"\xff" * 30):
-        with pytest.raises(CorruptRecordError):
-            decode_entry(broken)
-        record = decode_entry(broken, lazily=True).record
-        assert isinstance(record, PrepareCommit)
-        for _ in range(2):
-            with pytest.raises((ValueError, IndexError)):
-                _ = record.writes
+    for said in (SAMPLES["prepare_commit"], SAMPLES_V4["add_writes"]):
+        raw = encode_entry(Entry(0, 1, said, 2))
+        for broken in (raw[:-1], raw + b"\0", raw[:20] + b"\xff" * 30):
+            with pytest.raises(CorruptRecordError):
+                decode_entry(broken)
+            record = decode_entry(broken, lazily=True).record
+            assert isinstance(record, PrepareCommit | AddWrites)
+            for _ in range(2):
+                with pytest.raises((ValueError, IndexError)):
+                    _ = record.writes
 
 
 def test_what_is_read_by_hand_is_what_a_journal_is_made_of() -> None:
@@ -434,7 +474,7 @@ def test_what_is_read_by_hand_is_what_a_journal_is_made_of() -> None:
 def test_numbers_and_blocks_that_nobody_writes_are_corrupt(body: bytes) -> None:
     for code in READERS:
         with pytest.raises(CorruptRecordError):
-            decode_entry(bytes((2, code)) + body)
+            decode_entry(bytes((4 if code == RecordType.ADD_WRITES else 2, code)) + body)
 
 
 @given(st.integers(0, 32), st.binary(max_size=60))
@@ -463,7 +503,9 @@ def test_an_empty_record_is_corrupt(raw: bytes | None) -> None:
         decode_entry(raw)
 
 
-@pytest.mark.parametrize("head", [b"\x04\x03", b"\x02\x11", b"\x02\x20", b"\x01\x10", b"\x00\x01"])
+@pytest.mark.parametrize(
+    "head", [b"\x05\x03", b"\x03\x12", b"\x02\x11", b"\x02\x20", b"\x01\x10", b"\x00\x01"]
+)
 def test_newer_records_ask_for_an_upgrade(head: bytes) -> None:
     with pytest.raises(UnknownRecordError, match="upgrade"):
         decode_entry(head + b"anything")

@@ -1,0 +1,63 @@
+"""What branches wrote to one data partition, in a form that is small in memory. Pure."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, overload
+
+from ...journal.control import BranchRange
+
+_NUMBERS: Final = 4
+"""Numbers of a range: branch, first offset, last offset, count."""
+
+
+class PackedRanges(Sequence[BranchRange]):
+    """The ranges of a transaction that may have a million of them: 32 bytes each.
+
+    As objects they would take 200 bytes each, and the garbage collector would look at all of them.
+    """
+
+    __slots__ = ("_numbers",)
+    __hash__ = None  # type: ignore[assignment]  # it grows
+
+    def __init__(self, ranges: Iterable[BranchRange] = ()) -> None:
+        """Begins with these."""
+        self._numbers = array("Q")
+        self.extend(ranges)
+
+    def extend(self, ranges: Iterable[BranchRange]) -> None:
+        """Adds ranges at the end."""
+        if isinstance(ranges, PackedRanges):
+            self._numbers.extend(ranges._numbers)
+            return
+        extend = self._numbers.extend
+        for r in ranges:
+            extend((r.branch, r.first_offset, r.last_offset, r.count))
+
+    def __len__(self) -> int:
+        return len(self._numbers) // _NUMBERS
+
+    def __iter__(self) -> Iterator[BranchRange]:
+        numbers = iter(self._numbers)
+        return map(BranchRange, numbers, numbers, numbers, numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> BranchRange: ...
+    @overload
+    def __getitem__(self, index: slice) -> PackedRanges: ...
+    def __getitem__(self, index: int | slice) -> BranchRange | PackedRanges:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            assert step == 1, "shares only"
+            share = PackedRanges()
+            share._numbers = self._numbers[start * _NUMBERS : stop * _NUMBERS]
+            return share
+        at = range(len(self))[index] * _NUMBERS
+        return BranchRange(*self._numbers[at : at + _NUMBERS])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PackedRanges) and self._numbers == other._numbers
+
+    def __repr__(self) -> str:
+        return f"PackedRanges({list(self)})"
