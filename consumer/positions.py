@@ -18,7 +18,8 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, cast
 
 from confluent_kafka import (
@@ -33,7 +34,13 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from ..journal.control import TopicPartition
-from ..journal.errors import ClaimFencedError, ConfigError, ConsumerError, OffsetsConflictError
+from ..journal.errors import (
+    ClaimFencedError,
+    ConfigError,
+    ConsumerError,
+    OffsetsConflictError,
+    TopicRecreatedError,
+)
 from ..journal.logs.interface import Log, LogConsumer
 from ..journal.position import Position, is_position
 from ..journal.records.types import OffsetStep
@@ -124,16 +131,52 @@ class Positions:
         if self._transactional:
             asked = [key_of(p) for p in partitions]
         taken = self.store.take(asked) if asked else Taken({}, None)
+        ids = self._topic_ids(asked)
         self._pause_s = 0.0
         for partition in partitions:
             key = key_of(partition)
             stored = taken.positions.get(key)
             if partition.offset in (OFFSET_INVALID, OFFSET_STORED) and stored is not None:
-                start, started_at = stored, StartedAt.ELSEWHERE
+                start, started_at = self._start_of(key, stored, ids)
             else:
                 start, started_at = self.start_at(partition)
             assigned = self._reading.add(key, start, stored, started_at)
             assigned.claim, assigned.unsent = taken.claim, False
+            assigned.topic_id = ids.get(key[0], "")
+
+    def _topic_ids(self, keys: Collection[TopicPartition]) -> Mapping[str, str]:
+        """Returns the ids of the topics. Kafka drops a topic's group offsets with the topic; the
+        journal keeps them, so a step says which topic it was made in."""
+        if not self._transactional or not keys:
+            return {}
+        return self._log.topic_ids(sorted({topic for topic, _ in keys}), timeout_s=OFFSET_TIMEOUT_S)
+
+    def _start_of(
+        self, key: TopicPartition, stored: Position, ids: Mapping[str, str]
+    ) -> tuple[Position, StartedAt]:
+        """Returns where delivery goes on from a committed position.
+
+        Raises:
+            TopicRecreatedError: it is of a topic that was deleted, and ``auto.offset.reset=error``.
+        """
+        topic, partition = key
+        topic_id = ids.get(topic, "")
+        if not topic_id or not stored.topic_id or stored.topic_id == topic_id:
+            return stored, StartedAt.ELSEWHERE
+        if self._config.auto_offset_reset == "error":
+            raise TopicRecreatedError(
+                f"{topic}[{partition}] was deleted and created anew since group"
+                f" {self._config.group_id} committed offset {stored.o2}: the topic's id was"
+                f" {stored.topic_id}, and is {topic_id}; set auto.offset.reset to earliest or"
+                " latest to read the new topic from its start"
+            )
+        start = self._log.start_offset(topic, partition, timeout_s=OFFSET_TIMEOUT_S)
+        _LOG.warning(
+            "topic_created_anew topic=%s partition=%d committed=%d start=%d",
+            *(topic, partition, stored.o2, start),
+        )
+        # All of the new topic is unread, whatever `auto.offset.reset` says of a group's first time.
+        return Position.at(start), StartedAt.AT_START
 
     def give_up(self, keys: Collection[TopicPartition]) -> None:
         """Drops partitions that the group took away."""
@@ -332,7 +375,8 @@ class Positions:
             before = assigned.stored or assigned.origin
             if end.place != before.place:
                 from_place = assigned.stored.place if assigned.stored else None
-                steps.append(OffsetStep(*key, from_place, end, assigned.claim))
+                to = replace(end, topic_id=assigned.topic_id)
+                steps.append(OffsetStep(*key, from_place, to, assigned.claim))
         # Nothing fails from here on: a refused call changes nothing.
         for step in steps:
             self._reading.assigned[step.topic, step.partition].stored = step.to
@@ -444,13 +488,17 @@ class Positions:
 
     def _go_back(self, taken: Taken) -> None:
         keys = list(self._reading.assigned)
+        ids = self._topic_ids(keys)
         with self._reading.moving():
             for key in keys:
                 assigned = self._reading.assigned[key]
                 stored = taken.positions.get(key)
-                start = stored if stored is not None else assigned.origin
-                again = self._reading.add(key, start, stored, assigned.started_at)
+                start, started_at = assigned.origin, assigned.started_at
+                if stored is not None:
+                    start, _ = self._start_of(key, stored, ids)
+                again = self._reading.add(key, start, stored, started_at)
                 again.claim, again.unsent = taken.claim, False
+                again.topic_id = ids.get(key[0], "")
             self._reading.reassign(keys)
         # Last: if any of this failed, it is still to be done.
         self._claims_at_s = None

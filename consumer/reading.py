@@ -75,7 +75,7 @@ class Assigned:
     __slots__ = (
         *("active", "ahead_bytes", "asked", "buffer", "checks_headers", "claim", "failure_raised"),
         *("eof", "key", "marked", "origin", "paused", "start", "started_at", "stored", "throttled"),
-        *("unsent", "urgent"),
+        *("topic_id", "unsent", "urgent"),
     )
 
     def __init__(
@@ -97,6 +97,8 @@ class Assigned:
         self.started_at = started_at
         self.claim: int | None = None
         """Number of the claim under which it is read; None if nothing had to be claimed."""
+        self.topic_id = ""
+        """Id of the topic, as it was when the partition was begun; "" if it is not known."""
         self.unsent = False
         """Whether records were delivered since steps of an IOV were last handed out."""
         self.marked: Position | None = None
@@ -232,6 +234,7 @@ class Reading:
             self._former.append(former)
             assigned.paused, assigned.marked = former.paused, former.marked
             assigned.claim, assigned.unsent = former.claim, former.unsent
+            assigned.topic_id = former.topic_id
             assigned.checks_headers = former.checks_headers
         # Only then is the former one dropped: an exception in between would lose where it stands.
         self.assigned[assigned.key] = assigned
@@ -530,7 +533,12 @@ class Reading:
         position = assigned.buffer.position()
         reset = self._config.auto_offset_reset
         started_at = StartedAt.ELSEWHERE
-        if start <= position.o2 <= end:
+        topic_id = assigned.topic_id
+        if topic_id:
+            topic_id = self._log.topic_ids([topic], timeout_s=OFFSET_TIMEOUT_S).get(topic, "")
+        if topic_id != assigned.topic_id and reset != "error":
+            started_at, position = StartedAt.AT_START, Position.at(start)
+        elif start <= position.o2 <= end and topic_id == assigned.topic_id:
             # Only data between o1 and o2 is gone: side reads and `torn.reset` settle each
             # transaction.
             position = Position(
@@ -551,7 +559,8 @@ class Reading:
             *(topic, partition, assigned.buffer.next_offset, position.o1, start, end),
         )
         with self.moving():
-            self.add(assigned.key, position, assigned.stored, started_at)
+            again = self.add(assigned.key, position, assigned.stored, started_at)
+            again.topic_id = topic_id
             self.reassign([assigned.key])
 
     def reassign(self, keys: Sequence[TopicPartition]) -> None:

@@ -368,6 +368,15 @@ class IntegrityError(ConsumerError):
     kafka_code = KafkaError._INCONSISTENT
 
 
+class TopicRecreatedError(ConsumerError):
+    """A group's input offsets are of a topic that was deleted and created anew since.
+
+    Only with ``auto.offset.reset=error``. Otherwise the new topic is read from its start.
+    """
+
+    kafka_code = KafkaError.OFFSET_OUT_OF_RANGE
+
+
 class TornTransactionError(ConsumerError):
     """Part of a committed transaction was deleted by retention before it was read.
 

@@ -64,6 +64,10 @@ class Position:
 
     Empty unless the consumer reads in serial order.
     """
+    topic_id: str = ""
+    """Id of the topic; "" if it is not known. A topic that was deleted and created anew has another
+    one: a place in the former says nothing about it. Not part of `to_metadata`, for Kafka drops a
+    topic's group offsets with the topic."""
 
     @property
     def place(self) -> Place:

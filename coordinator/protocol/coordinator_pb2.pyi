@@ -446,7 +446,7 @@ class Branch(_message.Message):
     def __init__(self, branch: _Optional[int] = ..., first_offset: _Optional[int] = ..., last_offset: _Optional[int] = ..., count: _Optional[int] = ...) -> None: ...
 
 class Position(_message.Message):
-    __slots__ = ("topic", "partition", "o1", "o2", "o3", "met", "delivered")
+    __slots__ = ("topic", "partition", "o1", "o2", "o3", "met", "delivered", "topic_id")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     O1_FIELD_NUMBER: _ClassVar[int]
@@ -454,6 +454,7 @@ class Position(_message.Message):
     O3_FIELD_NUMBER: _ClassVar[int]
     MET_FIELD_NUMBER: _ClassVar[int]
     DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     o1: int
@@ -461,7 +462,8 @@ class Position(_message.Message):
     o3: int
     met: _containers.RepeatedCompositeFieldContainer[Sequence]
     delivered: _containers.RepeatedCompositeFieldContainer[Sequence]
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., o1: _Optional[int] = ..., o2: _Optional[int] = ..., o3: _Optional[int] = ..., met: _Optional[_Iterable[_Union[Sequence, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Sequence, _Mapping]]] = ...) -> None: ...
+    topic_id: str
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., o1: _Optional[int] = ..., o2: _Optional[int] = ..., o3: _Optional[int] = ..., met: _Optional[_Iterable[_Union[Sequence, _Mapping]]] = ..., delivered: _Optional[_Iterable[_Union[Sequence, _Mapping]]] = ..., topic_id: _Optional[str] = ...) -> None: ...
 
 class Sequence(_message.Message):
     __slots__ = ("partition", "incarnation", "sequence")

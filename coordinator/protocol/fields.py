@@ -218,6 +218,7 @@ def position_to_wire(partition: TopicPartition, position: Position) -> pb.Positi
         o3=position.o3,
         met=_sequences_to_wire(position.met),
         delivered=_sequences_to_wire(position.delivered),
+        topic_id=position.topic_id,
     )
 
 
@@ -229,6 +230,7 @@ def position_from_wire(wire: pb.Position) -> Position:
         o3=wire.o3,
         met=_sequences_from_wire(wire.met),
         delivered=_sequences_from_wire(wire.delivered),
+        topic_id=wire.topic_id,
     )
 
 

@@ -164,6 +164,12 @@ class Log(Protocol):
             UnknownTopicError: no topic has that name.
         """
 
+    def topic_ids(self, topics: Sequence[str], *, timeout_s: float = 10) -> dict[str, str]:
+        """Returns the ids of those topics that exist and have one, with one request.
+
+        Needs no right but to see the topics; one that may not be seen is left out.
+        """
+
     def topic_infos(
         self, topics: Sequence[str], *, timeout_s: float = 10
     ) -> dict[str, TopicInfo | LogtxError]:

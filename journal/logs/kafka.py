@@ -128,17 +128,21 @@ def _has_members(asking: Asking, future: Promise[Any]) -> bool:
 
 
 def _topic_info(topic: str, described: Any, settings: Mapping[str, str] | None) -> TopicInfo:
-    topic_id = getattr(described, "topic_id", None)
-    # librdkafka writes plain base64, Kafka's own tools its URL-safe form.
-    text = "" if topic_id is None else str(topic_id).translate(_URL_SAFE)
     return TopicInfo(
         topic=topic,
-        topic_id="" if text == _NO_TOPIC_ID else text,
+        topic_id=_id_of(described),
         partition_count=len(described.partitions),
         settings=settings,
         replication_factor=min(len(p.replicas) for p in described.partitions),
         operations=_operations(described),
     )
+
+
+def _id_of(described: Any) -> str:
+    topic_id = getattr(described, "topic_id", None)
+    # librdkafka writes plain base64, Kafka's own tools its URL-safe form.
+    text = "" if topic_id is None else str(topic_id).translate(_URL_SAFE)
+    return "" if text == _NO_TOPIC_ID else text
 
 
 def _operations(described: Any) -> frozenset[str] | None:
@@ -224,6 +228,19 @@ class KafkaLog:
         if self._mock(asking):
             return self.topic_info(topic, timeout_s=asking.left_s).partition_count
         return len(asking.answer(lambda left: self._describe(topic, left, asking)).partitions)
+
+    def topic_ids(self, topics: Sequence[str], *, timeout_s: float = 10) -> dict[str, str]:
+        """Returns the ids of those topics that exist and have one; see `Log.topic_ids`.
+
+        Raises:
+            BrokerError: no answer.
+        """
+        asking = self._asking(f"describe {len(topics)} topics", timeout_s)
+        if self._mock(asking):
+            return {}  # It has none.
+        described = self._describe_all(topics, asking)
+        ids = {t: _id_of(d) for t, d in described.items() if not isinstance(d, KafkaException)}
+        return {topic: topic_id for topic, topic_id in ids.items() if topic_id}
 
     def topic_infos(
         self, topics: Sequence[str], *, timeout_s: float = 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from importlib import resources
 from itertools import repeat
@@ -16,7 +16,7 @@ from ..control import BranchRange, TopicPartition
 from ..errors import CorruptRecordError, UnknownRecordError
 from ..position import Journal, Place, Position
 from ..state import State
-from .fast_reader import LAZY_READERS, READERS, read_head
+from .fast_reader import LAZY_READERS, NEWER_READERS, READERS, read_head
 from .fast_writer import WRITERS, signed, write_head
 from .types import (
     UNKNOWN_OFFSET,
@@ -57,6 +57,9 @@ for all others, so a program of the version before still reads them."""
 _IN_PARTS: Final = 4
 """Version of a decision and of a snapshot's chunk that speak of a transaction with parts. All
 others are written as before, so that programs of the version before read them."""
+
+_WITH_TOPIC_IDS: Final = 4
+"""The same for records with input offsets that name their topics' ids."""
 
 Avro = dict[str, Any]
 
@@ -148,6 +151,7 @@ def _position_to_avro(position: Position) -> Avro:
         "o3": position.o3,
         "met": _sequences_to_avro(position.met),
         "delivered": _sequences_to_avro(position.delivered),
+        "topic_id": position.topic_id,
     }
 
 
@@ -158,6 +162,7 @@ def _position_from_avro(row: Avro) -> Position:
         o3=row["o3"],
         met=_sequences_from_avro(row["met"]),
         delivered=_sequences_from_avro(row["delivered"]),
+        topic_id=row.get("topic_id", ""),
     )
 
 
@@ -405,13 +410,25 @@ _VERSIONS: Final = {code: _CHANGED_IN.get(cls.type, 2) for code, cls in _CLASSES
 _PREFIX: Final = {code: bytes((version, code)) for code, version in _VERSIONS.items()}
 
 
+def _positions(record: Snapshot) -> Iterator[Position]:
+    """Yields the positions of a snapshot's chunk, committed and to be committed."""
+    for group in record.groups:
+        yield from (position for _, _, position in group.offsets)
+    for transaction in record.transactions:
+        yield from (step.to for moved in transaction.steps for step in moved.steps)
+
+
 def _version(record: JournalRecord) -> int:
     """Returns the version byte of a record: the oldest whose programs read it rightly."""
     match record:
         case PrepareCommit() if record.added:
             return _IN_PARTS
+        case AddOffsets() if any(step.to.topic_id for step in record.steps):
+            return _WITH_TOPIC_IDS
         case Snapshot() if any(row.parts for row in record.transactions):
             return _IN_PARTS
+        case Snapshot() if any(position.topic_id for position in _positions(record)):
+            return _WITH_TOPIC_IDS
         case _:
             return _VERSIONS[record.type]
 
@@ -463,9 +480,12 @@ def decode_entry(raw: bytes | None, *, lazily: bool = False) -> Entry:
     """
     if raw is None or len(raw) < 2:
         raise CorruptRecordError("the journal record is empty")
-    read = (LAZY_READERS if lazily else READERS).get(raw[1])
+    version, code = raw[0], raw[1]
+    read = (LAZY_READERS if lazily else READERS).get(code)
     try:
-        if read is None or raw[0] != _VERSIONS[raw[1]]:
+        if read is None or version != _VERSIONS[code]:
+            read = NEWER_READERS.get((version, code))
+        if read is None:
             return _decode_other(raw)
         epoch, incarnation, predicted, at = read_head(raw)
         record, end = read(raw, at)

@@ -270,6 +270,12 @@ def _step(raw: bytes, at: int) -> tuple[OffsetStep, int]:
     return OffsetStep(topic, partition, start, position), at
 
 
+def _step_with_topic_id(raw: bytes, at: int) -> tuple[OffsetStep, int]:
+    step, at = _step(raw, at)
+    step.to.topic_id, at = _string(raw, at)  # type: ignore[misc]  # not handed out yet
+    return step, at
+
+
 # ---- the records --------------------------------------------------------------------------------
 
 
@@ -319,6 +325,13 @@ def _add_offsets(raw: bytes, at: int) -> tuple[AddOffsets, int]:
     begin, at = _long(raw, at)
     group, at = _string(raw, at)
     steps, at = _array(raw, at, _step)
+    return AddOffsets(begin=begin, group=group, steps=tuple(steps)), at
+
+
+def _add_offsets_with_topic_ids(raw: bytes, at: int) -> tuple[AddOffsets, int]:
+    begin, at = _long(raw, at)
+    group, at = _string(raw, at)
+    steps, at = _array(raw, at, _step_with_topic_id)
     return AddOffsets(begin=begin, group=group, steps=tuple(steps)), at
 
 
@@ -399,6 +412,11 @@ READERS: Final[Mapping[int, Callable[[bytes, int], tuple[JournalRecord, int]]]] 
     RecordType.CLAIM: _claim,
 }
 """Type byte → function that decodes the record behind epoch, incarnation and predicted offset."""
+
+NEWER_READERS: Final[Mapping[tuple[int, int], Callable[[bytes, int], tuple[AddOffsets, int]]]] = {
+    (4, RecordType.ADD_OFFSETS): _add_offsets_with_topic_ids
+}
+"""The same by version and type byte, for records of a newer version that are read often."""
 
 LAZY_READERS: Final[Mapping[int, Callable[[bytes, int], tuple[JournalRecord, int]]]] = {
     **READERS,

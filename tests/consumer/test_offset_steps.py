@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from logtx.journal.errors import (
     CoordinatorNotAvailableError,
     NotSupportedError,
     OffsetsPendingError,
+    TopicRecreatedError,
 )
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.offset_source import OffsetSource
@@ -170,6 +172,65 @@ def test_a_restart_resumes_from_the_iov(queries: FakeQueries, make_consumer: Mak
         assert read(consumer, 1) == [value]
         assert queries.commit(consumer.offset_steps())
         consumer.close()
+
+
+def created_anew(log: MemoryLog, *values: bytes) -> Transactions:
+    """Deletes the topic, creates it again, and fills it."""
+    log.delete_topic("t")
+    log.create_topic("t", partitions=2)
+    transactions = Transactions(log)
+    transactions.append("t", list(values))
+    return transactions
+
+
+@pytest.mark.usefixtures("written")
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_a_topic_that_was_created_anew_is_read_from_its_start(
+    reset: str, queries: FakeQueries, make_consumer: MakeConsumer, log: MemoryLog
+) -> None:
+    # It has outgrown the committed offset: all below would be passed over without a word.
+    consumer = opened(make_consumer, group_id="g")
+    read(consumer, 4)
+    steps = consumer.offset_steps()
+    assert {s.to.topic_id for s in steps} == {log.topic_info("t").topic_id}
+    assert queries.commit(steps)
+    consumer.close()
+    wanted = [b"n%d" % n for n in range(9)]
+    created_anew(log, *wanted)
+    consumer = opened(make_consumer, group_id="g", auto_offset_reset=reset)
+    assert read(consumer, 9) == wanted
+    [step] = consumer.offset_steps()
+    assert step.from_place == Place(5), "where the IOV stands"
+    assert step.to.topic_id == log.topic_info("t").topic_id
+    assert queries.commit([step])
+    consumer.rewind()
+    assert consumer.poll(0.1) is None
+
+
+@pytest.mark.usefixtures("written")
+def test_a_topic_that_was_created_anew_is_an_error_where_nothing_may_be_reset(
+    queries: FakeQueries, make_consumer: MakeConsumer, log: MemoryLog
+) -> None:
+    consumer = opened(make_consumer, group_id="g")
+    read(consumer, 4)
+    assert queries.commit(consumer.offset_steps())
+    consumer.close()
+    created_anew(log, b"n")
+    with pytest.raises(TopicRecreatedError, match=r"committed offset 5.*earliest or latest"):
+        opened(make_consumer, group_id="g", auto_offset_reset="error")
+
+
+@pytest.mark.usefixtures("written")
+def test_a_position_without_the_id_of_its_topic_is_believed(
+    queries: FakeQueries, make_consumer: MakeConsumer, log: MemoryLog
+) -> None:
+    consumer = opened(make_consumer, group_id="g")
+    read(consumer, 4)
+    [step] = consumer.offset_steps()
+    assert queries.commit([replace(step, to=replace(step.to, topic_id=""))])
+    consumer.close()
+    created_anew(log, *(b"n%d" % n for n in range(9)))
+    assert read(opened(make_consumer, group_id="g"), 4) == [b"n5", b"n6", b"n7", b"n8"]
 
 
 @pytest.mark.usefixtures("queries", "written")

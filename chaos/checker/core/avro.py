@@ -114,24 +114,24 @@ _WRITES: Final = _array(
         first_offset=_long,
     )
 )
-_STEPS: Final = _array(
-    _record(
-        topic=_text,
-        partition=_long,
-        from_o2=_or_none,
-        from_o3=_long,
-        o1=_long,
-        o2=_long,
-        o3=_long,
-        met=_SEQUENCES,
-        delivered=_SEQUENCES,
-    )
-)
+_STEP: Final = {
+    "topic": _text,
+    "partition": _long,
+    "from_o2": _or_none,
+    "from_o3": _long,
+    "o1": _long,
+    "o2": _long,
+    "o3": _long,
+    "met": _SEQUENCES,
+    "delivered": _SEQUENCES,
+}
+_STEPS: Final = _array(_record(**_STEP))
 _CHANGED_IN: Final = {
     Kind.SNAPSHOT: (3, 4),
     Kind.FORGET: (3,),
     Kind.ADD_WRITES: (4,),
     Kind.PREPARE_COMMIT: (4,),
+    Kind.ADD_OFFSETS: (4,),
 }
 """Versions of the types that are not of `VERSION`, or not always."""
 _FINISHED: Final = _record(begin=_long, gone=_PARTITIONS)
@@ -167,10 +167,12 @@ _BODIES: Final[dict[Kind, Read]] = {
 }
 
 
-_DECISION_OF_PARTS: Final = _record(
-    begin=_long, writes=_WRITES, decided_ms=_long, added=_PARTITIONS
-)
-"""A PREPARE_COMMIT of version 4."""
+_OF_VERSION_4: Final[dict[Kind, Read]] = {
+    Kind.PREPARE_COMMIT: _record(begin=_long, writes=_WRITES, decided_ms=_long, added=_PARTITIONS),
+    Kind.ADD_OFFSETS: _record(
+        begin=_long, group=_text, steps=_array(_record(**_STEP, topic_id=_text))
+    ),
+}
 
 
 def read_entry(raw: bytes) -> Entry:
@@ -186,10 +188,9 @@ def read_entry(raw: bytes) -> Entry:
     try:
         head, at = _HEAD(raw, 2)
         body: dict[str, Any] = {}
-        if kind is Kind.PREPARE_COMMIT and raw[0] != VERSION:
-            body, at = _DECISION_OF_PARTS(raw, at)
-        elif kind in _BODIES:
-            body, at = _BODIES[kind](raw, at)
+        bodies = _OF_VERSION_4 if raw[0] == 4 and kind in _OF_VERSION_4 else _BODIES
+        if kind in bodies:
+            body, at = bodies[kind](raw, at)
     except (IndexError, ValueError) as error:
         raise BrokenLogError(f"a {kind.name} record that does not decode: {raw.hex()}") from error
     if kind in _BODIES and at != len(raw):

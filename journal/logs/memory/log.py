@@ -71,6 +71,11 @@ class MemoryLog(MemoryBroker):
         """Returns a topic's number of partitions; raises `UnknownTopicError` without one."""
         return self.topic_info(topic, timeout_s=timeout_s).partition_count
 
+    def topic_ids(self, topics: Sequence[str], *, timeout_s: float = 10) -> dict[str, str]:
+        """Returns the ids of those topics that exist."""
+        infos = self.topic_infos(topics, timeout_s=timeout_s)
+        return {t: info.topic_id for t, info in infos.items() if isinstance(info, TopicInfo)}
+
     def topic_infos(
         self, topics: Sequence[str], *, timeout_s: float = 10
     ) -> dict[str, TopicInfo | LogtxError]:

@@ -260,8 +260,33 @@ SAMPLES_V4: dict[str, JournalRecord] = {
         ),
     ),
 }
-"""Records that transactions in parts have. A chunk without such a transaction is of version 3, and
-a decision without parts of version 2."""
+SAMPLES_V4 |= {
+    "add_offsets_with_topic_ids": AddOffsets(
+        begin=17042,
+        group="cönsumers",
+        steps=(
+            OffsetStep(
+                "flights", 3, Place(10, 2), Position(o1=15, o2=16, topic_id=IDS[0].topic_id)
+            ),
+            OffsetStep("fares", 0, None, Position(o1=1, o2=2, o3=3, met={(1, 2): 3})),
+        ),
+    ),
+    "snapshot_with_topic_ids": Snapshot(
+        first=17040,
+        index=0,
+        last=True,
+        replaces=15000,
+        address="host:7070",
+        process_nonce=1,
+        partition_count=8,
+        past_epochs=(),
+        groups=(
+            SnapshotGroup("g", 1, 2, (("flights", 0, Position(o1=1, o2=2, topic_id="an-id")),)),
+        ),
+    ),
+}
+"""Records that transactions in parts have, or positions with their topics' ids. A chunk without
+such is of version 3, a decision without parts and steps without ids of version 2."""
 GOLDEN_SAMPLES = {1: SAMPLES, 2: SAMPLES_V2, 3: SAMPLES_V3, 4: SAMPLES_V4}
 
 LONG = st.integers(0, 2**63 - 1)
@@ -287,7 +312,15 @@ BRANCH = st.builds(
     st.integers(1, 1000),
 )
 SEQUENCES = st.dictionaries(st.tuples(INT, LONG), LONG, max_size=3)
-POSITION = st.builds(Position, o1=LONG, o2=LONG, o3=LONG, met=SEQUENCES, delivered=SEQUENCES)
+POSITION = st.builds(
+    Position,
+    o1=LONG,
+    o2=LONG,
+    o3=LONG,
+    met=SEQUENCES,
+    delivered=SEQUENCES,
+    topic_id=st.just("") | NAME,
+)
 PLACE = st.builds(Place, LONG, LONG)
 STEP = st.builds(OffsetStep, NAME, INT, st.none() | PLACE, POSITION)
 WRITES = st.builds(PartitionWrites, DATA_PARTITION, st.lists(BRANCH, max_size=2).map(tuple))
