@@ -30,7 +30,7 @@ def parts_in(cluster: Cluster) -> int:
     return found
 
 
-@pytest.mark.parametrize("partitions", [50, 250])
+@pytest.mark.parametrize("partitions", [50, 300])
 def test_every_task_writes_to_every_partition(
     spark: Any, sink: Sink, logtx_cluster: Cluster, partitions: int
 ) -> None:
@@ -42,6 +42,6 @@ def test_every_task_writes_to_every_partition(
     began_s = time.monotonic()
     sink(frame, topic=topic).save()
     print(f"{TASKS} x {partitions}: {time.monotonic() - began_s:.1f} s")
-    assert (parts_in(logtx_cluster) > before) is (partitions == 250)
+    assert (parts_in(logtx_cluster) > before) is (partitions == 300)
     rows = committed(logtx_cluster, topic, count)
     assert sorted(int(value) for *_, value in rows) == list(range(count))
