@@ -68,6 +68,9 @@ from .transactions import TransactionMetadata
 IN_FLIGHT_MAX: Final = 1_000
 """Markers of one lane in flight at once. Fewer make a lane wait for the broker more often; more are
 written a second time after a failure."""
+RANGES_MAX: Final = 5_000
+"""Ranges of branches that the markers of one large transaction state in one turn: about 10 ms. With
+more the others would wait; with fewer its markers take more turns."""
 UNKNOWN_LIMIT_BYTES: Final = 16_384
 """Bytes in flight to a data partition whose ``max.message.bytes`` is not known yet. More could stop
 the shared producer; less makes recovery wait for more answers until the topics are looked up."""
@@ -253,6 +256,8 @@ class MarkerLanes:
         """Number of the current shared producer."""
         self._due: list[tuple[int, int, _Lane]] = []
         """Heap of (monotonic ms, order of entry, lane): PAUSED lanes."""
+        self._later: dict[_Lane, None] = {}
+        """Lanes of large transactions that go on in one of the next turns, in order."""
         self._looks: dict[str, dict[_Lane, None]] = {}
         """Topic → its DOUBTFUL lanes, in the order in which they came to doubt."""
         self._look_at: list[tuple[int, str]] = []
@@ -282,12 +287,19 @@ class MarkerLanes:
             return
         listed = PartitionList.of(partitions)
         ending = _Ending(transaction, epoch, listed, len(partitions), hw, finished)
+        ranges = 0
         for key, partition in partitions.items():
             lane = self._lanes.get((transaction.txid.partition, key))
             if lane is None:
                 lane = self._open(transaction.txid.partition, key)
             lane.queue.append(Job(lane, ending, partition))
-            self._send(lane)
+            ranges += len(transaction.branches.get(key, ())) if transaction.parts else 0
+            if ranges > RANGES_MAX:
+                self._later[lane] = None
+            else:
+                self._send(lane)
+        if self._later:
+            self._shell.wake_at(0)
 
     def _open(self, journal_partition: int, key: TopicPartition) -> _Lane:
         target = self._targets.get(key)
@@ -418,7 +430,8 @@ class MarkerLanes:
         self._shell.wake_at(now_ms + lane.pause_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Goes on with the lanes whose pause is over, and looks up topics again."""
+        """Goes on with the lanes whose turn it is, and looks up topics again."""
+        self._send_later(now_ms)
         while self._due and self._due[0][0] <= now_ms:
             lane = heapq.heappop(self._due)[2]
             self._go_on(lane)
@@ -429,6 +442,18 @@ class MarkerLanes:
         due_ms = [heap[0][0] for heap in (self._due, self._look_at) if heap]
         if due_ms:
             self._shell.wake_at(min(due_ms))
+
+    def _send_later(self, now_ms: int) -> None:
+        ranges = 0
+        while self._later and ranges <= RANGES_MAX:
+            lane = next(iter(self._later))
+            del self._later[lane]
+            if lane.queue:
+                job = lane.queue[0]
+                ranges += len(job.ending.transaction.branches.get(job.partition.key, ()))
+                self._send(lane)
+        if self._later:
+            self._shell.wake_at(now_ms)
 
     def _go_on(self, lane: _Lane) -> None:
         failure, lane.failure = lane.failure, None

@@ -250,8 +250,8 @@ def check_added(ranges_max: int, transaction: TransactionMetadata, count: int, a
     if own > ranges_max:
         raise RequestTooLargeError(
             f"transaction {transaction.txid} would name {own} ranges (one branch in one partition),"
-            f" and {ranges_max} are allowed (max_added_ranges): write with fewer tasks, or let each"
-            " write to fewer partitions (in Spark: coalesce or repartition), or write less at once"
+            f" and {ranges_max} are allowed (--max-added-ranges): write with fewer tasks, or let"
+            " each write to fewer partitions (in Spark: coalesce or repartition)"
         )
     if added + count > ranges_max:
         raise CoordinatorBusyError(

@@ -239,6 +239,15 @@ def coordinator(
             "\\[default: 100000]",
         ),
     ] = None,
+    max_added_ranges: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Ranges (one branch in one data partition) that the unfinished transactions of a "
+            "journal partition may name before their commits, 32 bytes of memory each. Only "
+            "commits that one journal record can't take need them. \\[default: 4000000]",
+        ),
+    ] = None,
     producer_retention_hours: Annotated[
         int | None,
         typer.Option(
@@ -323,6 +332,7 @@ def coordinator(
         "max_timeout_ms": max_timeout_ms,
         "max_open_transactions_per_producer": max_open_transactions_per_producer,
         "max_open_transactions": max_open_transactions,
+        "max_added_ranges": max_added_ranges,
         "producer_retention_hours": producer_retention_hours,
         "group_retention_hours": group_retention_hours,
     }

@@ -71,8 +71,8 @@ class _Job:
     """Whether it was committed before, as was known when it began."""
     is_shared: bool = False
     """Whether writes join it."""
-    accepted: set[str] = field(default_factory=set)
-    """Summaries of the branches of writes that joined it."""
+    accepted: set[int] = field(default_factory=set)
+    """Hashes of the summaries of branches of writes that joined it."""
     of_batch: tuple[str, int] | None = None
     """Query and micro-batch of the ``foreachBatch`` whose writes joined it."""
     extend_s: float = 0
@@ -211,16 +211,19 @@ class Jobs:
     ) -> dict[str, Any]:
         """Makes the branches of a write count that joined a transaction. Repeats change nothing.
 
+        What one commit could not name goes to the coordinator at once, in parts.
+
         Raises:
+            RequestTooLargeError: tasks and partitions are more than coordinator or topic take.
             UnknownTransactionError: this keeper did not begin it.
             TransactionStateError, TransactionAbortedError: it is not open any more.
         """
         job = self._job(txid)
         with job.lock:
             for summary in summaries:
-                if summary not in job.accepted:
+                if hash(summary) not in job.accepted:
                     job.transaction.accept(BranchSummary.from_bytes(summary.encode()))
-                    job.accepted.add(summary)
+                    job.accepted.add(hash(summary))
             if query_id is not None and batch_id is not None:
                 job.of_batch = query_id, batch_id
         return {"state": str(State.OPEN)}
@@ -241,6 +244,7 @@ class Jobs:
             OffsetsConflictError: another job has committed the group's input.
             ReplayDiffersError: the micro-batch was committed before, with other input.
             ProducerFencedError: a newer driver took over.
+            RequestTooLargeError: tasks and partitions are more than coordinator or topic take.
             UnknownOutcomeError: the decision could not be learnt.
             TransactionAbortedError: the transaction expired or was aborted.
             BatchGapError, ConfigError: the micro-batch or the option ``group`` does not fit.

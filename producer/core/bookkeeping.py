@@ -332,7 +332,7 @@ class TransactionBook:
     def next_part(self) -> tuple[int, dict[TopicPartition, tuple[BranchRange, ...]]] | None:
         """Returns the part of what accepted branches wrote that is to be sent now, with its number.
 
-        The caller tells `part_answered` when it is answered. Returns None if none is due: one is
+        The caller calls `part_answered` when it is answered. Returns None if none is due: one is
         under way, or the commit has room for the rest.
         """
         wanted = self.phase is Phase.OPEN or (
