@@ -20,6 +20,7 @@ from ...journal.errors import ConfigError, LogtxError
 from .columns import rows_of
 from .keeper_client import KeeperAddress
 from .options import SinkOptions
+from .worker import keep_importers
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -72,6 +73,7 @@ class BatchSink(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
         """Writes a partition of the job as this attempt's own branch. Returns its `Written`."""
+        keep_importers()
         query_id, batch_id = _micro_batch()
         txid = self._token.rpartition(":")[2]
         if self._is_done:

@@ -18,6 +18,7 @@ from .planning import Bound, Planner, SourceOptions
 from .reading import Range, RangeReader, ReadConfig
 from .steps import steps_to_json
 from .vector import SourceOffset, from_offsets, moved, steps_between, to_offsets
+from .worker import keep_importers
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -38,6 +39,7 @@ def read_part(part: Part) -> Iterator[RecordBatch]:
     """On an executor: yields a part's records as Arrow batches."""
     from .frames import Batches
 
+    keep_importers()
     place = part.range
     reader = RangeReader(part.read, place)
     try:
