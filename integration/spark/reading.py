@@ -27,7 +27,6 @@ from ...consumer.spill.store import RocksSpillStore
 from ...journal.collector import collector_paused
 from ...journal.errors import BrokerError, MalformedHeaderError
 from ...journal.logs.interface import Log, LogConsumer
-from ...journal.logs.open import open_log
 from ...journal.position import Position
 from .errors import DataLossError
 
@@ -117,18 +116,17 @@ def _local_dir() -> str | None:
 class RangeReader:
     """Reads one range. Call `shares` once, then `close`."""
 
-    def __init__(self, config: ReadConfig, part: Range, log: Log | None = None) -> None:
-        """Opens the log, a consumer and a store for spilled records.
+    def __init__(self, config: ReadConfig, part: Range, log: Log) -> None:
+        """Opens a consumer and a store for spilled records.
 
         Args:
             config: how to read.
             part: what to read.
-            log: the log to use; None opens the one of ``bootstrap.servers``.
+            log: the log to read; the caller closes it.
         """
         self._config = config
         self._part = part
-        self._owned = open_log(config.kafka) if log is None else None
-        self._log: Log = log if log is not None else cast(Log, self._owned)
+        self._log = log
         self._store = RocksSpillStore(config.pending_dir or _local_dir())
         self._pending = PendingTransactionMap(config.pending_memory_max_bytes, self._store)
         self._settings = {**_CONSUMER, **config.kafka}
@@ -198,9 +196,12 @@ class RangeReader:
         return True
 
     def _events(self, events: Sequence[Message]) -> None:
+        place = self._part.topic, self._part.partition
         for event in events:
             error = event.error()
             assert error is not None
+            if event.topic() is not None and (event.topic(), event.partition()) != place:
+                continue  # of what the consumer read before
             if error.code() == KafkaError._PARTITION_EOF:
                 # The last offsets of the range may hold no records, so its end is seen only here.
                 self._reached = self._reached or (event.offset() or 0) >= self._part.end
@@ -257,5 +258,3 @@ class RangeReader:
         self._side_reader.close()
         self._buffer.close()
         self._store.close()
-        if self._owned is not None:
-            self._owned.close()
