@@ -197,7 +197,7 @@ class Planner:
             DataLossError: there is such a topic, and ``failOnDataLoss`` is true.
         """
         others = made_anew(offset.topic_ids, self.topic_ids)
-        places = dict(offset.places)
+        gone = []
         for key, spot in offset.places.items():
             if key[0] in others:
                 self._lost(
@@ -211,8 +211,11 @@ class Planner:
                 )
             else:
                 continue
+            gone.append(key)
+        places = dict(offset.places)
+        for key, start in self._log.start_offsets(gone).items():
+            spot = places[key]
             stood = spot.stood or (None if spot.fresh else Place(spot.o2, spot.o3))
-            start = self._log.start_offset(*key)
             places[key] = Spot(start, fresh=spot.fresh, stood=stood)
         return places
 
@@ -291,11 +294,9 @@ class Planner:
         return given
 
     def _at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        found = {}
-        for key, wall_ms in times.items():
-            offset = self._log.offset_for_time(*key, wall_ms)
-            found[key] = self._log.end_offset(*key) if offset is None else offset
-        return found
+        found = self._log.offsets_for_times(times)
+        ends = self._log.end_offsets([key for key, offset in found.items() if offset is None])
+        return {key: ends[key] if offset is None else offset for key, offset in found.items()}
 
     def iov(self, group: str) -> Mapping[TopicPartition, Position]:
         """Returns a group's committed IOV; waits while an unfinished transaction may change it.
