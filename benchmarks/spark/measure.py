@@ -210,7 +210,8 @@ class Bench:
     def _await_end(self, topic: str, wanted: int, partitions: int) -> None:
         keys = [(topic, partition) for partition in range(partitions)]
         deadline_s = time.monotonic() + _FINISH_TIMEOUT_S
-        while sum(self._log.end_offsets(keys).values()) < wanted:
+        # Many new partitions take a broker a while.
+        while sum(self._log.end_offsets(keys, timeout_s=_FINISH_TIMEOUT_S).values()) < wanted:
             if time.monotonic() > deadline_s:
                 raise NotMeasuredError("the log did not get its markers")
             time.sleep(0.1)
@@ -279,6 +280,7 @@ class Bench:
         """Plans micro-batches as a query's worker does. Returns each round's median, in ms."""
         topic = self._topic(PLANNED_PARTITIONS)
         given = {**self._kafka, "subscribe": topic, "startingOffsets": "earliest"}
+        self._fill(topic, 1)
         # The keeper is asked only about limits and groups.
         source = StreamSource(SourceOptions.parse(given), KeeperAddress("", 0, b""))
         found = []
@@ -288,7 +290,7 @@ class Bench:
                 self._tell("planning")
                 times_ms = []
                 for plan in range(_PLANS):
-                    self._fill(topic, number * _PLANS + plan + 1)
+                    self._fill(topic, number * _PLANS + plan + 2)
                     started_s = time.perf_counter()
                     end = json.loads(json.dumps(source.latestOffset()))
                     parts = source.partitions(start, end)

@@ -19,7 +19,7 @@ from .clients import CLIENTS
 from .columns import rows_of
 from .keeper_client import KeeperAddress
 from .options import SinkOptions
-from .worker import keep_importers
+from .worker import begin_task
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -67,7 +67,7 @@ class BatchSink(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
         """Writes a partition of the job as this attempt's own branch. Returns its `Written`."""
-        keep_importers()
+        begin_task()
         query_id, batch_id = _micro_batch()
         txid = self._token.rpartition(":")[2]
         if self._is_done:

@@ -20,7 +20,7 @@ from .planning import Bound, Planner, SourceOptions
 from .reading import Range, RangeReader, ReadConfig
 from .steps import steps_to_json
 from .vector import SourceOffset, from_offsets, moved, steps_between, to_offsets
-from .worker import keep_importers
+from .worker import begin_task
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -41,7 +41,7 @@ def read_part(part: Part) -> Iterator[RecordBatch]:
     """On an executor: yields a part's records as Arrow batches."""
     from .frames import Batches
 
-    keep_importers()
+    begin_task()
     place = part.range
     with lend_log(part.read.kafka) as log, closing(RangeReader(part.read, place, log)) as reader:
         batches = Batches(place.topic, place.partition, headers=part.headers)

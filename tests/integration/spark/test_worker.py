@@ -1,4 +1,5 @@
 import importlib
+import subprocess
 import sys
 import zipimport
 from collections.abc import Iterator
@@ -65,3 +66,16 @@ def test_imports_from_it_go_on(zips: tuple[Path, Path]) -> None:
     _write(added, "one", "two")
     importlib.invalidate_caches()
     importlib.import_module("in_added.two")
+
+
+def test_the_first_task_takes_modules_from_the_collector() -> None:
+    code = """
+import gc
+from logtx.integration.spark.worker import THRESHOLD, begin_task
+begin_task()
+frozen, kept = gc.get_freeze_count(), [[] for _ in range(100)]
+assert frozen > 1_000 and gc.get_threshold()[0] == THRESHOLD
+begin_task()
+assert gc.get_freeze_count() == frozen, "what tasks make is not kept for good"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
