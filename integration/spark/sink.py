@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from ...journal.errors import ConfigError
 from .clients import CLIENTS
-from .columns import rows_of
+from .columns import records_of
 from .keeper_client import KeeperAddress
 from .options import SinkOptions
 from .worker import begin_task
@@ -93,10 +93,8 @@ class BatchSink(DataSourceArrowWriter):
             CLIENTS.lend("branches", config, lambda: Branches(config)) as branches,
             branches.join(self._token) as branch,
         ):
-            produce = branch.produce
             while first is not None:
-                for name, value, key, headers, partition, timestamp in rows_of(first, topic):
-                    produce(name, value, key, partition, None, timestamp, headers)
+                records_of(first, topic).send(branch, topic)
                 first = next(batches, None)
             return branch.finish().to_bytes()
 
