@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from operator import length_hint
 from typing import Any, Final, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -140,6 +143,96 @@ class Writer:
         except BaseException as error:
             self._interrupted(error)
             raise
+
+    def produce_columns(
+        self,
+        topic: str,
+        values: Sequence[Content],
+        keys: Sequence[Content],
+        partitions: Sequence[int],
+        timestamps: Sequence[int],
+    ) -> None:
+        """Sends records of one topic, without headers: as `produce` does, in less time.
+
+        Args:
+            topic: where they go.
+            values: one of each record, as the other columns.
+            keys: as of `produce`.
+            partitions: as of `produce`.
+            timestamps: as of `produce`.
+
+        Raises:
+            LogtxError, TypeError: as `produce` for the first record that is not taken. Those before
+                it are sent.
+        """
+        try:
+            for start in range(0, len(values), SERVE_EVERY):
+                columns = (values, keys, partitions, timestamps)
+                run = [column[start : start + SERVE_EVERY] for column in columns]
+                self._produce_run(topic, self._tally.admit_many(len(run[0])), run)
+                self._sender.wake()
+        except _NOT_TAKEN:
+            raise
+        except BaseException as error:
+            self._interrupted(error)
+            raise
+
+    def _produce_run(
+        self, topic: str, numbers: list[int], columns: Sequence[Sequence[Any]]
+    ) -> None:
+        size, at = len(numbers), 0
+        receiver = self._receivers[topic]
+        while at < size:
+            values, *others = (iter(column[at:]) for column in columns)
+            try:
+                if self._direct:
+                    self._send_all(topic, receiver, values, *others)
+                    return
+            except BufferError:
+                at = size - length_hint(values) - 1  # as in `produce`
+            except _NOT_TAKEN:
+                self._withdraw_all(numbers[size - length_hint(values) - 1 :])
+                raise
+            except KafkaException as error:
+                at = size - length_hint(values) - 1
+                self._withdraw_all(numbers[at + 1 :])
+                raise self._refused(numbers[at], topic, error) from error
+            value, key, partition, timestamp = (column[at] for column in columns)
+            try:
+                self._produce_slowly(
+                    numbers[at], topic, value, key, partition, None, timestamp, None
+                )
+            except _NOT_TAKEN:
+                self._withdraw_all(numbers[at + 1 :])
+                raise
+            at += 1
+
+    def _send_all(
+        self,
+        topic: str,
+        receiver: Any,
+        values: Iterator[Any],
+        keys: Iterator[Any],
+        partitions: Iterator[int],
+        timestamps: Iterator[int],
+    ) -> None:
+        # All in C: a loop in Python would take as long as librdkafka itself.
+        calls = map(
+            self._send,
+            repeat(topic),
+            values,
+            keys,
+            partitions,
+            repeat(receiver),
+            repeat(None),
+            timestamps,
+            repeat(self._headers),
+        )
+        deque(calls, 0)
+
+    def _withdraw_all(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self._withdraw(number)
 
     def _produce_slowly(
         self,

@@ -1,4 +1,4 @@
-"""A Python source and a Python sink for Kafka without transactions, to compare logtx with."""
+"""A Python source for Kafka without transactions, to compare logtx with."""
 
 from __future__ import annotations
 
@@ -7,26 +7,20 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceReader,
-    InputPartition,
-    WriterCommitMessage,
-)
+from confluent_kafka import Consumer, Message, TopicPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from ..clients import CONSUMER, PRODUCER
+from ..clients import CONSUMER
 
 _BATCH: Final = 10_000
 """Most records of an Arrow batch."""
 _TIMEOUT_S: Final = 60.0
-"""Bounds the wait for records, and for their acknowledgement."""
+"""Bounds the wait for records."""
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
 class BareFailedError(Exception):
-    """Records were not acknowledged, or none came."""
+    """No record came."""
 
 
 class Bare(DataSource):
@@ -47,10 +41,6 @@ class Bare(DataSource):
     def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002
         """Returns the reader of a batch."""
         return BareReader(self.options["servers"], self.options["topic"])
-
-    def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: ARG002, N802 - Spark's name
-        """Returns the writer of a stream."""
-        return BareWriter(self.options["servers"], self.options["topic"])
 
 
 @dataclass(frozen=True)
@@ -128,34 +118,3 @@ def _batch(records: list[Message]) -> Any:
     ]
     names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
     return pa.RecordBatch.from_arrays(columns, names)
-
-
-class BareWriter(DataSourceArrowWriter):
-    """Writes values at least once: each task flushes, and `commit` has nothing to do."""
-
-    def __init__(self, servers: str, topic: str) -> None:
-        self._servers = servers
-        self._topic = topic
-
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Writes a task's records."""
-        producer = Producer({**PRODUCER, "bootstrap.servers": self._servers})
-        failures: list[KafkaError] = []
-
-        def delivered(error: KafkaError | None, _message: Message) -> None:
-            if error is not None:
-                failures.append(error)
-
-        for batch in iterator:
-            for value in batch.column("value").to_pylist():
-                producer.produce(self._topic, value, on_delivery=delivered)
-                producer.poll(0)
-        if producer.flush(_TIMEOUT_S) or failures:
-            raise BareFailedError(f"records were not delivered: {failures[:1]}")
-        return WriterCommitMessage()
-
-    def commit(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803
-        """Does nothing."""
-
-    def abort(self, messages: list[Any], batchId: int | None = None) -> None:  # noqa: N803
-        """Does nothing: what is written stays."""

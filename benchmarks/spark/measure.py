@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import pickle
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,19 +14,31 @@ from typing import Any, Final
 
 import logtx
 from logtx.integration.local.topics import create_topic
+from logtx.integration.spark.keeper_client import KeeperAddress
+from logtx.integration.spark.planning import SourceOptions
+from logtx.integration.spark.source import StreamSource
 from logtx.journal.logs.kafka import KafkaLog
 
 from ..stats import Spread, ratio
 from .session import PeakMemory
 
 VALUE_BYTES: Final = 100
+LARGE_VALUE_BYTES: Final = 1_000
+_LARGE_SHARE: Final = 4
+"""The sources read fewer of the large records, by this factor."""
 PARTITIONS: Final = 4
 TRANSACTION_RECORDS: Final = 1_000
 """Records in a transaction of the log that the sources and the audit read."""
 BATCHES: Final = 15
 """Micro-batches of a round; the first third doesn't count."""
-BATCH_RECORDS: Final = 100
+BATCH_RECORDS: Final = 1_000
 """Records in a micro-batch: few, so that its fixed costs are measured."""
+PLANNED_PARTITIONS: Final = 1_000
+"""Partitions of the topic whose micro-batches are planned."""
+_PLANS: Final = 4
+"""Plans of a round of planning; the first doesn't count."""
+SPREAD_OVER: Final = 8
+"""Tasks that read one large transaction."""
 _WARM_SHARE: Final = 10
 """A sink's warm-up round is smaller by this factor."""
 _QUERY_TIMEOUT_S: Final = 300.0
@@ -57,7 +71,6 @@ class Compared:
 class Overhead:
     """Milliseconds that a micro-batch takes, by its sink: one median for each round."""
 
-    bare_ms: list[float]
     kafka_ms: list[float]
     logtx_ms: list[float]
 
@@ -94,9 +107,9 @@ class Bench:
         """Closes the log."""
         self._log.close()
 
-    def _topic(self) -> str:
+    def _topic(self, partitions: int = PARTITIONS) -> str:
         name = f"spark-{next(self._numbers)}"
-        create_topic(self._servers, name, partitions=PARTITIONS)
+        create_topic(self._servers, name, partitions=partitions)
         return name
 
     # ---- sinks ----------------------------------------------------------------------------------
@@ -116,7 +129,7 @@ class Bench:
             unit="records/s",
             baseline=sides["kafka"],
             candidate=sides["logtx"],
-            goal=0.6,
+            goal=0.95,
         )
 
     def _sink_rate(self, side: str, records: int) -> float:
@@ -136,12 +149,12 @@ class Bench:
 
     def overhead(self, rounds: int) -> Overhead:
         """Runs micro-batches of one stream into each sink."""
-        sides: dict[str, list[float]] = {"bare": [], "kafka": [], "logtx": []}
+        sides: dict[str, list[float]] = {"kafka": [], "logtx": []}
         for _ in range(rounds):
             for side, times_ms in sides.items():
                 self._tell(f"micro-batches, {side}")
                 times_ms.append(self._batch_ms(side))
-        return Overhead(bare_ms=sides["bare"], kafka_ms=sides["kafka"], logtx_ms=sides["logtx"])
+        return Overhead(kafka_ms=sides["kafka"], logtx_ms=sides["logtx"])
 
     def _batch_ms(self, side: str) -> float:
         topic = self._topic()
@@ -149,12 +162,9 @@ class Bench:
             rowsPerBatch=str(BATCH_RECORDS), numPartitions="2"
         )
         values = rows.load().selectExpr("cast(cast(value as string) as binary) as value")
-        options: Mapping[str, str] = (
-            {"servers": self._servers} if side == "bare" else {**self._kafka}
-        )
         place = self._directory / f"checkpoint-{topic}"
         writer = values.writeStream.format(side).options(
-            **options, topic=topic, checkpointLocation=str(place)
+            **self._kafka, topic=topic, checkpointLocation=str(place)
         )
         query = writer.start()
         try:
@@ -174,70 +184,134 @@ class Bench:
 
     # ---- sources --------------------------------------------------------------------------------
 
-    def committed_log(self, records: int) -> str:
-        """Returns a new topic with `records` records in committed transactions."""
-        self._tell(f"writing {records:,} records")
-        topic = self._topic()
-        value = b"x" * VALUE_BYTES
+    def committed_log(
+        self,
+        records: int,
+        *,
+        partitions: int = PARTITIONS,
+        value_bytes: int = VALUE_BYTES,
+        of_records: int = TRANSACTION_RECORDS,
+    ) -> str:
+        """Returns a new topic with `records` records in transactions of `of_records`."""
+        self._tell(f"writing {records:,} records of {value_bytes:,} bytes")
+        topic = self._topic(partitions)
+        value = b"x" * value_bytes
         with logtx.Producer(
             {"bootstrap.servers": self._servers, "transactional.id": topic}
         ) as producer:
-            for first in range(0, records, TRANSACTION_RECORDS):
+            for first in range(0, records, of_records):
                 transaction = producer.begin_transaction()
-                for number in range(first, min(first + TRANSACTION_RECORDS, records)):
-                    transaction.produce(topic, value, partition=number % PARTITIONS)
+                for number in range(first, min(first + of_records, records)):
+                    transaction.produce(topic, value, partition=number % partitions)
                 transaction.commit()
-        self._await_markers(topic, records)
+        self._await_end(topic, records + partitions * -(-records // of_records), partitions)
         return topic
 
-    def _await_markers(self, topic: str, records: int) -> None:
-        transactions = -(-records // TRANSACTION_RECORDS)
-        wanted = records + PARTITIONS * transactions
+    def _await_end(self, topic: str, wanted: int, partitions: int) -> None:
+        keys = [(topic, partition) for partition in range(partitions)]
         deadline_s = time.monotonic() + _FINISH_TIMEOUT_S
-        while sum(self._log.end_offset(topic, p) for p in range(PARTITIONS)) < wanted:
+        # Many new partitions take a broker a while.
+        while sum(self._log.end_offsets(keys, timeout_s=_FINISH_TIMEOUT_S).values()) < wanted:
             if time.monotonic() > deadline_s:
                 raise NotMeasuredError("the log did not get its markers")
             time.sleep(0.1)
 
     def sources(self, records: int, rounds: int) -> list[Compared]:
         """Reads one log by logtx's source, by Spark's own, and by the bare Python source."""
-        topic = self.committed_log(records)
+        small = self._sources(records, VALUE_BYTES, rounds)
+        large = self._sources(records // _LARGE_SHARE, LARGE_VALUE_BYTES, rounds)
+        jvm = "batch source, beside the plain JVM connector"
+        return [
+            _compared(f"{jvm}, {VALUE_BYTES} B", small, "kafka", 1.3),
+            _compared(f"{jvm}, {LARGE_VALUE_BYTES:,} B", large, "kafka", 0.9),
+            _compared("pure-Python source, beside a bare Python source", small, "bare", 0.8),
+        ]
+
+    def _sources(self, records: int, value_bytes: int, rounds: int) -> dict[str, list[float]]:
+        topic = self.committed_log(records, value_bytes=value_bytes)
         plain = {**self._kafka, "subscribe": topic}
         readers: dict[str, Callable[[], Any]] = {
             "kafka": lambda: self._spark.read.format("kafka").options(**plain).load(),
             "bare": lambda: (
                 self._spark.read.format("bare").options(servers=self._servers, topic=topic).load()
             ),
-            "logtx": lambda: logtx.spark.read(
-                self._spark, subscribe=topic, bootstrap_servers=self._servers
-            ),
+            "logtx": lambda: self._reader(topic),
         }
-        self._tell("source, logtx, counted")  # this warms it up too
-        count = readers["logtx"]().count()
-        if count != records:
-            raise NotMeasuredError(f"logtx read {count:,} of {records:,} records")
+        self._count(topic, records)
         rates: dict[str, list[float]] = {side: [] for side in readers}
-        for _ in range(rounds):
+        for number in range(-1, rounds):
             for side, read in readers.items():
                 self._tell(f"source, {side}")
-                started_s = time.perf_counter()
-                read().write.format("noop").mode("overwrite").save()
-                rates[side].append(records / (time.perf_counter() - started_s))
+                rate = records / _noop_s(read())
+                if number >= 0:
+                    rates[side].append(rate)
         self._log.delete_topic(topic)
-        pairs = (
-            ("batch source, beside the plain JVM connector", "kafka", "logtx", 0.6),
-            ("pure-Python source, beside a bare Python source", "bare", "logtx", 0.8),
-        )
-        return [
-            Compared(
-                title=f"{title}, {records:,} records",
-                unit="records/s",
-                baseline=rates[baseline],
-                candidate=rates[candidate],
-                goal=goal,
-            )
-            for title, baseline, candidate, goal in pairs
-        ]
+        return rates
+
+    def _reader(self, topic: str, **options: str) -> Any:
+        given = {**self._kafka, "subscribe": topic, **options}
+        return self._spark.read.format("logtx").options(**given).load()
+
+    def _count(self, topic: str, records: int, **options: str) -> None:
+        self._tell("source, logtx, counted")
+        count = self._reader(topic, **options).count()
+        if count != records:
+            raise NotMeasuredError(f"logtx read {count:,} of {records:,} records")
+
+    def spread(self, records: int, rounds: int) -> Compared:
+        """Reads one transaction in one partition, by one task and by several."""
+        topic = self.committed_log(records, partitions=1, of_records=records)
+        sides = {"one": "1", "several": str(SPREAD_OVER)}
+        rates: dict[str, list[float]] = {side: [] for side in sides}
+        self._count(topic, records, minPartitions=str(SPREAD_OVER))
+        for number in range(-1, rounds):
+            for side, tasks in sides.items():
+                self._tell(f"large transaction, {side}")
+                rate = records / _noop_s(self._reader(topic, minPartitions=tasks))
+                if number >= 0:
+                    rates[side].append(rate)
+        self._log.delete_topic(topic)
+        title = f"one transaction in one partition, by {SPREAD_OVER} tasks, beside one task"
+        return _compared(title, rates, "one", 1.3, "several")
+
+    # ---- planning -------------------------------------------------------------------------------
+
+    def planning(self, rounds: int) -> list[float]:
+        """Plans micro-batches as a query's worker does. Returns each round's median, in ms."""
+        topic = self._topic(PLANNED_PARTITIONS)
+        given = {**self._kafka, "subscribe": topic, "startingOffsets": "earliest"}
+        self._fill(topic, 1)
+        # The keeper is asked only about limits and groups.
+        source = StreamSource(SourceOptions.parse(given), KeeperAddress("", 0, b""))
+        found = []
+        try:
+            start = source.initialOffset()
+            for number in range(rounds):
+                self._tell("planning")
+                times_ms = []
+                for plan in range(_PLANS):
+                    self._fill(topic, number * _PLANS + plan + 2)
+                    started_s = time.perf_counter()
+                    end = json.loads(json.dumps(source.latestOffset()))
+                    parts = source.partitions(start, end)
+                    pickle.dumps(parts)
+                    times_ms.append((time.perf_counter() - started_s) * 1_000)
+                    start = end
+                    if len(parts) != PLANNED_PARTITIONS:
+                        raise NotMeasuredError(f"{len(parts)} of {PLANNED_PARTITIONS} were planned")
+                found.append(float(median(times_ms[1:])))
+        finally:
+            source.stop()
+        self._log.delete_topic(topic)
+        return found
+
+    def _fill(self, topic: str, count: int) -> None:
+        """Writes a record to each partition, which then has `count`."""
+        producer = self._log.producer({})
+        for partition in range(PLANNED_PARTITIONS):
+            producer.produce(topic, b"x", partition=partition)
+        producer.flush(_FINISH_TIMEOUT_S)
+        self._await_end(topic, count * PLANNED_PARTITIONS, PLANNED_PARTITIONS)
 
     def audit(self, records: int) -> Audited:
         """Audits one topic."""
@@ -247,8 +321,24 @@ class Bench:
             started_s = time.perf_counter()
             report = logtx.spark.audit(self._spark, bootstrap_servers=self._servers, topics=[topic])
             seconds = time.perf_counter() - started_s
+        self._log.delete_topic(topic)
         if not report.clean or report.records != records:
             raise NotMeasuredError(
                 f"the audit found {report.records:,} of {records:,} records, clean: {report.clean}"
             )
         return Audited(records=records, seconds=seconds, peak_bytes=memory.peak_bytes)
+
+
+def _noop_s(frame: Any) -> float:
+    """Reads all of a DataFrame. Returns how long it took, in seconds."""
+    started_s = time.perf_counter()
+    frame.write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - started_s
+
+
+def _compared(
+    title: str, rates: Mapping[str, list[float]], beside: str, goal: float, side: str = "logtx"
+) -> Compared:
+    return Compared(
+        title=title, unit="records/s", baseline=rates[beside], candidate=rates[side], goal=goal
+    )

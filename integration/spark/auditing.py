@@ -12,6 +12,7 @@ from ..inspect.audit import run_audit
 from ..inspect.checks import FINDING_SCHEMA, Report
 from ..inspect.groups import Group, Span, merge
 from ..inspect.sums import TASK_OFFSETS, sum_up
+from .clients import lend_log
 from .options import kafka_only
 from .vector import split
 
@@ -81,11 +82,8 @@ def sum_on_executors(
     settings = dict(kafka)
 
     def work(part: tuple[TopicPartition, Span]) -> list[Group]:
-        log = open_log(settings)
-        try:
+        with lend_log(settings) as log:
             return sum_up(log, *part)
-        finally:
-            log.close()
 
     found = spark.sparkContext.parallelize(pieces, len(pieces)).flatMap(work)
     # `collect` runs all tasks at once; `toLocalIterator` would run them one after the other.

@@ -6,13 +6,16 @@ are optional. Other columns are ignored, as by Spark's own Kafka sink.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from .errors import SchemaError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from ...producer.branch import Branch
 
 HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 _CONTENT: Final = ("string", "binary")
@@ -24,9 +27,6 @@ TYPES: Final[Mapping[str, Sequence[str]]] = {
     "timestamp": ("timestamp",),
     "headers": (HEADERS_TYPE,),
 }
-
-Row = tuple[str, Any, Any, Any, int, int]
-"""(topic, value, key, headers, partition, timestamp in ms), as `Branch.produce` takes them."""
 
 
 def check_columns(types: Mapping[str, str], topic: str | None) -> None:
@@ -54,8 +54,40 @@ def check_columns(types: Mapping[str, str], topic: str | None) -> None:
             )
 
 
-def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
-    """Iterates over the records of an Arrow batch.
+class Records(NamedTuple):
+    """The records of an Arrow batch, column by column, as `Branch.produce` takes them."""
+
+    topics: list[str] | None
+    """None: all go to the topic of the option."""
+    values: list[Any]
+    keys: list[Any]
+    headers: list[Any] | None
+    """None: no record has any."""
+    partitions: list[int]
+    timestamps: list[int]
+    """Milliseconds since 1970; 0 means now."""
+
+    def send(self, branch: Branch, topic: str | None) -> None:
+        """Writes all of them. Errors are those of `Branch.produce`."""
+        values, keys, partitions, timestamps = self.values, self.keys, self.partitions, self[-1]
+        if self.topics is None and self.headers is None:
+            assert topic is not None
+            branch.produce_columns(topic, values, keys, partitions, timestamps)
+            return
+        topics = repeat(topic or "") if self.topics is None else self.topics
+        headers = self.headers or repeat(None)
+        produce = branch.produce
+        for row in zip(topics, values, keys, headers, partitions, timestamps, strict=False):
+            name, value, key, pairs, partition, timestamp = row
+            produce(name, value, key, partition, None, timestamp, pairs)
+
+
+def records_of(batch: pa.RecordBatch, topic: str | None) -> Records:
+    """Returns the records of an Arrow batch.
+
+    Args:
+        batch: of columns that `check_columns` accepted.
+        topic: the option ``topic``, or None.
 
     Raises:
         SchemaError: a row has no topic.
@@ -71,17 +103,16 @@ def rows_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Row]:
             return [default if each is None else each for each in found]
         return found
 
-    topics = [topic] * size if topic is not None else column("topic", None)
-    if None in topics:
+    topics = None if topic is not None else column("topic", None)
+    if topics is not None and None in topics:
         raise SchemaError("a row has no topic: fill the column 'topic', or give option topic")
-    return zip(
+    return Records(
         topics,
         column("value", None),
         column("key", None),
-        column("headers", None, _headers),
+        column("headers", None, _headers) if "headers" in names else None,
         column("partition", -1),
         column("timestamp", 0, _milliseconds),
-        strict=True,
     )
 
 

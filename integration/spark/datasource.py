@@ -11,6 +11,7 @@ from .columns import check_columns
 from .errors import NotRegisteredError
 from .keeper_client import KeeperAddress
 from .options import SinkOptions
+from .worker import keep_importers
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -32,6 +33,11 @@ class LogtxDataSource(DataSource):
     _travelled = False
     """Whether another process made this instance."""
 
+    def __init__(self, options: dict[str, str]) -> None:
+        """Makes one in a planner, with these options."""
+        super().__init__(options)
+        keep_importers()
+
     @classmethod
     def name(cls) -> str:
         """Returns the format's name."""
@@ -41,6 +47,7 @@ class LogtxDataSource(DataSource):
         """Restores the instance in another process."""
         self.__dict__.update(state)
         self._travelled = True
+        keep_importers()
 
     def schema(self) -> str:
         """Returns the source's columns as Spark's DDL.

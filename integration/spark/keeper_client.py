@@ -7,8 +7,10 @@ pickles, so that a stranger who connects to the port can't make either side run 
 from __future__ import annotations
 
 import json
+import os
+import socket
 from dataclasses import dataclass
-from multiprocessing.connection import Client, Connection
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from multiprocessing.context import AuthenticationError
 from typing import Any, Final
 
@@ -38,7 +40,10 @@ class KeeperAddress:
             LogtxError: the error that the keeper raised.
         """
         try:
-            with Client((self.host, self.port), authkey=self.secret) as connection:
+            with Client((self.host, self.port)) as connection:
+                _send_at_once(connection)
+                answer_challenge(connection, self.secret)
+                deliver_challenge(connection, self.secret)
                 connection.send_bytes(json.dumps({"do": what, **fields}).encode())
                 if not connection.poll(ANSWER_MAX_S):
                     raise KeeperError(f"the driver's keeper did not answer in {ANSWER_MAX_S:g} s")
@@ -52,6 +57,13 @@ class KeeperAddress:
         if "error" in answer:
             raise make_error(answer["error"], answer["text"])
         return answer["ok"]
+
+
+def _send_at_once(connection: Connection) -> None:
+    # The end of the handshake and the request are two small messages. Without this the second waits
+    # until the other side acknowledges the first, which its kernel puts off for 40 ms.
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        same.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def answer_of(connection: Connection, result: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self
@@ -19,8 +19,10 @@ from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from ...journal.reader import JOURNAL_TOPIC, journal_partition_of
 from ...journal.settings import take_choice, take_flag, take_integer, take_text
 from .errors import DataLossError
+from .large import PART_RECORDS, Large, Search
 from .options import refuse_rest, take_kafka
 from .reading import Range, ReadConfig
+from .searching import run
 from .vector import SourceOffset, Spot, Vector, from_offsets, made_anew, parse_offsets, split
 
 _LOG = logging.getLogger(__name__)
@@ -197,7 +199,7 @@ class Planner:
             DataLossError: there is such a topic, and ``failOnDataLoss`` is true.
         """
         others = made_anew(offset.topic_ids, self.topic_ids)
-        places = dict(offset.places)
+        gone = []
         for key, spot in offset.places.items():
             if key[0] in others:
                 self._lost(
@@ -211,8 +213,11 @@ class Planner:
                 )
             else:
                 continue
+            gone.append(key)
+        places = dict(offset.places)
+        for key, start in self._log.start_offsets(gone).items():
+            spot = places[key]
             stood = spot.stood or (None if spot.fresh else Place(spot.o2, spot.o3))
-            start = self._log.start_offset(*key)
             places[key] = Spot(start, fresh=spot.fresh, stood=stood)
         return places
 
@@ -291,11 +296,9 @@ class Planner:
         return given
 
     def _at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        found = {}
-        for key, wall_ms in times.items():
-            offset = self._log.offset_for_time(*key, wall_ms)
-            found[key] = self._log.end_offset(*key) if offset is None else offset
-        return found
+        found = self._log.offsets_for_times(times)
+        ends = self._log.end_offsets([key for key, offset in found.items() if offset is None])
+        return {key: ends[key] if offset is None else offset for key, offset in found.items()}
 
     def iov(self, group: str) -> Mapping[TopicPartition, Position]:
         """Returns a group's committed IOV; waits while an unfinished transaction may change it.
@@ -350,13 +353,33 @@ class Planner:
         """
         spans = {k: e for k, e in sorted(ends.items()) if e > start.get(k, Spot(0)).o2}
         self._check_retained(start, spans)
-        total = sum(e - start.get(k, Spot(0)).o2 for k, e in spans.items())
-        ranges = []
+        spots = {key: start.get(key, Spot(0)) for key in spans}
+        total = sum(e - spots[k].o2 for k, e in spans.items())
+        part = max(1, -(-total // max(self._options.min_partitions, 1)))
+        found = self._large({k: (spots[k].o2, e) for k, e in spans.items()}, part)
+        ranges: list[Range] = []
         for key, end in spans.items():
-            spot = start.get(key, Spot(0))
-            parts = -(-self._options.min_partitions * (end - spot.o2) // total)
-            ranges += _parts(key, spot, end, parts)
+            ranges += _parts(key, spots[key], end, part, found.get(key, ()))
         return ranges
+
+    def _large(
+        self, spans: Mapping[TopicPartition, tuple[int, int]], part: int
+    ) -> dict[TopicPartition, list[Large]]:
+        """Returns the large transactions that end in these ranges, and that tasks can share."""
+        if not self._options.read.committed or part < PART_RECORDS:
+            return {}
+        searches = {
+            key: Search(start, end, range(start + part, end, part))
+            for key, (start, end) in spans.items()
+            if end - start > part
+        }
+        if not searches:
+            return {}
+        run(self._log, self._options.read.kafka, searches)
+        found = {key: search.found for key, search in searches.items() if search.found}
+        # What retention deleted a part of is for one task to report, or to pass over.
+        first = self._log.start_offsets(found)
+        return {k: [t for t in these if t.first >= first[k]] for k, these in found.items()}
 
     def _check_retained(self, start: Vector, keys: Collection[TopicPartition]) -> None:
         if not self._options.read.fail_on_data_loss:
@@ -370,11 +393,32 @@ class Planner:
                 )
 
 
-def _parts(key: TopicPartition, spot: Spot, end: int, parts: int) -> list[Range]:
-    """Cuts a partition's range into parts. Each part finds what began before it by side reads, so
-    only the first must know how much was read of the transaction at its start."""
-    ranges = []
-    for first, last in split(spot.o2, end, parts):
+def _parts(
+    key: TopicPartition, spot: Spot, end: int, part: int, found: Sequence[Large]
+) -> Iterator[Range]:
+    """Cuts a partition's range into parts, in the order of what they deliver.
+
+    Each part finds what began before it by side reads, so only the first must know how much was
+    read of the transaction at its start.
+    """
+    start = spot.o2
+    for large in found:
+        if spot.o3 and large.marker == spot.o2:
+            continue  # a part of it is read
+        if start < large.first:
+            yield from _plain_parts(key, spot, start, large.first, part)
+        for first, last in split(
+            large.first, large.marker, -(-(large.marker - large.first) // part)
+        ):
+            yield Range(*key, Position.at(first), last, large)
+        start = large.marker + 1
+    if start < end:
+        yield from _plain_parts(key, spot, start, end, part)
+
+
+def _plain_parts(
+    key: TopicPartition, spot: Spot, start: int, end: int, part: int
+) -> Iterator[Range]:
+    for first, last in split(start, end, -(-(end - start) // part)):
         position = spot.position if first == spot.o2 else Position.at(first)
-        ranges.append(Range(*key, position, last))
-    return ranges
+        yield Range(*key, position, last)

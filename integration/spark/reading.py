@@ -27,9 +27,9 @@ from ...consumer.spill.store import RocksSpillStore
 from ...journal.collector import collector_paused
 from ...journal.errors import BrokerError, MalformedHeaderError
 from ...journal.logs.interface import Log, LogConsumer
-from ...journal.logs.open import open_log
 from ...journal.position import Position
 from .errors import DataLossError
+from .large import Large, LargePart
 
 FETCH_RECORDS: Final = 10_000
 """Most records of one fetch: a larger value takes more memory, a smaller one more time."""
@@ -41,7 +41,7 @@ STALL_S: Final = 60.0
 reports dead ones later."""
 _POLL_S: Final = 0.1
 """Longest wait of one fetch or step of a side read; bounds how late a stall is noticed."""
-_CONSUMER: Final[Mapping[str, Any]] = {
+CONSUMER: Final[Mapping[str, Any]] = {
     "group.id": "logtx-spark",  # librdkafka requires one; it is never joined or committed to
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -52,6 +52,7 @@ _CONSUMER: Final[Mapping[str, Any]] = {
     "fetch.queue.backoff.ms": 5,
     "queued.max.messages.kbytes": 32_768,
 }
+"""librdkafka's settings of consumers that read ranges; the options may replace them."""
 
 _HOPELESS: Final = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -95,6 +96,8 @@ class Range:
     start: Position
     end: int
     """Offset to stop before."""
+    large: Large | None = None
+    """The transaction whose records these are; None delivers what ends in the range."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +120,20 @@ def _local_dir() -> str | None:
 class RangeReader:
     """Reads one range. Call `shares` once, then `close`."""
 
-    def __init__(self, config: ReadConfig, part: Range, log: Log | None = None) -> None:
-        """Opens the log, a consumer and a store for spilled records.
+    def __init__(self, config: ReadConfig, part: Range, log: Log) -> None:
+        """Opens a consumer and a store for spilled records.
 
         Args:
             config: how to read.
             part: what to read.
-            log: the log to use; None opens the one of ``bootstrap.servers``.
+            log: the log to read; the caller closes it.
         """
         self._config = config
         self._part = part
-        self._owned = open_log(config.kafka) if log is None else None
-        self._log: Log = log if log is not None else cast(Log, self._owned)
+        self._log = log
         self._store = RocksSpillStore(config.pending_dir or _local_dir())
         self._pending = PendingTransactionMap(config.pending_memory_max_bytes, self._store)
-        self._settings = {**_CONSUMER, **config.kafka}
+        self._settings = {**CONSUMER, **config.kafka}
         self._side_reader = SideReader(self._log, self._settings, self._pending)
         kind = PartitionBuffer if config.committed else UncommittedBuffer
         self._buffer = kind(
@@ -141,6 +143,7 @@ class RangeReader:
             malformed=malformed_event,
             torn_skip_below=2**63 if config.torn_skip else 0,
         )
+        self._large = None if part.large is None else LargePart(part.large, part.start.o2)
         self._consumer: LogConsumer = self._log.consumer(self._settings)
         self._reached = part.start.o2 >= part.end
 
@@ -157,7 +160,7 @@ class RangeReader:
         self._assign(buffer.next_offset)
         progress_s = time.monotonic()
         while True:
-            yield from self._taken()
+            yield from self._taken() if self._large is None else self._taken_of(self._large)
             if buffer.failure is not None:
                 raise buffer.failure
             if buffer.blocked:
@@ -194,13 +197,20 @@ class RangeReader:
             if records and cast(int, records[-1].offset()) >= end - 1:
                 self._reached = True
                 records = [m for m in records if cast(int, m.offset()) < end]
-            self._buffer.feed(cast(Sequence[Record], records))
+            if self._large is None:
+                self._buffer.feed(cast(Sequence[Record], records))
+            else:
+                self._large.feed(cast(Sequence[Record], records))
+                self._buffer.next_offset = self._large.next_offset
         return True
 
     def _events(self, events: Sequence[Message]) -> None:
+        place = self._part.topic, self._part.partition
         for event in events:
             error = event.error()
             assert error is not None
+            if event.topic() is not None and (event.topic(), event.partition()) != place:
+                continue  # of what the consumer read before
             if error.code() == KafkaError._PARTITION_EOF:
                 # The last offsets of the range may hold no records, so its end is seen only here.
                 self._reached = self._reached or (event.offset() or 0) >= self._part.end
@@ -212,7 +222,8 @@ class RangeReader:
     def _out_of_range(self) -> None:
         part = self._part
         start = self._log.start_offset(part.topic, part.partition)
-        if self._config.fail_on_data_loss and start > part.start.o2:
+        # Of a transaction that tasks share, all records come or none.
+        if start > part.start.o2 and (self._config.fail_on_data_loss or part.large is not None):
             raise DataLossError(
                 f"{part.topic}[{part.partition}] begins at {start} now, and offset "
                 f"{self._buffer.next_offset} was to be read: retention deleted it; start anew, or "
@@ -237,6 +248,17 @@ class RangeReader:
                     sequence = entry.marker.commit_sequence
                     yield Share(entry.txid, sequence, cast(Sequence[Message], records))
 
+    def _taken_of(self, part: LargePart) -> Iterator[Share]:
+        if self._reached:
+            part.end(self._part.end)
+        large, records = self._part.large, cast(Sequence[Message], part.records)
+        assert large is not None
+        if records and self._wanted(large.txid, large.commit_sequence):
+            for first in range(0, len(records), TAKE_RECORDS):
+                chunk = records[first : first + TAKE_RECORDS]
+                yield Share(large.txid, large.commit_sequence, chunk)
+        part.records.clear()
+
     def _plain(self, records: Sequence[Message]) -> Iterator[Share]:
         error = next(filter(None, map(_error_of, records)), None)
         if error is not None:
@@ -257,5 +279,3 @@ class RangeReader:
         self._side_reader.close()
         self._buffer.close()
         self._store.close()
-        if self._owned is not None:
-            self._owned.close()

@@ -7,8 +7,6 @@ the attempts that Spark accepted to the keeper, which commits.
 
 from __future__ import annotations
 
-import atexit
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -16,22 +14,19 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from ...journal.errors import ConfigError, LogtxError
-from .columns import rows_of
+from ...journal.errors import ConfigError
+from .clients import CLIENTS
+from .columns import records_of
 from .keeper_client import KeeperAddress
 from .options import SinkOptions
+from .worker import begin_task
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
-    from ...producer.branch import Branches
-
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 """Local properties that Spark sets for the tasks of a micro-batch."""
-
-_pool: tuple[str, Branches] | None = None
-"""(configuration as JSON, producer) of this Python worker; its tasks use it one after the other."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +67,7 @@ class BatchSink(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
         """Writes a partition of the job as this attempt's own branch. Returns its `Written`."""
+        begin_task()
         query_id, batch_id = _micro_batch()
         txid = self._token.rpartition(":")[2]
         if self._is_done:
@@ -90,19 +86,17 @@ class BatchSink(DataSourceArrowWriter):
         first = next(batches, None)
         if first is None:
             return None
-        topic = self._options.topic
-        try:
-            with _branches(self._options).join(self._token) as branch:
-                produce = branch.produce
-                while first is not None:
-                    for name, value, key, headers, partition, timestamp in rows_of(first, topic):
-                        produce(name, value, key, partition, None, timestamp, headers)
-                    first = next(batches, None)
-                return branch.finish().to_bytes()
-        except LogtxError:
-            # A producer that lost a record must not be used again; the next attempt makes another.
-            _drop_branches()
-            raise
+        from ...producer.branch import Branches
+
+        topic, config = self._options.topic, self._options.branch()
+        with (
+            CLIENTS.lend("branches", config, lambda: Branches(config)) as branches,
+            branches.join(self._token) as branch,
+        ):
+            while first is not None:
+                records_of(first, topic).send(branch, topic)
+                first = next(batches, None)
+            return branch.finish().to_bytes()
 
     # ---- beside the driver ----------------------------------------------------------------------
 
@@ -152,23 +146,3 @@ def _micro_batch() -> tuple[str | None, int | None]:
     query_id = context.getLocalProperty(QUERY_ID_PROPERTY)
     batch_id = context.getLocalProperty(BATCH_ID_PROPERTY)
     return query_id, None if batch_id is None else int(batch_id)
-
-
-def _branches(options: SinkOptions) -> Branches:
-    global _pool
-    from ...producer.branch import Branches
-
-    key = json.dumps(options.branch(), sort_keys=True)
-    if _pool is not None and _pool[0] != key:
-        _drop_branches()
-    if _pool is None:
-        _pool = key, Branches(options.branch())
-        atexit.register(_drop_branches)
-    return _pool[1]
-
-
-def _drop_branches() -> None:
-    global _pool
-    pool, _pool = _pool, None
-    if pool is not None:
-        pool[1].close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +14,13 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from ...journal.errors import ConfigError
 from ...journal.logs.interface import Log
 from ...journal.logs.open import open_log
+from .clients import lend_log
 from .keeper_client import KeeperAddress
 from .planning import Bound, Planner, SourceOptions
 from .reading import Range, RangeReader, ReadConfig
 from .steps import steps_to_json
 from .vector import SourceOffset, from_offsets, moved, steps_between, to_offsets
+from .worker import begin_task
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -38,13 +41,11 @@ def read_part(part: Part) -> Iterator[RecordBatch]:
     """On an executor: yields a part's records as Arrow batches."""
     from .frames import Batches
 
+    begin_task()
     place = part.range
-    reader = RangeReader(part.read, place)
-    try:
+    with lend_log(part.read.kafka) as log, closing(RangeReader(part.read, place, log)) as reader:
         batches = Batches(place.topic, place.partition, headers=part.headers)
         yield from batches.of(reader.shares())
-    finally:
-        reader.close()
 
 
 class BatchSource(DataSourceReader):
@@ -60,15 +61,12 @@ class BatchSource(DataSourceReader):
         Raises:
             LogtxError: a topic does not exist, a bound is bad, or retention deleted records.
         """
-        log = open_log(self._options.read.kafka)
-        try:
+        with lend_log(self._options.read.kafka) as log:
             planner = Planner(log, self._options)
             ends = planner.end()
             ranges = planner.ranges(planner.start("earliest"), ends)
             read = replace(self._options.read, sequences=planner.sequences())
             return [Part(r, read, self._options.include_headers) for r in ranges]
-        finally:
-            log.close()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """On an executor: yields a task's records."""

@@ -224,6 +224,11 @@ class Log(Protocol):
             timeout_s: longest wait in seconds.
         """
 
+    def offsets_for_times(
+        self, times_ms: Mapping[TopicPartition, int], *, timeout_s: float = 10
+    ) -> dict[TopicPartition, int | None]:
+        """Returns what `offset_for_time` returns of each partition, by one request for all."""
+
     def delete_records(
         self, topic: str, partition: int, before_offset: int, *, timeout_s: float = 10
     ) -> None:

@@ -446,13 +446,13 @@ class KafkaLog:
         self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
     ) -> dict[TopicPartition, int]:
         """Returns the first offset of each partition, by one request. Raises as `start_offset`."""
-        return self._offsets(partitions, _EARLIEST, timeout_s)
+        return self._offsets(dict.fromkeys(partitions, _EARLIEST), timeout_s)
 
     def end_offsets(
         self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
     ) -> dict[TopicPartition, int]:
         """Returns the end offset of each partition, by one request. Raises as `end_offset`."""
-        return self._offsets(partitions, _LATEST, timeout_s)
+        return self._offsets(dict.fromkeys(partitions, _LATEST), timeout_s)
 
     def offset_for_time(
         self, topic: str, partition: int, wall_ms: int, *, timeout_s: float = 10
@@ -466,6 +466,16 @@ class KafkaLog:
         spec = OffsetSpec.for_timestamp(wall_ms)
         found = self._offset(topic, partition, spec, asking.left_s)
         return None if found < 0 else found
+
+    def offsets_for_times(
+        self, times_ms: Mapping[TopicPartition, int], *, timeout_s: float = 10
+    ) -> dict[TopicPartition, int | None]:
+        """Returns what `offset_for_time` returns of each partition, by one request."""
+        asking = self._asking(f"offsets of {len(times_ms)} partitions by time", timeout_s)
+        self._refuse_mock(asking)
+        specs = {key: OffsetSpec.for_timestamp(wall_ms) for key, wall_ms in times_ms.items()}
+        found = self._offsets(specs, asking.left_s)
+        return {key: None if offset < 0 else offset for key, offset in found.items()}
 
     def _offset(self, topic: str, partition: int, spec: OffsetSpec, timeout_s: float) -> int:
         asking = self._asking(f"offset of {topic}-{partition}", timeout_s, "DESCRIBE", topic=topic)
@@ -483,19 +493,19 @@ class KafkaLog:
         return self._ask_leader(topic, partition, asking, ask)
 
     def _offsets(
-        self, partitions: Collection[TopicPartition], spec: OffsetSpec, timeout_s: float
+        self, specs: Mapping[TopicPartition, OffsetSpec], timeout_s: float
     ) -> dict[TopicPartition, int]:
-        asking = self._asking(f"offsets of {len(partitions)} partitions", timeout_s, "DESCRIBE")
+        asking = self._asking(f"offsets of {len(specs)} partitions", timeout_s, "DESCRIBE")
         found: dict[TopicPartition, int] = {}
-        if partitions:
-            wanted = {KafkaPartition(*key): spec for key in partitions}
+        if specs:
+            wanted = {KafkaPartition(*key): spec for key, spec in specs.items()}
             futures = self._admin().list_offsets(wanted, request_timeout=asking.left_s)
             for place, future in futures.items():
                 with suppress(KafkaException):
                     offset = int(asking.result(future).offset)
                     if offset != OFFSET_INVALID:
                         found[place.topic, place.partition] = offset
-        for key in partitions:
+        for key, spec in specs.items():
             # Those whose leaders changed, or that don't exist, are asked for by themselves: that
             # finds out which it is.
             if key not in found:

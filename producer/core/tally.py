@@ -8,7 +8,7 @@ thread at a time serves the delivery callbacks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from itertools import count
+from itertools import count, islice
 from math import inf
 from typing import Final, Protocol
 
@@ -65,6 +65,7 @@ class BranchTally:
         "_floors",
         "_given_up",
         "_goal",
+        "_numbers",
         "_on_failure",
         "_on_partition",
         "_on_settled",
@@ -95,7 +96,8 @@ class BranchTally:
             on_partition: called when `first_offsets` has grown by a partition.
         """
         self.branch: Final = branch
-        self.admit: Final = count().__next__
+        self._numbers = count()
+        self.admit: Final = self._numbers.__next__
         """Number of the next record, from 0. One C call: atomic, and half the cost of a lock."""
         self.failure: LogtxError | None = None
         self._floors = floors
@@ -108,6 +110,10 @@ class BranchTally:
         self._closed_at: int | None = None
         self._goal: float = inf
         self._given_up = False
+
+    def admit_many(self, size: int) -> list[int]:
+        """Admits `size` records. Returns their numbers."""
+        return list(islice(self._numbers, size))
 
     def receivers(self) -> Mapping[str, Receiver]:
         """Returns a new mapping of topic → delivery callback, which is made when first asked for.

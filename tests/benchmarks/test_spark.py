@@ -29,20 +29,26 @@ def test_a_ratio_is_that_of_the_medians() -> None:
     assert command.ratio_row(worse)[-1] == "≥ 0.6, **missed**"
 
 
-@pytest.mark.parametrize(("logtx_ms", "word"), [(340.0, "met"), (360.0, "**missed**")])
-def test_overhead_is_beside_a_sink_without_transactions(logtx_ms: float, word: str) -> None:
-    overhead = Overhead(
-        bare_ms=[190, 200, 900], kafka_ms=[100, 120, 110], logtx_ms=[logtx_ms, 1_000, logtx_ms]
-    )
+@pytest.mark.parametrize(("logtx_ms", "word"), [(400.0, "met"), (420.0, "**missed**")])
+def test_overhead_is_beside_sparks_own_sink(logtx_ms: float, word: str) -> None:
+    overhead = Overhead(kafka_ms=[100, 120, 110], logtx_ms=[logtx_ms, 1_000, logtx_ms])
     rows = command.batch_rows(overhead)
-    assert [row[2] for row in rows] == ["", "-90", f"{logtx_ms - 200:.0f}"]
-    assert [row[3] for row in rows] == ["", "", f"≤ 150, {word}"]
+    assert [row[2] for row in rows] == ["", f"{logtx_ms - 110:.0f}"]
+    assert [row[3] for row in rows] == ["", f"≤ 300, {word}"]
     assert {len(row) for row in rows} == {len(command._BATCH_COLUMNS)}
+
+
+@pytest.mark.parametrize(("times_ms", "word"), [([400, 9_000], "**missed**"), ([1, 2], "met")])
+def test_planning_has_a_goal(times_ms: list[float], word: str) -> None:
+    row = command.planning_row(times_ms)
+    assert row[0] == "1,000 partitions"
+    assert row[2] == f"≤ 2,000, {word}"
+    assert len(row) == len(command._PLANNING_COLUMNS)
 
 
 def test_an_audit_has_two_goals() -> None:
     row = command.audit_row(Audited(records=1_000_000, seconds=5, peak_bytes=5 * 10**9))
-    assert row[3:] == ["≥ 150,000, met", "5.00", "≤ 4, **missed**"]
+    assert row[3:] == ["≥ 1,000,000, **missed**", "5.00", "≤ 4, **missed**"]
     assert len(row) == len(command._AUDIT_COLUMNS)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from logtx.journal.control import BranchRange, DataControl, decode_control
 from logtx.journal.errors import (
     BrokerError,
     ConfigError,
+    LogtxError,
     RequestTimedOutError,
     TransactionAbortedError,
     TransactionStateError,
@@ -19,6 +20,7 @@ from logtx.journal.logs.interface import Log
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.producer.branch import Branch, Branches
 from logtx.producer.core.summary import BranchSummary
+from logtx.producer.sender import SERVE_EVERY
 
 from ..conftest import MakeTopic
 from .conftest import MakeProducer, ReadAll, eventually
@@ -250,3 +252,84 @@ def test_branches_of_several_transactions_share_a_producer(
             branches.join("no token")
     finally:
         branches.close()
+
+
+def test_columns_are_the_records_of_their_rows(
+    make_producer: MakeProducer, make_topic: MakeTopic, join: Join, read_all: ReadAll
+) -> None:
+    topic, count = make_topic(), 2 * SERVE_EVERY + 10
+    txn = make_producer().begin_transaction()
+    branch = join(txn.branch_token())
+    values = [b"%d" % number for number in range(count)]
+    keys = [None if number % 2 else "key" for number in range(count)]
+    branch.produce_columns(topic, values, keys, [0] * count, range(1, count + 1))
+    branch.produce_columns(topic, [], [], [], [])
+    (written,) = branch.finish().writes.values()
+    assert written.count == count
+    found = read_all(topic)
+    assert [m.value() for m in found[:count]] == values
+    assert [m.key() for m in found[:count]] == [k and k.encode() for k in keys]
+    assert [m.timestamp()[1] for m in found[:count]] == list(range(1, count + 1))
+    with pytest.raises(TransactionStateError):
+        branch.produce_columns(topic, [b"late"], [None], [0], [0])
+    assert branch.tally.settled
+
+
+@pytest.mark.parametrize("full_at", [{0}, {1, 2}, {SERVE_EVERY - 1, SERVE_EVERY, 300}])
+def test_columns_wait_for_room(
+    make_producer: MakeProducer,
+    make_topic: MakeTopic,
+    join: Join,
+    read_all: ReadAll,
+    full_at: set[int],
+) -> None:
+    topic, count = make_topic(), SERVE_EVERY + 100
+    branch = join(make_producer().begin_transaction().branch_token())
+    send, calls = branch._send, []
+
+    def often_full(*record: object) -> None:
+        calls.append(record)
+        if len(calls) - 1 in full_at:
+            raise BufferError("full")
+        send(*record)  # type: ignore[arg-type]
+
+    branch._send = often_full
+    values = [b"%d" % number for number in range(count)]
+    branch.produce_columns(topic, values, [None] * count, [0] * count, [0] * count)
+    (written,) = branch.finish().writes.values()
+    assert (written.count, len(calls)) == (count, count + len(full_at))
+    assert [m.value() for m in read_all(topic)[:count]] == values
+
+
+@pytest.mark.parametrize("bad", [0, 5, SERVE_EVERY + 5])
+def test_columns_end_at_a_record_that_is_not_taken(
+    make_producer: MakeProducer, make_topic: MakeTopic, join: Join, bad: int
+) -> None:
+    topic, count = make_topic(), SERVE_EVERY + 20
+    branch = join(make_producer().begin_transaction().branch_token())
+    values: list[object] = [b"x"] * count
+    values[bad] = 1.5
+    with pytest.raises(TypeError):
+        branch.produce_columns(topic, values, [None] * count, [0] * count, [0] * count)  # type: ignore[arg-type]
+    assert sum(r.count for r in branch.finish().writes.values()) == bad
+
+
+def test_columns_stop_at_a_record_that_librdkafka_refuses(
+    make_producer: MakeProducer, make_topic: MakeTopic, join: Join
+) -> None:
+    branch = join(make_producer().begin_transaction().branch_token())
+    send, calls = branch._send, []
+
+    def refuse(*record: object) -> None:
+        calls.append(record)
+        if len(calls) == 4:
+            raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "too large"))
+        send(*record)  # type: ignore[arg-type]
+
+    branch._send = refuse
+    with pytest.raises(LogtxError, match="too large"):
+        branch.produce_columns(make_topic(), [b"x"] * 9, [None] * 9, [0] * 9, [0] * 9)
+    assert len(calls) == 4
+    with pytest.raises(BrokerError, match="too large"):
+        branch.finish()
+    eventually(lambda: branch.tally.settled)

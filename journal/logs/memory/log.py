@@ -150,6 +150,15 @@ class MemoryLog(MemoryBroker):
         with self._asked(timeout_s):
             return self._partition(topic, partition).offset_at(wall_ms)
 
+    def offsets_for_times(
+        self, times_ms: Mapping[TopicPartition, int], *, timeout_s: float = 10
+    ) -> dict[TopicPartition, int | None]:
+        """Returns what `offset_for_time` returns of each partition."""
+        return {
+            key: self.offset_for_time(*key, wall_ms, timeout_s=timeout_s)
+            for key, wall_ms in times_ms.items()
+        }
+
     def delete_records(
         self, topic: str, partition: int, before_offset: int, *, timeout_s: float = 10
     ) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Message
 
-from logtx.integration.spark.columns import check_columns, rows_of
+from logtx.integration.spark.columns import check_columns, records_of
 from logtx.integration.spark.errors import SchemaError
 from logtx.integration.spark.frames import Batches, schema
 from logtx.integration.spark.reading import Share
@@ -16,6 +18,17 @@ from logtx.journal.txid import TxId
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 WHEN_MS = round(WHEN.timestamp() * 1000)
+
+
+def sent(batch: pa.RecordBatch, topic: str | None) -> list[tuple[Any, ...]]:
+    """Returns the arguments of the branch's calls."""
+    calls: list[tuple[Any, ...]] = []
+    branch: Any = SimpleNamespace(
+        produce=lambda *given: calls.append(given),
+        produce_columns=lambda *given: calls.append(given),
+    )
+    records_of(batch, topic).send(branch, topic)
+    return calls
 
 
 def test_records_of_a_batch() -> None:
@@ -32,17 +45,20 @@ def test_records_of_a_batch() -> None:
         ],
         ["value", "key", "topic", "partition", "timestamp", "headers", "other"],
     )
-    assert list(rows_of(batch, None)) == [
-        ("t", b"v", "k", [("h", b"x")], 3, WHEN_MS),
-        ("u", None, None, None, -1, 0),
+    assert sent(batch, None) == [
+        ("t", b"v", "k", 3, None, WHEN_MS, [("h", b"x")]),
+        ("u", None, None, -1, None, 0, None),
     ]
-    assert [row[0] for row in rows_of(batch, "fixed")] == ["fixed", "fixed"]
+    assert [row[0] for row in sent(batch, "fixed")] == ["fixed", "fixed"]
+    plain = batch.drop_columns(["headers"])
+    assert sent(plain, "fixed") == [("fixed", [b"v", None], ["k", None], [3, -1], [WHEN_MS, 0])]
+    assert [row[0] for row in sent(plain, None)] == ["t", "u"]
 
 
 def test_a_row_without_a_topic() -> None:
     batch = pa.RecordBatch.from_pydict({"value": [b"v"], "topic": pa.array([None], pa.string())})
     with pytest.raises(SchemaError, match="a row has no topic"):
-        list(rows_of(batch, None))
+        records_of(batch, None)
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ class Query:
     def __init__(self, cluster: Cluster, topic: str, **options: str) -> None:
         named = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topic}
         self.options = SourceOptions.parse({**named, **options})
+        self.log = cluster.log
         self.ends: list[str] = []
         """Spark's `offsets` directory: the end of each planned micro-batch."""
         self.keeper = Plans()
@@ -84,7 +85,7 @@ class Query:
         found = []
         for part in self.source.partitions(json.loads(start), json.loads(end)):
             assert isinstance(part, Part)
-            reader = RangeReader(part.read, part.range)
+            reader = RangeReader(part.read, part.range, self.log)
             found += [int(r.value() or b"") for share in reader.shares() for r in share.records]
             reader.close()
         return sorted(found)

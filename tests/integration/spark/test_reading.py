@@ -28,7 +28,7 @@ from .conftest import eventually
 
 def read(cluster: Cluster, part: Range, **settings: object) -> list[Share]:
     config = ReadConfig(kafka={"bootstrap.servers": cluster.bootstrap_servers}, **settings)
-    reader = RangeReader(config, part)
+    reader = RangeReader(config, part, cluster.log)
     try:
         return list(reader.shares())
     finally:

@@ -304,7 +304,7 @@ def test_the_first_offset_of_a_time_is_by_the_log_s_own_clock(
     log: Log, make_topic: MakeTopic, append: Append, transport: str
 ) -> None:
     skip_on_mock(transport, "knows start and end only")
-    topic = make_topic(settings={"message.timestamp.type": "LogAppendTime"})
+    topic = make_topic(partitions=2, settings={"message.timestamp.type": "LogAppendTime"})
     assert log.offset_for_time(topic, 0, 0) is None
     append(topic, 0, [b"x", b"x"])
     time.sleep(0.05)
@@ -314,6 +314,11 @@ def test_the_first_offset_of_a_time_is_by_the_log_s_own_clock(
     assert log.offset_for_time(topic, 0, 0) == 0
     assert log.offset_for_time(topic, 0, between_ms) == 2
     assert log.offset_for_time(topic, 0, between_ms + 3_600_000) is None
+    assert log.offsets_for_times({(topic, 0): between_ms, (topic, 1): 0}) == {
+        (topic, 0): 2,
+        (topic, 1): None,
+    }
+    assert log.offsets_for_times({}) == {}
     log.delete_records(topic, 0, 1)
     assert log.offset_for_time(topic, 0, 0) == 1
     with pytest.raises(UnknownTopicError):
