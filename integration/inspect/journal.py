@@ -34,7 +34,9 @@ class Journal:
             first, epochs = _begin(log, partition)
             scan = self._scans[partition] = JournalScan(partition, epochs, at_snapshot=first > 0)
             places[partition] = first
-            self.parts.append(JournalPart(partition, first, scan.transactions))
+            self.parts.append(
+                JournalPart(partition, first, scan.transactions, scan.offsets, scan.forgotten)
+            )
         self._follower = JournalFollower(log, places)
 
     def read_on(self) -> list[SeenTransaction]:
