@@ -93,6 +93,9 @@ class _Pool:
         self._pool = ProcessPoolExecutor(
             count, get_context("spawn"), initializer=_begin, initargs=(dict(kafka),)
         )
+        # They start while the journal is read.
+        for _ in range(count):
+            self._pool.submit(os.getpid)
 
     def __enter__(self) -> _Pool:
         return self

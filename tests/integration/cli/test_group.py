@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from logtx.integration.cli import main as cli
+from logtx.integration.cli.group import group
 from logtx.integration.groups import GroupInUseError, Groups
 from logtx.integration.inspect.committed_offsets import iov_rows
 from logtx.integration.testing import Cluster
@@ -18,7 +19,7 @@ from logtx.journal.errors import ConfigError, OffsetsConflictError
 from logtx.journal.position import Place, Position
 from logtx.journal.records.types import OffsetStep
 
-from ..spark.conftest import eventually
+from ..spark.conftest import ROOT, eventually
 
 
 def move(cluster: Cluster, begin: int | None, end: int, group: str = "ledger") -> str:
@@ -73,6 +74,11 @@ def failure(cluster: Cluster, command: str, *arguments: str) -> str:
         result.output,
     )
     return str(result.exception)
+
+
+def test_every_command_is_described() -> None:
+    page = (ROOT / "docs/groups.md").read_text("utf-8")
+    assert [c.name for c in group.registered_commands if f"logtx group {c.name}" not in page] == []
 
 
 def test_where_groups_stand(cluster: Cluster) -> None:
