@@ -31,7 +31,7 @@ from ..journal.records.types import OffsetStep
 from ..journal.state import State
 from ..journal.txid import TxId
 from ..producer.producer import Producer
-from .inspect.committed_offsets import committed_iovs
+from .inspect.committed_offsets import committed_iovs, producer_of
 from .inspect.history import GroupHistory, Iov, Standing
 from .inspect.journal import Journal
 from .inspect.rows import BATCH_TOPIC
@@ -76,6 +76,8 @@ class Reset:
     """Number of partitions whose offset changes."""
     last_commit: str | None
     """The transaction that committed the group's offsets before; None if there is none."""
+    last_producer: str | None
+    """Its producer id: `spark-<query id>` for a streaming query. None if it is not known."""
     txid: str | None = None
     """The transaction that set it back; None if nothing was changed."""
     commit_sequence: int | None = None
@@ -200,12 +202,14 @@ class Groups:
             for key, to in sorted(targets.items())
             if key not in iov or iov[key].place != to.place
         ]
+        last = committed.last_commit
         reset = Reset(
             group=group,
             transaction_group=bound,
             moved=tuple(_moved(iov, targets, spans)),
             steps=len(steps),
-            last_commit=None if committed.last_commit is None else str(committed.last_commit),
+            last_commit=None if last is None else str(last),
+            last_producer=None if last is None else producer_of(self._log, last),
         )
         return self._commit(reset, steps) if execute and steps else reset
 
@@ -223,9 +227,9 @@ class Groups:
         self, group: str, bound: str, to_commit: str | int | None, as_of_ms: int | None
     ) -> Standing:
         partition = journal_partition_of(bound, self._log.partition_count(JOURNAL_TOPIC))
-        with closing(Journal(self._log)) as journal:
+        with closing(Journal(self._log, [partition])) as journal:
             journal.read_on()
-            history = GroupHistory(group, journal.parts[partition])
+            history = GroupHistory(group, journal.parts[0])
         if to_commit is not None:
             return history.after(_commit(to_commit))
         assert as_of_ms is not None

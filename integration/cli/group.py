@@ -15,7 +15,7 @@ import typer
 
 from .cluster import open_cluster
 from .connection import Kafka, with_kafka
-from .text import print_json, print_rows, show_time
+from .text import print_json, print_rows, printable, show_time
 
 if TYPE_CHECKING:
     from ..groups import Groups, Reset
@@ -65,6 +65,9 @@ def list_groups(*, kafka: Kafka, as_json: AsJson = False) -> None:
     found = [_summary(name, list(of)) for name, of in groupby(rows, key=lambda row: row.group)]
     if as_json:
         print_json(found)
+        return
+    if not found:
+        typer.echo("no group")
         return
     columns = ("group", "partitions", "lag", "txid", "commit_sequence", "committed")
     shown = [{**each, "committed_ms": show_time(each["committed_ms"])} for each in found]
@@ -263,6 +266,9 @@ def _print_reset(done: Reset) -> None:
     from ..groups import Moved
 
     print_rows(Moved._fields, done.moved)
+    if done.last_commit is not None:
+        by = printable(done.last_producer or "a producer that the journal has forgotten")
+        typer.echo(f"the last commit was {done.last_commit} by {by}: make sure it has stopped")
     if done.txid is not None:
         typer.echo(f"group {done.group} was set by {done.txid}")
     elif done.steps:

@@ -17,7 +17,8 @@ from ...journal.errors import UnknownTopicError
 from ...journal.logs.interface import Log
 from ...journal.position import Journal as JournalName
 from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, read_entries, read_records
-from ...journal.records.types import PrepareCommit
+from ...journal.records.types import Begin, JournalRecord, PrepareCommit
+from ...journal.txid import TxId
 from .journal import Journal
 from .rows import BATCH_TOPIC, IovRow, PlaceRow, StepRow
 
@@ -137,14 +138,22 @@ def _end(log: Log, topic: str, partition: int) -> int | None:
 
 
 def _decided_ms(log: Log, partition: int, sequence: int) -> int | None:
-    if log.start_offset(JOURNAL_TOPIC, partition) > sequence:
+    record = _journal_record(log, partition, sequence)
+    return record.decided_ms if isinstance(record, PrepareCommit) else None
+
+
+def producer_of(log: Log, txid: TxId) -> str | None:
+    """Returns the producer id of a transaction; None if the journal was trimmed above its BEGIN."""
+    record = _journal_record(log, txid.partition, txid.offset)
+    return record.producer_id if isinstance(record, Begin) else None
+
+
+def _journal_record(log: Log, partition: int, offset: int) -> JournalRecord | None:
+    if log.start_offset(JOURNAL_TOPIC, partition) > offset:
         return None
-    entries = read_entries(log, partition, sequence, sequence + 1, timeout_s=READ_TIMEOUT_S)
+    entries = read_entries(log, partition, offset, offset + 1, timeout_s=READ_TIMEOUT_S)
     with closing(entries):
-        for _, entry in entries:
-            if isinstance(entry.record, PrepareCommit):
-                return entry.record.decided_ms
-    return None
+        return next((entry.record for _, entry in entries), None)
 
 
 def step_rows(log: Log, group: str | None = None) -> Iterator[StepRow]:

@@ -15,7 +15,7 @@ from logtx.integration.cli.group import group
 from logtx.integration.groups import GroupInUseError, Groups
 from logtx.integration.inspect.committed_offsets import iov_rows
 from logtx.integration.testing import Cluster
-from logtx.journal.errors import ConfigError, OffsetsConflictError
+from logtx.journal.errors import ConfigError, OffsetsConflictError, UnknownTopicError
 from logtx.journal.position import Place, Position
 from logtx.journal.records.types import OffsetStep
 
@@ -196,6 +196,11 @@ def test_offsets_that_are_gone(cluster: Cluster) -> None:
     assert "begins at 4 now" in failure(cluster, *back)
     (moved,) = asked(cluster, *back, "--no-fail-on-data-loss")["moved"]
     assert moved["to_offset"] == 4
+    cluster.log.delete_topic("flights")
+    with pytest.raises(UnknownTopicError, match="name the topics to set back"):
+        raise run(cluster, *back).exception
+    (place,) = asked(cluster, "show", "ledger")["partitions"]
+    assert (place["offset"], place["end"], place["lag"]) == (5, None, None)
 
 
 def test_a_group_in_use_by_a_consumer(cluster: Cluster) -> None:
@@ -237,7 +242,7 @@ def test_deleting_and_beginning_anew(cluster: Cluster) -> None:
     has_offsets = failure(cluster, "unbind", "ledger")
     assert "has offsets in transaction group 'default'" in has_offsets
     assert run(cluster, "delete", "ledger").output == "ledger: deleted\n"
-    eventually(lambda: asked(cluster, "list") == [])
+    eventually(lambda: run(cluster, "list").output == "no group\n")
     assert "no committed offsets" in failure(
         cluster, "reset", "ledger", "--to-offsets", '{"flights": {"1": 2}}'
     )
