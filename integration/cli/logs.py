@@ -226,8 +226,8 @@ def _export_to_topic(
             topic=topics[0],
             to_topic=to_topic,
             bootstrap_servers=kafka[BOOTSTRAP],
-            kafka=kafka,
             restart=restart,
+            **prefixed(kafka),
         )
     if as_json:
         print_json(asdict(done))

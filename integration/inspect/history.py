@@ -67,7 +67,8 @@ class GroupHistory:
     def at(self, wall_ms: int) -> Standing:
         """Returns where the group stood at a time, by the coordinators' clocks.
 
-        If a clock was set back, commits from the first one on that was later do not count.
+        What the journal has from the first decision on that is later does not count, also if a
+        clock was set back behind it.
 
         Args:
             wall_ms: milliseconds since 1970.
@@ -75,11 +76,11 @@ class GroupHistory:
         Raises:
             ConfigError: the journal was trimmed above that time.
         """
-        decided = (
+        decided = [
             seen
             for seen in self._part.transactions.values()
             if seen.decided_ms is not None and _sequence(seen) >= self._part.first
-        )
+        ]
         if self._part.first > 0:
             since_ms = min((s.decided_ms or 0 for s in decided), default=None)
             if since_ms is None or wall_ms < since_ms:
@@ -87,9 +88,8 @@ class GroupHistory:
                     f"the journal of group {self._group!r} was trimmed, and goes back to "
                     f"{_time(since_ms)}: where it stood at {_time(wall_ms)} is not known any more"
                 )
-        later = (s for s in self.commits if (s.decided_ms or 0) > wall_ms)
-        first_later = next(later, None)
-        return self._standing(None if first_later is None else _sequence(first_later))
+        later = (_sequence(s) for s in decided if (s.decided_ms or 0) > wall_ms)
+        return self._standing(min(later, default=None))
 
     def _standing(self, below: int | None) -> Standing:
         """Returns where the group stood before the journal offset `below`; None: at the end."""

@@ -3,8 +3,8 @@
 Names are loaded when they are first used, and PySpark with them. `docs/spark.md` says how it works
 and what to submit.
 
-Imports `journal`, `producer`, `consumer`, the coordinator's client, `inspect`, and the search
-for a Java of `local`. Never starts a Kafka or a coordinator.
+Imports `journal`, `producer`, `consumer`, the coordinator's client, `groups`, `inspect`, and the
+search for a Java of `local`. Never starts a Kafka or a coordinator.
 """
 
 from __future__ import annotations

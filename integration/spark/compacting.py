@@ -39,6 +39,7 @@ from ...journal.logs.interface import Log, TopicInfo
 from ...journal.logs.open import open_log
 from ...journal.position import Position
 from .errors import DataLossError
+from .options import kafka_only
 from .reading import Range, RangeReader, ReadConfig
 
 _LOG = logging.getLogger(__name__)
@@ -77,8 +78,8 @@ def export_to_topic(
     topic: str,
     to_topic: str,
     bootstrap_servers: str,
-    kafka: Mapping[str, str] | None = None,
     restart: bool = False,
+    **options: str,
 ) -> Compacted:
     """Writes the records committed since the last run to a compacted topic.
 
@@ -92,23 +93,23 @@ def export_to_topic(
         to_topic: a compacted topic with as many partitions, into which nobody else writes; made if
             there is none.
         bootstrap_servers: the brokers of the Kafka cluster. They need Kafka's own transactions.
-        kafka: further settings of librdkafka.
         restart: begin at the start of `topic`, whatever was exported before.
+        options: librdkafka's settings, as ``**{"kafka.…": …}``.
 
     Raises:
         UnknownTopicError: there is no such topic.
         UnsupportedTopicError: `to_topic` is not compacted, or has another number of partitions.
         ConfigError: `to_topic` has records, and where they come from is not known; or a record has
-            no key.
+            no key; or an option is no setting of librdkafka.
         DataLossError: records that were to be exported are gone.
         ProducerFencedError: another run for these topics took over.
         NotSupportedError: the log has no transactions of its own.
         BrokerError: the brokers refused, or did not answer.
     """
-    settings = {**(kafka or {}), "bootstrap.servers": bootstrap_servers}
-    with closing(open_log(settings)) as log:
+    kafka = kafka_only(bootstrap_servers, options)
+    with closing(open_log(kafka)) as log:
         source, target = _topics(log, topic, to_topic)
-        run = _Run(log, settings, source, target)
+        run = _Run(log, kafka, source, target)
         try:
             return run.export(restart=restart)
         finally:

@@ -88,6 +88,10 @@ def test_offsets_that_were_ended() -> None:
     ended = history(forgotten=[(6, Forget(hours=0, groups=("g",)))])
     assert ended.after(5).offsets == {A: Position.at(4)}
     assert ended.after(9).offsets == {B: MIDST}
+    # The decision of others tells that it was later.
+    ended = history(forgotten=[(8, Forget(hours=0, groups=("g",)))])
+    assert ended.at(149).offsets == {A: Position.at(4)}
+    assert ended.at(150).offsets == {B: MIDST}
     of_topic = history(forgotten=[(10, Forget(hours=0, topics=(("g", "flights"), ("h", "x"))))])
     assert of_topic.after(9).offsets == {A: Position.at(4), B: MIDST}
     assert of_topic.after(12).offsets == {A: Position.at(9)}
