@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .cluster import open_cluster
-from .connection import Kafka, with_kafka
+from ...journal.errors import CoordinatorNotAvailableError, RequestTimedOutError
+from .cluster import nobody_answers, open_cluster
+from .connection import BOOTSTRAP, Kafka, with_kafka
 from .text import print_json, print_rows, printable, show_time
 
 if TYPE_CHECKING:
@@ -41,7 +42,10 @@ def _groups(kafka: Kafka, timeout_s: float) -> Iterator[Groups]:
     from ..groups import Groups
 
     with open_cluster(kafka) as log, closing(Groups(log, kafka, timeout_s=timeout_s)) as groups:
-        yield groups
+        try:
+            yield groups
+        except (CoordinatorNotAvailableError, RequestTimedOutError) as error:
+            raise nobody_answers(kafka[BOOTSTRAP], error) from error
 
 
 @group.command("list")

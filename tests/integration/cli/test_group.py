@@ -16,7 +16,9 @@ from logtx.integration.groups import GroupInUseError, Groups
 from logtx.integration.inspect.committed_offsets import iov_rows
 from logtx.integration.testing import Cluster
 from logtx.journal.errors import ConfigError, OffsetsConflictError, UnknownTopicError
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Place, Position
+from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.records.types import OffsetStep
 
 from ..spark.conftest import ROOT, eventually
@@ -260,6 +262,17 @@ def test_a_binding_by_mistake(cluster: Cluster) -> None:
     producer.bind_group("new")
     assert run(cluster, "unbind", "new").output.endswith("transaction group wrong\n")
     move(cluster, None, 1, "new")
+
+
+def test_without_a_coordinator(memory_log: MemoryLog) -> None:
+    memory_log.create_topic(JOURNAL_TOPIC, partitions=1)
+    servers = ["--bootstrap-servers", memory_log.bootstrap_servers]
+    for arguments in (["delete", "ledger"], ["reset", "ledger", "--to-offsets", "earliest"]):
+        command = ["group", *arguments, *servers, "--timeout", "0.3"]
+        error = CliRunner().invoke(cli.app, command).exception
+        assert str(error).startswith("No coordinator answers")
+        assert f"logtx coordinator --bootstrap-servers {servers[1]}" in str(error)
+    assert CliRunner().invoke(cli.app, ["group", "list", *servers]).output == "no group\n"
 
 
 @pytest.fixture
