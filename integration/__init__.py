@@ -1,6 +1,7 @@
 """Joins logtx to its surroundings: blocks of input, a local Kafka, Spark, the command line.
 
     blocks          `logtx.process`: read, process, write, exactly once
+    groups          shows consumer groups, resets and deletes them
     local/          starts and watches Kafka and coordinators as processes of this machine
     inspect/        reads logs for audits and committed input offsets; needs no Spark
     spark/          sink, sources, recovery and export

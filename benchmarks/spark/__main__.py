@@ -60,6 +60,7 @@ _BATCH_COLUMNS: Final = (
 _PLANNING_COLUMNS: Final = ("planning a micro-batch of", "median ms", "goal ms")
 _AUDIT_COLUMNS: Final = (
     "audit of records",
+    "by",
     "s",
     "records/s",
     "goal",
@@ -132,6 +133,7 @@ def audit_row(audited: Audited) -> list[str]:
     gigabytes = audited.peak_bytes / 1e9
     return [
         f"{audited.records:,}",
+        audited.by,
         number(audited.seconds),
         number(audited.records_per_s),
         f"≥ {AUDIT_GOAL:,.0f}, {_met(audited.records_per_s >= AUDIT_GOAL)}",
@@ -160,7 +162,7 @@ def _measure(bench: Bench, parts: Sequence[Part], sizes: tuple[int, int], rounds
     if Part.PLANNING in parts:
         tables.append((_PLANNING_COLUMNS, [planning_row(bench.planning(rounds))]))
     if Part.AUDIT in parts:
-        tables.append((_AUDIT_COLUMNS, [audit_row(bench.audit(audit_records))]))
+        tables.append((_AUDIT_COLUMNS, [audit_row(a) for a in bench.audits(audit_records)]))
     return tables
 
 

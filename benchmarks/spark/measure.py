@@ -6,13 +6,15 @@ import itertools
 import json
 import pickle
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 import logtx
+from logtx.integration.inspect.processes import audit as audit_in_processes
 from logtx.integration.local.topics import create_topic
 from logtx.integration.spark.keeper_client import KeeperAddress
 from logtx.integration.spark.planning import SourceOptions
@@ -79,6 +81,8 @@ class Overhead:
 class Audited:
     """Result of one audit."""
 
+    by: str
+    """What read the data."""
     records: int
     seconds: float
     peak_bytes: int
@@ -313,20 +317,23 @@ class Bench:
         producer.flush(_FINISH_TIMEOUT_S)
         self._await_end(topic, count * PLANNED_PARTITIONS, PLANNED_PARTITIONS)
 
-    def audit(self, records: int) -> Audited:
-        """Audits one topic."""
+    def audits(self, records: int) -> Iterator[Audited]:
+        """Audits one topic, by processes and by Spark."""
         topic = self.committed_log(records)
-        self._tell("audit")
-        with PeakMemory() as memory:
-            started_s = time.perf_counter()
-            report = logtx.spark.audit(self._spark, bootstrap_servers=self._servers, topics=[topic])
-            seconds = time.perf_counter() - started_s
-        self._log.delete_topic(topic)
-        if not report.clean or report.records != records:
-            raise NotMeasuredError(
-                f"the audit found {report.records:,} of {records:,} records, clean: {report.clean}"
-            )
-        return Audited(records=records, seconds=seconds, peak_bytes=memory.peak_bytes)
+        kafka = {"bootstrap.servers": self._servers}
+        by_spark = partial(logtx.spark.audit, self._spark, bootstrap_servers=self._servers)
+        for by, audit in (("processes", partial(audit_in_processes, kafka)), ("Spark", by_spark)):
+            self._tell(f"audit by {by}")
+            with PeakMemory() as memory:
+                started_s = time.perf_counter()
+                report = audit(topics=[topic])
+                seconds = time.perf_counter() - started_s
+            if not report.clean or report.records != records:
+                raise NotMeasuredError(
+                    f"the audit found {report.records:,} of {records:,} records, clean:"
+                    f" {report.clean}"
+                )
+            yield Audited(by=by, records=records, seconds=seconds, peak_bytes=memory.peak_bytes)
 
 
 def _noop_s(frame: Any) -> float:

@@ -33,7 +33,7 @@ from ...journal.errors import (
 from ...journal.keys import DEFAULT_OWNER, TransactionKey
 from ...journal.state import State
 from ...journal.txid import TxId
-from .cluster import how_to_start_one, open_cluster
+from .cluster import nobody_answers, open_cluster
 from .connection import BOOTSTRAP, Kafka, with_kafka
 from .text import printable
 
@@ -88,13 +88,7 @@ def _admin(kafka: Kafka, timeout_s: float) -> Iterator[AdminQueries]:
         try:
             yield admin
         except (CoordinatorNotAvailableError, RequestTimedOutError) as error:
-            raise _nobody_answers(kafka[BOOTSTRAP], error) from error
-
-
-def _nobody_answers(servers: str, error: LogtxError) -> CoordinatorNotAvailableError:
-    return CoordinatorNotAvailableError(
-        f"No coordinator answers ({error}): if none is running, {how_to_start_one(servers)}."
-    )
+            raise nobody_answers(kafka[BOOTSTRAP], error) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from ...journal.errors import BrokerError, CoordinatorNotAvailableError, UnknownTopicError
+from ...journal.errors import (
+    BrokerError,
+    CoordinatorNotAvailableError,
+    LogtxError,
+    UnknownTopicError,
+)
 from ...journal.logs.asking import UNANSWERED
 from .connection import BOOTSTRAP, Kafka, opened
 
@@ -55,6 +60,13 @@ def no_kafka(servers: str, error: BrokerError) -> BrokerError:
     return BrokerError(
         f"No Kafka answers at {servers}{told}: check --bootstrap-servers, or start a local Kafka"
         " with: logtx up"
+    )
+
+
+def nobody_answers(servers: str, error: LogtxError) -> CoordinatorNotAvailableError:
+    """Returns the error of a command that no coordinator answers."""
+    return CoordinatorNotAvailableError(
+        f"No coordinator answers ({error}): if none is running, {how_to_start_one(servers)}."
     )
 
 

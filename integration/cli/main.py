@@ -21,8 +21,9 @@ from rich.console import Console
 from ...journal.errors import BrokerError, LogtxError
 from . import admin as cli_admin
 from . import checkout as cli_checkout
+from . import group as cli_group
 from . import journal as cli_journal
-from . import spark as cli_spark
+from . import logs as cli_logs
 from .cluster import no_kafka
 from .connection import BOOTSTRAP, Kafka, name_unused, with_kafka
 from .text import printable
@@ -46,8 +47,9 @@ app = typer.Typer(
 
 app.add_typer(cli_admin.txn, name="txn")
 app.add_typer(cli_admin.keys, name="keys")
-app.add_typer(cli_spark.spark, name="spark")
+app.add_typer(cli_group.group, name="group")
 app.add_typer(cli_journal.journal, name="journal")
+cli_logs.add_commands(app)
 cli_checkout.add_commands(app)
 
 

@@ -1,6 +1,20 @@
-"""Makes text from elsewhere safe for a terminal."""
+"""Prints for people and for programs; makes text from elsewhere safe for a terminal."""
 
 from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+SHOWN_MAX: Final = 50
+"""Most rows of a table on a terminal; `--json` shows all."""
+_WIDE: Final = 10_000
+"""Columns of what is no terminal: nothing is cut or wrapped there."""
 
 
 def printable(text: str) -> str:
@@ -9,3 +23,33 @@ def printable(text: str) -> str:
     Names come from whoever connected to a coordinator, and a terminal would obey what is in them.
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def print_json(value: Any) -> None:
+    """Prints a value as JSON."""
+    json.dump(value, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+
+
+def print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Prints a table. On a terminal long texts are folded, not cut, and there are at most
+    `SHOWN_MAX` rows."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=_WIDE)
+    shown = rows[:SHOWN_MAX] if console.is_terminal else rows
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in shown:
+        table.add_row(*("" if value is None else printable(str(value)) for value in row))
+    console.print(table)
+    if len(rows) > len(shown):
+        console.print(f"… and {len(rows) - len(shown)} more; --json shows all")
+
+
+def show_time(wall_ms: int | None) -> str | None:
+    """Formats milliseconds since 1970 as ISO 8601, UTC."""
+    if wall_ms is None:
+        return None
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")

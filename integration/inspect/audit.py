@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Final
 
@@ -18,11 +18,21 @@ from .groups import Span
 from .journal import Journal
 from .sums import READ_TIMEOUT_S, TASK_OFFSETS
 
+Told = Callable[[int], None]
+"""Called with a number of offsets."""
 _FINISHED: Final = (State.COMMITTED, State.ABORTED)
 
 
+def tell_nobody(_: int) -> None:
+    """Does nothing."""
+
+
 def run_audit(
-    log: Log, topics: Sequence[str] | None, sums: Any, wave_offsets: int = TASK_OFFSETS
+    log: Log,
+    topics: Sequence[str] | None,
+    sums: Any,
+    wave_offsets: int = TASK_OFFSETS,
+    begun: Told = tell_nobody,
 ) -> Report:
     """Runs the audit, in the order of reading that `checks` needs.
 
@@ -32,6 +42,7 @@ def run_audit(
         sums: function that sums up ranges: {partition: span} → groups.
         wave_offsets: sums of at most this many offsets, or of one larger partition, are held in
             memory at a time.
+        begun: called once, with the number of offsets to be summed up.
 
     Raises:
         UnknownTopicError: there is no journal, or no topic of this name.
@@ -39,14 +50,11 @@ def run_audit(
     """
     with closing(Journal(log)) as journal:
         audited, spans_of_all = _begin(log, topics, journal)
+    begun(sum(end - start for start, end in spans_of_all.values()))
     for spans in waves(spans_of_all, wave_offsets):
         audited.feed(sums(spans))
         audited.check(spans)
-    iovs = {
-        group: {partition: position.place for partition, position in found.offsets.items()}
-        for group, (_, found) in committed_iovs(log).items()
-    }
-    report = audited.finish(iovs)
+    report = audited.finish(committed_iovs(log))
     for suspect in report.suspects:
         audited.resolve(suspect, _count(log, suspect))
     return report

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from ...coordinator.core.offsets_lanes import OffsetsKey
+from ...coordinator.protocol.commands import GroupOffsets
 from ...journal.control import (
     BranchRange,
     DataControl,
@@ -24,6 +26,7 @@ from ...journal.control import (
 from ...journal.errors import MalformedHeaderError
 from ...journal.position import Place
 from ...journal.records.scan import JournalPart, SeenTransaction
+from ...journal.records.types import Forget
 from ...journal.state import State
 from ...journal.txid import TxId
 from .groups import Group
@@ -113,6 +116,10 @@ class Report:
 
 Key = tuple[str, int, bytes]
 """Topic, partition, TxId."""
+GroupPartition = tuple[str, TopicPartition]
+"""Consumer group, and a partition of its input."""
+Iovs = Mapping[str, tuple[OffsetsKey, GroupOffsets]]
+"""Consumer group → what was written of it to `__transaction_offsets` last."""
 
 
 @dataclass(slots=True)
@@ -204,11 +211,11 @@ class Audit:
         self._markers.clear()
         self._data.clear()
 
-    def finish(self, iovs: Mapping[str, Mapping[TopicPartition, Place]]) -> Report:
+    def finish(self, iovs: Iovs) -> Report:
         """Checks the journal itself: open transactions and committed steps.
 
         Args:
-            iovs: the IOV of each consumer group in `__transaction_offsets`.
+            iovs: consumer group → its IOV in `__transaction_offsets`, read after the journal.
 
         Returns:
             The report, whose `suspects` are still to be counted (`resolve`).
@@ -398,29 +405,51 @@ class Audit:
                     f"by {late_ms / 1000:.0f} s: is a coordinator running?",
                 )
 
-    def _check_steps(self, iovs: Mapping[str, Mapping[TopicPartition, Place]]) -> None:
-        """Checks that each committed step continues from the one before, and that no IOV is behind
-        its last step."""
-        last: dict[tuple[str, TopicPartition], Place] = {}
+    def _check_steps(self, iovs: Iovs) -> None:
+        """Checks that each committed step continues from the one before, and that IOVs have all
+        steps of finished transactions."""
         for part in self.parts:
-            decided = [s for s in part.transactions.values() if s.state.commits and s.offsets]
-            decided.sort(key=lambda s: s.commit_sequence or 0)
-            for seen in decided:
-                for group, place, begin in _joined(seen):
+            last: dict[GroupPartition, tuple[Place, SeenTransaction | None]] = {
+                (group, key): (at.place, None)
+                for group, offsets in part.offsets.items()
+                for key, at in offsets.items()
+            }
+            latest: dict[str, int] = {}
+            """Consumer group → commit sequence of its last commit."""
+            for sequence, event in _events(part):
+                if isinstance(event, Forget):
+                    last = {k: v for k, v in last.items() if not _is_forgotten(k, event)}
+                    continue
+                for group, place, begin in _joined(event):
                     key = group, place[0]
-                    before = last.get(key)
-                    trimmed = before is None and part.first > 0
-                    if begin != before and not trimmed:
+                    before = last[key][0] if key in last else None
+                    if begin != before:
                         self._find(
                             Severity.VIOLATION,
                             "iov_steps",
-                            (*place[0], seen.txid.to_bytes()),
+                            (*place[0], event.txid.to_bytes()),
                             f"group {group} goes on from {begin}, and {before} was committed",
                         )
-                    last[key] = place[1]
-        for (group, partition), step in last.items():
-            committed = iovs.get(group, {}).get(partition)
-            if committed is not None and (committed.o2, committed.o3) < (step.o2, step.o3):
+                    last[key] = place[1], event
+                    latest[group] = sequence
+            self._check_committed(part.partition, last, latest, iovs)
+
+    def _check_committed(
+        self,
+        journal_partition: int,
+        last: Mapping[GroupPartition, tuple[Place, SeenTransaction | None]],
+        latest: Mapping[str, int],
+        iovs: Iovs,
+    ) -> None:
+        for (group, partition), (step, by) in last.items():
+            written, found = iovs.get(group, (None, None))
+            if written is None or found is None or by is None or by.state is not State.COMMITTED:
+                continue
+            newer = (found.commit_sequence or 0) > latest[group]
+            if written.partition != journal_partition or newer or partition not in found.offsets:
+                continue
+            committed = found.offsets[partition].place
+            if committed != step:
                 self._find(
                     Severity.VIOLATION,
                     "iov_committed",
@@ -428,6 +457,21 @@ class Audit:
                     f"group {group} {partition[0]}[{partition[1]}]: {committed} in "
                     f"__transaction_offsets, {step} in the journal",
                 )
+
+
+def _events(part: JournalPart) -> list[tuple[int, SeenTransaction | Forget]]:
+    """Returns what moved or ended offsets of consumer groups, in the journal's order."""
+    events: list[tuple[int, SeenTransaction | Forget]] = list(part.forgotten)
+    for seen in part.transactions.values():
+        # The snapshot at the beginning has the steps of commits below it.
+        if seen.state.commits and seen.offsets and (seen.commit_sequence or 0) >= part.first:
+            events.append((seen.commit_sequence or 0, seen))
+    return sorted(events, key=lambda event: event[0])
+
+
+def _is_forgotten(key: GroupPartition, event: Forget) -> bool:
+    group, (topic, _) = key
+    return group in event.groups or (group, topic) in event.topics
 
 
 def _joined(

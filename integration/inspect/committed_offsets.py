@@ -4,7 +4,7 @@ from the journal. Reads only the log: needs no coordinator and no Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 from typing import Final, NamedTuple
 
@@ -17,9 +17,10 @@ from ...journal.errors import UnknownTopicError
 from ...journal.logs.interface import Log
 from ...journal.position import Journal as JournalName
 from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, read_entries, read_records
-from ...journal.records.types import PrepareCommit
+from ...journal.records.types import Begin, JournalRecord, PrepareCommit
+from ...journal.txid import TxId
 from .journal import Journal
-from .rows import BATCH_TOPIC, IovRow, StepRow
+from .rows import BATCH_TOPIC, IovRow, PlaceRow, StepRow
 
 READ_TIMEOUT_S: Final = 60.0
 """Longest wait without progress: a smaller value fails on slow brokers, a larger one reports dead
@@ -99,6 +100,34 @@ def iov_rows(log: Log, group: str | None = None) -> list[IovRow]:
     return rows
 
 
+def place_rows(log: Log, rows: list[IovRow], topics: Collection[str]) -> list[PlaceRow]:
+    """Returns where a group stands in all partitions of some topics, also where it has no offset.
+
+    Args:
+        log: the log.
+        rows: the group's, as `iov_rows` returns them.
+        topics: the topics; none: all in which it has offsets.
+
+    Raises:
+        UnknownTopicError: there is no topic of this name.
+    """
+    found = {
+        (row.topic, row.partition): PlaceRow(
+            *(row.topic, row.partition, row.offset, row.records),
+            end=None if row.lag is None else row.offset + row.lag,
+            lag=row.lag,
+        )
+        for row in rows
+        if row.topic in topics or not topics
+    }
+    named = topics or {row.topic for row in rows if row.lag is not None}
+    all_keys = {(t, n) for t in named if t != BATCH_TOPIC for n in range(log.partition_count(t))}
+    new = all_keys - found.keys()
+    starts, ends = log.start_offsets(new), log.end_offsets(new)
+    rest = [PlaceRow(*key, None, 0, ends[key], ends[key] - starts[key]) for key in new]
+    return sorted([*found.values(), *rest])
+
+
 def _end(log: Log, topic: str, partition: int) -> int | None:
     if topic == BATCH_TOPIC:
         return None
@@ -109,14 +138,22 @@ def _end(log: Log, topic: str, partition: int) -> int | None:
 
 
 def _decided_ms(log: Log, partition: int, sequence: int) -> int | None:
-    if log.start_offset(JOURNAL_TOPIC, partition) > sequence:
+    record = _journal_record(log, partition, sequence)
+    return record.decided_ms if isinstance(record, PrepareCommit) else None
+
+
+def producer_of(log: Log, txid: TxId) -> str | None:
+    """Returns the producer id of a transaction; None if the journal was trimmed above its BEGIN."""
+    record = _journal_record(log, txid.partition, txid.offset)
+    return record.producer_id if isinstance(record, Begin) else None
+
+
+def _journal_record(log: Log, partition: int, offset: int) -> JournalRecord | None:
+    if log.start_offset(JOURNAL_TOPIC, partition) > offset:
         return None
-    entries = read_entries(log, partition, sequence, sequence + 1, timeout_s=READ_TIMEOUT_S)
+    entries = read_entries(log, partition, offset, offset + 1, timeout_s=READ_TIMEOUT_S)
     with closing(entries):
-        for _, entry in entries:
-            if isinstance(entry.record, PrepareCommit):
-                return entry.record.decided_ms
-    return None
+        return next((entry.record for _, entry in entries), None)
 
 
 def step_rows(log: Log, group: str | None = None) -> Iterator[StepRow]:

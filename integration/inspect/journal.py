@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from ...journal.errors import JournalError
@@ -18,10 +18,14 @@ ones later."""
 
 
 class Journal:
-    """Reads all journal partitions; each `read_on` continues up to their present ends."""
+    """Reads journal partitions; each `read_on` continues up to their present ends."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, partitions: Collection[int] | None = None) -> None:
         """Finds where reading begins. Call `close` when done.
+
+        Args:
+            log: the log that the journal lies in.
+            partitions: only these partitions of the journal; None: all.
 
         Raises:
             UnknownTopicError: there is no journal.
@@ -30,11 +34,15 @@ class Journal:
         self._scans: dict[int, JournalScan] = {}
         self.parts: list[JournalPart] = []
         places = {}
-        for partition in range(log.partition_count(JOURNAL_TOPIC)):
+        if partitions is None:
+            partitions = range(log.partition_count(JOURNAL_TOPIC))
+        for partition in partitions:
             first, epochs = _begin(log, partition)
             scan = self._scans[partition] = JournalScan(partition, epochs, at_snapshot=first > 0)
             places[partition] = first
-            self.parts.append(JournalPart(partition, first, scan.transactions))
+            self.parts.append(
+                JournalPart(partition, first, scan.transactions, scan.offsets, scan.forgotten)
+            )
         self._follower = JournalFollower(log, places)
 
     def read_on(self) -> list[SeenTransaction]:

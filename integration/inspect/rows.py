@@ -27,6 +27,21 @@ class IovRow(NamedTuple):
     """Offsets behind the partition's end; None for a streaming query or a deleted topic."""
 
 
+class PlaceRow(NamedTuple):
+    """Where a consumer group stands in one partition of a topic."""
+
+    topic: str
+    partition: int
+    offset: int | None
+    """o2; None if nothing is committed there."""
+    records: int
+    """o3, see `IovRow`."""
+    end: int | None
+    """The partition's end; None for a streaming query or a deleted topic."""
+    lag: int | None
+    """Offsets from `offset`, or from the partition's start, to its end."""
+
+
 class StepRow(NamedTuple):
     """One committed step of a group in one partition."""
 

@@ -3,8 +3,8 @@
 Names are loaded when they are first used, and PySpark with them. `docs/spark.md` says how it works
 and what to submit.
 
-Imports `journal`, `producer`, `consumer`, the coordinator's client, `inspect`, and the search
-for a Java of `local`. Never starts a Kafka or a coordinator.
+Imports `journal`, `producer`, `consumer`, the coordinator's client, `groups`, `inspect`, and the
+search for a Java of `local`. Never starts a Kafka or a coordinator.
 """
 
 from __future__ import annotations
@@ -17,20 +17,24 @@ from .errors import PySparkMissingError
 
 if TYPE_CHECKING:
     from .auditing import audit, findings
+    from .compacting import export_to_topic
     from .exporting import export
-    from .recovery import iov_history, iovs, read, resume
+    from .recovery import iov_history, iovs, read, reset_group, resume, starting_offsets
     from .session import register
     from .shared import transaction
 
 __all__ = [
     "audit",
     "export",
+    "export_to_topic",
     "findings",
     "iov_history",
     "iovs",
     "read",
     "register",
+    "reset_group",
     "resume",
+    "starting_offsets",
     "transaction",
 ]
 
@@ -38,11 +42,14 @@ _HOMES = {
     "audit": ".auditing",
     "findings": ".auditing",
     "export": ".exporting",
+    "export_to_topic": ".compacting",
     "iov_history": ".recovery",
     "iovs": ".recovery",
     "read": ".recovery",
     "register": ".session",
+    "reset_group": ".recovery",
     "resume": ".recovery",
+    "starting_offsets": ".recovery",
     "transaction": ".shared",
 }
 

@@ -213,6 +213,29 @@ class _Files:
             LogtxError: another process made the same run first.
         """
         staging = f"{self._path}/_writing-{number:08d}-{time.time_ns():x}"
+        final = self._of(self.place(number))
+        # If another process made the directory in between, the rename moves ours into it.
+        inside = self._of(f"{self.place(number)}/{staging.rpartition('/')[2]}")
+        failure: Exception | None = None
+        try:
+            records = self._stage(staging, frame, state)
+            made = not self._fs.exists(final) and self._fs.rename(self._of(staging), final)
+            made = made and not self._fs.exists(inside)
+        except Exception as error:
+            # It also removes the staging directories that it takes for left ones, such as ours.
+            if not self._fs.exists(final):
+                raise
+            made, failure = False, error
+        if not made:
+            for left in (self._of(staging), inside):
+                self._fs.delete(left, True)
+            raise LogtxError(
+                f"another export made {self.place(number)} first: run again to go on"
+            ) from failure
+        self._clear(number)
+        return records
+
+    def _stage(self, staging: str, frame: Any, state: dict[str, Any]) -> int:
         frame.write.mode("overwrite").parquet(staging)
         records = int(frame.sparkSession.read.parquet(staging).count())
         out = self._fs.create(self._of(f"{staging}/{_STATE}"), True)
@@ -220,15 +243,6 @@ class _Files:
             out.write(bytearray(json.dumps({**state, "records": records}).encode()))
         finally:
             out.close()
-        final = self._of(self.place(number))
-        taken = self._fs.exists(final) or not self._fs.rename(self._of(staging), final)
-        # If another process made the directory in between, the rename moved ours into it.
-        inside = self._of(f"{self.place(number)}/{staging.rpartition('/')[2]}")
-        if taken or self._fs.exists(inside):
-            for left in (self._of(staging), inside):
-                self._fs.delete(left, True)
-            raise LogtxError(f"another export made {self.place(number)} first: run again to go on")
-        self._clear(number)
         return records
 
     def _clear(self, number: int) -> None:

@@ -330,8 +330,8 @@ class Planner:
         group = self._options.group
         if group is not None and not self.iov(group):
             raise ConfigError(
-                f"group {group!r} has no committed offsets: check its name (`logtx spark iov` lists"
-                " the groups), or pass create=True if it is new"
+                f"group {group!r} has no committed offsets: check its name (`logtx group list`"
+                " shows the groups), or pass create=True if it is new"
             )
 
     def sequences(self) -> tuple[int, int, int] | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from ...journal.errors import ConfigError
 from ...journal.logs.interface import Log
 from ...journal.logs.open import open_log
+from .. import groups
 from ..inspect.committed_offsets import iov_rows, step_rows
 from ..inspect.rows import IOV_SCHEMA, STEP_SCHEMA
 from .options import kafka_only
@@ -131,6 +133,50 @@ def iov_history(
     """
     kafka = kafka_only(bootstrap_servers, options)
     return _frame(spark, kafka, lambda log: list(step_rows(log, group)), STEP_SCHEMA)
+
+
+def starting_offsets(*, group: str, bootstrap_servers: str, **options: str) -> str:
+    """Returns where a consumer group stands, as JSON for the option ``startingOffsets``.
+
+    It names all partitions of the topics in which the group has offsets. `options` are librdkafka's
+    settings, as ``**{"kafka.…": …}``.
+
+    Raises:
+        ConfigError: the group has no committed offsets; or a bad option.
+    """
+    with closing(open_log(kafka_only(bootstrap_servers, options))) as log:
+        return groups.starting_offsets(log, group)
+
+
+def reset_group(
+    *,
+    group: str,
+    bootstrap_servers: str,
+    to_offsets: str | None = None,
+    to_commit: str | int | None = None,
+    as_of_ms: int | None = None,
+    topics: Sequence[str] = (),
+    fail_on_data_loss: bool = True,
+    execute: bool = False,
+    **options: str,
+) -> groups.Reset:
+    """Sets a consumer group's committed offsets back, as `logtx group reset` does.
+
+    The arguments are those of `Groups.reset`, which says what is raised. Nothing is changed without
+    ``execute=True``. `options` are librdkafka's settings, as ``**{"kafka.…": …}``. A streaming
+    query of the group goes on only with a new ``checkpointLocation``.
+    """
+    kafka = kafka_only(bootstrap_servers, options)
+    with closing(open_log(kafka)) as log, closing(groups.Groups(log, kafka)) as asked:
+        return asked.reset(
+            group,
+            to_offsets=to_offsets,
+            to_commit=to_commit,
+            as_of_ms=as_of_ms,
+            topics=topics,
+            fail_on_data_loss=fail_on_data_loss,
+            execute=execute,
+        )
 
 
 def _frame(spark: SparkSession, kafka: Mapping[str, str], rows: Any, schema: str) -> DataFrame:

@@ -253,5 +253,9 @@ class Log(Protocol):
     def groups_with_members(self, groups: Iterable[str], *, timeout_s: float = 10) -> set[str]:
         """Returns those of some consumer groups that have a member at present."""
 
+    def group_members(self, group: str, *, timeout_s: float = 10) -> list[str]:
+        """Returns who is in a consumer group at present, in words: client id and host, or the
+        member's id."""
+
     def close(self) -> None:
         """Releases what the log holds; the owner of a client that it made closes that client."""

@@ -115,16 +115,24 @@ def shared_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _has_members(asking: Asking, future: Promise[Any]) -> bool:
+def _described_group(asking: Asking, future: Promise[Any]) -> Any:
+    """Returns what the brokers say of a consumer group, or None if they don't know it."""
     try:
-        found = asking.result(future)
+        return asking.result(future)
     except KafkaException as exception:
         if exception.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-            return False
+            return None
+        raise
+
+
+def _has_members(asking: Asking, future: Promise[Any]) -> bool:
+    try:
+        found = _described_group(asking, future)
+    except KafkaException as exception:
         if exception.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             return True  # One group that may not be seen must not hide all others.
         raise
-    return bool(found.members) or found.state.name not in ("EMPTY", "DEAD")
+    return found is not None and (bool(found.members) or found.state.name not in ("EMPTY", "DEAD"))
 
 
 def _topic_info(topic: str, described: Any, settings: Mapping[str, str] | None) -> TopicInfo:
@@ -589,6 +597,23 @@ class KafkaLog:
             return {name for name, f in futures.items() if _has_members(asking, f)}
 
         return asking.answer(ask) if names else set()
+
+    def group_members(self, group: str, *, timeout_s: float = 10) -> list[str]:
+        """Returns client id and host of each member of a consumer group at present.
+
+        Raises:
+            BrokerError: no answer, or refused.
+        """
+        asking = self._asking(f"the members of consumer group {group!r}", timeout_s)
+        self._refuse_mock(asking)
+
+        def ask(left_s: float) -> list[str]:
+            futures = self._admin().describe_consumer_groups([group], request_timeout=left_s)
+            found = _described_group(asking, futures[group])
+            members = () if found is None else found.members
+            return sorted(f"{m.client_id} at {m.host.lstrip('/')}" for m in members)
+
+        return asking.answer(ask)
 
     def _group_reader(self, group: str) -> GroupReader:
         with self._lock:

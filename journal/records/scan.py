@@ -6,10 +6,11 @@ that was trimmed is read from a snapshot that counts, so nothing is known of the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..control import TopicPartition
+from ..position import Position
 from ..state import VALID_PREVIOUS, State
 from ..txid import TxId
 from .fate import EpochFilter
@@ -22,6 +23,7 @@ from .types import (
     Begin,
     Committed,
     Entry,
+    Forget,
     OffsetStep,
     Owner,
     PartitionWrites,
@@ -74,6 +76,10 @@ class JournalPart:
     """Offset at which reading began; nothing is known of decisions below it."""
     transactions: Mapping[int, SeenTransaction]
     """The transactions, by offset of their BEGIN."""
+    offsets: Mapping[str, Mapping[TopicPartition, Position]] = field(default_factory=dict)
+    """Consumer group → its IOV at `first`."""
+    forgotten: Sequence[tuple[int, Forget]] = ()
+    """FORGET records that end offsets of consumer groups, each with its offset."""
 
 
 class JournalScan:
@@ -93,6 +99,10 @@ class JournalScan:
         """Transactions that are open, or decided but without their last marker."""
         self.owners: list[tuple[int, Owner]] = []
         """Valid OWNER records in order, each with its offset, which is its epoch."""
+        self.offsets: dict[str, dict[TopicPartition, Position]] = {}
+        """Consumer group → its IOV where reading began."""
+        self.forgotten: list[tuple[int, Forget]] = []
+        """Valid FORGET records that end offsets of consumer groups, each with its offset."""
         self.void_entries = 0
         """Number of entries that an owner appended after another one had replaced it."""
         self._partition = partition
@@ -146,6 +156,8 @@ class JournalScan:
                 self._finish(entry.epoch, record)
             case Owner():
                 self.owners.append((offset, record))
+            case Forget() if record.groups or record.topics:
+                self.forgotten.append((offset, record))
         return None
 
     def _add(self, record: AddPartitions | AddOffsets | AddWrites) -> None:
@@ -186,6 +198,9 @@ class JournalScan:
             del self.unfinished[record.begin]
 
     def _from_snapshot(self, incarnation: int, record: Snapshot) -> None:
+        for group in record.groups:
+            known = self.offsets.setdefault(group.group, {})
+            known.update({(topic, number): at for topic, number, at in group.offsets})
         for row in record.transactions:
             seen = self.transactions.get(row.begin)
             if seen is None:

@@ -47,8 +47,8 @@ def test_planning_has_a_goal(times_ms: list[float], word: str) -> None:
 
 
 def test_an_audit_has_two_goals() -> None:
-    row = command.audit_row(Audited(records=1_000_000, seconds=5, peak_bytes=5 * 10**9))
-    assert row[3:] == ["≥ 1,000,000, **missed**", "5.00", "≤ 4, **missed**"]
+    row = command.audit_row(Audited(by="Spark", records=1_000_000, seconds=5, peak_bytes=5 * 10**9))
+    assert row[4:] == ["≥ 1,000,000, **missed**", "5.00", "≤ 4, **missed**"]
     assert len(row) == len(command._AUDIT_COLUMNS)
 
 

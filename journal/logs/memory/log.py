@@ -208,6 +208,11 @@ class MemoryLog(MemoryBroker):
         with self._asked(timeout_s):
             return {name for name in groups if self.group(name).members}
 
+    def group_members(self, group: str, *, timeout_s: float = 10) -> list[str]:
+        """Returns the ids of a consumer group's members."""
+        with self._asked(timeout_s):
+            return sorted(map(str, self.group(group).members))
+
     def close(self) -> None:
         """Does nothing: the records stay until `drop`."""
 

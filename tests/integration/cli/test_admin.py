@@ -200,10 +200,11 @@ ASKING = [
 ]
 READING = [
     ("journal", "accept-loss", "0", "--end", "5"),
-    ("spark", "iov"),
-    ("spark", "recover", "--group", "g", "--topic", "t"),
-    ("spark", "audit"),
-    ("spark", "export", "--topic", "t", "--path", "p"),
+    ("group", "list"),
+    ("group", "reset", "g", "--to-offsets", "earliest"),
+    ("audit",),
+    ("export", "--topic", "t", "--path", "p"),
+    ("export", "--topic", "t", "--to-topic", "p"),
 ]
 
 

@@ -23,9 +23,9 @@ from .test_main import COMMANDS, fake_module
 
 Started = Callable[..., Any]
 CONNECTED = [
-    "coordinator", "demo", "journal accept-loss", "keys delete", "keys get", "keys list",
-    "spark audit", "spark export", "spark iov", "spark recover", "txn abort", "txn describe",
-    "txn list",
+    "audit", "coordinator", "demo", "export", "group delete", "group history", "group list",
+    "group reset", "group show", "group unbind", "journal accept-loss", "keys delete", "keys get",
+    "keys list", "txn abort", "txn describe", "txn list",
 ]  # fmt: skip
 
 

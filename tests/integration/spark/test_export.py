@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
 
 import logtx
+from logtx.integration.spark import exporting
 from logtx.integration.testing import Cluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
@@ -74,3 +77,55 @@ def test_runs_go_on_from_each_other(
             bootstrap_servers=cluster.bootstrap_servers,
             path=str(tmp_path / "export"),
         )
+
+
+class _Together:
+    """A file system whose renames wait for each other, so that both find the way free."""
+
+    def __init__(self, fs: Any, meet: Barrier) -> None:
+        self._fs, self._meet = fs, meet
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fs, name)
+
+    def rename(self, *paths: Any) -> bool:
+        self._meet.wait(60)
+        return bool(self._fs.rename(*paths))
+
+
+@pytest.mark.slow
+def test_two_exporters_of_one_directory(
+    spark: Any, logtx_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = logtx_cluster.topic(1)
+    with logtx_cluster.producer().begin_transaction() as txn:
+        for n in range(10):
+            txn.produce(topic, b"%d" % n)
+    path, meet, begun = tmp_path / "export", Barrier(2), exporting._Files.__init__
+
+    def begin(self: Any, *arguments: Any) -> None:
+        begun(self, *arguments)
+        self._fs = _Together(self._fs, meet)
+
+    monkeypatch.setattr(exporting._Files, "__init__", begin)
+
+    def run(_: int) -> Any:
+        servers = logtx_cluster.bootstrap_servers
+        try:
+            return logtx.spark.export(
+                spark, subscribe=topic, bootstrap_servers=servers, path=str(path)
+            )
+        except logtx.LogtxError as error:
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(run, range(2)))
+    done = [r for r in results if isinstance(r, exporting.Exported)]
+    failed = [r for r in results if isinstance(r, logtx.LogtxError)]
+    assert [(d.run, d.records) for d in done] == [(0, 10)]
+    assert [str(f) for f in failed] == [
+        f"another export made {path}/export=00000000 first: run again to go on"
+    ]
+    (only,) = path.iterdir()
+    assert not [p for p in only.iterdir() if p.is_dir()], "the second is not inside the first"
+    assert spark.read.parquet(str(path)).count() == 10

@@ -128,3 +128,45 @@ def test_a_stream_without_its_checkpoint(
     produce(logtx_cluster, source, range(30, 50))
     run("second")
     assert values(logtx_cluster, target, 50) == expected(range(50))
+
+
+@pytest.mark.slow
+def test_a_group_is_set_back(
+    spark: Any, sink: Callable[..., Any], logtx_cluster: Cluster, tmp_path: Path
+) -> None:
+    source, target = logtx_cluster.topic(2), logtx_cluster.topic(1)
+    group, servers = f"group-{source}", logtx_cluster.bootstrap_servers
+    named = {"group": group, "bootstrap_servers": servers}
+
+    def run(checkpoint: str) -> None:
+        frame = resume(spark, logtx_cluster, group, source, stream=True)
+        query = sink(
+            out_of(frame),
+            topic=target,
+            group=group,
+            checkpointLocation=str(tmp_path / checkpoint),
+        )
+        query = query.trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+
+    produce(logtx_cluster, source, range(20))
+    run("first")
+    first = logtx.spark.starting_offsets(**named)
+    produce(logtx_cluster, source, range(20, 30))
+    run("first")
+    # What is printed is taken as startingOffsets: 10 records lie behind the first commit.
+    kafka = {"kafka.bootstrap.servers": servers, "subscribe": source}
+    read = spark.read.format("logtx").options(**kafka, startingOffsets=first).load()
+    assert read.count() == 10
+    steps = [s for s in step_rows(logtx_cluster.log, group) if s.partition == 0]
+    planned = logtx.spark.reset_group(**named, to_commit=steps[0].txid)
+    assert (planned.steps, planned.txid) == (2, None)
+    done = logtx.spark.reset_group(**named, to_offsets=first, execute=True)
+    assert done.moved == planned.moved
+    produce(logtx_cluster, source, range(30, 35))
+    # The query's checkpoint stands elsewhere: nothing is written.
+    with pytest.raises(Exception, match="OffsetsConflictError"):
+        run("first")
+    run("second")
+    written = expected(range(35)) + expected(range(20, 30))
+    assert values(logtx_cluster, target, 45) == written

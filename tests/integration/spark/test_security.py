@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from logtx.integration import spark as logtx_spark
+from logtx.integration.cli import logs as cli_logs
 from logtx.integration.cli import main as cli
-from logtx.integration.cli import spark as cli_spark
 from logtx.integration.inspect.checks import Report
 from logtx.integration.spark import auditing, exporting, recovery
 from logtx.integration.spark.options import SinkOptions
@@ -89,7 +89,7 @@ def test_the_sinks_and_the_sources_clients_get_all_settings() -> None:
 @pytest.mark.parametrize(
     ("command", "function"),
     [
-        (("audit",), "audit"),
+        (("audit", "--master", "local[1]"), "audit"),
         (("export", "--topic", "a", "--path", "p"), "export"),
     ],
 )
@@ -108,13 +108,11 @@ def test_commands_pass_on_all_settings(
             return Report()
         return SimpleNamespace(records=0, to_sequence=0, from_sequence=0, path="p")
 
-    monkeypatch.setattr(cli_spark, "_session", session)
-    monkeypatch.setattr(cli_spark, "open_cluster", session)
+    monkeypatch.setattr(cli_logs, "_session", session)
+    monkeypatch.setattr(cli_logs, "open_cluster", session)
     monkeypatch.setitem(vars(logtx_spark), function, run)
     settings = [f"-X{name}={value}" for name, value in KAFKA.items()]
-    result = CliRunner().invoke(
-        cli.app, ["spark", *command, "--bootstrap-servers", SERVERS, *settings]
-    )
+    result = CliRunner().invoke(cli.app, [*command, "--bootstrap-servers", SERVERS, *settings])
     assert result.exit_code == 0, (result.exception, result.output)
     (given,) = seen
     assert given["bootstrap_servers"] == SERVERS

@@ -378,6 +378,9 @@ def test_groups_with_members(
     while not member.assignment() and time.monotonic() < until:
         member.poll(0.1)
     assert log.groups_with_members([group, empty, unique("never")]) == {group}
+    (named,) = log.group_members(group)
+    assert transport == "memory" or named.endswith(" at 127.0.0.1")
     member.close()
+    assert log.group_members(group) == log.group_members(unique("never")) == []
     assert log.groups_with_members([group, empty]) == set()
     assert log.groups_with_members([]) == set()

@@ -1,0 +1,320 @@
+"""Exports a topic's committed records to a compacted topic, without what is logtx's own.
+
+A compacted topic takes no markers, for these have no key; and compaction would drop a committed
+value under a later aborted one. So transactions go to a topic of their own, and this keeps the
+latest committed value of each key in another.
+
+A partition's records go to the partition of the same number, in delivery order: transactions in
+commit order, plain records at their own place. Each portion of them is one transaction *of Kafka's
+own*, together with the place where the next portion begins. An export that takes over fences the
+former, whose late writes could otherwise cover newer values. Needs no Spark.
+
+Source: Transactional Messaging in Kafka, "Do transactions make sense for compacted topics?".
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from ...journal.control import TXCTL_HEADER, TXID_HEADER, TopicPartition
+from ...journal.errors import (
+    BrokerError,
+    ConfigError,
+    LogtxError,
+    NotSupportedError,
+    ProducerFencedError,
+    RequestTimedOutError,
+    UnknownTopicError,
+    UnsupportedTopicError,
+)
+from ...journal.logs.interface import Log, TopicInfo
+from ...journal.logs.open import open_log
+from ...journal.position import Position
+from .errors import DataLossError
+from .options import kafka_only
+from .reading import Range, RangeReader, ReadConfig
+
+_LOG = logging.getLogger(__name__)
+
+PORTION_OFFSETS: Final = 100_000
+"""Offsets that one transaction of Kafka's moves on by. A larger value repeats more work after a
+failure, a smaller one waits for more commits."""
+TIMEOUT_MS: Final = 600_000
+"""Longest time of one portion, within Kafka's default limit of 15 minutes. A transaction that is
+larger than a portion is written as a whole."""
+ANSWER_S: Final = 30.0
+"""Longest wait for an answer of the brokers: a smaller value fails on slow ones, a larger one
+reports dead ones later."""
+_FENCED: Final = (
+    KafkaError._FENCED,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+)
+_OWN_HEADERS: Final = (TXID_HEADER, TXCTL_HEADER)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compacted:
+    """The result of a run."""
+
+    topic: str
+    to_topic: str
+    records: int
+    """Number of records written in this run."""
+    offsets: dict[int, int]
+    """Partition → o2 where the next run begins."""
+
+
+def export_to_topic(
+    *,
+    topic: str,
+    to_topic: str,
+    bootstrap_servers: str,
+    restart: bool = False,
+    **options: str,
+) -> Compacted:
+    """Writes the records committed since the last run to a compacted topic.
+
+    What is guaranteed: a reader of `to_topic` with ``isolation.level=read_committed`` gets each
+    committed record once, in the order in which consumers of `topic` get it, whatever process dies.
+    Other readers may get records again. Run it at least once within the brokers'
+    ``offsets.retention.minutes`` (7 days by default), which keeps the place of the last run.
+
+    Args:
+        topic: the topic to export; all of its records need keys.
+        to_topic: a compacted topic with as many partitions, into which nobody else writes; made if
+            there is none.
+        bootstrap_servers: the brokers of the Kafka cluster. They need Kafka's own transactions.
+        restart: begin at the start of `topic`, whatever was exported before.
+        options: librdkafka's settings, as ``**{"kafka.…": …}``.
+
+    Raises:
+        UnknownTopicError: there is no such topic.
+        UnsupportedTopicError: `to_topic` is not compacted, or has another number of partitions.
+        ConfigError: `to_topic` has records, and where they come from is not known; or a record has
+            no key; or an option is no setting of librdkafka.
+        DataLossError: records that were to be exported are gone.
+        ProducerFencedError: another run for these topics took over.
+        NotSupportedError: the log has no transactions of its own.
+        BrokerError: the brokers refused, or did not answer.
+    """
+    kafka = kafka_only(bootstrap_servers, options)
+    with closing(open_log(kafka)) as log:
+        source, target = _topics(log, topic, to_topic)
+        run = _Run(log, kafka, source, target)
+        try:
+            return run.export(restart=restart)
+        finally:
+            run.close()
+
+
+def _topics(log: Log, topic: str, to_topic: str) -> tuple[TopicInfo, TopicInfo]:
+    if topic == to_topic:
+        raise ConfigError("a topic can't be exported into itself")
+    source = log.topic_info(topic)
+    try:
+        target = log.topic_info(to_topic)
+    except UnknownTopicError:
+        log.create_topic(
+            to_topic, partitions=source.partition_count, settings={"cleanup.policy": "compact"}
+        )
+        target = log.topic_info(to_topic)
+    if not target.compacted:
+        raise UnsupportedTopicError(
+            f"topic {to_topic} is not compacted: set its cleanup.policy to compact, or name another"
+        )
+    if target.partition_count != source.partition_count:
+        raise UnsupportedTopicError(
+            f"topic {to_topic} has {target.partition_count} partitions, and {topic} has"
+            f" {source.partition_count}: equal numbers keep the order of each key"
+        )
+    return source, target
+
+
+class _Run:
+    """One run. Call `export` once, then `close`."""
+
+    def __init__(
+        self, log: Log, kafka: Mapping[str, str], source: TopicInfo, target: TopicInfo
+    ) -> None:
+        self._log, self._kafka, self._source, self._target = log, kafka, source, target
+        self._name = f"logtx-export-{source.topic}-{target.topic}"
+        # The protocol of logs has no transactions: those that logtx is made for don't have them.
+        self._producer: Any = log.producer(
+            {
+                "linger.ms": 20,
+                "batch.size": 1_000_000,
+                **kafka,
+                "transactional.id": self._name,
+                "transaction.timeout.ms": TIMEOUT_MS,
+            }
+        )
+        self._places: Any = log.consumer(
+            {
+                **kafka,
+                "group.id": self._name,
+                "enable.auto.commit": False,
+                # So that the place of a transaction that is being committed is waited for.
+                "isolation.level": "read_committed",
+            }
+        )
+
+    def close(self) -> None:
+        """Closes both clients. What is under way was aborted, or will be by the brokers."""
+        self._places.close()
+        try:
+            self._producer.close()
+        except KafkaException as error:
+            # It flushes first, which a fenced producer refuses. That was raised before.
+            _LOG.warning("export_not_closed producer=%s error=%s", self._name, error)
+
+    def export(self, *, restart: bool) -> Compacted:
+        if not hasattr(self._producer, "init_transactions"):
+            raise NotSupportedError(
+                f"the log at {self._log.bootstrap_servers} has no transactions of its own, and an"
+                " export to a compacted topic needs them: without, a stopped process could write"
+                " old values over new ones"
+            )
+        with _told("begin"):
+            # From here on a former run can't write any more, and its places don't change.
+            self._producer.init_transactions(ANSWER_S)
+            starts = self._starts(restart=restart)
+        keys = [(self._source.topic, p) for p in range(self._source.partition_count)]
+        ends = self._log.end_offsets(keys)
+        records = 0
+        for key in keys:
+            place, end = starts[key], ends[key]
+            while place < end:
+                upto = min(place + PORTION_OFFSETS, end)
+                records += self._portion(key, place, upto)
+                place = starts[key] = upto
+        offsets = {partition: offset for (_, partition), offset in starts.items()}
+        return Compacted(
+            topic=self._source.topic,
+            to_topic=self._target.topic,
+            records=records,
+            offsets=offsets,
+        )
+
+    def _starts(self, *, restart: bool) -> dict[TopicPartition, int]:
+        """Returns where each partition goes on."""
+        topic = self._source.topic
+        keys = [(topic, p) for p in range(self._source.partition_count)]
+        first, last = self._log.start_offsets(keys), self._log.end_offsets(keys)
+        if restart:
+            return first
+        asked = [KafkaPartition(*key) for key in keys]
+        found = {(p.topic, p.partition): p for p in self._places.committed(asked, ANSWER_S)}
+        places = {key: p.offset for key, p in found.items() if p.offset >= 0}
+        if not places:
+            self._check_empty()
+        for key, place in places.items():
+            before = json.loads(found[key].metadata or "{}").get("topic_id", "")
+            if before != self._source.topic_id or place > last[key]:
+                raise DataLossError(
+                    f"{topic} was deleted and created again, or lost its end: to export what is"
+                    " there now, export it into a new topic, or restart"
+                )
+            if place < first[key]:
+                raise DataLossError(
+                    f"{topic}[{key[1]}] begins at {first[key]} now, and offset {place} was to be"
+                    " exported: retention deleted it; restart to go on without it"
+                )
+        return {**first, **places}
+
+    def _check_empty(self) -> None:
+        target = self._target.topic
+        keys = [(target, p) for p in range(self._target.partition_count)]
+        if any(self._log.end_offsets(keys).values()):
+            raise ConfigError(
+                f"topic {target} has records, and Kafka has no place of an export of"
+                f" {self._source.topic} into it: it is somebody else's, or the place has expired"
+                f" (offsets.retention.minutes), or {self._source.topic} was created again; restart"
+                " to write all of it again"
+            )
+
+    def _portion(self, key: TopicPartition, start: int, end: int) -> int:
+        """Exports what ends in a range, in one transaction. Returns the number of records."""
+        topic, partition = key
+        place = KafkaPartition(
+            *(topic, partition, end),
+            metadata=json.dumps({"topic_id": self._source.topic_id}),
+        )
+        config = ReadConfig(kafka=self._kafka)
+        reader = RangeReader(config, Range(topic, partition, Position.at(start), end), self._log)
+        records = 0
+        with closing(reader), _told(f"export {topic}[{partition}]"), self._transaction():
+            for share in reader.shares():
+                for record in share.records:
+                    self._produce(record, partition)
+                records += len(share.records)
+            metadata = self._places.consumer_group_metadata()
+            self._producer.send_offsets_to_transaction([place], metadata, ANSWER_S)
+            self._producer.commit_transaction(TIMEOUT_MS / 1000)
+        return records
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._producer.begin_transaction()
+        try:
+            yield
+        except BaseException:
+            self._abort()
+            raise
+
+    def _abort(self) -> None:
+        try:
+            self._producer.abort_transaction(ANSWER_S)
+        except KafkaException as error:
+            # What failed before is raised. The brokers abort it by its timeout, or at a next run.
+            _LOG.warning("export_not_aborted producer=%s error=%s", self._name, error)
+
+    def _produce(self, record: Message, partition: int) -> None:
+        key = record.key()
+        if key is None:
+            raise ConfigError(
+                f"{record.topic()}[{partition}] has a record without a key at {record.offset()}:"
+                " a compacted topic takes none"
+            )
+        given: Any = record.headers() or ()
+        headers = [(name, value) for name, value in given if name not in _OWN_HEADERS]
+        while True:
+            try:
+                self._producer.produce(
+                    self._target.topic,
+                    record.value(),
+                    key,
+                    partition,
+                    timestamp=record.timestamp()[1],
+                    headers=headers or None,
+                )
+            except BufferError:
+                self._producer.poll(0.1)
+            else:
+                return
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Turns librdkafka's exceptions into logtx's."""
+    try:
+        yield
+    except LogtxError:
+        raise
+    except KafkaException as error:
+        told: KafkaError = error.args[0]
+        if told.code() in _FENCED:
+            raise ProducerFencedError(
+                f"{what}: another export into this topic took over"
+            ) from error
+        if told.code() == KafkaError._TIMED_OUT:
+            raise RequestTimedOutError(f"{what}: {told.str()}") from error
+        raise BrokerError(f"{what}: {told.str()}", kafka_code=told.code()) from error

@@ -1,0 +1,160 @@
+"""Exports to a compacted topic: committed records once, in order, and nobody writes late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from logtx.integration.spark import compacting
+from logtx.integration.spark.compacting import Compacted, export_to_topic
+from logtx.integration.spark.errors import DataLossError
+from logtx.integration.testing import Cluster
+from logtx.journal.errors import ConfigError, ProducerFencedError, UnsupportedTopicError
+
+from .conftest import eventually
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(200)]
+
+
+@pytest.fixture
+def topics(logtx_cluster: Cluster) -> tuple[str, str]:
+    """A topic that is written in transactions, and the name of one that is not there yet."""
+    topic = logtx_cluster.topic(2)
+    return topic, f"{topic}-latest"
+
+
+def run(cluster: Cluster, topics: tuple[str, str], **given: Any) -> Compacted:
+    topic, to_topic = topics
+    servers = cluster.bootstrap_servers
+    return export_to_topic(topic=topic, to_topic=to_topic, bootstrap_servers=servers, **given)
+
+
+def write(cluster: Cluster, topic: str, value: bytes | None, *, commit: bool = True) -> None:
+    """Writes a value under two keys, each in a partition of its own."""
+    ends = [cluster.log.end_offset(topic, p) for p in (0, 1)]
+    txn = cluster.producer().begin_transaction()
+    for partition in (0, 1):
+        txn.produce(topic, value, b"k%d" % partition, partition=partition, headers=[("h", b"1")])
+    (txn.commit if commit else txn.abort)()
+    eventually(lambda: [cluster.log.end_offset(topic, p) for p in (0, 1)] == [e + 2 for e in ends])
+
+
+def read(cluster: Cluster, topic: str, partition: int) -> list[tuple[Any, Any, Any]]:
+    """Returns (key, value, headers) of what Kafka's own consumer gets of committed records."""
+    return list(_read(cluster, topic, partition))
+
+
+def _read(cluster: Cluster, topic: str, partition: int) -> Iterator[tuple[Any, Any, Any]]:
+    from confluent_kafka import TopicPartition
+
+    settings = {"group.id": "reader", "enable.partition.eof": True, "auto.offset.reset": "earliest"}
+    reader = Consumer({"bootstrap.servers": cluster.bootstrap_servers, **settings})
+    reader.assign([TopicPartition(topic, partition, 0)])
+    while True:
+        message = reader.poll(20)
+        assert message is not None
+        if message.error() is not None:
+            break
+        yield message.key(), message.value(), message.headers()
+    reader.close()
+
+
+def test_only_what_is_committed_in_commit_order(
+    logtx_cluster: Cluster, topics: tuple[str, str]
+) -> None:
+    cluster, topic = logtx_cluster, topics[0]
+    producer = cluster.producer()
+    early = producer.begin_transaction()
+    early.produce(topic, b"early", b"k0", partition=0)
+    assert producer.flush(10) == 0
+    write(cluster, topic, b"1")
+    write(cluster, topic, b"gone", commit=False)
+    early.commit()
+    eventually(lambda: cluster.log.end_offset(topic, 0) == 6)
+    left_open = cluster.open_transaction(topic)
+    first = run(cluster, topics)
+    assert (first.records, first.offsets) == (3, {0: 7, 1: 4})
+    left_open.abort()
+    write(cluster, topic, None)
+    assert run(cluster, topics).records == 2
+    assert run(cluster, topics).records == 0
+    assert read(cluster, topics[1], 0) == [
+        (b"k0", b"1", [("h", b"1")]),
+        (b"k0", b"early", None),
+        (b"k0", None, [("h", b"1")]),
+    ]
+    assert [value for _, value, _ in read(cluster, topics[1], 1)] == [b"1", None]
+    assert cluster.log.topic_info(topics[1]).compacted
+
+
+def test_a_run_that_dies_and_one_that_is_late(
+    logtx_cluster: Cluster, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, topic = logtx_cluster, topics[0]
+    monkeypatch.setattr(compacting, "PORTION_OFFSETS", 3)
+    for value in (b"1", b"2", b"3"):
+        write(cluster, topic, value)
+    produce = compacting._Run._produce
+
+    def dies(self: Any, record: Any, partition: int) -> None:
+        produce(self, record, partition)
+        if record.value() == b"3":
+            raise RuntimeError("dies")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(compacting._Run, "_produce", dies)
+        with pytest.raises(RuntimeError, match="dies"):
+            run(cluster, topics)
+    taken_over = False
+
+    def is_late(self: Any, record: Any, partition: int) -> None:
+        nonlocal taken_over
+        if not taken_over:
+            taken_over = True
+            assert run(cluster, topics).records > 0
+        produce(self, record, partition)
+
+    with monkeypatch.context() as late:
+        late.setattr(compacting._Run, "_produce", is_late)
+        with pytest.raises(ProducerFencedError, match="took over"):
+            run(cluster, topics)
+    for partition in (0, 1):
+        values = [value for _, value, _ in read(cluster, topics[1], partition)]
+        assert values == [b"1", b"2", b"3"]
+
+
+def test_what_can_not_be_exported(logtx_cluster: Cluster, topics: tuple[str, str]) -> None:
+    cluster, topic = logtx_cluster, topics[0]
+    write(cluster, topic, b"1")
+    with pytest.raises(UnsupportedTopicError, match="not compacted"):
+        run(cluster, (topic, cluster.topic(2)))
+    compacted = {"cleanup.policy": "compact"}
+    with pytest.raises(UnsupportedTopicError, match="has 3 partitions"):
+        run(cluster, (topic, cluster.topic(3, config=compacted)))
+    with pytest.raises(ConfigError, match="into itself"):
+        run(cluster, (topic, topic))
+    others = cluster.topic(2, config=compacted)
+    producer = cluster.log.producer({})
+    producer.produce(others, b"x", b"k", 0)
+    assert producer.flush(10) == 0
+    with pytest.raises(ConfigError, match="somebody else's"):
+        run(cluster, (topic, others))
+    assert run(cluster, (topic, others), restart=True).records == 2
+
+    with cluster.producer().begin_transaction() as txn:
+        txn.produce(topic, b"no key", partition=0)
+    eventually(lambda: cluster.log.end_offset(topic, 0) == 4)
+    with pytest.raises(ConfigError, match="without a key at 2"):
+        run(cluster, topics)
+    cluster.log.delete_records(topic, 0, 4)
+    with pytest.raises(DataLossError, match="retention deleted it"):
+        run(cluster, (topic, others))
+    # The run that failed had exported nothing of partition 0, so there is nothing to lose.
+    assert run(cluster, topics).records == 1
+    cluster.log.delete_topic(topic)
+    eventually(lambda: cluster.log.create_topic(topic, partitions=2))
+    with pytest.raises((DataLossError, ConfigError), match="created again"):
+        run(cluster, topics)
