@@ -10,17 +10,28 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self
 
+from confluent_kafka import KafkaError
+
 from ...coordinator.client.queries import CoordinatorQueries
 from ...journal.control import TopicPartition
-from ...journal.errors import ConfigError, LogtxError, OffsetsPendingError
+from ...journal.errors import (
+    ConfigError,
+    LogtxError,
+    OffsetsPendingError,
+    UnknownTopicError,
+    UnsupportedTopicError,
+)
 from ...journal.logs.interface import Log, TopicInfo
 from ...journal.position import Place, Position
 from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from ...journal.reader import JOURNAL_TOPIC, journal_partition_of
+from ...journal.rights import grant, lacking
 from ...journal.settings import take_choice, take_flag, take_integer, take_text
 from .errors import DataLossError
+from .limits import Limits
 from .options import refuse_rest, take_kafka
 from .reading import Range, ReadConfig
+from .subscription import Subscription
 from .vector import SourceOffset, Spot, Vector, from_offsets, made_anew, parse_offsets, split
 
 _LOG = logging.getLogger(__name__)
@@ -74,20 +85,24 @@ def _take_bound(rest: dict[str, Any], which: str) -> Bound:
 class SourceOptions:
     """Options of `spark.read.format("logtx")` and `spark.readStream.format("logtx")`."""
 
-    topics: tuple[str, ...]
-    """``subscribe``: topics, separated by commas."""
+    what: Subscription
+    """``subscribe``, ``subscribePattern`` or ``assign``."""
     start: Bound
     """``startingOffsets``, ``startingTimestamp``, ``startingOffsetsByTimestamp``,
     ``startingCommitSequence``, ``startingIov``."""
     end: Bound
     """``endingOffsets`` and so on; only for batches."""
+    limits: Limits
+    """By how many offsets a micro-batch moves on."""
     include_headers: bool = False
     """``includeHeaders``: add a column with the records' headers, without logtx's own."""
-    records_per_trigger: int | None = None
-    """``maxRecordsPerTrigger``: most offsets by which a micro-batch moves on. A transaction is
-    never split, so a large one may bring more records."""
     min_partitions: int = 0
     """``minPartitions``: least number of tasks to read with."""
+    records_per_partition: int | None = None
+    """``maxRecordsPerPartition``: most offsets that one task reads."""
+    time_fails: bool = False
+    """``startingOffsetsByTimestampStrategy=error``: whether to fail if a partition has no record of
+    a starting time or later; otherwise it begins at its end."""
     group: str | None = None
     """``group``: the consumer group at whose IOV reading begins; a sink with the same option
     commits its next IOV."""
@@ -106,13 +121,14 @@ class SourceOptions:
             ConfigError: an option is missing, unknown or out of range.
         """
         rest, kafka = take_kafka(options)
-        topics = take_text(rest, "subscribe", None)
-        if topics is None:
-            raise ConfigError("option subscribe is missing: name the topics, as in 'flights,legs'")
+        what = Subscription.take(rest)
         level = take_choice(
             rest, "isolation.level", "read_committed", ["read_committed", "read_uncommitted"]
         )
         torn = take_choice(rest, "torn.reset", "error", ["skip", "error"])
+        strategy = take_choice(
+            rest, "startingoffsetsbytimestampstrategy", "latest", ["latest", "error"]
+        )
         read = ReadConfig(
             kafka=kafka,
             committed=level == "read_committed",
@@ -124,12 +140,14 @@ class SourceOptions:
             fail_on_data_loss=take_flag(rest, "failondataloss", True),
         )
         parsed = cls(
-            topics=tuple(t.strip() for t in topics.split(",") if t.strip()),
+            what=what,
             start=_take_bound(rest, "starting"),
             end=_take_bound(rest, "ending"),
             include_headers=take_flag(rest, "includeheaders", False),
-            records_per_trigger=take_integer(rest, "maxrecordspertrigger", None, 1, 2**62),
+            limits=Limits.take(rest),
             min_partitions=take_integer(rest, "minpartitions", 0, 0),
+            records_per_partition=take_integer(rest, "maxrecordsperpartition", None, 1, 2**62),
+            time_fails=strategy == "error",
             group=take_text(rest, "group", None),
             transaction_group=take_text(rest, "transaction.group", DEFAULT_TRANSACTION_GROUP),
             coordinator_timeout_ms=take_integer(rest, "coordinator.timeout.ms", 30_000, 1),
@@ -142,10 +160,18 @@ class SourceOptions:
 class Planner:
     """Finds where reading begins and ends."""
 
-    def __init__(self, log: Log, options: SourceOptions) -> None:
-        """Uses this log, which the caller closes. Looks the topics up once."""
+    def __init__(self, log: Log, options: SourceOptions, known: Collection[str] = ()) -> None:
+        """Uses this log, which the caller closes. Looks the topics up once.
+
+        Args:
+            log: the log to ask.
+            options: what to read.
+            known: topics that were read so far: a list of topics may come from a broker that is
+                behind, so those are asked for by name.
+        """
         self._log = log
         self._options = options
+        self._known = known
 
     def earliest(self) -> dict[TopicPartition, int]:
         """Returns the first offset of each partition.
@@ -161,22 +187,36 @@ class Planner:
 
     @cached_property
     def _topics(self) -> dict[str, TopicInfo]:
-        infos = self._log.topic_infos(self._options.topics)
+        what = self._options.what
+        names: Collection[str] = what.topics
+        if what.pattern is not None:
+            names = sorted(what.matching([*self._log.topics(), *self._known]))
+        infos = self._log.topic_infos(list(names)) if names else {}
         found: dict[str, TopicInfo] = {}
-        for topic in self._options.topics:
+        for topic in names:
             info = infos[topic]
+            if isinstance(info, UnknownTopicError) and what.pattern is not None:
+                continue  # If something was read of it, `still_there` says so.
             if isinstance(info, LogtxError):
                 raise info
+            self._check_rights(info)
             found[topic] = info
         return found
 
+    def _check_rights(self, info: TopicInfo) -> None:
+        if lack := lacking(info.operations, ["READ"]):
+            command = grant(
+                self._log.bootstrap_servers, self._log.principal, lack, topic=info.topic
+            )
+            raise UnsupportedTopicError(
+                f"this client may not READ topic {info.topic}: give it the right with: {command}",
+                kafka_code=KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            )
+
     @cached_property
     def _partitions(self) -> list[TopicPartition]:
-        return [
-            (topic, partition)
-            for topic, info in self._topics.items()
-            for partition in range(info.partition_count)
-        ]
+        counts = {topic: info.partition_count for topic, info in self._topics.items()}
+        return self._options.what.partitions(counts)
 
     @property
     def topic_ids(self) -> dict[str, str]:
@@ -186,8 +226,8 @@ class Planner:
     def still_there(self, offset: SourceOffset, latest: Mapping[TopicPartition, int]) -> Vector:
         """Returns an offset's places, as far as they are in the topics that exist now.
 
-        A topic that was deleted and created again, or lost its end, begins at its start
-        (``failOnDataLoss=false``).
+        With ``failOnDataLoss=false`` a topic that was deleted and created again, or lost its end,
+        begins at its start; one of a pattern that was deleted is left out.
 
         Args:
             offset: where reading stands.
@@ -195,10 +235,25 @@ class Planner:
 
         Raises:
             DataLossError: there is such a topic, and ``failOnDataLoss`` is true.
+            ConfigError: the offset is of other topics alone.
         """
+        what = self._options.what
+        if offset.places and not any(what.includes(topic) for topic, _ in offset.places):
+            raise ConfigError(
+                f"the offsets are of {', '.join(sorted({t for t, _ in offset.places}))}, and {what}"
+                " is to be read: the checkpoint is of another query, give this one a"
+                " checkpointLocation of its own"
+            )
         others = made_anew(offset.topic_ids, self.topic_ids)
         places = dict(offset.places)
         for key, spot in offset.places.items():
+            if what.pattern is not None and what.includes(key[0]) and key[0] not in self._topics:
+                self._lost(
+                    f"topic {key[0]} was deleted: what partition {key[1]} had from"
+                    f" offset {spot.o2} on is gone"
+                )
+                del places[key]
+                continue
             if key[0] in others:
                 self._lost(
                     f"topic {key[0]} was deleted and created again: what it had from offset "
@@ -261,10 +316,10 @@ class Planner:
 
     def _offsets(self, bound: Bound, default: str) -> dict[TopicPartition, int]:
         if bound.timestamp_ms is not None:
-            return self._at_times(dict.fromkeys(self._partitions, bound.timestamp_ms))
+            return self._at_times(bound, dict.fromkeys(self._partitions, bound.timestamp_ms))
         if bound.timestamps is not None:
             times = parse_offsets(f"{bound.which}OffsetsByTimestamp", bound.timestamps)
-            return self._at_times(self._complete(times, "timestamps"))
+            return self._at_times(bound, self._complete(times, "timestamps"))
         if bound.sequence is not None and bound.offsets is None:
             return self._named("earliest" if bound is self._options.start else "latest")
         return self._named(bound.offsets or default, bound.which)
@@ -290,10 +345,17 @@ class Planner:
             raise ConfigError(f"{what} must name exactly the partitions that are read: see {names}")
         return given
 
-    def _at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def _at_times(
+        self, bound: Bound, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
         found = {}
         for key, wall_ms in times.items():
             offset = self._log.offset_for_time(*key, wall_ms)
+            if offset is None and self._options.time_fails and bound is self._options.start:
+                raise ConfigError(
+                    f"{key[0]}[{key[1]}] has no record of {wall_ms} ms or later: give an earlier"
+                    " time, or set startingOffsetsByTimestampStrategy=latest"
+                )
             found[key] = self._log.end_offset(*key) if offset is None else offset
         return found
 
@@ -355,6 +417,8 @@ class Planner:
         for key, end in spans.items():
             spot = start.get(key, Spot(0))
             parts = -(-self._options.min_partitions * (end - spot.o2) // total)
+            if self._options.records_per_partition is not None:
+                parts = max(parts, -(-(end - spot.o2) // self._options.records_per_partition))
             ranges += _parts(key, spot, end, parts)
         return ranges
 

@@ -97,7 +97,7 @@ def resume(
             planner.require_group()
         if not stream:
             start = planner.start("earliest")
-            end = moved(start, planner.end(), parsed.records_per_trigger)
+            end = moved(start, planner.end(), parsed.limits.most)
             topic_ids = planner.topic_ids
     finally:
         log.close()

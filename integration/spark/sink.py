@@ -20,6 +20,7 @@ from ...journal.errors import ConfigError, LogtxError
 from .columns import rows_of
 from .keeper_client import KeeperAddress
 from .options import SinkOptions
+from .versions import counts_as
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -45,8 +46,12 @@ class Written(WriterCommitMessage):
     batch_id: int | None = None
 
 
+@counts_as("sql.datasource", "DataSourceStreamArrowWriter")
 class BatchSink(DataSourceArrowWriter):
-    """Writes the records of a job or of a micro-batch in one transaction."""
+    """Writes the records of a job or of a micro-batch in one transaction.
+
+    PySpark 4.0 takes it for both; later versions have another class for streams.
+    """
 
     def __init__(self, keeper: KeeperAddress, options: SinkOptions) -> None:
         """Prepares a writer; `begin` begins its transaction."""
