@@ -110,6 +110,7 @@ class StreamSource(DataSourceStreamReader):
         """End of the last planned micro-batch, or the query's beginning; None if not known yet."""
         self._is_first = False
         """Whether `_place` is where the query begins."""
+        self._clock = time.monotonic
         self._planned_s = -math.inf
         """Monotonic time in seconds at which a micro-batch was planned last."""
         self._latest: Mapping[TopicPartition, int] | None = None
@@ -157,7 +158,7 @@ class StreamSource(DataSourceStreamReader):
             latest = {k: min(end, target[k]) for k, end in latest.items() if k in target}
         most = self._most(limit)
         end = moved(place, latest, most)
-        now_s = time.monotonic()
+        now_s = self._clock()
         waits = target is None and limits.waits(place, latest, now_s - self._planned_s)
         if end == offset.places or (waits and place == offset.places):
             # In the same words: Spark begins a micro-batch otherwise.
@@ -181,8 +182,8 @@ class StreamSource(DataSourceStreamReader):
         if most is not None and self._keeper.ask("to_the_end", source=self._named):
             _LOG.warning(
                 "limit_left_out maxRecordsPerTrigger=%d: with Trigger.AvailableNow Spark "
-                "before 4.2 asks a Python source for its end once; to keep the limit, use the default "
-                "trigger, query.processAllAvailable() and query.stop()",
+                "before 4.2 asks a Python source for its end once; to keep the limit, use the "
+                "default trigger, query.processAllAvailable() and query.stop()",
                 most,
             )
             return None
