@@ -18,6 +18,7 @@ from .errors import PySparkMissingError
 if TYPE_CHECKING:
     from .auditing import audit, findings
     from .exporting import export
+    from .progress import last_commit, progress
     from .recovery import iov_history, iovs, read, resume
     from .session import register
     from .shared import transaction
@@ -28,6 +29,8 @@ __all__ = [
     "findings",
     "iov_history",
     "iovs",
+    "last_commit",
+    "progress",
     "read",
     "register",
     "resume",
@@ -40,6 +43,8 @@ _HOMES = {
     "export": ".exporting",
     "iov_history": ".recovery",
     "iovs": ".recovery",
+    "last_commit": ".progress",
+    "progress": ".progress",
     "read": ".recovery",
     "register": ".session",
     "resume": ".recovery",

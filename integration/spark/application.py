@@ -131,12 +131,26 @@ class SparkApplication(Application):
 
 def _reads(query: Any, options: Mapping[str, str]) -> bool:
     """Returns whether a source of a query has these options."""
+    return any(options == found for found in source_options(query))
+
+
+def source_options(query: Any) -> list[dict[str, str] | None]:
+    """Returns the options of each source of a query, with names in lower case.
+
+    None stands for a source that keeps none. Raises what py4j raises.
+    """
     sources = query.streamingQuery().sources()
-    for number in range(sources.size()):
-        source = sources.apply(number)
-        fields = {field.getName(): field for field in source.getClass().getDeclaredFields()}
-        if "options" in fields:  # Spark tells the options of a running source in no other way.
-            fields["options"].setAccessible(True)
-            if {k.lower(): v for k, v in dict(fields["options"].get(source)).items()} == options:
-                return True
-    return False
+    return [_options(sources.apply(number)) for number in range(sources.size())]
+
+
+def _options(source: Any) -> dict[str, str] | None:
+    # Spark tells the options of a running source in no other way. From 4.2 on a parent class has
+    # them.
+    kind = source.getClass()
+    while kind is not None:
+        for field in kind.getDeclaredFields():
+            if field.getName() == "options":
+                field.setAccessible(True)
+                return {k.lower(): v for k, v in dict(field.get(source)).items()}
+        kind = kind.getSuperclass()
+    return None

@@ -14,7 +14,7 @@ from ..local.errors import JavaNotFoundError
 from ..local.java import JAVA_VERSION_MIN, find_java
 from .application import SparkApplication
 from .datasource import registered
-from .errors import JavaMissingError
+from .errors import JavaMissingError, NotRegisteredError
 from .keeper import Keeper
 
 if TYPE_CHECKING:
@@ -95,6 +95,21 @@ def keeper_of(spark: SparkSession) -> Keeper:
             atexit.register(close_keeper)
         # Use the session that runs now; an earlier one may have been stopped.
         _keeper.application = SparkApplication(spark)
+        return _keeper
+
+
+def running_keeper() -> Keeper:
+    """Returns the application's keeper.
+
+    Raises:
+        NotRegisteredError: no session was registered.
+    """
+    with _guard:
+        if _keeper is None:
+            raise NotRegisteredError(
+                "nothing is known of queries and writes without a session's keeper: call"
+                " logtx.spark.register(spark) first"
+            )
         return _keeper
 
 

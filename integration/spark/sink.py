@@ -20,6 +20,7 @@ from ...journal.errors import ConfigError, LogtxError
 from .columns import rows_of
 from .keeper_client import KeeperAddress
 from .options import SinkOptions
+from .shipping import Shipped
 from .versions import counts_as
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Written(WriterCommitMessage):
 
 
 @counts_as("sql.datasource", "DataSourceStreamArrowWriter")
-class BatchSink(DataSourceArrowWriter):
+class BatchSink(Shipped, DataSourceArrowWriter):
     """Writes the records of a job or of a micro-batch in one transaction.
 
     PySpark 4.0 takes it for both; later versions have another class for streams.

@@ -19,6 +19,7 @@ from ...journal.logs.open import open_log
 from .keeper_client import KeeperAddress
 from .planning import Bound, Planner, SourceOptions
 from .reading import Range, RangeReader, ReadConfig
+from .shipping import Shipped
 from .steps import steps_to_json
 from .vector import SourceOffset, Spot, from_offsets, moved, steps_between, to_offsets
 from .versions import counts_as, find
@@ -51,7 +52,7 @@ def read_part(part: Part) -> Iterator[RecordBatch]:
         reader.close()
 
 
-class BatchSource(DataSourceReader):
+class BatchSource(Shipped, DataSourceReader):
     """Reads the committed records between two bounds."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -82,7 +83,7 @@ class BatchSource(DataSourceReader):
 
 
 @counts_as("sql.streaming.datasource", "SupportsTriggerAvailableNow")
-class StreamSource(DataSourceStreamReader):
+class StreamSource(Shipped, DataSourceStreamReader):
     """Reads committed records, micro-batch by micro-batch.
 
     Spark's offsets are a `Vector`. From 4.2 on Spark says where reading stands and what the limit
