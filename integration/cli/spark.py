@@ -38,15 +38,18 @@ spark = typer.Typer(
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Master = Annotated[
-    str,
-    typer.Option(help="Spark's master URL. To run on a cluster, submit a job: see docs/spark.md."),
+    str | None,
+    typer.Option(
+        help="Spark's master URL. \\[default: what spark-submit or spark-defaults.conf says, else"
+        " local\\[*]]"
+    ),
 ]
 Memory = Annotated[str, typer.Option(help="Memory of the driver's JVM.")]
 Group = Annotated[str | None, typer.Option(help="Show only this consumer group.")]
 
 
 @contextmanager
-def _session(master: str, memory: str) -> Iterator[Any]:
+def _session(master: str | None, memory: str) -> Iterator[Any]:
     from ..spark.session import close_keeper, start_session
 
     session = start_session(master, memory)
@@ -169,7 +172,7 @@ def run_audit_job(
         list[str] | None,
         typer.Option(help="Check only this data topic; may be repeated. \\[default: all]"),
     ] = None,
-    master: Master = "local[*]",
+    master: Master = None,
     driver_memory: Memory = "1g",
     as_json: AsJson = False,
 ) -> None:
@@ -232,7 +235,7 @@ def run_export(
     transaction_group: Annotated[
         str, typer.Option(help="Transaction group whose transactions are exported.")
     ] = DEFAULT_TRANSACTION_GROUP,
-    master: Master = "local[*]",
+    master: Master = None,
     driver_memory: Memory = "1g",
     as_json: AsJson = False,
 ) -> None:

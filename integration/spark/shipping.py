@@ -7,6 +7,8 @@ from typing import Any
 
 from pyspark import cloudpickle
 
+_dumps: Any = cloudpickle.dumps
+
 
 class Shipped:
     """Base of what Spark's driver pickles for executors."""
@@ -21,7 +23,7 @@ class Shipped:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles it with a function that needs no logtx to be restored."""
-        return _opener(), (cloudpickle.dumps((type(self), self.__getstate__())),)
+        return _opener(), (_dumps((type(self), self.__getstate__())),)
 
 
 def _opener() -> Callable[[bytes], Any]:

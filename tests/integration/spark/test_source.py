@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -10,10 +11,11 @@ from typing import Any
 
 import pytest
 
+import logtx
 from logtx.integration.spark.versions import find
 from logtx.integration.testing import Cluster
 
-from .conftest import eventually
+from .conftest import committed, eventually
 
 STAMP_MS = int(time.time()) * 1_000
 """Not older than the topic's retention, by which Kafka would delete the records."""
@@ -26,9 +28,11 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
 def source(spark: Any, logtx_cluster: Cluster) -> Callable[..., Any]:
     """`source(topic, stream=False, **options)`: a DataFrame."""
 
-    def make(topic: str, *, stream: bool = False, **options: str) -> Any:
+    def make(topic: str | None, *, stream: bool = False, **options: str) -> Any:
         reader = spark.readStream if stream else spark.read
-        reader = reader.format("logtx").option("subscribe", topic)
+        reader = reader.format("logtx")
+        if topic is not None:
+            reader = reader.option("subscribe", topic)
         reader = reader.option("kafka.bootstrap.servers", logtx_cluster.bootstrap_servers)
         for name, value in options.items():
             reader = reader.option(name.replace("_", "."), value)
@@ -145,8 +149,61 @@ def test_s7_the_limit_of_a_query_beside_one_that_reads_all(
     assert len(sizes) >= 4
 
 
+@pytest.mark.slow
+def test_a_pattern_and_what_is_known_of_its_query(
+    source: Any, logtx_cluster: Cluster, tmp_path: Path
+) -> None:
+    first, target = logtx_cluster.topic(2), logtx_cluster.topic(1)
+    later = f"{first}-later"
+    write(logtx_cluster, first, range(10))
+    frame = source(
+        None, stream=True, subscribePattern=f"{first}(-later)?", startingOffsets="earliest"
+    )
+    writer = frame.select("value").writeStream.format("logtx").option("topic", target)
+    writer = writer.option("kafka.bootstrap.servers", logtx_cluster.bootstrap_servers)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        query.processAllAvailable()
+        assert logtx_cluster.log.create_topic(later, partitions=2)
+        write(logtx_cluster, later, range(10, 20))
+        query.processAllAvailable()
+        told = logtx.spark.progress(query)
+        assert (told.query_id, told.lag_total) == (query.id, 0)
+        assert set(told.lag) == {(topic, p) for topic in (first, later) for p in (0, 1)}
+        assert told.committed is not None
+        assert (told.committed.records, told.committed.query_id) == ({target: 10}, query.id)
+        if ADMITS:
+            [of_source] = query.lastProgress["sources"]
+            places = json.loads(of_source["latestOffset"])["places"]
+            ends = {(t, int(p)): end for t, ps in places.items() for p, end in ps.items()}
+            assert ends == logtx_cluster.log.end_offsets(list(told.lag))
+    finally:
+        query.stop()
+    write(logtx_cluster, later, range(20, 30))
+    told = logtx.spark.progress(query)
+    assert {key for key, behind in told.lag.items() if behind} == {(later, 0), (later, 1)}
+    assert told.lag_total == 12
+    rows = committed(logtx_cluster, target, 20)
+    assert Counter(int(value) for *_, value in rows) == Counter(range(20))
+
+
+@pytest.mark.slow
+def test_kafkas_options_of_assignment_and_size(source: Any, logtx_cluster: Cluster) -> None:
+    topic = logtx_cluster.topic(2)
+    write(logtx_cluster, topic, range(10))
+    one = source(None, assign=json.dumps({topic: [1]}), maxRecordsPerPartition="2")
+    assert one.rdd.getNumPartitions() == 3
+    assert sorted(int(r.value) for r in one.collect()) == [1, 3, 5, 7, 9]
+    late = {"startingTimestamp": str(STAMP_MS + 10**9)}
+    assert source(topic, **late).collect() == []
+    with pytest.raises(Exception, match="set startingOffsetsByTimestampStrategy=latest"):
+        source(topic, **late, startingOffsetsByTimestampStrategy="error").collect()
+
+
 def test_what_is_wrong_is_said(source: Any) -> None:
     with pytest.raises(Exception, match="nowhere-at-all"):
         source("nowhere-at-all").collect()
+    with pytest.raises(Exception, match="one of the options subscribe, .*, not none"):
+        source(None).collect()
     with pytest.raises(Exception, match="startingofsets is no option of the source"):
         source("t", startingOfsets="1").collect()
