@@ -203,7 +203,7 @@ def test_kafkas_options_of_assignment_and_size(source: Any, logtx_cluster: Clust
 def test_what_is_wrong_is_said(source: Any) -> None:
     with pytest.raises(Exception, match="nowhere-at-all"):
         source("nowhere-at-all").collect()
-    with pytest.raises(Exception, match="one of the options subscribe, .*, not none"):
+    with pytest.raises(Exception, match=r"one of the options subscribe, .*, not none"):
         source(None).collect()
     with pytest.raises(Exception, match="startingofsets is no option of the source"):
         source("t", startingOfsets="1").collect()
