@@ -143,7 +143,7 @@ class StreamSource(Shipped, DataSourceStreamReader):
 
         Args:
             start: where reading stands; None before PySpark 4.2.
-            limit: PySpark's `ReadLimit`; None before 4.2.
+            limit: PySpark's object for the limit; None before 4.2.
 
         Raises:
             DataLossError: a topic was deleted, created again, or lost records.
