@@ -18,7 +18,7 @@ from .errors import PySparkMissingError
 if TYPE_CHECKING:
     from .auditing import audit, findings
     from .exporting import export
-    from .progress import last_commit, progress
+    from .monitoring import last_commit, progress
     from .recovery import iov_history, iovs, read, resume
     from .session import register
     from .shared import transaction
@@ -43,8 +43,8 @@ _HOMES = {
     "export": ".exporting",
     "iov_history": ".recovery",
     "iovs": ".recovery",
-    "last_commit": ".progress",
-    "progress": ".progress",
+    "last_commit": ".monitoring",
+    "progress": ".monitoring",
     "read": ".recovery",
     "register": ".session",
     "resume": ".recovery",
