@@ -30,6 +30,7 @@ from ...journal.settings import take_choice, take_flag, take_integer, take_text
 from .errors import DataLossError
 from .limits import Limits
 from .options import refuse_rest, take_kafka
+from .pushdown import Selection
 from .reading import Range, ReadConfig
 from .subscription import Subscription
 from .vector import SourceOffset, Spot, Vector, from_offsets, made_anew, parse_offsets, split
@@ -403,6 +404,23 @@ class Planner:
         # Both commits that the options name are included, so the lower bound is one less.
         above = -1 if start is None else start - 1
         return partition, above, _SEQUENCE_MAX if end is None else end
+
+    def selected(self, start: Vector, selection: Selection) -> Vector:
+        """Returns where reading begins in those partitions in which rows may be wanted.
+
+        The offsets of a time are exact, whoever stamps the records: all before them are earlier.
+        """
+        found: dict[TopicPartition, Spot] = {}
+        for key, spot in start.items():
+            if not selection.takes(key):
+                continue
+            first: int | None = selection.from_offset
+            if selection.from_ms is not None:
+                first = self._log.offset_for_time(*key, selection.from_ms)
+            if first is not None:
+                first = max(first, selection.from_offset)
+                found[key] = spot if first <= spot.o2 else Spot(first)
+        return found
 
     def ranges(self, start: Vector, ends: Mapping[TopicPartition, int]) -> list[Range]:
         """Returns the ranges that tasks read, cut into at least `min_partitions` parts.

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from ...journal.logs.interface import Log
 from ...journal.logs.open import open_log
 from .keeper_client import KeeperAddress
 from .planning import Bound, Planner, SourceOptions
+from .pushdown import Selection
 from .reading import Range, RangeReader, ReadConfig
 from .shipping import Shipped
 from .steps import steps_to_json
@@ -58,6 +59,8 @@ class BatchSource(Shipped, DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         """Prepares a reader; `partitions` asks the log."""
         self._options = options
+        self._selection = Selection()
+        self.pushFilters = _Offer(self._push)
 
     def partitions(self) -> list[InputPartition]:
         """In the planner: returns what each task reads.
@@ -69,7 +72,8 @@ class BatchSource(Shipped, DataSourceReader):
         try:
             planner = Planner(log, self._options)
             ends = planner.end()
-            ranges = planner.ranges(planner.start("earliest"), ends)
+            start = planner.selected(planner.start("earliest"), self._selection)
+            ranges = planner.ranges(start, {k: end for k, end in ends.items() if k in start})
             read = replace(self._options.read, sequences=planner.sequences())
             return [Part(r, read, self._options.include_headers) for r in ranges]
         finally:
@@ -80,6 +84,31 @@ class BatchSource(Shipped, DataSourceReader):
         if not isinstance(partition, Part):
             return iter(())  # Spark's placeholder, if `partitions` returned none
         return read_part(partition)
+
+    def _push(self, filters: Sequence[Any]) -> Sequence[Any]:
+        """Takes a query's filters. Returns all of them: Spark evaluates them on the rows."""
+        self._selection = Selection.of(filters)
+        return filters
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out what only the planner needs."""
+        return {k: v for k, v in self.__dict__.items() if k != "pushFilters"}
+
+
+class _Offer:
+    """Takes filters where Spark has and wants that: from PySpark 4.1 on, by a setting.
+
+    Without the setting Spark refuses a reader that has a method `pushFilters` of its own, so that
+    nothing is ignored without a word. Here nothing is, because Spark evaluates all filters.
+    """
+
+    def __init__(self, take: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
+        self._take = take
+        self.__func__ = getattr(DataSourceReader, "pushFilters", None)
+        """By which Spark tells a reader's own method."""
+
+    def __call__(self, filters: Sequence[Any]) -> Sequence[Any]:
+        return self._take(filters)
 
 
 @counts_as("sql.streaming.datasource", "SupportsTriggerAvailableNow")
