@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
+from .datasource import FORMAT
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -137,20 +139,25 @@ def _reads(query: Any, options: Mapping[str, str]) -> bool:
 def source_options(query: Any) -> list[dict[str, str] | None]:
     """Returns the options of each source of a query, with names in lower case.
 
-    None stands for a source that keeps none. Raises what py4j raises.
+    None stands for a source of another format. There are no sources while the query is only being
+    started. Raises what py4j raises.
     """
-    sources = query.streamingQuery().sources()
-    return [_options(sources.apply(number)) for number in range(sources.size())]
+    running = query.streamingQuery()
+    sources = _each(running.sources())
+    if not sources:
+        return []
+    # Spark tells the options of a running source in no other way.
+    found: dict[int, dict[str, str]] = {}
+    for leaf in _each(running.logicalPlan().collectLeaves()):
+        if leaf.getClass().getSimpleName() == "StreamingDataSourceV2ScanRelation":
+            relation = leaf.relation()
+            if relation.table().name() == FORMAT:
+                options = dict(relation.options())
+                found[leaf.stream().hashCode()] = {k.lower(): v for k, v in options.items()}
+    # A source that is used twice is told once.
+    return [found.get(each) for each in dict.fromkeys(source.hashCode() for source in sources)]
 
 
-def _options(source: Any) -> dict[str, str] | None:
-    # Spark tells the options of a running source in no other way. From 4.2 on a parent class has
-    # them.
-    kind = source.getClass()
-    while kind is not None:
-        for field in kind.getDeclaredFields():
-            if field.getName() == "options":
-                field.setAccessible(True)
-                return {k.lower(): v for k, v in dict(field.get(source)).items()}
-        kind = kind.getSuperclass()
-    return None
+def _each(sequence: Any) -> list[Any]:
+    """Returns what a sequence of Scala holds."""
+    return [sequence.apply(number) for number in range(sequence.size())]
