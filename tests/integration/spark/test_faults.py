@@ -265,6 +265,20 @@ def test_an_executor_is_lost(
     drivers.check()
 
 
+def test_an_executor_without_logtx(on_executors: Callable[..., Drivers], tmp_path: Path) -> None:
+    without = tmp_path / "without"
+    without.mkdir()
+    # Only executors have that variable: the driver's own Python workers get the path, too.
+    (without / "sitecustomize.py").write_text(
+        "import os, sys\nif 'SPARK_EXECUTOR_DIRS' in os.environ: sys.modules['logtx'] = None\n"
+    )
+    drivers = on_executors(spark__executorEnv__PYTHONPATH=str(without))
+    assert drivers.run("none") == 1
+    assert "the Python of this executor" in drivers.log(1)
+    assert "ship an environment with it" in drivers.log(1)
+    assert not committed(drivers.cluster, drivers.target, 0)
+
+
 def test_the_commands_obey_spark_submit(
     logtx_cluster: Cluster, two_hosts: str, tmp_path: Path
 ) -> None:
