@@ -24,7 +24,7 @@ from ...journal.errors import (
 from ...journal.logs.interface import Log, TopicInfo
 from ...journal.position import Place, Position
 from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
-from ...journal.reader import JOURNAL_TOPIC, journal_partition_of
+from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, journal_partition_of
 from ...journal.rights import grant, lacking
 from ...journal.settings import take_choice, take_flag, take_integer, take_text
 from .errors import DataLossError
@@ -40,6 +40,16 @@ _LOG = logging.getLogger(__name__)
 EARLIEST: Final = -2
 LATEST: Final = -1
 """Offsets that stand for a partition's start and end, as in Kafka's connector."""
+_INTERNAL: Final = frozenset(
+    {
+        JOURNAL_TOPIC,
+        OFFSETS_TOPIC,
+        "__consumer_offsets",
+        "__transaction_state",
+        "__share_group_state",
+    }
+)
+"""Topics of logtx and Kafka themselves, which no pattern matches."""
 _PENDING_PAUSE_S: Final = 0.1
 """Between two requests for an IOV that an open transaction may still change."""
 _SEQUENCE_MAX: Final = 2**63 - 1
@@ -191,7 +201,8 @@ class Planner:
         what = self._options.what
         names: Collection[str] = what.topics
         if what.pattern is not None:
-            names = sorted(what.matching([*self._log.topics(), *self._known]))
+            listed = self._log.topics() - _INTERNAL
+            names = sorted(what.matching([*listed, *self._known]))
         infos = self._log.topic_infos(list(names)) if names else {}
         found: dict[str, TopicInfo] = {}
         for topic in names:

@@ -10,20 +10,9 @@ from typing import Any, Final, Self
 
 from ...journal.control import TopicPartition
 from ...journal.errors import ConfigError
-from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC
 from ...journal.settings import take_text
 
 _NAMES: Final = ("subscribe", "subscribePattern", "assign")
-_INTERNAL: Final = frozenset(
-    {
-        JOURNAL_TOPIC,
-        OFFSETS_TOPIC,
-        "__consumer_offsets",
-        "__transaction_state",
-        "__share_group_state",
-    }
-)
-"""Topics of logtx and Kafka themselves, which no pattern matches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +58,7 @@ class Subscription:
         if self.pattern is None:
             return set()
         matches = re.compile(self.pattern).fullmatch
-        return {topic for topic in listed if matches(topic) and topic not in _INTERNAL}
+        return {topic for topic in listed if matches(topic)}
 
     def includes(self, topic: str) -> bool:
         """Returns whether a topic of this name is read."""
