@@ -57,12 +57,13 @@ def progress(query: StreamingQuery) -> Progress:
         LogtxError: the log can't be asked.
     """
     keeper = running_keeper()
-    told: Any = query.lastProgress
+    last: Any = query._jsq.lastProgress()
     committed = keeper.jobs.last_commit(query_id=str(query.id))
-    if told is None:
+    if last is None:
         return Progress(
             query_id=str(query.id), batch_id=None, input_records=0, lag={}, committed=committed
         )
+    told = json.loads(last.json())  # PySpark's own object changes with its versions
     return Progress(
         query_id=str(query.id),
         batch_id=int(told["batchId"]),
@@ -122,9 +123,6 @@ def _lag(query: StreamingQuery, sources: list[Any]) -> Mapping[TopicPartition, i
 
 def _offset(source: Any) -> SourceOffset | None:
     """Returns where a source stands; None if it is of another format, or not begun."""
-    text = source["endOffset"] or source["startOffset"]
-    if not text:
-        return None
-    told = json.loads(text) if isinstance(text, str) else text
+    told = source["endOffset"] or source["startOffset"]
     is_ours = isinstance(told, dict) and {"version", "places"} <= told.keys()
     return from_offsets(told) if is_ours else None
