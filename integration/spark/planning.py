@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self
@@ -416,15 +416,18 @@ class Planner:
         above = -1 if start is None else start - 1
         return partition, above, _SEQUENCE_MAX if end is None else end
 
-    def selected(self, start: Vector, selection: Selection) -> Vector:
-        """Returns where reading begins in those partitions in which rows may be wanted.
+    def selected(
+        self, start: Vector, keys: Iterable[TopicPartition], selection: Selection
+    ) -> Vector:
+        """Returns where reading begins in those of these partitions in which rows may be wanted.
 
         The offsets of a time are exact, whoever stamps the records: all before them are earlier.
         """
         found: dict[TopicPartition, Spot] = {}
-        for key, spot in start.items():
+        for key in keys:
             if not selection.takes(key):
                 continue
+            spot = start.get(key, Spot(0))
             first: int | None = selection.from_offset
             if selection.from_ms is not None:
                 first = self._log.offset_for_time(*key, selection.from_ms)

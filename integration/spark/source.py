@@ -72,7 +72,7 @@ class BatchSource(Shipped, DataSourceReader):
         try:
             planner = Planner(log, self._options)
             ends = planner.end()
-            start = planner.selected(planner.start("earliest"), self._selection)
+            start = planner.selected(planner.start("earliest"), ends, self._selection)
             ranges = planner.ranges(start, {k: end for k, end in ends.items() if k in start})
             read = replace(self._options.read, sequences=planner.sequences())
             return [Part(r, read, self._options.include_headers) for r in ranges]

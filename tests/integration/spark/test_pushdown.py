@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,8 +12,8 @@ import pytest
 
 from logtx.integration.spark.planning import Planner, SourceOptions
 from logtx.integration.spark.pushdown import Selection
-from logtx.integration.spark.source import BatchSource
-from logtx.integration.spark.vector import Spot
+from logtx.integration.spark.source import BatchSource, Part
+from logtx.integration.spark.vector import SourceOffset, Spot, to_offsets
 from logtx.integration.testing import Cluster
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
@@ -76,13 +77,16 @@ def test_where_reading_begins(logtx_memory_cluster: Cluster) -> None:
         for n in range(10):
             producer.produce(topic, b"x", partition=0, timestamp=WHEN_MS + n)
     start = {(topic, 0): Spot(3, 1), (topic, 1): Spot(0)}
-    assert planner.selected(start, Selection()) == start
-    assert planner.selected(start, Selection(from_offset=2)) == {
+    assert planner.selected(start, start, Selection()) == start
+    assert planner.selected({}, start, Selection()) == dict.fromkeys(start, Spot(0))
+    assert planner.selected(start, start, Selection(from_offset=2)) == {
         (topic, 0): start[topic, 0],
         (topic, 1): Spot(2),
     }
     since = Selection(from_ms=WHEN_MS + 6)
-    assert planner.selected(start, since) == {(topic, 0): Spot(6)}, "the other one has none so late"
+    assert planner.selected(start, start, since) == {(topic, 0): Spot(6)}, (
+        "the other one has none so late"
+    )
 
 
 def test_spark_is_offered_filters_and_decides() -> None:
@@ -91,3 +95,15 @@ def test_spark_is_offered_filters_and_decides() -> None:
     assert reader.pushFilters(filters) == filters
     assert not reader._selection.takes(("a", 0))
     assert "pushFilters" not in reader.__getstate__()
+
+
+def test_a_partition_that_came_after_the_start_is_read(logtx_memory_cluster: Cluster) -> None:
+    cluster, topic = logtx_memory_cluster, logtx_memory_cluster.topic(2)
+    with cluster.producer() as producer:
+        for partition in (0, 1):
+            producer.produce(topic, b"x", partition=partition)
+    places = json.dumps(to_offsets(SourceOffset({(topic, 0): Spot(0)})))
+    given = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topic}
+    reader = BatchSource(SourceOptions.parse({**given, "startingPlaces": places}))
+    found = [part.range for part in reader.partitions() if isinstance(part, Part)]
+    assert [(each.partition, each.start.o2, each.end) for each in found] == [(0, 0, 1), (1, 0, 1)]
