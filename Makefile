@@ -7,7 +7,7 @@ LOCKS := requirements.lock make/build.lock make/jdk.lock
 SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder --durations 12
 export PYTHON
 
-.PHONY: help demo chaos test test-all one check hooks search bench bench-full bench-failover bench-recovery bench-spill bench-spark simulate proto lock clean
+.PHONY: help demo chaos test test-all test-spark one check hooks search bench bench-full bench-failover bench-recovery bench-spill bench-spark simulate proto lock clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -24,6 +24,9 @@ test: $(READY) ## Run the tests without the slow ones (ARGS="-k spill")
 
 test-all: $(READY) ## Run all tests
 	$(BIN)/pytest $(SIDE_BY_SIDE) $(ARGS)
+
+test-spark: $(READY) ## Run Spark's main tests on other versions of it (PYSPARK="4.1.4 4.3.0")
+	@for version in $(or $(PYSPARK),4.1.4 4.3.0); do make/spark.sh $$version $(ARGS) || exit; done
 
 one: $(READY) ## Run one test, file or folder (TEST=tests/journal/test_txid.py)
 	@$(BIN)/pytest -q $(or $(TEST),$(error say which: make one TEST=tests/journal/test_txid.py)) $(ARGS)

@@ -197,10 +197,12 @@ class Groups:
             raise ConfigError(f"group {group!r} has no partition in {', '.join(sorted(topics))}")
         spans = self._spans(wanted)
         targets = dict(_targets(group, wanted, spans, fail_on_data_loss=fail_on_data_loss))
+        ids = self._log.topic_ids(sorted({topic for topic, _ in targets} - {BATCH_TOPIC}))
         steps = [
-            OffsetStep(*key, None if key not in iov else iov[key].place, to)
+            OffsetStep(*key, at and at.place, replace(to, topic_id=ids.get(key[0], "")))
             for key, to in sorted(targets.items())
-            if key not in iov or iov[key].place != to.place
+            if (at := iov.get(key)) is None
+            or (at.place, at.topic_id) != (to.place, ids.get(key[0], ""))
         ]
         last = committed.last_commit
         reset = Reset(

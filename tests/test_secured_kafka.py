@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -31,6 +31,9 @@ from logtx.integration.cli import main as cli
 from logtx.integration.local.cluster import QUICK_TO_START, LocalKafka
 from logtx.integration.local.processes import CoordinatorChild
 from logtx.integration.local.security import Security
+from logtx.integration.spark.cluster import Cluster
+from logtx.integration.spark.options import SinkOptions, prefixed
+from logtx.integration.spark.planning import Planner, SourceOptions
 from logtx.journal.errors import (
     BrokerError,
     LogtxError,
@@ -310,6 +313,33 @@ def test_a_right_that_a_client_lacks_is_named(kafka: LocalKafka, acls: Acls) -> 
     deadline_s = time.monotonic() + SPREAD_S
     while "AUTHORIZATION" in look_up():
         assert time.monotonic() < deadline_s
+    log.close()
+
+
+def test_a_right_that_spark_lacks_is_named_before_the_job(kafka: LocalKafka, acls: Acls) -> None:
+    settings = SECURITY.client_settings("app")
+    settings["bootstrap.servers"] = kafka.bootstrap_servers
+    sink = SinkOptions.parse({**prefixed(settings), "topic": TOPIC})
+    source = SourceOptions.parse({**prefixed(settings), "subscribe": TOPIC})
+    cluster, log = Cluster(sink), log_of(kafka, "app")
+
+    def said(ask: Callable[[], object]) -> str:
+        try:
+            ask()
+        except LogtxError as error:
+            return str(error)
+        return ""
+
+    acls.give("app", [Right("topic", TOPIC, ("DESCRIBE",))])
+    await_said(
+        lambda: said(lambda: cluster.check_topic(sink)), f"--operation Write --topic {TOPIC}"
+    )
+    await_said(lambda: said(Planner(log, source).latest), f"--operation Read --topic {TOPIC}")
+    acls.give("app", [Right("topic", TOPIC, ("READ", "WRITE"))])
+    deadline_s = time.monotonic() + SPREAD_S
+    while said(lambda: cluster.check_topic(sink)) or said(Planner(log, source).latest):
+        assert time.monotonic() < deadline_s
+    cluster.close()
     log.close()
 
 

@@ -29,7 +29,7 @@ Memory = Annotated[str, typer.Option(help="Memory of the driver's JVM, with Spar
 
 
 @contextmanager
-def _session(master: str, memory: str) -> Iterator[Any]:
+def _session(master: str | None, memory: str) -> Iterator[Any]:
     from ..spark.session import close_keeper, start_session
 
     session = start_session(master, memory)
@@ -169,8 +169,12 @@ def run_export(
         str, typer.Option(help="With --path: transaction group whose transactions are exported.")
     ] = DEFAULT_TRANSACTION_GROUP,
     master: Annotated[
-        str, typer.Option(help="With --path: Spark's master URL. See docs/spark.md.")
-    ] = "local[*]",
+        str | None,
+        typer.Option(
+            help="With --path: Spark's master URL. \\[default: what spark-submit or"
+            " spark-defaults.conf says, else local\\[*]]"
+        ),
+    ] = None,
     driver_memory: Memory = "1g",
     as_json: AsJson = False,
 ) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .auditing import audit, findings
     from .compacting import export_to_topic
     from .exporting import export
+    from .monitoring import last_commit, progress
     from .recovery import iov_history, iovs, read, reset_group, resume, starting_offsets
     from .session import register
     from .shared import transaction
@@ -30,6 +31,8 @@ __all__ = [
     "findings",
     "iov_history",
     "iovs",
+    "last_commit",
+    "progress",
     "read",
     "register",
     "reset_group",
@@ -45,6 +48,8 @@ _HOMES = {
     "export_to_topic": ".compacting",
     "iov_history": ".recovery",
     "iovs": ".recovery",
+    "last_commit": ".monitoring",
+    "progress": ".monitoring",
     "read": ".recovery",
     "register": ".session",
     "reset_group": ".recovery",

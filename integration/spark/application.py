@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
+from .datasource import FORMAT
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -131,12 +133,31 @@ class SparkApplication(Application):
 
 def _reads(query: Any, options: Mapping[str, str]) -> bool:
     """Returns whether a source of a query has these options."""
-    sources = query.streamingQuery().sources()
-    for number in range(sources.size()):
-        source = sources.apply(number)
-        fields = {field.getName(): field for field in source.getClass().getDeclaredFields()}
-        if "options" in fields:  # Spark tells the options of a running source in no other way.
-            fields["options"].setAccessible(True)
-            if {k.lower(): v for k, v in dict(fields["options"].get(source)).items()} == options:
-                return True
-    return False
+    return any(options == found for found in source_options(query))
+
+
+def source_options(query: Any) -> list[dict[str, str] | None]:
+    """Returns the options of each source of a query, with names in lower case.
+
+    None stands for a source of another format. There are no sources while the query is only being
+    started. Raises what py4j raises.
+    """
+    running = query.streamingQuery()
+    sources = _each(running.sources())
+    if not sources:
+        return []
+    # Spark tells the options of a running source in no other way.
+    found: dict[int, dict[str, str]] = {}
+    for leaf in _each(running.logicalPlan().collectLeaves()):
+        if leaf.getClass().getSimpleName() == "StreamingDataSourceV2ScanRelation":
+            relation = leaf.relation()
+            if relation.table().name() == FORMAT:
+                options = dict(relation.options())
+                found[leaf.stream().hashCode()] = {k.lower(): v for k, v in options.items()}
+    # A source that is used twice is told once.
+    return [found.get(each) for each in dict.fromkeys(source.hashCode() for source in sources)]
+
+
+def _each(sequence: Any) -> list[Any]:
+    """Returns what a sequence of Scala holds."""
+    return [sequence.apply(number) for number in range(sequence.size())]

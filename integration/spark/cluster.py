@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from confluent_kafka import KafkaError
+
 from ...coordinator.client.queries import CoordinatorQueries
 from ...journal.errors import OffsetsPendingError, UnsupportedTopicError
 from ...journal.logs.interface import Log
 from ...journal.logs.open import open_log
+from ...journal.rights import grant, lacking
 from .identity import DIGEST_AT, VERSION_AT, Committed
 from .options import SinkOptions
 
@@ -37,12 +40,20 @@ class Cluster:
         """Checks once that the option ``topic`` names one that takes transactions.
 
         Raises:
-            UnknownTopicError, UnsupportedTopicError: it names none, or a compacted one.
+            UnknownTopicError, UnsupportedTopicError: it names none, a compacted one, or one that
+                this client may not write to.
         """
         topic = options.topic
         if topic is None or topic in self.topics:
             return
-        if self.log.topic_info(topic).compacted:
+        info = self.log.topic_info(topic)
+        if lack := lacking(info.operations, ["WRITE"]):
+            command = grant(self.log.bootstrap_servers, self.log.principal, lack, topic=topic)
+            raise UnsupportedTopicError(
+                f"this client may not WRITE to topic {topic}: give it the right with: {command}",
+                kafka_code=KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            )
+        if info.compacted:
             raise UnsupportedTopicError(
                 f"topic {topic} is compacted, which takes no markers: write to one with "
                 "cleanup.policy=delete"

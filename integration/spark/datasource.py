@@ -11,6 +11,7 @@ from .columns import check_columns
 from .errors import NotRegisteredError
 from .keeper_client import KeeperAddress
 from .options import SinkOptions
+from .shipping import Shipped
 from .worker import keep_importers
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 FORMAT: Final = "logtx"
 
 
-class LogtxDataSource(DataSource):
+class LogtxDataSource(Shipped, DataSource):
     """Makes readers of committed records, and writers of transactions.
 
     `register` gives Spark a subclass that knows the keeper's address. Spark pickles the class for
@@ -45,7 +46,7 @@ class LogtxDataSource(DataSource):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restores the instance in another process."""
-        self.__dict__.update(state)
+        super().__setstate__(state)
         self._travelled = True
         keep_importers()
 

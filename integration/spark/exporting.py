@@ -97,7 +97,7 @@ def export(
     parsed = SourceOptions.parse(named)
     files = _Files(spark, path)
     last = files.last()
-    what = {"topics": sorted(parsed.topics), "transaction_group": transaction_group}
+    what = {"topics": sorted(parsed.what.topics), "transaction_group": transaction_group}
     if last is not None and last.state["what"] != what:
         raise ConfigError(
             f"{path} holds an export of {last.state['what']}: give this one another path"

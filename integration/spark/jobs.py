@@ -29,6 +29,7 @@ from ...producer.producer import Producer
 from ...producer.transaction import Transaction
 from .application import Application
 from .cluster import PAUSE_S, Cluster
+from .commits import Commit, Commits
 from .identity import Identity, file_logs
 from .options import SinkOptions
 from .plans import Plans
@@ -73,10 +74,19 @@ class _Job:
     """Whether writes join it."""
     accepted: set[int] = field(default_factory=set)
     """Hashes of the summaries of branches of writes that joined it."""
+    records: Counter[str] = field(default_factory=Counter)
+    """Number of records of the accepted branches, by topic."""
     of_batch: tuple[str, int] | None = None
     """Query and micro-batch of the ``foreachBatch`` whose writes joined it."""
     extend_s: float = 0
     """Monotonic time in seconds at which its timeout is to begin anew."""
+
+    def accept(self, summary: str) -> None:
+        """Makes a branch count. Raises as `Transaction.accept`."""
+        branch = BranchSummary.from_bytes(summary.encode())
+        self.transaction.accept(branch)
+        for (topic, _), written in branch.writes.items():
+            self.records[topic] += written.count
 
 
 @dataclass(slots=True)
@@ -107,6 +117,7 @@ class Jobs:
         self._clusters: dict[str, Cluster] = {}
         self._producers: OrderedDict[str, Producer] = OrderedDict()
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
+        self._commits = Commits()
         self._numbers: dict[str, _Numbers] = {}
         """Query → the writes of its ``foreachBatch``."""
 
@@ -189,9 +200,9 @@ class Jobs:
                 "a stream begins its own transactions: remove the option transaction, or write in"
                 " foreachBatch"
             )
-        if options.group is not None or options.txn_app_id is not None:
+        if (options.group, options.txn_app_id, options.commit_name) != (None, None, None):
             raise ConfigError(
-                "options group and txnAppId belong to the transaction: give them to"
+                "options group, txnAppId and commitName belong to the transaction: give them to"
                 " logtx.spark.transaction"
             )
         job = self._job(token.rpartition(":")[2])
@@ -222,7 +233,7 @@ class Jobs:
         with job.lock:
             for summary in summaries:
                 if hash(summary) not in job.accepted:
-                    job.transaction.accept(BranchSummary.from_bytes(summary.encode()))
+                    job.accept(summary)
                     job.accepted.add(hash(summary))
             if query_id is not None and batch_id is not None:
                 job.of_batch = query_id, batch_id
@@ -258,7 +269,16 @@ class Jobs:
                 job.done = self._commit(job)
                 self._plans.use(job.options.group)
                 self._count(job, query_id, batch_id)
+                commit = Commit.of(job.done, job.records, query_id, batch_id)
+                with self._guard:
+                    self._commits.note(job.options.commit_name, commit)
             return job.done
+
+    def last_commit(self, name: str | None = None, *, query_id: str | None = None) -> Commit | None:
+        """Returns what was committed last: by writes of this name, or for this streaming query."""
+        with self._guard:
+            commits = self._commits
+            return commits.named(name) if query_id is None else commits.of_query(query_id)
 
     def abort(self, txid: str) -> dict[str, Any]:
         """Aborts a transaction, unless it is committed: a decision is final.
@@ -353,7 +373,7 @@ class Jobs:
             )
         try:
             for summary in summaries:
-                job.transaction.accept(BranchSummary.from_bytes(summary.encode()))
+                job.accept(summary)
         except TransactionStateError:
             job.transaction.commit()  # raises what became of it, and why
             raise

@@ -107,6 +107,8 @@ class SinkOptions:
     ``txnAppId``, writes nothing. In ``foreachBatch`` it is the micro-batch."""
     transaction: str | None = None
     """``transaction``: the token of a transaction that the write joins, see `spark.transaction`."""
+    commit_name: str | None = None
+    """``commitName``: the name under which `spark.last_commit` tells what the write committed."""
     checkpoint: str | None = None
     """``checkpointLocation``: where Spark keeps the id of a streaming query."""
     query_name: str | None = None
@@ -133,6 +135,7 @@ class SinkOptions:
             txn_app_id=take_text(rest, "txnappid", None),
             txn_version=take_integer(rest, "txnversion", None, 0, VERSION_MAX),
             transaction=take_text(rest, "transaction", None),
+            commit_name=take_text(rest, "commitname", None),
             checkpoint=take_text(rest, "checkpointlocation", None),
             query_name=take_text(rest, "queryname", None),
             kafka=kafka,

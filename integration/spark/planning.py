@@ -5,24 +5,36 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self
 
+from confluent_kafka import KafkaError
+
 from ...coordinator.client.queries import CoordinatorQueries
 from ...journal.control import TopicPartition
-from ...journal.errors import ConfigError, LogtxError, OffsetsPendingError
+from ...journal.errors import (
+    ConfigError,
+    LogtxError,
+    OffsetsPendingError,
+    UnknownTopicError,
+    UnsupportedTopicError,
+)
 from ...journal.logs.interface import Log, TopicInfo
 from ...journal.position import Place, Position
 from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
-from ...journal.reader import JOURNAL_TOPIC, journal_partition_of
+from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, journal_partition_of
+from ...journal.rights import grant, lacking
 from ...journal.settings import take_choice, take_flag, take_integer, take_text
 from .errors import DataLossError
 from .large import PART_RECORDS, Large, Search
+from .limits import Limits
 from .options import refuse_rest, take_kafka
+from .pushdown import Selection
 from .reading import Range, ReadConfig
 from .searching import run
+from .subscription import Subscription
 from .vector import SourceOffset, Spot, Vector, from_offsets, made_anew, parse_offsets, split
 
 _LOG = logging.getLogger(__name__)
@@ -30,6 +42,16 @@ _LOG = logging.getLogger(__name__)
 EARLIEST: Final = -2
 LATEST: Final = -1
 """Offsets that stand for a partition's start and end, as in Kafka's connector."""
+_INTERNAL: Final = frozenset(
+    {
+        JOURNAL_TOPIC,
+        OFFSETS_TOPIC,
+        "__consumer_offsets",
+        "__transaction_state",
+        "__share_group_state",
+    }
+)
+"""Topics of logtx and Kafka themselves, which no pattern matches."""
 _PENDING_PAUSE_S: Final = 0.1
 """Between two requests for an IOV that an open transaction may still change."""
 _SEQUENCE_MAX: Final = 2**63 - 1
@@ -76,20 +98,24 @@ def _take_bound(rest: dict[str, Any], which: str) -> Bound:
 class SourceOptions:
     """Options of `spark.read.format("logtx")` and `spark.readStream.format("logtx")`."""
 
-    topics: tuple[str, ...]
-    """``subscribe``: topics, separated by commas."""
+    what: Subscription
+    """``subscribe``, ``subscribePattern`` or ``assign``."""
     start: Bound
     """``startingOffsets``, ``startingTimestamp``, ``startingOffsetsByTimestamp``,
     ``startingCommitSequence``, ``startingIov``."""
     end: Bound
     """``endingOffsets`` and so on; only for batches."""
+    limits: Limits
+    """By how many offsets a micro-batch moves on."""
     include_headers: bool = False
     """``includeHeaders``: add a column with the records' headers, without logtx's own."""
-    records_per_trigger: int | None = None
-    """``maxRecordsPerTrigger``: most offsets by which a micro-batch moves on. A transaction is
-    never split, so a large one may bring more records."""
     min_partitions: int = 0
     """``minPartitions``: least number of tasks to read with."""
+    records_per_partition: int | None = None
+    """``maxRecordsPerPartition``: most offsets that one task reads."""
+    time_fails: bool = False
+    """``startingOffsetsByTimestampStrategy=error``: whether to fail if a partition has no record of
+    a starting time or later; otherwise it begins at its end."""
     group: str | None = None
     """``group``: the consumer group at whose IOV reading begins; a sink with the same option
     commits its next IOV."""
@@ -108,13 +134,14 @@ class SourceOptions:
             ConfigError: an option is missing, unknown or out of range.
         """
         rest, kafka = take_kafka(options)
-        topics = take_text(rest, "subscribe", None)
-        if topics is None:
-            raise ConfigError("option subscribe is missing: name the topics, as in 'flights,legs'")
+        what = Subscription.take(rest)
         level = take_choice(
             rest, "isolation.level", "read_committed", ["read_committed", "read_uncommitted"]
         )
         torn = take_choice(rest, "torn.reset", "error", ["skip", "error"])
+        strategy = take_choice(
+            rest, "startingoffsetsbytimestampstrategy", "latest", ["latest", "error"]
+        )
         read = ReadConfig(
             kafka=kafka,
             committed=level == "read_committed",
@@ -126,12 +153,14 @@ class SourceOptions:
             fail_on_data_loss=take_flag(rest, "failondataloss", True),
         )
         parsed = cls(
-            topics=tuple(t.strip() for t in topics.split(",") if t.strip()),
+            what=what,
             start=_take_bound(rest, "starting"),
             end=_take_bound(rest, "ending"),
             include_headers=take_flag(rest, "includeheaders", False),
-            records_per_trigger=take_integer(rest, "maxrecordspertrigger", None, 1, 2**62),
+            limits=Limits.take(rest),
             min_partitions=take_integer(rest, "minpartitions", 0, 0),
+            records_per_partition=take_integer(rest, "maxrecordsperpartition", None, 1, 2**62),
+            time_fails=strategy == "error",
             group=take_text(rest, "group", None),
             transaction_group=take_text(rest, "transaction.group", DEFAULT_TRANSACTION_GROUP),
             coordinator_timeout_ms=take_integer(rest, "coordinator.timeout.ms", 30_000, 1),
@@ -144,10 +173,18 @@ class SourceOptions:
 class Planner:
     """Finds where reading begins and ends."""
 
-    def __init__(self, log: Log, options: SourceOptions) -> None:
-        """Uses this log, which the caller closes. Looks the topics up once."""
+    def __init__(self, log: Log, options: SourceOptions, known: Collection[str] = ()) -> None:
+        """Uses this log, which the caller closes. Looks the topics up once.
+
+        Args:
+            log: the log to ask.
+            options: what to read.
+            known: topics that were read so far: a list of topics may come from a broker that is
+                behind, so those are asked for by name.
+        """
         self._log = log
         self._options = options
+        self._known = known
 
     def earliest(self) -> dict[TopicPartition, int]:
         """Returns the first offset of each partition.
@@ -163,22 +200,37 @@ class Planner:
 
     @cached_property
     def _topics(self) -> dict[str, TopicInfo]:
-        infos = self._log.topic_infos(self._options.topics)
+        what = self._options.what
+        names: Collection[str] = what.topics
+        if what.pattern is not None:
+            listed = self._log.topics() - _INTERNAL
+            names = sorted(what.matching([*listed, *self._known]))
+        infos = self._log.topic_infos(list(names)) if names else {}
         found: dict[str, TopicInfo] = {}
-        for topic in self._options.topics:
+        for topic in names:
             info = infos[topic]
+            if isinstance(info, UnknownTopicError) and what.pattern is not None:
+                continue  # If something was read of it, `still_there` says so.
             if isinstance(info, LogtxError):
                 raise info
+            self._check_rights(info)
             found[topic] = info
         return found
 
+    def _check_rights(self, info: TopicInfo) -> None:
+        if lack := lacking(info.operations, ["READ"]):
+            command = grant(
+                self._log.bootstrap_servers, self._log.principal, lack, topic=info.topic
+            )
+            raise UnsupportedTopicError(
+                f"this client may not READ topic {info.topic}: give it the right with: {command}",
+                kafka_code=KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            )
+
     @cached_property
     def _partitions(self) -> list[TopicPartition]:
-        return [
-            (topic, partition)
-            for topic, info in self._topics.items()
-            for partition in range(info.partition_count)
-        ]
+        counts = {topic: info.partition_count for topic, info in self._topics.items()}
+        return self._options.what.partitions(counts)
 
     @property
     def topic_ids(self) -> dict[str, str]:
@@ -188,8 +240,8 @@ class Planner:
     def still_there(self, offset: SourceOffset, latest: Mapping[TopicPartition, int]) -> Vector:
         """Returns an offset's places, as far as they are in the topics that exist now.
 
-        A topic that was deleted and created again, or lost its end, begins at its start
-        (``failOnDataLoss=false``).
+        With ``failOnDataLoss=false`` a topic that was deleted and created again, or lost its end,
+        begins at its start; one of a pattern that was deleted is left out.
 
         Args:
             offset: where reading stands.
@@ -197,10 +249,26 @@ class Planner:
 
         Raises:
             DataLossError: there is such a topic, and ``failOnDataLoss`` is true.
+            ConfigError: the offset is of other topics alone.
         """
+        what = self._options.what
+        if offset.places and not any(what.includes(topic) for topic, _ in offset.places):
+            raise ConfigError(
+                f"the offsets are of {', '.join(sorted({t for t, _ in offset.places}))}, and {what}"
+                " is to be read: the checkpoint is of another query, give this one a"
+                " checkpointLocation of its own"
+            )
         others = made_anew(offset.topic_ids, self.topic_ids)
-        gone = []
+        places = dict(offset.places)
+        anew = []
         for key, spot in offset.places.items():
+            if what.pattern is not None and what.includes(key[0]) and key[0] not in self._topics:
+                self._lost(
+                    f"topic {key[0]} was deleted: what partition {key[1]} had from"
+                    f" offset {spot.o2} on is gone"
+                )
+                del places[key]
+                continue
             if key[0] in others:
                 self._lost(
                     f"topic {key[0]} was deleted and created again: what it had from offset "
@@ -213,9 +281,8 @@ class Planner:
                 )
             else:
                 continue
-            gone.append(key)
-        places = dict(offset.places)
-        for key, start in self._log.start_offsets(gone).items():
+            anew.append(key)
+        for key, start in self._log.start_offsets(anew).items():
             spot = places[key]
             stood = spot.stood or (None if spot.fresh else Place(spot.o2, spot.o3))
             places[key] = Spot(start, fresh=spot.fresh, stood=stood)
@@ -251,7 +318,8 @@ class Planner:
         begin = {k: Spot(o, fresh=True) for k, o in self._named(fallback).items()}
         found = self.iov(group)
         named = {k: Spot.of(found[k]) if k in found else spot for k, spot in begin.items()}
-        return dict(self.still_there(SourceOffset(named), self.latest()))
+        ids = {topic: at.topic_id for (topic, _), at in found.items() if at.topic_id}
+        return dict(self.still_there(SourceOffset(named, ids), self.latest()))
 
     def end(self) -> dict[TopicPartition, int]:
         """Returns the offset in each partition where a batch ends. Raises as `start`."""
@@ -266,10 +334,10 @@ class Planner:
 
     def _offsets(self, bound: Bound, default: str) -> dict[TopicPartition, int]:
         if bound.timestamp_ms is not None:
-            return self._at_times(dict.fromkeys(self._partitions, bound.timestamp_ms))
+            return self._at_times(bound, dict.fromkeys(self._partitions, bound.timestamp_ms))
         if bound.timestamps is not None:
             times = parse_offsets(f"{bound.which}OffsetsByTimestamp", bound.timestamps)
-            return self._at_times(self._complete(times, "timestamps"))
+            return self._at_times(bound, self._complete(times, "timestamps"))
         if bound.sequence is not None and bound.offsets is None:
             return self._named("earliest" if bound is self._options.start else "latest")
         return self._named(bound.offsets or default, bound.which)
@@ -295,9 +363,18 @@ class Planner:
             raise ConfigError(f"{what} must name exactly the partitions that are read: see {names}")
         return given
 
-    def _at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def _at_times(
+        self, bound: Bound, times: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
         found = self._log.offsets_for_times(times)
-        ends = self._log.end_offsets([key for key, offset in found.items() if offset is None])
+        late = [key for key, offset in found.items() if offset is None]
+        if late and self._options.time_fails and bound is self._options.start:
+            topic, partition = late[0]
+            raise ConfigError(
+                f"{topic}[{partition}] has no record of {times[late[0]]} ms or later: give an"
+                " earlier time, or set startingOffsetsByTimestampStrategy=latest"
+            )
+        ends = self._log.end_offsets(late)
         return {key: ends[key] if offset is None else offset for key, offset in found.items()}
 
     def iov(self, group: str) -> Mapping[TopicPartition, Position]:
@@ -345,6 +422,26 @@ class Planner:
         above = -1 if start is None else start - 1
         return partition, above, _SEQUENCE_MAX if end is None else end
 
+    def selected(
+        self, start: Vector, keys: Iterable[TopicPartition], selection: Selection
+    ) -> Vector:
+        """Returns where reading begins in those of these partitions in which rows may be wanted.
+
+        The offsets of a time are exact, whoever stamps the records: all before them are earlier.
+        """
+        found: dict[TopicPartition, Spot] = {}
+        for key in keys:
+            if not selection.takes(key):
+                continue
+            spot = start.get(key, Spot(0))
+            first: int | None = selection.from_offset
+            if selection.from_ms is not None:
+                first = self._log.offset_for_time(*key, selection.from_ms)
+            if first is not None:
+                first = max(first, selection.from_offset)
+                found[key] = spot if first <= spot.o2 else Spot(first)
+        return found
+
     def ranges(self, start: Vector, ends: Mapping[TopicPartition, int]) -> list[Range]:
         """Returns the ranges that tasks read, cut into at least `min_partitions` parts.
 
@@ -356,6 +453,8 @@ class Planner:
         spots = {key: start.get(key, Spot(0)) for key in spans}
         total = sum(e - spots[k].o2 for k, e in spans.items())
         part = max(1, -(-total // max(self._options.min_partitions, 1)))
+        if self._options.records_per_partition is not None:
+            part = min(part, self._options.records_per_partition)
         found = self._large({k: (spots[k].o2, e) for k, e in spans.items()}, part)
         ranges: list[Range] = []
         for key, end in spans.items():

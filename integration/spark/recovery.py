@@ -99,12 +99,12 @@ def resume(
             planner.require_group()
         if not stream:
             start = planner.start("earliest")
-            end = moved(start, planner.end(), parsed.records_per_trigger)
+            end = moved(start, planner.end(), parsed.limits.most)
             topic_ids = planner.topic_ids
     finally:
         log.close()
     if not stream:
-        keeper_of(spark).plans.plan(group, steps_between(start, end), replace=replace)
+        keeper_of(spark).plans.plan(group, steps_between(start, end, topic_ids), replace=replace)
         named = {k: v for k, v in named.items() if not k.lower().startswith("ending")}
         named["startingPlaces"] = json.dumps(to_offsets(SourceOffset(start, topic_ids)))
         named["endingPlaces"] = json.dumps(to_offsets(SourceOffset(end)))

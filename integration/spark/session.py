@@ -14,7 +14,7 @@ from ..local.errors import JavaNotFoundError
 from ..local.java import JAVA_VERSION_MIN, find_java
 from .application import SparkApplication
 from .datasource import registered
-from .errors import JavaMissingError
+from .errors import JavaMissingError, NotRegisteredError
 from .keeper import Keeper
 
 if TYPE_CHECKING:
@@ -34,12 +34,13 @@ def register(spark: SparkSession) -> None:
 
 
 def start_session(
-    master: str, driver_memory: str, settings: Mapping[str, str] = MappingProxyType({})
+    master: str | None, driver_memory: str, settings: Mapping[str, str] = MappingProxyType({})
 ) -> SparkSession:
     """Starts a session for the commands, with the format registered.
 
     Args:
-        master: Spark's master URL.
+        master: Spark's master URL; None: what ``spark-submit`` or ``spark-defaults.conf`` says,
+            and otherwise ``local[*]``.
         driver_memory: memory of the driver's JVM, for example "1g".
         settings: further settings of Spark.
 
@@ -53,13 +54,14 @@ def start_session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = (
-        SparkSession.builder.master(master)
-        .appName("logtx")
+        SparkSession.builder.appName("logtx")
         .config("spark.driver.memory", driver_memory)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
     )
+    if master is not None:
+        builder = builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
@@ -95,6 +97,21 @@ def keeper_of(spark: SparkSession) -> Keeper:
             atexit.register(close_keeper)
         # Use the session that runs now; an earlier one may have been stopped.
         _keeper.application = SparkApplication(spark)
+        return _keeper
+
+
+def running_keeper() -> Keeper:
+    """Returns the application's keeper.
+
+    Raises:
+        NotRegisteredError: no session was registered.
+    """
+    with _guard:
+        if _keeper is None:
+            raise NotRegisteredError(
+                "nothing is known of queries and writes without a session's keeper: call"
+                " logtx.spark.register(spark) first"
+            )
         return _keeper
 
 

@@ -19,6 +19,8 @@ from .clients import CLIENTS
 from .columns import records_of
 from .keeper_client import KeeperAddress
 from .options import SinkOptions
+from .shipping import Shipped
+from .versions import counts_as
 from .worker import begin_task
 
 if TYPE_CHECKING:
@@ -40,8 +42,12 @@ class Written(WriterCommitMessage):
     batch_id: int | None = None
 
 
-class BatchSink(DataSourceArrowWriter):
-    """Writes the records of a job or of a micro-batch in one transaction."""
+@counts_as("sql.datasource", "DataSourceStreamArrowWriter")
+class BatchSink(Shipped, DataSourceArrowWriter):
+    """Writes the records of a job or of a micro-batch in one transaction.
+
+    PySpark 4.0 takes it for both; later versions have another class for streams.
+    """
 
     def __init__(self, keeper: KeeperAddress, options: SinkOptions) -> None:
         """Prepares a writer; `begin` begins its transaction."""

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
+from ...journal.control import TopicPartition
 from ...journal.errors import ConfigError
 from ...journal.logs.interface import Log
 from ...journal.logs.open import open_log
 from .clients import lend_log
 from .keeper_client import KeeperAddress
 from .planning import Bound, Planner, SourceOptions
+from .pushdown import Selection
 from .reading import Range, RangeReader, ReadConfig
+from .shipping import Shipped
 from .steps import steps_to_json
-from .vector import SourceOffset, from_offsets, moved, steps_between, to_offsets
+from .vector import SourceOffset, Spot, from_offsets, moved, steps_between, to_offsets
+from .versions import counts_as, find
 from .worker import begin_task
 
 if TYPE_CHECKING:
@@ -48,12 +54,14 @@ def read_part(part: Part) -> Iterator[RecordBatch]:
         yield from batches.of(reader.shares())
 
 
-class BatchSource(DataSourceReader):
+class BatchSource(Shipped, DataSourceReader):
     """Reads the committed records between two bounds."""
 
     def __init__(self, options: SourceOptions) -> None:
         """Prepares a reader; `partitions` asks the log."""
         self._options = options
+        self._selection = Selection()
+        self.pushFilters = _Offer(self._push)
 
     def partitions(self) -> list[InputPartition]:
         """In the planner: returns what each task reads.
@@ -64,7 +72,8 @@ class BatchSource(DataSourceReader):
         with lend_log(self._options.read.kafka) as log:
             planner = Planner(log, self._options)
             ends = planner.end()
-            ranges = planner.ranges(planner.start("earliest"), ends)
+            start = planner.selected(planner.start("earliest"), ends, self._selection)
+            ranges = planner.ranges(start, {k: end for k, end in ends.items() if k in start})
             read = replace(self._options.read, sequences=planner.sequences())
             return [Part(r, read, self._options.include_headers) for r in ranges]
 
@@ -74,12 +83,38 @@ class BatchSource(DataSourceReader):
             return iter(())  # Spark's placeholder, if `partitions` returned none
         return read_part(partition)
 
+    def _push(self, filters: Sequence[Any]) -> Sequence[Any]:
+        """Takes a query's filters. Returns all of them: Spark evaluates them on the rows."""
+        self._selection = Selection.of(filters)
+        return filters
 
-class StreamSource(DataSourceStreamReader):
+    def __getstate__(self) -> dict[str, Any]:
+        """Leaves out what only the planner needs."""
+        return {k: v for k, v in self.__dict__.items() if k != "pushFilters"}
+
+
+class _Offer:
+    """Takes filters where Spark has and wants that: from PySpark 4.1 on, by a setting.
+
+    Without the setting Spark refuses a reader that has a method `pushFilters` of its own, so that
+    nothing is ignored without a word. Here nothing is, because Spark evaluates all filters.
+    """
+
+    def __init__(self, take: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
+        self._take = take
+        self.__func__ = getattr(DataSourceReader, "pushFilters", None)
+        """By which Spark tells a reader's own method."""
+
+    def __call__(self, filters: Sequence[Any]) -> Sequence[Any]:
+        return self._take(filters)
+
+
+@counts_as("sql.streaming.datasource", "SupportsTriggerAvailableNow")
+class StreamSource(Shipped, DataSourceStreamReader):
     """Reads committed records, micro-batch by micro-batch.
 
-    Spark's offsets are a `Vector`. Spark 4.0 does not let a Python reader limit its batches, so
-    `latestOffset` does: it goes at most ``maxRecordsPerTrigger`` beyond the last planned batch.
+    Spark's offsets are a `Vector`. From 4.2 on Spark says where reading stands and what the limit
+    is; before, `latestOffset` goes at most the limit beyond the last planned micro-batch.
     """
 
     def __init__(
@@ -103,6 +138,13 @@ class StreamSource(DataSourceStreamReader):
         """End of the last planned micro-batch, or the query's beginning; None if not known yet."""
         self._is_first = False
         """Whether `_place` is where the query begins."""
+        self._clock = time.monotonic
+        self._planned_s = -math.inf
+        """Monotonic time in seconds at which a micro-batch was planned last."""
+        self._latest: Mapping[TopicPartition, int] | None = None
+        """The log's ends, as they were asked for last."""
+        self._target: Mapping[TopicPartition, int] | None = None
+        """Where a query with Trigger.AvailableNow ends."""
         if options.end != Bound(which="ending"):
             raise ConfigError("a stream has no end: remove the ending… options, or read a batch")
 
@@ -110,30 +152,70 @@ class StreamSource(DataSourceStreamReader):
         """Returns where a new query begins."""
         return to_offsets(self._begin(self._planner()))
 
-    def latestOffset(self) -> dict[str, Any]:  # noqa: N802
+    def getDefaultReadLimit(self) -> Any:  # noqa: N802
+        """Returns the limit of the options, from PySpark 4.2 on."""
+        most = self._options.limits.most
+        name = "ReadAllAvailable" if most is None else "ReadMaxRows"
+        kind = find("sql.streaming.datasource", name)
+        return kind() if most is None else kind(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fixes where the query ends, from PySpark 4.2 on."""
+        self._target = self._planner().latest()
+
+    def latestOffset(  # noqa: N802
+        self, start: dict[str, Any] | None = None, limit: Any = None
+    ) -> dict[str, Any]:
         """Returns where the next micro-batch ends.
 
+        Args:
+            start: where reading stands; None before PySpark 4.2.
+            limit: PySpark's object for the limit; None before 4.2.
+
         Raises:
-            DataLossError: a topic was deleted and created again, or lost records.
+            DataLossError: a topic was deleted, created again, or lost records.
+            ConfigError: the checkpoint is of another query.
         """
+        self._stand(start)
         planner = self._planner()
         offset, latest = self._begin(planner), planner.latest()
+        self._latest = latest
         place = planner.still_there(offset, latest)
-        limit = self._options.records_per_trigger
-        # A query with Trigger.AvailableNow asks only once, so a limit would leave out the rest.
-        if limit is not None and self._keeper.ask("to_the_end", source=self._named):
-            _LOG.warning(
-                "limit_left_out maxRecordsPerTrigger=%d: with Trigger.AvailableNow Spark 4.0 "
-                "asks a Python source for its end once; to keep the limit, use the default "
-                "trigger, query.processAllAvailable() and query.stop()",
-                limit,
-            )
-            limit = None
-        end = moved(place, latest, limit)
-        if end == offset.places:
-            return to_offsets(offset)  # in the same words: Spark begins a micro-batch otherwise
+        target, limits = self._target, self._options.limits
+        if target is not None:
+            latest = {k: min(end, target[k]) for k, end in latest.items() if k in target}
+        most = self._most(limit)
+        end = moved(place, latest, most)
+        now_s = self._clock()
+        waits = target is None and limits.waits(place, latest, now_s - self._planned_s)
+        if end == offset.places or (waits and place == offset.places):
+            # In the same words: Spark begins a micro-batch otherwise.
+            return to_offsets(offset) if start is None else start
+        self._planned_s = now_s
         began = offset.places if self._is_first else None
         return to_offsets(SourceOffset(end, planner.topic_ids, began))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Returns the log's ends for the query's progress, from PySpark 4.2 on."""
+        if self._latest is None:
+            return None
+        return to_offsets(SourceOffset({key: Spot(end) for key, end in self._latest.items()}))
+
+    def _most(self, limit: Any) -> int | None:
+        if limit is not None:
+            most: int | None = getattr(limit, "max_rows", None)  # ReadAllAvailable has none
+            return most
+        most = self._options.limits.most
+        # A query with Trigger.AvailableNow asks only once, so a limit would leave out the rest.
+        if most is not None and self._keeper.ask("to_the_end", source=self._named):
+            _LOG.warning(
+                "limit_left_out maxRecordsPerTrigger=%d: with Trigger.AvailableNow Spark "
+                "before 4.2 asks a Python source for its end once; to keep the limit, use the "
+                "default trigger, query.processAllAvailable() and query.stop()",
+                most,
+            )
+            return None
+        return most
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Returns what each task of a micro-batch reads. After a restart, Spark may ask again.
@@ -149,15 +231,15 @@ class StreamSource(DataSourceStreamReader):
             begin = SourceOffset(stop.began, stop.topic_ids)
         if begin.places == stop.places:
             return []
-        planner = self._planner()
+        planner = self._planner(begin)
         latest = planner.latest()
         begins, ends = planner.still_there(begin, latest), planner.still_there(stop, latest)
         group = self._options.group
         if group is not None:
-            steps = steps_to_json(steps_between(begin.places, stop.places))
+            steps = steps_to_json(steps_between(begin.places, stop.places, stop.topic_ids))
             self._keeper.ask("plan", group=group, steps=steps, reader=os.getpid())
         # What went since it was planned has no records to read; the next micro-batch begins again.
-        there = {k: spot.o2 for k, spot in stop.places.items() if ends[k] == spot}
+        there = {k: spot.o2 for k, spot in stop.places.items() if ends.get(k) == spot}
         read = replace(self._options.read, sequences=planner.sequences())
         headers = self._options.include_headers
         return [Part(r, read, headers) for r in planner.ranges(begins, there)]
@@ -173,16 +255,26 @@ class StreamSource(DataSourceStreamReader):
         if log is not None:
             log.close()
 
+    def _stand(self, start: dict[str, Any] | None) -> None:
+        """Takes over what Spark says of where reading stands."""
+        if start is None:
+            return
+        told = from_offsets(start)
+        # At the query's beginning Spark says what `initialOffset` told, which is kept.
+        if self._place is None or told.places != self._place.places:
+            self._place, self._is_first = told, False
+
     def _begin(self, planner: Planner) -> SourceOffset:
         if self._place is None:
             self._place = SourceOffset(planner.start("latest"), planner.topic_ids)
             self._is_first = True
         return self._place
 
-    def _planner(self) -> Planner:
+    def _planner(self, *more: SourceOffset) -> Planner:
         if self._log is None:
             self._log = open_log(self._options.read.kafka)
-        return Planner(self._log, self._options)
+        known = {t for o in (self._place, *more) if o is not None for t, _ in o.places}
+        return Planner(self._log, self._options, known)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the open log: executors open their own."""

@@ -23,6 +23,7 @@ def steps_to_json(steps: Iterable[OffsetStep]) -> list[Any]:
             s.from_place and [s.from_place.o2, s.from_place.o3],
             s.to.o1,
             s.to.o2,
+            s.to.topic_id,
         ]
         for s in steps
     ]
@@ -31,6 +32,8 @@ def steps_to_json(steps: Iterable[OffsetStep]) -> list[Any]:
 def steps_from_json(steps: Iterable[Any]) -> list[OffsetStep]:
     """Restores the result of `steps_to_json`."""
     return [
-        OffsetStep(topic, partition, place and Place(*place), Position(o1=o1, o2=o2))
-        for topic, partition, place, o1, o2 in steps
+        OffsetStep(
+            topic, partition, place and Place(*place), Position(o1=o1, o2=o2, topic_id=topic_id)
+        )
+        for topic, partition, place, o1, o2, topic_id in steps
     ]

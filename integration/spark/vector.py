@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from ...journal.control import TopicPartition
@@ -145,14 +146,20 @@ def parse_offsets(option: str, text: str) -> dict[TopicPartition, int]:
         ) from error
 
 
-def steps_between(start: Vector, end: Vector) -> list[OffsetStep]:
-    """Returns the steps of a range that was read. Partitions that did not move have none."""
+def steps_between(
+    start: Vector, end: Vector, topic_ids: Mapping[str, str] = MappingProxyType({})
+) -> list[OffsetStep]:
+    """Returns the steps of a range that was read, in topics of these ids (decision 0023).
+
+    Partitions that did not move have none.
+    """
     steps = []
     for (topic, partition), to in sorted(end.items()):
         begin = start.get((topic, partition), Spot(0, fresh=True))
         if to.o2 != begin.o2 or to.o3 != begin.o3:
             place = None if begin.fresh else begin.stood or Place(begin.o2, begin.o3)
-            steps.append(OffsetStep(topic, partition, place, to.position))
+            position = replace(to.position, topic_id=topic_ids.get(topic, ""))
+            steps.append(OffsetStep(topic, partition, place, position))
     return steps
 
 

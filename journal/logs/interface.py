@@ -180,6 +180,12 @@ class Log(Protocol):
             that name, `BrokerError` if the log refused to describe it.
         """
 
+    def topics(self, *, timeout_s: float = 10) -> set[str]:
+        """Returns the names of all topics that this client may see.
+
+        A broker that is behind may leave out a new topic, or name one that was deleted.
+        """
+
     def create_topic(
         self,
         topic: str,

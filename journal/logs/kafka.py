@@ -265,6 +265,15 @@ class KafkaLog:
         asking = self._asking(f"describe {len(topics)} topics", timeout_s)
         return self._topic_infos(topics, asking)
 
+    def topics(self, *, timeout_s: float = 10) -> set[str]:
+        """Returns the names of all topics that this client may see, as one broker knows them.
+
+        Raises:
+            BrokerError: no answer.
+        """
+        asking = self._asking("list topics", timeout_s)
+        return set(asking.answer(lambda left: self._admin().list_topics(timeout=left)).topics)
+
     def _topic_infos(
         self, topics: Sequence[str], asking: Asking
     ) -> dict[str, TopicInfo | LogtxError]:

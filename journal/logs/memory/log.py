@@ -88,6 +88,11 @@ class MemoryLog(MemoryBroker):
                 found[topic] = error
         return found
 
+    def topics(self, *, timeout_s: float = 10) -> set[str]:
+        """Returns the names of all topics."""
+        with self._asked(timeout_s):
+            return set(self._topics)
+
     def create_topic(
         self,
         topic: str,

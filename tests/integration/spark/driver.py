@@ -154,7 +154,7 @@ def main(config: dict[str, Any]) -> None:
         bootstrap_servers=config["servers"],
         stream=stream,
         create=True,
-        **({"maxRecordsPerTrigger": "60"} if stream else {}),
+        **({"maxRecordsPerTrigger": str(config.get("limit", 60))} if stream else {}),
     )
     frame = frame.selectExpr("value").mapInArrow(faulty(fault, config), "value binary")
     writer = frame.writeStream if stream else frame.write.mode("append")

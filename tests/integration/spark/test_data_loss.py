@@ -44,8 +44,10 @@ class Plans(KeeperAddress):
 class Query:
     """A streaming query: its checkpoint, and the source of its current run."""
 
-    def __init__(self, cluster: Cluster, topic: str, **options: str) -> None:
-        named = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topic}
+    def __init__(self, cluster: Cluster, topic: str | None, **options: str) -> None:
+        named = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
+        if topic is not None:
+            named["subscribe"] = topic
         self.options = SourceOptions.parse({**named, **options})
         self.log = cluster.log
         self.ends: list[str] = []

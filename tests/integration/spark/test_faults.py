@@ -191,11 +191,11 @@ def cluster_settings() -> dict[str, Any]:
 def on_executors(
     logtx_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Drivers]:
-    """A batch job on two executors."""
+    """`on_executors(mode="batch", **settings)`: a job or a query on two executors."""
     monkeypatch.setenv("SPARK_HOME", os.environ.get("SPARK_HOME", ""))
 
-    def make(**conf: str) -> Drivers:
-        drivers = Drivers(logtx_cluster, tmp_path, mode="batch")
+    def make(mode: str = "batch", **conf: str) -> Drivers:
+        drivers = Drivers(logtx_cluster, tmp_path, mode=mode)
         settings = cluster_settings()
         settings["conf"] |= conf
         drivers.config |= settings
@@ -203,21 +203,6 @@ def on_executors(
         return drivers
 
     return make
-
-
-def test_an_executor_is_lost(on_executors: Callable[..., Drivers]) -> None:
-    drivers = on_executors()
-    process = drivers.start("slow-task", slow_s=120)
-    try:
-        marker = Path(drivers.config["marker"])
-        eventually(lambda: marker.exists() and marker.read_text() != "", 200)
-        time.sleep(1)
-        executor = parent_java(int(marker.read_text()))
-        os.kill(executor, signal.SIGKILL)
-        assert process.wait(RUN_S) == 0, drivers.log(1)[-3000:]
-    finally:
-        process.kill()
-    drivers.check()
 
 
 @pytest.fixture
@@ -256,6 +241,63 @@ def free_port() -> int:
     """A port that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
+
+
+@pytest.mark.parametrize("mode", ["batch", "stream"])
+@pytest.mark.parametrize("master", ["local-cluster", "standalone"])
+def test_an_executor_is_lost(
+    on_executors: Callable[..., Drivers], request: pytest.FixtureRequest, master: str, mode: str
+) -> None:
+    drivers = on_executors(mode)
+    if master == "standalone":
+        drivers.config["master"] = request.getfixturevalue("two_hosts")
+    drivers.config["limit"] = 400
+    process = drivers.start("slow-task", slow_s=120)
+    try:
+        marker = Path(drivers.config["marker"])
+        eventually(lambda: marker.exists() and marker.read_text() != "", 200)
+        time.sleep(1)
+        executor = parent_java(int(marker.read_text()))
+        os.kill(executor, signal.SIGKILL)
+        assert process.wait(RUN_S) == 0, drivers.log(1)[-3000:]
+    finally:
+        process.kill()
+    drivers.check()
+
+
+def test_an_executor_without_logtx(on_executors: Callable[..., Drivers], tmp_path: Path) -> None:
+    without = tmp_path / "without"
+    without.mkdir()
+    # Only executors have that variable: the driver's own Python workers get the path, too.
+    (without / "sitecustomize.py").write_text(
+        "import os, sys\nif 'SPARK_EXECUTOR_DIRS' in os.environ: sys.modules['logtx'] = None\n"
+    )
+    drivers = on_executors(spark__executorEnv__PYTHONPATH=str(without))
+    assert drivers.run("none") == 1
+    assert "the Python of this executor" in drivers.log(1)
+    assert "ship an environment with it" in drivers.log(1)
+    assert not committed(drivers.cluster, drivers.target, 0)
+
+
+def test_the_commands_obey_spark_submit(
+    logtx_cluster: Cluster, two_hosts: str, tmp_path: Path
+) -> None:
+    topic = logtx_cluster.topic(2)
+    with logtx_cluster.producer().begin_transaction() as txn:
+        txn.produce(topic, b"x")
+    job = tmp_path / "job.py"
+    job.write_text("from logtx.integration.cli.main import main\nmain()\n")
+    servers = ("--bootstrap-servers", logtx_cluster.bootstrap_servers)
+    environ = {**os.environ, "SPARK_HOME": spark_home(), "PYSPARK_PYTHON": sys.executable}
+    settings = ("--conf", "spark.executor.memory=512m", "--conf", "spark.driver.host=127.0.0.1")
+    submit = [str(Path(spark_home()) / "bin" / "spark-submit"), "--master", two_hosts, *settings]
+    audit = [*submit, str(job), "spark", "audit", *servers, "--topic", topic, "--json"]
+    done = subprocess.run(
+        audit, env=environ, capture_output=True, text=True, check=False, timeout=RUN_S
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout[done.stdout.index("{") :])["transactions"] >= 1
+    assert "Registered app logtx" in (tmp_path / "spark-0.log").read_text()
 
 
 def test_speculative_attempts(on_executors: Callable[..., Drivers], two_hosts: str) -> None:

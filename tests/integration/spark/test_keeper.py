@@ -37,6 +37,7 @@ from logtx.journal.errors import (
     UnknownTransactionError,
     UnsupportedTopicError,
 )
+from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Place, Position
 from logtx.journal.records.types import OffsetStep
 
@@ -377,6 +378,30 @@ def test_a_checkpoint_of_another_query(start: Start, tmp_path: Path) -> None:
         driver.commit(begun, 0, [])
 
 
+def test_what_was_committed_is_told(start: Start, topic: str) -> None:
+    driver = start(commitName="mine")
+    jobs = driver.keeper.jobs
+    assert jobs.last_commit("mine") is None
+    begun = driver.begin()
+    told = driver.commit(begun, 0, driver.write(begun, b"a", b"b") + driver.write(begun, b"c"))
+    commit = jobs.last_commit("mine")
+    assert commit is not None
+    assert (commit.txid, commit.commit_sequence) == (begun["txid"], told["commit_sequence"])
+    assert (commit.query_id, commit.batch_id, commit.records) == (QUERY, 0, {topic: 3})
+    driver.run(0, b"a")
+    replay = jobs.last_commit("mine")
+    assert replay is not None
+    assert (replay.is_replay, replay.txid, replay.records) == (True, None, {})
+    other = replace(driver.options, commit_name=None, checkpoint=None)
+    begun = driver.ask("begin", options=other.to_json(), stream=False)
+    txid = begun["token"].rpartition(":")[2]
+    driver.ask("commit", txid=txid, summaries=[])
+    last = jobs.last_commit()
+    assert last is not None
+    assert (last.txid, last.query_id) == (txid, None)
+    assert jobs.last_commit("mine") == jobs.last_commit(query_id=QUERY) == replay
+
+
 def test_an_abort_and_what_follows(start: Start, logtx_memory_cluster: Cluster, topic: str) -> None:
     driver = start()
     begun = driver.begin()
@@ -455,6 +480,15 @@ def test_topics_that_can_not_be_written(start: Start, logtx_memory_cluster: Clus
     compacted = logtx_memory_cluster.topic(1, config={"cleanup.policy": "compact"})
     with pytest.raises(UnsupportedTopicError, match="takes no markers"):
         start(topic=compacted).begin()
+
+
+def test_a_topic_that_may_not_be_written(
+    start: Start, logtx_memory_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = replace(logtx_memory_cluster.log.topic_info(topic), operations=frozenset({"READ"}))
+    monkeypatch.setattr(MemoryLog, "topic_info", lambda *_, **__: info)
+    with pytest.raises(UnsupportedTopicError, match=r"may not WRITE to .* kafka-acls\.sh .*Write"):
+        start().begin()
 
 
 def test_strangers_are_not_answered(start: Start) -> None:
@@ -550,7 +584,7 @@ def test_what_can_not_join(start: Start, topic: str) -> None:
         driver.ask("begin", options=alone.to_json(), stream=False)
     with pytest.raises(ConfigError, match="begins its own"):
         driver.ask("begin", options=alone.to_json(), stream=True)
-    for given in ({"group": "g"}, {"txn_app_id": "a"}):
+    for given in ({"group": "g"}, {"txn_app_id": "a"}, {"commit_name": "a"}):
         with pytest.raises(ConfigError, match="belong to the transaction"):
             driver.ask("begin", options=replace(alone, **given).to_json(), stream=False)
     kafka = {**alone.kafka, "bootstrap.servers": "memory://another"}

@@ -32,11 +32,15 @@ def numbered(spark: Any, count: int) -> Any:
 
 def test_a_job_is_one_transaction(spark: Any, sink: Sink, logtx_cluster: Cluster) -> None:
     topic = logtx_cluster.topic(2)
-    sink(numbered(spark, 300), topic=topic).save()
+    sink(numbered(spark, 300), topic=topic, commitName=topic).save()
+    told = logtx.spark.last_commit(topic)
     consumer = logtx_cluster.consumer(topic)
     txn = next(iter(consumer.transactions()))
     assert Counter(m.value() for m in txn.records) == {b"%d" % n: 1 for n in range(300)}
     assert txn.complete
+    assert told is not None
+    assert (told.txid, told.commit_sequence) == (str(txn.txid), txn.commit_sequence)
+    assert (told.records, told.query_id) == ({topic: 300}, None)
 
 
 def test_all_columns(spark: Any, sink: Sink, logtx_cluster: Cluster) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -10,12 +11,18 @@ from typing import Any
 
 import pytest
 
+import logtx
+from logtx.integration.spark.versions import find
 from logtx.integration.testing import Cluster
 
-from .conftest import eventually
+from .conftest import committed, eventually
 
 STAMP_MS = int(time.time()) * 1_000
 """Not older than the topic's retention, by which Kafka would delete the records."""
+ADMITS = find("sql.streaming.datasource", "ReadMaxRows") is not None
+"""Whether this PySpark limits micro-batches of Python sources by itself."""
+PUSHES = find("sql.datasource", "EqualTo") is not None
+"""Whether this PySpark hands filters to Python sources."""
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
 
 
@@ -23,9 +30,11 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
 def source(spark: Any, logtx_cluster: Cluster) -> Callable[..., Any]:
     """`source(topic, stream=False, **options)`: a DataFrame."""
 
-    def make(topic: str, *, stream: bool = False, **options: str) -> Any:
+    def make(topic: str | None, *, stream: bool = False, **options: str) -> Any:
         reader = spark.readStream if stream else spark.read
-        reader = reader.format("logtx").option("subscribe", topic)
+        reader = reader.format("logtx")
+        if topic is not None:
+            reader = reader.option("subscribe", topic)
         reader = reader.option("kafka.bootstrap.servers", logtx_cluster.bootstrap_servers)
         for name, value in options.items():
             reader = reader.option(name.replace("_", "."), value)
@@ -101,11 +110,13 @@ def test_a_stream_with_a_limit(source: Any, logtx_cluster: Cluster, tmp_path: Pa
     assert len([b for b in batches if b]) >= 4
     for batch in batches:
         assert len({(r.partition, r.txid) for r in batch}) * 5 == len(batch)
-    # Everything that is there, in one piece although a limit is set, and the query ends.
+    # Everything that is there, and the query ends: before 4.2 in one piece, whatever the limit.
     for n in range(5, 8):
         write(logtx_cluster, topic, range(n * 10, n * 10 + 10))
+    before = len(batches)
     run(80, availableNow=True)
     assert Counter(int(r.value) for b in batches for r in b) == Counter(range(80))
+    assert (len(batches) - before > 1) == ADMITS
 
 
 @pytest.mark.slow
@@ -128,18 +139,103 @@ def test_s7_the_limit_of_a_query_beside_one_that_reads_all(
         eventually(hold.exists, 120)
 
     all_at_once = query(whole, slowly, "12").trigger(availableNow=True).start()
-    eventually(lambda: all_of_it == [60], 60)
+    eventually(lambda: bool(all_of_it), 60)
+    assert (all_of_it == [60]) != ADMITS
     bit_by_bit = query(limited, lambda batch, _: sizes.append(batch.count()), "13").start()
     eventually(lambda: sum(sizes) == 60, 120)
     bit_by_bit.stop()
     hold.touch()
     assert all_at_once.awaitTermination(60)
+    assert sum(all_of_it) == 60
     assert max(sizes) < 60
     assert len(sizes) >= 4
+
+
+@pytest.mark.slow
+def test_a_pattern_and_what_is_known_of_its_query(
+    source: Any, logtx_cluster: Cluster, tmp_path: Path
+) -> None:
+    first, target = logtx_cluster.topic(2), logtx_cluster.topic(1)
+    later = f"{first}-later"
+    write(logtx_cluster, first, range(10))
+    frame = source(
+        None, stream=True, subscribePattern=f"{first}(-later)?", startingOffsets="earliest"
+    )
+    writer = frame.select("value").writeStream.format("logtx").option("topic", target)
+    writer = writer.option("kafka.bootstrap.servers", logtx_cluster.bootstrap_servers)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        query.processAllAvailable()
+        assert logtx_cluster.log.create_topic(later, partitions=2)
+        write(logtx_cluster, later, range(10, 20))
+        query.processAllAvailable()
+        told = logtx.spark.progress(query)
+        assert (told.query_id, told.lag_total) == (query.id, 0)
+        assert set(told.lag) == {(topic, p) for topic in (first, later) for p in (0, 1)}
+        assert told.committed is not None
+        assert (told.committed.records, told.committed.query_id) == ({target: 10}, query.id)
+        if ADMITS:
+            [of_source] = query.lastProgress["sources"]
+            places = json.loads(of_source["latestOffset"])["places"]
+            ends = {(t, int(p)): end for t, ps in places.items() for p, end in ps.items()}
+            assert ends == logtx_cluster.log.end_offsets(list(told.lag))
+    finally:
+        query.stop()
+    write(logtx_cluster, later, range(20, 30))
+    told = logtx.spark.progress(query)
+    assert {key for key, behind in told.lag.items() if behind} == {(later, 0), (later, 1)}
+    assert told.lag_total == 12
+    rows = committed(logtx_cluster, target, 20)
+    assert Counter(int(value) for *_, value in rows) == Counter(range(20))
+
+
+@pytest.mark.slow
+def test_kafkas_options_of_assignment_and_size(source: Any, logtx_cluster: Cluster) -> None:
+    topic = logtx_cluster.topic(2)
+    write(logtx_cluster, topic, range(10))
+    one = source(None, assign=json.dumps({topic: [1]}), maxRecordsPerPartition="2")
+    assert one.rdd.getNumPartitions() == 3
+    assert sorted(int(r.value) for r in one.collect()) == [1, 3, 5, 7, 9]
+    late = {"startingTimestamp": str(STAMP_MS + 10**9)}
+    assert source(topic, **late).collect() == []
+    with pytest.raises(Exception, match="set startingOffsetsByTimestampStrategy=latest"):
+        source(topic, **late, startingOffsetsByTimestampStrategy="error").collect()
+
+
+@pytest.mark.slow
+def test_filters_leave_out_what_they_can(spark: Any, source: Any, logtx_cluster: Cluster) -> None:
+    topic, setting = logtx_cluster.topic(2), "spark.sql.python.filterPushdown.enabled"
+    for n in range(3):
+        write(logtx_cluster, topic, range(n * 10, n * 10 + 10))
+    stamp = f"timestamp_millis({STAMP_MS + 20})"
+    cases: dict[str, tuple[set[int], int]] = {
+        "partition = 1": ({n for n in range(30) if n % 2}, 1),
+        "partition in (0, 5)": ({n for n in range(30) if not n % 2}, 1),
+        f"topic = '{topic}x'": (set(), 0),
+        "offset >= 12": (set(range(20, 30)), 2),
+        "offset > 100": (set(), 0),
+        f"timestamp >= {stamp} and partition < 1": (set(range(20, 30, 2)), 1),
+        "value = binary('3') and partition = 1": ({3}, 1),
+    }
+    for pushed in ("false", "true"):
+        spark.conf.set(setting, pushed)
+        try:
+            for where, (numbers, tasks) in cases.items():
+                frame = source(topic).where(where)
+                assert {int(r.value) for r in frame.collect()} == numbers, where
+                if pushed == "true" and PUSHES:
+                    # Spark has one task for no partitions.
+                    assert frame.rdd.getNumPartitions() == max(tasks, 1), where
+                else:
+                    assert frame.rdd.getNumPartitions() == 2, where
+        finally:
+            spark.conf.unset(setting)
 
 
 def test_what_is_wrong_is_said(source: Any) -> None:
     with pytest.raises(Exception, match="nowhere-at-all"):
         source("nowhere-at-all").collect()
+    with pytest.raises(Exception, match=r"one of the options subscribe, .*, not none"):
+        source(None).collect()
     with pytest.raises(Exception, match="startingofsets is no option of the source"):
         source("t", startingOfsets="1").collect()

@@ -99,6 +99,12 @@ def test_unknown_topics_and_partitions(log: Log, make_topic: MakeTopic) -> None:
             ask()
 
 
+def test_the_names_of_all_topics(log: Log, make_topic: MakeTopic) -> None:
+    made = {make_topic(), make_topic()}
+    assert made <= log.topics()
+    assert "nowhere-at-all" not in log.topics()
+
+
 def test_offsets_are_contiguous_and_the_end_is_exact(
     log: Log, make_topic: MakeTopic, append: Append
 ) -> None:

@@ -1,0 +1,288 @@
+"""Which topics a source reads, how much at a time, and what it says of options that make no sense.
+
+`AdmittedQuery` asks a source as Spark does from 4.2 on, without Spark.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from logtx.integration.spark import source as source_module
+from logtx.integration.spark.errors import DataLossError
+from logtx.integration.spark.planning import Planner, SourceOptions
+from logtx.integration.spark.vector import from_offsets
+from logtx.integration.testing import Cluster
+from logtx.journal.errors import ConfigError, LogtxError, UnknownTopicError
+from logtx.journal.logs.memory.log import MemoryLog
+
+from .conftest import eventually
+from .test_data_loss import Query, make_anew
+
+
+def put(cluster: Cluster, topic: str, numbers: range, partition: int = 0) -> None:
+    end = cluster.log.end_offset(topic, partition) + len(numbers) + 1
+    with cluster.producer() as producer, producer.begin_transaction() as txn:
+        for number in numbers:
+            txn.produce(topic, b"%d" % number, partition=partition)
+    eventually(lambda: cluster.log.end_offset(topic, partition) == end)
+
+
+def options(**given: str) -> SourceOptions:
+    return SourceOptions.parse({"kafka.bootstrap.servers": "memory://a", **given})
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({}, "give one of the options subscribe, subscribePattern, assign, not none"),
+        ({"subscribe": "a", "assign": '{"a": [0]}'}, "not subscribe and assign"),
+        ({"subscribe": " , "}, "names no topic"),
+        ({"subscribePattern": "flights-("}, "no regular expression of Python"),
+        ({"assign": "a"}, "option assign must be like"),
+        ({"assign": '{"a": 0}'}, "option assign must be like"),
+        ({"assign": '{"a": []}'}, "option assign must be like"),
+        ({"assign": '{"a": [-1]}'}, "option assign must be like"),
+        ({"assign": '{"a": [true]}'}, "option assign must be like"),
+        ({"assign": "{}"}, "option assign must be like"),
+        (
+            {"subscribe": "a", "maxRecordsPerTrigger": "5", "maxOffsetsPerTrigger": "6"},
+            "two names of one limit",
+        ),
+        (
+            {"subscribe": "a", "minOffsetsPerTrigger": "7", "maxOffsetsPerTrigger": "6"},
+            "minOffsetsPerTrigger=7 is above maxOffsetsPerTrigger=6: lower it",
+        ),
+        ({"subscribe": "a", "maxTriggerDelay": "soon"}, "maxTriggerDelay must be a time such as"),
+        ({"subscribe": "a", "maxTriggerDelay": "3 weeks"}, "must be a time such as"),
+    ],
+)
+def test_options_that_make_no_sense(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        options(**given)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500", 0.5), ("500ms", 0.5), ("30s", 30), ("15 min", 900), ("2H", 7200)]
+)
+def test_times_in_sparks_words(text: str, seconds: float) -> None:
+    assert options(subscribe="a", maxTriggerDelay=text).limits.delay_max_s == seconds
+
+
+def test_a_pattern_matches_whole_names_of_users_topics(logtx_memory_cluster: Cluster) -> None:
+    log = logtx_memory_cluster.log
+    for topic in ("flights-1", "flights-2", "my-flights-1"):
+        log.create_topic(topic, partitions=2)
+    found = Planner(log, options(subscribePattern="flights-.*")).latest()
+    assert set(found) == {(t, p) for t in ("flights-1", "flights-2") for p in (0, 1)}
+    everything = Planner(log, options(subscribePattern=".*")).latest()
+    assert not [topic for topic, _ in everything if topic.startswith("__")]
+    assert Planner(log, options(subscribePattern="nothing")).latest() == {}
+
+
+def test_assigned_partitions(logtx_memory_cluster: Cluster) -> None:
+    cluster = logtx_memory_cluster
+    one, two = cluster.topic(3), cluster.topic(1)
+    for partition in range(3):
+        put(cluster, one, range(partition * 10, partition * 10 + 3), partition)
+    assigned = json.dumps({one: [2, 0], two: [0]})
+    query = Query(cluster, None, assign=assigned, startingOffsets="earliest")
+    assert query.trigger() == [0, 1, 2, 20, 21, 22]
+    for topic, partitions, kind, sentence in (
+        (one, [3], ConfigError, "names partition 3 of topic .*, which has 3: name those from 0"),
+        ("nowhere", [0], UnknownTopicError, "nowhere"),
+    ):
+        with pytest.raises(kind, match=sentence):
+            Planner(cluster.log, options(assign=json.dumps({topic: partitions}))).latest()
+
+
+def test_a_topic_that_comes_later_is_read_from_its_start(logtx_memory_cluster: Cluster) -> None:
+    cluster = logtx_memory_cluster
+    query = Query(cluster, None, subscribePattern="later-.*", group="g")
+    assert query.trigger() == [], "a stream may begin before its first topic"
+    cluster.log.create_topic("later-1", partitions=1)
+    put(cluster, "later-1", range(5))
+    assert query.trigger() == [0, 1, 2, 3, 4]
+    cluster.log.create_topic("later-2", partitions=1)
+    put(cluster, "later-2", range(10, 15))
+    query.resume()
+    assert query.trigger() == list(range(10, 15))
+    told = from_offsets(json.loads(query.ends[-1]))
+    assert set(told.topic_ids) == {"later-1", "later-2"}
+    steps = query.keeper.steps  # type: ignore[attr-defined]
+    assert [[(s.topic, s.from_place) for s in one] for one in steps] == [
+        [("later-1", None)],
+        [("later-2", None)],
+    ]
+    make_anew(cluster, "later-2")
+    with pytest.raises(DataLossError, match="later-2 was deleted and created again"):
+        query.trigger()
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_topic_of_a_pattern_that_was_deleted(
+    logtx_memory_cluster: Cluster, strict: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster, loss = logtx_memory_cluster, str(strict).lower()
+    for topic in ("gone-1", "gone-2"):
+        cluster.log.create_topic(topic, partitions=1)
+    first = {"subscribePattern": "gone-.*", "startingOffsets": "earliest", "failOnDataLoss": loss}
+    query = Query(cluster, None, **first)
+    put(cluster, "gone-1", range(3))
+    assert query.trigger() == [0, 1, 2]
+    cluster.log.delete_topic("gone-1")
+    put(cluster, "gone-2", range(10, 13))
+    if strict:
+        with pytest.raises(DataLossError, match="topic gone-1 was deleted"):
+            query.trigger()
+        return
+    assert query.trigger() == [10, 11, 12]
+    assert "data_loss topic gone-1 was deleted" in caplog.text
+    cluster.log.create_topic("gone-1", partitions=1)
+    put(cluster, "gone-1", range(20, 23))
+    assert query.trigger() == [20, 21, 22]
+
+
+def test_a_list_that_is_behind_loses_no_topic(
+    logtx_memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = logtx_memory_cluster
+    cluster.log.create_topic("listed-1", partitions=1)
+    query = Query(cluster, None, subscribePattern="listed-.*", startingOffsets="earliest")
+    put(cluster, "listed-1", range(3))
+    assert query.trigger() == [0, 1, 2]
+    monkeypatch.setattr(MemoryLog, "topics", lambda *_, **__: set())
+    put(cluster, "listed-1", range(3, 6))
+    assert query.trigger() == [3, 4, 5]
+
+
+def test_a_checkpoint_of_another_query(logtx_memory_cluster: Cluster) -> None:
+    cluster = logtx_memory_cluster
+    mine, others, more = (cluster.topic(1) for _ in range(3))
+    query = Query(cluster, others, startingOffsets="earliest")
+    put(cluster, others, range(3))
+    query.trigger()
+    kafka = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
+    query.options = SourceOptions.parse({**kafka, "subscribe": f"{others},{more}"})
+    query.resume()
+    assert query.trigger() == []
+    query.options = SourceOptions.parse({**kafka, "subscribe": mine})
+    query.resume()
+    with pytest.raises(ConfigError, match="is of another query, give this one a checkpointLocat"):
+        query.trigger()
+
+
+def test_a_topic_that_may_not_be_read(
+    logtx_memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = logtx_memory_cluster.log
+    info = replace(
+        log.topic_info(logtx_memory_cluster.topic(1)), operations=frozenset({"DESCRIBE"})
+    )
+    monkeypatch.setattr(log, "topic_infos", lambda *_: {info.topic: info})
+    with pytest.raises(LogtxError, match=r"may not READ topic .* kafka-acls\.sh .*Read"):
+        Planner(log, options(subscribe=info.topic)).latest()
+
+
+# ---- how much at a time -------------------------------------------------------------------------
+
+
+@dataclass
+class ReadMaxRows:
+    """As PySpark's own."""
+
+    max_rows: int
+
+
+@dataclass
+class ReadAllAvailable:
+    """As PySpark's own."""
+
+
+class AdmittedQuery(Query):
+    """A query whose engine says where reading stands and what the limit is."""
+
+    def trigger(self) -> list[int]:
+        """Runs the next micro-batch. Returns what it reads."""
+        start = self.ends[-1] if self.ends else self.initial
+        limit = self.source.getDefaultReadLimit()
+        end = json.dumps(self.source.latestOffset(json.loads(start), limit))
+        if end == start:
+            return []
+        self.ends.append(end)
+        return self._read(start, end)
+
+    def resume(self) -> None:
+        """Goes on behind the last micro-batch. Spark does not ask for partitions then."""
+        self.restart()
+
+
+@pytest.fixture(params=[Query, AdmittedQuery], ids=["before 4.2", "from 4.2 on"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """How the engine asks."""
+    limits = {"ReadMaxRows": ReadMaxRows, "ReadAllAvailable": ReadAllAvailable}
+    monkeypatch.setattr(source_module, "find", lambda _home, name: limits[name])
+    return request.param
+
+
+@pytest.mark.parametrize("option", ["maxRecordsPerTrigger", "maxOffsetsPerTrigger"])
+def test_a_limit(logtx_memory_cluster: Cluster, kind: Any, option: str) -> None:
+    cluster, topic = logtx_memory_cluster, logtx_memory_cluster.topic(1)
+    query = kind(cluster, topic, startingOffsets="earliest", **{option: "4"})
+    for number in range(6):
+        put(cluster, topic, range(number, number + 1))
+    assert query.trigger() == [0, 1]
+    assert query.trigger() == [2, 3]
+    query.resume()
+    assert query.trigger() == [4, 5]
+    assert query.trigger() == []
+
+
+def test_a_first_micro_batch_is_repeated_as_it_was(
+    logtx_memory_cluster: Cluster, kind: Any
+) -> None:
+    cluster, topic = logtx_memory_cluster, logtx_memory_cluster.topic(1)
+    query = kind(cluster, topic)
+    assert query.trigger() == []
+    put(cluster, topic, range(5))
+    assert query.trigger() == [0, 1, 2, 3, 4]
+    put(cluster, topic, range(5, 10))
+    query.restart()
+    assert query.repeat() == [0, 1, 2, 3, 4]
+    assert query.trigger() == [5, 6, 7, 8, 9]
+
+
+def test_small_micro_batches_wait(logtx_memory_cluster: Cluster, kind: Any) -> None:
+    cluster, topic = logtx_memory_cluster, logtx_memory_cluster.topic(1)
+    limits = {"minOffsetsPerTrigger": "6", "maxTriggerDelay": "30s"}
+    query = kind(cluster, topic, startingOffsets="earliest", **limits)
+    now_s = 1_000.0
+    query.source._clock = lambda: now_s
+    put(cluster, topic, range(1))
+    assert query.trigger() == [0], "the first does not wait"
+    put(cluster, topic, range(1, 3))
+    assert query.trigger() == []
+    put(cluster, topic, range(3, 5))
+    assert query.trigger() == [1, 2, 3, 4]
+    put(cluster, topic, range(5, 6))
+    assert query.trigger() == []
+    now_s += 30
+    assert query.trigger() == [5]
+
+
+@pytest.mark.parametrize("kind", [AdmittedQuery], indirect=True)
+def test_everything_that_was_there(logtx_memory_cluster: Cluster, kind: Any) -> None:
+    """Trigger.AvailableNow, as Spark has it from 4.2 on: a limit, and an end."""
+    cluster, topic = logtx_memory_cluster, logtx_memory_cluster.topic(1)
+    limits = {"maxOffsetsPerTrigger": "4", "minOffsetsPerTrigger": "4"}
+    query = kind(cluster, topic, startingOffsets="earliest", **limits)
+    for number in range(5):
+        put(cluster, topic, range(number, number + 1))
+    query.source.prepareForTriggerAvailableNow()
+    put(cluster, topic, range(5, 9))
+    assert [query.trigger() for _ in range(4)] == [[0, 1], [2, 3], [4], []]
+    latest = from_offsets(query.source.reportLatestOffset()).places
+    assert latest[topic, 0].o2 == cluster.log.end_offset(topic, 0)
