@@ -199,7 +199,9 @@ class Groups:
         targets = dict(_targets(group, wanted, spans, fail_on_data_loss=fail_on_data_loss))
         ids = self._log.topic_ids(sorted({topic for topic, _ in targets} - {BATCH_TOPIC}))
         steps = [
-            OffsetStep(*key, at and at.place, replace(to, topic_id=ids.get(key[0], "")))
+            OffsetStep(
+                *key, None if at is None else at.place, replace(to, topic_id=ids.get(key[0], ""))
+            )
             for key, to in sorted(targets.items())
             if (at := iov.get(key)) is None
             or (at.place, at.topic_id) != (to.place, ids.get(key[0], ""))
