@@ -49,8 +49,11 @@ class Identity:
 
     group: str
     version: int
+    of_query: bool = False
+    """Whether the version is the number of a query's micro-batch. Spark repeats the last one only:
+    if a later one is committed, or this one with other input, the checkpoint was restored."""
     consecutive: bool = False
-    """Whether each version follows the one before it: the micro-batches of a query."""
+    """Whether each version follows the one before it: a query's sink is given every micro-batch."""
     digest: int | None = None
     """Digest of the input; None if it is not known."""
 
@@ -58,8 +61,7 @@ class Identity:
     def of_micro_batch(cls, query_id: str, batch_id: int, offsets: str | None) -> Identity:
         """Returns that of a query's micro-batch; `offsets` is Spark's file of it, or None."""
         group = query_group(query_id) or ""
-        digest = None if offsets is None else input_digest(offsets)
-        return cls(group, batch_id, consecutive=True, digest=digest)
+        return cls(group, batch_id, True, consecutive=True, digest=_digest(offsets))
 
     @classmethod
     def of_application(cls, app_id: str, version: int) -> Identity:
@@ -67,7 +69,9 @@ class Identity:
         return cls(f"spark-app-{app_id}", version)
 
     @classmethod
-    def of_write(cls, query_id: str, batch_id: int, topic: str, number: int) -> Identity:
+    def of_write(
+        cls, query_id: str, batch_id: int, topic: str, number: int, offsets: str | None
+    ) -> Identity:
         """Returns that of a write in a query's ``foreachBatch``.
 
         Args:
@@ -75,8 +79,10 @@ class Identity:
             batch_id: its micro-batch.
             topic: option ``topic``; "" if a column names topics.
             number: how many writes to `topic` were committed in this micro-batch before.
+            offsets: Spark's file of the micro-batch, or None.
         """
-        return cls(f"{query_group(query_id)}-{topic}-{number}", batch_id)
+        group = f"{query_group(query_id)}-{topic}-{number}"
+        return cls(group, batch_id, True, digest=_digest(offsets))
 
     def is_done(self, committed: Committed) -> bool:
         """Returns whether this version was committed before.
@@ -87,7 +93,7 @@ class Identity:
         """
         if committed.version is None or committed.version < self.version:
             return False
-        if not self.consecutive:
+        if not self.of_query:
             return True
         if committed.version > self.version:
             raise ReplayDiffersError(
@@ -130,6 +136,10 @@ class Identity:
 
 def _step(where: TopicPartition, before: int | None, to: int) -> OffsetStep:
     return OffsetStep(*where, None if before is None else Place(before), Position.at(to))
+
+
+def _digest(offsets: str | None) -> int | None:
+    return None if offsets is None else input_digest(offsets)
 
 
 def file_logs(offsets: str) -> list[tuple[str, ...]]:

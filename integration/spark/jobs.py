@@ -398,15 +398,14 @@ class Jobs:
                     " the job has again"
                 )
             return None
-        if job.of_stream:
-            return Identity.of_micro_batch(
-                query_id, batch_id, self._offsets(job, query_id, batch_id)
-            )
-        if app_id is not None:
+        if app_id is not None and not job.of_stream:
             return Identity.of_application(app_id, batch_id)
+        offsets = self._offsets(job, query_id, batch_id)
+        if job.of_stream:
+            return Identity.of_micro_batch(query_id, batch_id, offsets)
         topic = _SHARED if job.is_shared else job.options.topic or ""
         number = self._numbers_of(query_id, batch_id).counts[topic]
-        return Identity.of_write(query_id, batch_id, topic, number)
+        return Identity.of_write(query_id, batch_id, topic, number, offsets)
 
     def _numbers_of(self, query_id: str, batch_id: int) -> _Numbers:
         run = self._application().run_of(query_id)

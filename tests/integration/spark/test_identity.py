@@ -16,7 +16,8 @@ from logtx.integration.spark.identity import (
 from logtx.journal.position import Place, Position
 
 HEAD = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":%d}\n'
-BATCH = Identity("spark-q", 7, consecutive=True, digest=3)
+BATCH = Identity("spark-q", 7, of_query=True, consecutive=True, digest=3)
+IN_FOREACH = Identity("spark-q-t-0", 7, of_query=True, digest=3)
 WRITE = Identity("spark-app-a", 7)
 
 
@@ -32,7 +33,7 @@ def test_a_source_of_files_says_more_in_a_log_of_its_own() -> None:
     assert file_logs(offsets) == [("sources/1/4", "sources/1/4.compact")]
 
 
-@pytest.mark.parametrize("identity", [BATCH, WRITE])
+@pytest.mark.parametrize("identity", [BATCH, IN_FOREACH, WRITE])
 def test_what_is_new_is_not_done(identity: Identity) -> None:
     assert not identity.is_done(Committed())
     assert not identity.is_done(Committed(6, 99))
@@ -41,14 +42,18 @@ def test_what_is_new_is_not_done(identity: Identity) -> None:
 def test_what_is_committed_is_done() -> None:
     for digest in (3, None):
         assert BATCH.is_done(Committed(7, digest))
+        assert IN_FOREACH.is_done(Committed(7, digest))
     for version in (7, 8, 100):
         assert WRITE.is_done(Committed(version))
 
 
+@pytest.mark.parametrize("identity", [BATCH, IN_FOREACH])
 @pytest.mark.parametrize("committed", [Committed(7, 4), Committed(8, 3), Committed(8)])
-def test_a_micro_batch_is_not_taken_for_another_one(committed: Committed) -> None:
+def test_a_micro_batch_is_not_taken_for_another_one(
+    identity: Identity, committed: Committed
+) -> None:
     with pytest.raises(ReplayDiffersError):
-        BATCH.is_done(committed)
+        identity.is_done(committed)
 
 
 def test_steps_compare_with_what_is_committed() -> None:
@@ -69,6 +74,8 @@ def test_micro_batches_follow_each_other_and_other_writes_need_not() -> None:
 
 
 def test_writes_of_one_foreach_batch_differ_by_topic_and_number() -> None:
-    groups = {Identity.of_write("q", 1, topic, n).group for topic in ("a", "b") for n in (0, 1)}
-    assert len(groups) == 4
-    assert Identity.of_write("q", 1, "a", 0).group == Identity.of_write("q", 2, "a", 0).group
+    def group(batch_id: int, topic: str, number: int) -> str:
+        return Identity.of_write("q", batch_id, topic, number, None).group
+
+    assert len({group(1, topic, number) for topic in ("a", "b") for number in (0, 1)}) == 4
+    assert group(1, "a", 0) == group(2, "a", 0)
