@@ -40,6 +40,9 @@ class Names:
     run: str = field(default_factory=lambda: secrets.token_hex(3))
     flights: str = "flights"
     ledger: str = "airport_ledger"
+    enriched: str = "flights_enriched"
+    """Spark's part alone has it, and the totals."""
+    totals: str = "airport_totals"
 
     @property
     def producer_prefix(self) -> str:
@@ -140,7 +143,13 @@ def create_topics(log: Log) -> Names:
     names = Names()
     if any(_exists(log, topic) for topic in (names.flights, names.ledger)):
         run = names.run
-        names = Names(run=run, flights=f"flights-{run}", ledger=f"airport_ledger-{run}")
+        names = Names(
+            run=run,
+            flights=f"flights-{run}",
+            ledger=f"airport_ledger-{run}",
+            enriched=f"flights_enriched-{run}",
+            totals=f"airport_totals-{run}",
+        )
     for topic in (names.flights, names.ledger):
         log.create_topic(topic, partitions=PARTITIONS)
     return names
@@ -148,8 +157,9 @@ def create_topics(log: Log) -> Names:
 
 def delete_topics(log: Log, names: Names) -> None:
     """Deletes the run's topics from a cluster that the demo did not start."""
-    for topic in (names.flights, names.ledger):
-        log.delete_topic(topic)
+    for topic in (names.flights, names.ledger, names.enriched, names.totals):
+        if _exists(log, topic):
+            log.delete_topic(topic)
 
 
 def _exists(log: Log, topic: str) -> bool:

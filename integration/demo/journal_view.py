@@ -47,9 +47,10 @@ def key_of(seen: SeenTransaction) -> Key:
 class JournalView:
     """Owners of all journal partitions, and transactions of producer ids with a given prefix."""
 
-    def __init__(self, prefix: str = "") -> None:
-        """Starts empty; `prefix` selects the producer ids."""
+    def __init__(self, prefix: str = "", ledger: str | None = None) -> None:
+        """Starts empty; `prefix` selects the producer ids, `ledger` the topic that counts."""
         self._prefix = prefix
+        self._ledger = ledger
         self._scans: dict[int, JournalScan] = {}
         self.owners: dict[int, Ownership] = {}
         """Journal partition → its current owner."""
@@ -59,7 +60,7 @@ class JournalView:
         """Transactions with the decision to commit, finished or not."""
         self.aborted = 0
         self.records_committed = 0
-        """Data records of committed transactions, in all branches."""
+        """Records of committed transactions in the ledger, or in all topics, of all branches."""
 
     def __iter__(self) -> Iterator[SeenTransaction]:
         """Yields all transactions; those of one partition in the order of their BEGIN."""
@@ -86,7 +87,9 @@ class JournalView:
         for decided in filter(self._is_ours, scan.feed(offset, entry)):
             if decided.state.commits:
                 self.committed += 1
-                self.records_committed += sum(b.count for w in decided.writes for b in w.branches)
+                for written in decided.writes:
+                    if self._ledger in (None, written.partition.topic):
+                        self.records_committed += sum(b.count for b in written.branches)
             else:
                 self.aborted += 1
         if scan.owners and scan.owners[-1][0] == offset:

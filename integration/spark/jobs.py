@@ -385,7 +385,9 @@ class Jobs:
                 return
             job.transaction.send_offsets(job.identity.group, job.identity.steps(committed))
         if job.options.group is not None:
-            self._plans.send(job.transaction, job.options.group, of_stream=job.of_stream)
+            in_foreach = not job.of_stream and batch_id is not None
+            of_stream = None if in_foreach else job.of_stream
+            self._plans.send(job.transaction, job.options.group, of_stream=of_stream)
         job.prepared = True
 
     def _identity(self, job: _Job, query_id: str | None, batch_id: int | None) -> Identity | None:

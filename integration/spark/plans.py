@@ -80,22 +80,28 @@ class Plans:
                 )
             time.sleep(PAUSE_S)
 
-    def send(self, transaction: Transaction, group: str, *, of_stream: bool) -> None:
+    def send(self, transaction: Transaction, group: str, *, of_stream: bool | None) -> None:
         """Makes the planned steps part of a transaction.
+
+        Args:
+            transaction: it commits the output.
+            group: the consumer group.
+            of_stream: whether a query's sink writes; None for a write in its ``foreachBatch``,
+                which may be of the query's own input or of a batch that was read there.
 
         Raises:
             ConfigError: no input was read for the group.
         """
         with self._guard:
             plan = self._plans.get(group)
-        if plan is None or (plan.reader is not None) != of_stream:
+        if plan is None or of_stream not in (None, plan.reader is not None):
             raise ConfigError(
                 f"option group={group} commits the offsets of input that was read for that group, "
                 "and none was: read it with logtx.spark.resume, or remove the option"
             )
         # A micro-batch without input has no plan of its own, so it must not use the former one. A
         # batch that is written twice sends the same steps twice: the compare-and-set refuses that.
-        if plan.steps and not (plan.used and of_stream):
+        if plan.steps and not (plan.used and plan.reader is not None):
             transaction.send_offsets(group, plan.steps)
 
     def use(self, group: str | None) -> None:

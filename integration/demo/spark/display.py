@@ -14,7 +14,7 @@ from ..display import print_verdict
 from .verdict import SparkOutcome
 
 _BARS: Final = ("flights published", "flights booked", "inspection")
-STAGES: Final = ("recover", "audit", "export", "compare")
+STAGES: Final = ("restore", "rerun", "recover", "audit", "export", "compare")
 _MISSING: Final = "-"
 
 
@@ -106,10 +106,23 @@ def _rows(outcome: SparkOutcome) -> list[tuple[str, str, str]]:
         ("driver kills survived", f"{kills.happened}", "each left an open transaction"),
         ("time", f"{outcome.elapsed_s:.1f} s", "kills and restarts included"),
         ("entries/s", f"{outcome.entries_per_s:,.0f}", "committed in the ledger"),
+        *_repeated(outcome),
         *_recovered(outcome),
         *_audited(outcome),
         *_exported(outcome),
     ]
+
+
+def _repeated(outcome: SparkOutcome) -> list[tuple[str, str, str]]:
+    rows, restored = list[tuple[str, str, str]](), outcome.inspection.get("restored")
+    if restored is not None:
+        rows.append(("checkpoint restored", restored, "from the first kill; nothing was written"))
+    if outcome.enriched is not None:
+        rows.append(("  flights enriched", f"{outcome.enriched:,}", "with the ledger, or not"))
+    if outcome.totals is not None:
+        note = f"rows of {outcome.airports:,} airports, by a job that ran twice"
+        rows.append(("job run again: totals", f"{outcome.totals:,}", note))
+    return rows
 
 
 def _recovered(outcome: SparkOutcome) -> list[tuple[str, str, str]]:

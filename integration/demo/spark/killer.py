@@ -1,12 +1,12 @@
 """Kills the driver while the journal shows its transaction open and the ledger has records of it.
 
-The killer first pauses the driver's Python process, without which nothing is committed. The tasks
-of its JVM go on writing.
+Then the killer pauses the driver's Python process, without which nothing is committed, and makes
+sure of it.
 """
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 from typing import Final
@@ -25,11 +25,6 @@ takes a while to start."""
 _SPOILT_MAX: Final = 4
 """Kills that may fail to count: a commit may be on its way when the driver dies. Beyond it there
 are no more kills, and the verdict is FALSE."""
-_WRITE_S: Final = 2.0
-"""Longest wait for records while the driver is paused: after three seconds its session counts as
-silent, and its transaction is aborted."""
-_POLL_S: Final = 0.02
-"""How often the ledger's end is read meanwhile; a larger value notices records later."""
 _READ_TIMEOUT_S: Final = 20.0
 """Bounds reading a journal partition to its end; beyond it the run fails with BrokerError."""
 
@@ -54,6 +49,8 @@ class DriverKiller:
     """Flights to be booked."""
     kills: int
     """Kills that must count."""
+    killed: Callable[[], None]
+    """Called while the driver is dead."""
     deeds: list[WorkerKill] = field(default_factory=list)
     _passed_over: Key | None = None
     _spare: float = inf
@@ -76,14 +73,16 @@ class DriverKiller:
         seen = self._victim()
         if seen is None or not self._is_due() or key_of(seen) == self._passed_over:
             return
+        if self._surplus() <= self._spare:
+            return  # It has written nothing to the ledger yet.
         self.driver.pause()
-        wrote = self._await_records()
         self.tail.read_to_end(seen.txid.partition, timeout_s=_READ_TIMEOUT_S)
-        if not wrote or self._victim() is not seen:
+        if self._victim() is not seen:
             self._passed_over = key_of(seen)
             self.driver.resume()
             return
         self.driver.kill()
+        self.killed()
         self._spare = inf
         self.deeds.append(WorkerKill(self.driver.name, key_of(seen)))
         self.driver.start()
@@ -100,15 +99,6 @@ class DriverKiller:
         seen = self.tail.view.open_of(self.producer_id)
         # A killed driver's transaction stays open until it is aborted: it is hit only once.
         return None if seen is None or any(d.key == key_of(seen) for d in self.deeds) else seen
-
-    def _await_records(self) -> bool:
-        """Returns whether the ledger has records of the open transaction, or gets them in time."""
-        deadline_s = time.monotonic() + _WRITE_S
-        while self._surplus() <= self._spare:
-            if time.monotonic() > deadline_s:
-                return False
-            time.sleep(_POLL_S)
-        return True
 
     def _note_spare(self) -> None:
         # The view may be behind: the ledger's end may include a transaction that the view does not

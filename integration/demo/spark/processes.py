@@ -14,6 +14,10 @@ from typing import Final
 
 from ...local.processes import Child
 
+CHECKPOINT: Final = "checkpoint"
+"""Name of Spark's checkpoint in the application's directory."""
+BACKUP: Final = "checkpoint-backup"
+"""Name of a copy of it, made when the driver was killed first."""
 _GONE_S: Final = 15.0
 """Bounds the wait for the end of the JVM and its children; then they get SIGKILL again."""
 _POLL_S: Final = 0.02

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from ..reports import read_status
 from ..verdict import Tally
 from .display import STAGES, SparkSnapshot, print_outcome
 from .killer import DriverKiller, kills_for
-from .processes import SparkChild
+from .processes import BACKUP, CHECKPOINT, SparkChild
 from .verdict import SparkOutcome, reasons_against
 
 _BATCHES: Final = 6
@@ -72,7 +73,7 @@ class SparkPart(Part):
             stage.cluster.bootstrap_servers,
             *coordinator_options(stage.cluster),
         )
-        self._driver = self._spark("driver", *self._driver_arguments())
+        self._driver = self._spark("driver")
         self._inspector = self._spark("inspector", *self._inspector_arguments())
         self._killer = DriverKiller(
             driver=self._driver,
@@ -83,7 +84,10 @@ class SparkPart(Part):
             partitions=PARTITIONS,
             flights=self._flights,
             kills=kills_for(self._flights),
+            killed=self._back_up,
         )
+        for topic in (names.enriched, names.totals):
+            stage.log.create_topic(topic, partitions=PARTITIONS)
         self._doing = ""
         self._inspection: dict[str, Any] = {}
 
@@ -92,17 +96,25 @@ class SparkPart(Part):
         common = ["--config", str(stage.cluster.settings_file)]
         common += ["--directory", str(self._place), "--group", self._group]
         common += ["--flights-topic", stage.names.flights, "--ledger-topic", stage.names.ledger]
+        common += ["--enriched-topic", stage.names.enriched, *self._query_arguments()]
         module = f"logtx.integration.demo.spark.{name}"
         log = self._stage.directory / f"spark-{name}.log"
         return SparkChild(f"Spark {name}", log, [module, *common, *arguments])
 
-    def _driver_arguments(self) -> list[str]:
+    def _query_arguments(self) -> list[str]:
         size = min(max(self._flights // _BATCHES, 1), _BATCH_FLIGHTS_MAX)
         return ["--transactional-id", self._producer_id, "--flights-per-batch", str(size)]
 
     def _inspector_arguments(self) -> list[str]:
         export = ["--export", str(self._place / "airport_ledger.parquet")]
+        export += ["--totals-topic", self._stage.names.totals]
         return [*export, "--flights", str(self._flights), "--report", str(self._report)]
+
+    def _back_up(self) -> None:
+        """Copies Spark's checkpoint as it is at the first kill: the inspector will restore it."""
+        backup = self._place / BACKUP
+        if not backup.exists():
+            shutil.copytree(self._place / CHECKPOINT, backup)
 
     @property
     def _report(self) -> Path:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from ..ledger import LedgerFindings
 from ..verdict import Tally, against_ledger
+
+REFUSED: Final = "refused"
+"""What becomes of a query whose checkpoint was restored: ReplayDiffersError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +62,21 @@ class SparkOutcome:
         return None if findings is None else LedgerFindings(**findings)
 
     @property
+    def enriched(self) -> int | None:
+        """Committed enriched flights; None before they are counted."""
+        return self.inspection.get("enriched")
+
+    @property
+    def totals(self) -> int | None:
+        """Rows that the job wrote that ran twice, and airports; None before they are counted."""
+        return self.inspection.get("totals")
+
+    @property
+    def airports(self) -> int:
+        """Airports in the ledger."""
+        return self.inspection.get("airports") or 0
+
+    @property
     def surplus(self) -> int | None:
         """Entries of aborted transactions: in the log, and not exported."""
         audit, exported = self.inspection.get("audit"), self.inspection.get("exported")
@@ -80,10 +98,23 @@ def reasons_against(outcome: SparkOutcome) -> list[str]:
         found.append(f"The inspector did not finish: it was at {stage}.")
     return [
         *found,
+        *_against_repetition(outcome),
         *_against_recovery(outcome),
         *_against_audit(outcome),
         *_against_export(outcome),
     ]
+
+
+def _against_repetition(outcome: SparkOutcome) -> list[str]:
+    found = []
+    restored = outcome.inspection.get("restored")
+    if restored is not None and restored != REFUSED:
+        found.append(f"The query with a restored checkpoint was not refused: {restored}.")
+    if outcome.enriched != outcome.flights:
+        found.append(f"{outcome.enriched} of {outcome.flights} flights are enriched.")
+    if outcome.totals is None or outcome.totals != outcome.airports:
+        found.append(f"{outcome.totals} totals were written of {outcome.airports} airports.")
+    return found
 
 
 def _against_recovery(outcome: SparkOutcome) -> list[str]:
