@@ -1,4 +1,4 @@
-"""What the accepted branches of one transaction wrote, and how it is told to the coordinator. Pure.
+"""What the branches of one transaction wrote, and how it is told to the coordinator. Pure.
 
 The commit names it all if one journal record takes it. What is more goes before the commit, in
 parts: each names whole partitions as far as possible, so that a partition's name is sent seldom.
@@ -6,6 +6,7 @@ parts: each names whole partitions as far as possible, so that a partition's nam
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from ...journal.control import BranchRange, TopicPartition
@@ -14,13 +15,15 @@ from .summary import BranchSummary
 
 COMMIT_BYTES: Final = 800_000
 """Upper bound of what branches wrote in the journal's record of a commit, which has 900,000 bytes
-for it and the owner's own records. Less would write parts where one record is enough."""
+for it and for partitions without records. Less would write parts where one record is enough."""
 PART_BYTES: Final = 100_000
 """The same in a part: 4,000 to 5,000 ranges. A larger part holds the coordinator's event loop for
 longer than 30 ms; smaller ones make more records."""
 _PARTITION_BYTES: Final = 48
 """Upper bound of a partition in the journal, without its topic's name."""
 _NONCE_BYTES: Final = 10
+_FEW_BYTES: Final = 400
+"""Upper bound of a partition with one range, whose topic has an ordinary name."""
 
 
 def _number_bytes(number: int) -> int:
@@ -65,7 +68,25 @@ class AcceptedWrites:
         if known is not None:
             return
         self._known[summary.branch] = told
-        for key, written in summary.writes.items():
+        self._add(summary.writes)
+
+    def add_own(self, writes: Mapping[TopicPartition, BranchRange]) -> bool:
+        """Takes what the owner wrote itself, unless the commit has room for it.
+
+        Returns:
+            Whether it was taken.
+        """
+        size = self._bytes + len(writes) * _FEW_BYTES
+        if size <= self._commit_bytes:
+            return False
+        own = sum(_partition_bytes(key) + _range_bytes(r) for key, r in writes.items())
+        if self._bytes + own <= self._commit_bytes:
+            return False
+        self._add(writes)
+        return True
+
+    def _add(self, writes: Mapping[TopicPartition, BranchRange]) -> None:
+        for key, written in writes.items():
             ranges = self._left.get(key)
             if ranges is None:
                 ranges = self._left[key] = []

@@ -169,6 +169,9 @@ class TransactionBook:
         self._branches: dict[int, BranchTally] = {}
         self._accepted = accepted or AcceptedWrites()
         self._part_under_way = False
+        self._own_asked = False
+        self._own_in_parts = False
+        """Whether what the owner wrote itself is among what `_accepted` has."""
 
     # ---- what may be done now -------------------------------------------------------------------
 
@@ -330,7 +333,7 @@ class TransactionBook:
         return self._accepted.parts_left
 
     def next_part(self) -> tuple[int, dict[TopicPartition, tuple[BranchRange, ...]]] | None:
-        """Returns the part of what accepted branches wrote that is to be sent now, with its number.
+        """Returns the part of what branches wrote that is to be sent now, with its number.
 
         The caller calls `part_answered` when it is answered. Returns None if none is due: one is
         under way, or the commit has room for the rest.
@@ -338,6 +341,9 @@ class TransactionBook:
         wanted = self.phase is Phase.OPEN or (
             self.phase is Phase.ENDING and self.end is Action.COMMIT
         )
+        if self.phase is Phase.ENDING and wanted and self.own.settled and not self._own_asked:
+            self._own_asked = True
+            self._own_in_parts = self._accepted.add_own(self.own.ranges())
         due = wanted and self.cause is None and self._accepted.parts_left
         if not due or self._part_under_way:
             return None
@@ -381,7 +387,7 @@ class TransactionBook:
         What parts have said is left out. For an abort the ranges are empty, and for a partition
         without accepted records they always are.
         """
-        own = self.own.ranges()
+        own = {} if self._own_in_parts else self.own.ranges()
         branches = self._branches.values()
         of_branches = (key for tally in branches for key, _ in tally.first_offsets())
         touched = self._registered.union(own, of_branches)

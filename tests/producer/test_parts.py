@@ -196,9 +196,9 @@ def test_a_commit_sends_its_parts_first(
         coordinators.lose_request(lost)
     txn.commit(10)
     known = coordinators.transactions[txn.txid]
-    assert len(known.parts) == 3
+    assert len(known.parts) == 4, "three of the branch, and the owner's own"
     kinds = [kind for kind, _ in coordinators.requests if kind in ("add_writes", "commit")]
-    assert kinds == ["add_writes"] * 3 + ["commit"] * (1 if lost is None else 2)
+    assert kinds == ["add_writes"] * 4 + ["commit"] * (1 if lost is None else 2)
     assert {key: len(ranges) for key, ranges in known.writes.items()} == {
         (topic, 0): 1,
         (topic, 1): 2,
@@ -249,3 +249,30 @@ def test_a_transaction_that_expires_between_its_parts_is_aborted(
     release.set()
     with pytest.raises(TransactionAbortedError):
         future.result(10)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_what_the_owner_wrote_goes_in_parts_too(
+    make_memory_producer: MakeProducer,
+    memory_log: MemoryLog,
+    coordinators: FakeCoordinators,
+) -> None:
+    topic = topic_of(memory_log)
+    with make_memory_producer().begin_transaction() as txn:
+        for partition in range(3):
+            txn.produce(topic, b"own", partition=partition)
+    known = coordinators.transactions[txn.txid]
+    assert len(known.parts) == 3
+    assert {key: len(ranges) for key, ranges in known.writes.items()} == {
+        (topic, partition): 1 for partition in range(3)
+    }
+
+
+def test_what_the_owner_wrote_to_many_partitions_fits() -> None:
+    collected = AcceptedWrites()
+    few = {("t", p): BranchRange(0, 0, 9, 10) for p in range(5_000)}
+    assert not collected.add_own(few)
+    many = {("t", p): BranchRange(0, 2**40, 2**40 + 9, 10) for p in range(20_000)}
+    assert collected.add_own(many)
+    _, found = drained(collected)
+    assert found == {key: [written] for key, written in many.items()}
