@@ -14,10 +14,12 @@ from rich.console import Console
 from logtx.chaos.checker import BrokenHistoryError, BrokenLogError, check, store
 from logtx.chaos.checker.core.avro import Kind, read_entry
 from logtx.chaos.checker.core.facts import parse_txid
+from logtx.chaos.checker.core.journal import read_journal
 from logtx.chaos.checker.core.wire import Control, Range, read_control, read_txid
 from logtx.journal.control import BranchRange, DataControl, Marker, encode_data_control
 from logtx.journal.control import encode_marker as encode
 from logtx.journal.records import codec as record_codec
+from logtx.journal.records.fate import FateScan
 from logtx.journal.txid import TxId
 
 from .checker_world import IN, World
@@ -211,7 +213,14 @@ def test_bytes_survive_the_dump(tmp_path: Path) -> None:
 # ---- the parsers, against what logtx writes -----------------------------------------------------
 
 
-@pytest.mark.parametrize("raw", [line.split() for line in GOLDEN.read_text().splitlines() if line])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        line.split()
+        for version in (2, 4)
+        for line in GOLDEN.with_name(f"journal_v{version}.txt").read_text().splitlines()
+    ],
+)
 def test_journal_records_are_read_as_logtx_reads_them(raw: list[str]) -> None:
     entry, own = record_codec.decode_entry(bytes.fromhex(raw[1])), read_entry(bytes.fromhex(raw[1]))
     assert own.kind == entry.record.type.value
@@ -227,6 +236,28 @@ def test_journal_records_are_read_as_logtx_reads_them(raw: list[str]) -> None:
         assert [(s["topic"], s["o2"], s["o3"]) for s in own.body["steps"]] == [
             (s.topic, s.to.o2, s.to.o3) for s in entry.record.steps
         ]
+
+
+def test_a_commit_in_parts_has_what_all_of_them_name() -> None:
+    """As the golden log has one: two partitions in its first part, a third in its commit."""
+    lines = (GOLDEN.parent / "writes-in-parts-2026-11" / "journal.jsonl").read_text().splitlines()
+    raws = [bytes.fromhex(json.loads(line)["hex"]) for line in lines]
+    found = read_journal(0, 0, len(raws), list(enumerate(map(read_entry, raws))))
+    txids = [TxId(0, found.incarnation or 0, begin) for begin in found.fates]
+    scan = FateScan(txids)
+    for offset, raw in enumerate(raws):
+        scan.feed(offset, record_codec.decode_entry(raw))
+    in_parts = 0
+    for txid, fate in scan.fates().items():
+        wanted = {
+            w.partition.key: sorted((b.branch, b.first_offset) for b in w.branches)
+            for w in fate.writes
+        }
+        own = found.fates[txid.offset]
+        told = {key: sorted((r[0], r[1]) for r in ranges) for key, ranges in own.writes.items()}
+        assert told == wanted or own.decided is None
+        in_parts += own.committed and len(wanted) == 3
+    assert in_parts
 
 
 def test_a_journal_record_that_does_not_decode() -> None:

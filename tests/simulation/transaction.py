@@ -7,6 +7,7 @@ librdkafka.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -16,6 +17,7 @@ from logtx.journal.control import (
     OWN_BRANCH,
     TXCTL_HEADER,
     TXID_HEADER,
+    BranchRange,
     DataControl,
     TopicPartition,
     encode_data_control,
@@ -94,6 +96,14 @@ class Host(Party):
         """Consumes its input again."""
 
 
+class OfBranches(AcceptedWrites):
+    """Names in parts what branches wrote. What the owner wrote itself goes with the commit."""
+
+    def add_own(self, writes: Mapping[TopicPartition, BranchRange]) -> bool:  # noqa: ARG002
+        """Takes nothing: the coordinator has parts and a rest of all kinds then."""
+        return False
+
+
 class Transaction:
     """One transaction of a producer."""
 
@@ -121,7 +131,7 @@ class Transaction:
         """Number of branches whose summaries its commit waits for."""
         self._commits_later = False
         # In parts of one range each, from the first on.
-        accepted = AcceptedWrites(0, 1) if self._in_parts else None
+        accepted = OfBranches(0, 1) if self._in_parts else None
         self.book = TransactionBook(own, named, accepted)
         self._backlog: list[TopicPartition] = []
         self._resolving = False
