@@ -18,7 +18,7 @@ COMMIT_BYTES: Final = 800_000
 for it and for partitions without records. Less would write parts where one record is enough."""
 PART_BYTES: Final = 100_000
 """The same in a part: 4,000 to 5,000 ranges. A larger part holds the coordinator's event loop for
-longer than 30 ms; smaller ones make more records."""
+longer than 40 ms; smaller ones make more records."""
 _PARTITION_BYTES: Final = 48
 """Upper bound of a partition in the journal, without its topic's name."""
 _NONCE_BYTES: Final = 10
