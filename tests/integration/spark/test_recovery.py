@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -168,5 +170,43 @@ def test_a_group_is_set_back(
     with pytest.raises(Exception, match="OffsetsConflictError"):
         run("first")
     run("second")
+    written = expected(range(35)) + expected(range(20, 30))
+    assert values(logtx_cluster, target, 45) == written
+
+
+@pytest.mark.slow
+def test_a_query_is_set_back_with_its_checkpoint(
+    spark: Any, sink: Callable[..., Any], logtx_cluster: Cluster, tmp_path: Path
+) -> None:
+    source, target = logtx_cluster.topic(2), logtx_cluster.topic(1)
+    group, servers = f"group-{source}", logtx_cluster.bootstrap_servers
+    checkpoint, backup = tmp_path / "checkpoint", tmp_path / "backup"
+
+    def run() -> None:
+        frame = resume(spark, logtx_cluster, group, source, stream=True)
+        query = sink(out_of(frame), topic=target, group=group, checkpointLocation=str(checkpoint))
+        query = query.trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+
+    produce(logtx_cluster, source, range(20))
+    run()
+    shutil.copytree(checkpoint, backup)
+    produce(logtx_cluster, source, range(20, 30))
+    run()
+    shutil.rmtree(checkpoint)
+    shutil.copytree(backup, checkpoint)
+    produce(logtx_cluster, source, range(30, 35))
+    with pytest.raises(Exception, match="ReplayDiffersError"):
+        run()
+    shutil.rmtree(checkpoint)
+    shutil.copytree(backup, checkpoint)
+    query_id = json.loads((checkpoint / "metadata").read_text())["id"]
+    first = next(step_rows(logtx_cluster.log, group)).txid
+    for each in (group, f"spark-{query_id}"):
+        done = logtx.spark.reset_group(
+            group=each, bootstrap_servers=servers, to_commit=first, execute=True
+        )
+        assert done.txid is not None
+    run()
     written = expected(range(35)) + expected(range(20, 30))
     assert values(logtx_cluster, target, 45) == written
