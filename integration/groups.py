@@ -97,7 +97,8 @@ def require_group(log: Log, group: str) -> None:
 def starting_offsets(log: Log, group: str, topics: Collection[str] | None = None) -> str:
     """Returns a group's IOV in the form of Spark's ``startingOffsets``, for all partitions.
 
-    A partition without a committed offset has -2, its start. A consumer may have committed in the
+    A partition without a committed offset has -2, its start; so has one of a topic that was created
+    again since. A consumer may have committed in the
     midst of a transaction (o3 above 0); whoever begins at these offsets reads that one again.
 
     Args:
@@ -117,10 +118,12 @@ def starting_offsets(log: Log, group: str, topics: Collection[str] | None = None
     if not named:
         raise ConfigError(f"group {group!r} counts writes, and has no offsets of topics")
     found: dict[str, dict[str, int]] = {}
+    ids = log.topic_ids(sorted(named))
     for topic in sorted(named):
         for number in range(log.partition_count(topic)):
             at = iov.get((topic, number))
-            found.setdefault(topic, {})[str(number)] = EARLIEST if at is None else at.o2
+            is_known = at is not None and at.topic_id in ("", ids.get(topic, ""))
+            found.setdefault(topic, {})[str(number)] = at.o2 if at and is_known else EARLIEST
     return json.dumps(found)
 
 
@@ -196,15 +199,14 @@ class Groups:
         if not wanted:
             raise ConfigError(f"group {group!r} has no partition in {', '.join(sorted(topics))}")
         spans = self._spans(wanted)
-        targets = dict(_targets(group, wanted, spans, fail_on_data_loss=fail_on_data_loss))
-        ids = self._log.topic_ids(sorted({topic for topic, _ in targets} - {BATCH_TOPIC}))
+        ids = self._log.topic_ids(sorted({topic for topic, _ in spans}))
+        targets = dict(_targets(group, wanted, spans, ids, fail_on_data_loss=fail_on_data_loss))
         steps = [
-            OffsetStep(
-                *key, None if at is None else at.place, replace(to, topic_id=ids.get(key[0], ""))
-            )
+            OffsetStep(*key, None if at is None else at.place, to)
             for key, to in sorted(targets.items())
             if (at := iov.get(key)) is None
-            or (at.place, at.topic_id) != (to.place, ids.get(key[0], ""))
+            or at.place != to.place
+            or at.topic_id not in ("", to.topic_id)
         ]
         last = committed.last_commit
         reset = Reset(
@@ -410,10 +412,11 @@ def _targets(
     group: str,
     wanted: Mapping[TopicPartition, Position | None],
     spans: Mapping[TopicPartition, tuple[int, int]],
+    ids: Mapping[str, str],
     *,
     fail_on_data_loss: bool,
 ) -> Iterator[tuple[TopicPartition, Position]]:
-    """Yields each partition's new position, which is within the partition."""
+    """Yields each partition's new position, which is within the partition and names its topic."""
     for key, at in sorted(wanted.items()):
         if key not in spans:
             if at is None:
@@ -421,13 +424,19 @@ def _targets(
             yield key, at
             continue
         start, end = spans[key]
+        topic_id = ids.get(key[0], "")
+        begin = Position(o1=start, o2=start, topic_id=topic_id)
         if at is None:
-            yield key, Position.at(start)
-        elif start <= at.o2 <= end:
-            yield key, at if at.o1 >= start else replace(at, o1=start)
+            yield key, begin
+            continue
+        is_others = at.topic_id not in ("", topic_id)
+        if not is_others and start <= at.o2 <= end:
+            yield key, replace(at, o1=max(at.o1, start), topic_id=topic_id)
         elif fail_on_data_loss:
             why = (
-                f"begins at {start} now: retention deleted what was there"
+                "was created again since"
+                if is_others
+                else f"begins at {start} now: retention deleted what was there"
                 if at.o2 < start
                 else f"ends at {end}: the offset is wrong, or the topic was created again"
             )
@@ -436,7 +445,7 @@ def _targets(
                 f" {why}; without failing on data loss it would begin at {start}"
             )
         else:
-            yield key, Position.at(start)
+            yield key, begin
 
 
 def _moved(

@@ -205,6 +205,25 @@ def test_offsets_that_are_gone(cluster: Cluster) -> None:
     assert (place["offset"], place["end"], place["lag"]) == (5, None, None)
 
 
+def test_a_topic_that_was_created_again(cluster: Cluster) -> None:
+    asked(cluster, "reset", "ledger", "--to-offsets", '{"flights": {"1": 4}}', "--execute")
+    named = asked(cluster, "history", "ledger")[-1]["txid"]
+    move(cluster, 4, 5)
+    cluster.log.delete_topic("flights")
+    cluster.log.create_topic("flights", partitions=2)
+    with cluster.producer().begin_transaction() as txn:
+        for _ in range(9):
+            txn.produce("flights", b"x", partition=1)
+    eventually(lambda: cluster.log.end_offset("flights", 1) == 10)
+    # Offset 4 is there, and is one of another topic.
+    back = ("reset", "ledger", "--to-commit", named)
+    assert "was created again since" in failure(cluster, *back)
+    done = asked(cluster, *back, "--no-fail-on-data-loss", "--execute")
+    assert [m["to_offset"] for m in done["moved"]] == [0]
+    again = ("reset", "ledger", "--to-offsets", '{"flights": {"1": 0}}')
+    assert asked(cluster, *again)["steps"] == 0
+
+
 def test_a_group_in_use_by_a_consumer(cluster: Cluster) -> None:
     consumer = cluster.consumer(
         "flights", group_id="ledger", offsets_storage="transactions", client_id="worker-7"
