@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from typing import Final, NamedTuple
 
 from ..coordinator.client.admin import AdminQueries
@@ -20,6 +21,7 @@ from ..journal.control import TopicPartition
 from ..journal.errors import (
     ConfigError,
     LogtxError,
+    NotAllowedError,
     OffsetsConflictError,
     OffsetsPendingError,
     UnknownTopicError,
@@ -41,6 +43,8 @@ LATEST: Final = -1
 """Offsets that stand for a partition's start and end, as in Spark's ``startingOffsets``."""
 TIMEOUT_S: Final = 30.0
 """How long coordinators are asked, by default."""
+_PAUSE_S: Final = 0.1
+"""Between two attempts to forget a group whose last commit is not finished."""
 
 
 class GroupInUseError(LogtxError):
@@ -317,9 +321,22 @@ class Groups:
             known = {topic for topic, _ in self._admin.fetch_offsets(group).offsets}
             if missing := sorted(set(topics) - known):
                 raise ConfigError(f"group {group!r} has no offsets in {', '.join(missing)}")
-            self._admin.forget_offsets(group, topics)
+            self._end(group, partial(self._admin.forget_offsets, group, topics))
         else:
-            self._admin.forget_group(group)
+            self._end(group, partial(self._admin.forget_group, group))
+
+    def _end(self, group: str, forget: Callable[[], None]) -> None:
+        """Forgets what is known of a group, once its decided transactions are finished."""
+        deadline_s = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                forget()
+            except NotAllowedError as error:
+                if time.monotonic() > deadline_s:
+                    raise GroupInUseError(f"group {group!r} is in use: {error}") from error
+                time.sleep(_PAUSE_S)
+            else:
+                return
 
     def unbind(self, group: str) -> str:
         """Ends the binding of a group without offsets. Returns the transaction group it was bound
@@ -337,7 +354,7 @@ class Groups:
                 " there: note them (`logtx group show --offsets`), delete the group, and set them"
                 " with `logtx group reset --create-in`"
             )
-        self._admin.forget_group(group)
+        self._end(group, partial(self._admin.forget_group, group))
         return bound
 
     def refuse_in_use(self, group: str, transaction_group: str) -> None:

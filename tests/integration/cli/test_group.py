@@ -10,12 +10,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from logtx.coordinator.client.admin import AdminQueries
 from logtx.integration.cli import main as cli
 from logtx.integration.cli.group import group
 from logtx.integration.groups import GroupInUseError, Groups
 from logtx.integration.inspect.committed_offsets import iov_rows
 from logtx.integration.testing import Cluster
-from logtx.journal.errors import ConfigError, OffsetsConflictError, UnknownTopicError
+from logtx.journal.errors import (
+    ConfigError,
+    NotAllowedError,
+    OffsetsConflictError,
+    UnknownTopicError,
+)
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Place, Position
 from logtx.journal.reader import JOURNAL_TOPIC
@@ -257,6 +263,20 @@ def test_who_commits_meanwhile_wins(cluster: Cluster, monkeypatch: pytest.Monkey
     said = failure(cluster, "reset", "ledger", "--to-offsets", "earliest", "--execute")
     assert "moved meanwhile" in said
     eventually(lambda: stands_at(cluster, 6))
+
+
+def test_a_commit_that_is_not_finished(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    forget, times = AdminQueries.forget_group, iter([True, True, False])
+
+    def unfinished(self: AdminQueries, group: str) -> None:
+        if next(times, True):
+            raise NotAllowedError("not finished")
+        forget(self, group)
+
+    monkeypatch.setattr(AdminQueries, "forget_group", unfinished)
+    assert run(cluster, "delete", "ledger").exit_code == 0
+    move(cluster, None, 5)
+    assert "in use: not finished" in failure(cluster, "delete", "ledger", "--timeout", "0.3")
 
 
 def test_deleting_and_beginning_anew(cluster: Cluster) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import logtx
-from logtx.coordinator.client.admin import AdminQueries
 from logtx.coordinator.core.offsets_lanes import OffsetsKey
 from logtx.coordinator.protocol.commands import GroupOffsets
 from logtx.integration.groups import Groups
@@ -177,7 +176,6 @@ def test_groups_that_were_reset_or_deleted(
 ) -> None:
     cluster, _, txids = log_at_work
     cluster.log.create_topic("input", partitions=1)
-    admin = AdminQueries(cluster.log)
 
     def move(begin: int | None, end: int) -> None:
         with cluster.producer().begin_transaction() as txn:
@@ -188,14 +186,13 @@ def test_groups_that_were_reset_or_deleted(
         move(6, 9)
         with pytest.raises(ConfigError, match="ends at"):
             groups.reset("readers", to_commit=str(txids[2]), execute=True)
-        admin.forget_offsets("readers", ["input"])
+        groups.delete("readers", ["input"])
         move(None, 2)
         groups.delete("readers")
     move(None, 5)
     move(5, 3)
     eventually(lambda: committed_iovs(cluster.log)["readers"][1].offsets[INPUT].o2 == 3)
     assert audited(cluster).findings == []
-    admin.close()
 
 
 INPUT = ("input", 0)

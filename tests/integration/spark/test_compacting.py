@@ -78,6 +78,7 @@ def test_only_what_is_committed_in_commit_order(
     first = run(cluster, topics)
     assert (first.records, first.offsets) == (3, {0: 7, 1: 4})
     left_open.abort()
+    eventually(lambda: cluster.log.end_offset(topic, 0) == 8)
     write(cluster, topic, None)
     assert run(cluster, topics).records == 2
     assert run(cluster, topics).records == 0
