@@ -24,7 +24,7 @@ found=$(.venv/bin/python -c 'import pyspark; print(pyspark.__version__)')
 [ "$found" = "$version" ] || { echo "logtx: found PySpark $found, not $version" >&2; exit 1; }
 echo "logtx: PySpark $version"
 set -- -q "$@"
-for name in sink source data_loss subscription pushdown idempotence identity shipping; do
+for name in sink source data_loss subscription idempotence identity shipping; do
     set -- "$@" "tests/integration/spark/test_$name.py"
 done
 exec .venv/bin/pytest "$@"

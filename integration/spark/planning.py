@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self
@@ -31,7 +31,6 @@ from .errors import DataLossError
 from .large import PART_RECORDS, Large, Search
 from .limits import Limits
 from .options import refuse_rest, take_kafka
-from .pushdown import Selection
 from .reading import Range, ReadConfig
 from .searching import run
 from .subscription import Subscription
@@ -421,26 +420,6 @@ class Planner:
         # Both commits that the options name are included, so the lower bound is one less.
         above = -1 if start is None else start - 1
         return partition, above, _SEQUENCE_MAX if end is None else end
-
-    def selected(
-        self, start: Vector, keys: Iterable[TopicPartition], selection: Selection
-    ) -> Vector:
-        """Returns where reading begins in those of these partitions in which rows may be wanted.
-
-        The offsets of a time are exact, whoever stamps the records: all before them are earlier.
-        """
-        found: dict[TopicPartition, Spot] = {}
-        for key in keys:
-            if not selection.takes(key):
-                continue
-            spot = start.get(key, Spot(0))
-            first: int | None = selection.from_offset
-            if selection.from_ms is not None:
-                first = self._log.offset_for_time(*key, selection.from_ms)
-            if first is not None:
-                first = max(first, selection.from_offset)
-                found[key] = spot if first <= spot.o2 else Spot(first)
-        return found
 
     def ranges(self, start: Vector, ends: Mapping[TopicPartition, int]) -> list[Range]:
         """Returns the ranges that tasks read, cut into at least `min_partitions` parts.

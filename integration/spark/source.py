@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,6 @@ from ...journal.logs.open import open_log
 from .clients import lend_log
 from .keeper_client import KeeperAddress
 from .planning import Bound, Planner, SourceOptions
-from .pushdown import Selection
 from .reading import Range, RangeReader, ReadConfig
 from .shipping import Shipped
 from .steps import steps_to_json
@@ -60,8 +59,6 @@ class BatchSource(Shipped, DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         """Prepares a reader; `partitions` asks the log."""
         self._options = options
-        self._selection = Selection()
-        self.pushFilters = _Offer(self._push)
 
     def partitions(self) -> list[InputPartition]:
         """In the planner: returns what each task reads.
@@ -72,8 +69,7 @@ class BatchSource(Shipped, DataSourceReader):
         with lend_log(self._options.read.kafka) as log:
             planner = Planner(log, self._options)
             ends = planner.end()
-            start = planner.selected(planner.start("earliest"), ends, self._selection)
-            ranges = planner.ranges(start, {k: end for k, end in ends.items() if k in start})
+            ranges = planner.ranges(planner.start("earliest"), ends)
             read = replace(self._options.read, sequences=planner.sequences())
             return [Part(r, read, self._options.include_headers) for r in ranges]
 
@@ -82,31 +78,6 @@ class BatchSource(Shipped, DataSourceReader):
         if not isinstance(partition, Part):
             return iter(())  # Spark's placeholder, if `partitions` returned none
         return read_part(partition)
-
-    def _push(self, filters: Sequence[Any]) -> Sequence[Any]:
-        """Takes a query's filters. Returns all of them: Spark evaluates them on the rows."""
-        self._selection = Selection.of(filters)
-        return filters
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leaves out what only the planner needs."""
-        return {k: v for k, v in self.__dict__.items() if k != "pushFilters"}
-
-
-class _Offer:
-    """Takes filters where Spark has and wants that: from PySpark 4.1 on, by a setting.
-
-    Without the setting Spark refuses a reader that has a method `pushFilters` of its own, so that
-    nothing is ignored without a word. Here nothing is, because Spark evaluates all filters.
-    """
-
-    def __init__(self, take: Callable[[Sequence[Any]], Sequence[Any]]) -> None:
-        self._take = take
-        self.__func__ = getattr(DataSourceReader, "pushFilters", None)
-        """By which Spark tells a reader's own method."""
-
-    def __call__(self, filters: Sequence[Any]) -> Sequence[Any]:
-        return self._take(filters)
 
 
 @counts_as("sql.streaming.datasource", "SupportsTriggerAvailableNow")

@@ -14,7 +14,8 @@ import pytest
 from logtx.integration.spark import source as source_module
 from logtx.integration.spark.errors import DataLossError
 from logtx.integration.spark.planning import Planner, SourceOptions
-from logtx.integration.spark.vector import from_offsets
+from logtx.integration.spark.source import BatchSource, Part
+from logtx.integration.spark.vector import SourceOffset, Spot, from_offsets, to_offsets
 from logtx.integration.testing import Cluster
 from logtx.journal.errors import ConfigError, LogtxError, UnknownTopicError
 from logtx.journal.logs.memory.log import MemoryLog
@@ -185,6 +186,18 @@ def test_a_topic_that_may_not_be_read(
     monkeypatch.setattr(log, "topic_infos", lambda *_: {info.topic: info})
     with pytest.raises(LogtxError, match=r"may not READ topic .* kafka-acls\.sh .*Read"):
         Planner(log, options(subscribe=info.topic)).latest()
+
+
+def test_a_partition_that_came_after_the_start_is_read(logtx_memory_cluster: Cluster) -> None:
+    cluster, topic = logtx_memory_cluster, logtx_memory_cluster.topic(2)
+    with cluster.producer() as producer:
+        for partition in (0, 1):
+            producer.produce(topic, b"x", partition=partition)
+    places = json.dumps(to_offsets(SourceOffset({(topic, 0): Spot(0)})))
+    given = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topic}
+    reader = BatchSource(SourceOptions.parse({**given, "startingPlaces": places}))
+    found = [part.range for part in reader.partitions() if isinstance(part, Part)]
+    assert [(each.partition, each.start.o2, each.end) for each in found] == [(0, 0, 1), (1, 0, 1)]
 
 
 # ---- how much at a time -------------------------------------------------------------------------
