@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 EXIT_NOT_CLEAN: Final = 4
 """Exit status: the audit found a broken promise."""
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""Environment variable of a Python that ``spark-submit`` has started."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Memory = Annotated[str, typer.Option(help="Memory of the driver's JVM, with Spark.")]
@@ -62,7 +65,7 @@ def run_audit(
         str | None,
         typer.Option(
             help="Read with Spark instead, as an application of this master URL: for logs that one "
-            "machine can't read. To run on a cluster, submit a job: see docs/spark.md."
+            "machine can't read. Without it a job of spark-submit reads with Spark, too."
         ),
     ] = None,
     driver_memory: Memory = "1g",
@@ -82,9 +85,9 @@ def run_audit(
     logtx audit --bootstrap-servers localhost:9092 --master 'local[*]'
     ```
     """
-    if master is not None:
-        if processes is not None:
-            raise ConfigError("--processes and --master exclude each other: Spark has executors")
+    if master is not None and processes is not None:
+        raise ConfigError("--processes and --master exclude each other: Spark has executors")
+    if master is not None or (processes is None and _SUBMITTED in os.environ):
         report = _audit_by_spark(kafka, topic, master, driver_memory)
     else:
         report = _audit_here(kafka, topic, processes)
@@ -97,7 +100,7 @@ def run_audit(
 
 
 def _audit_by_spark(
-    kafka: Kafka, topics: list[str] | None, master: str, driver_memory: str
+    kafka: Kafka, topics: list[str] | None, master: str | None, driver_memory: str
 ) -> Report:
     from ..spark import audit
 

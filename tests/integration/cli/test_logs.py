@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import logtx.integration.spark
 from logtx.integration.cli import logs as cli_logs
 from logtx.integration.cli import main as cli
+from logtx.integration.inspect.checks import Report
 from logtx.integration.spark.errors import JavaMissingError, PySparkMissingError
 from logtx.integration.spark.session import check_java
 from logtx.integration.testing import Cluster
@@ -115,3 +116,31 @@ def test_pyspark_that_is_missing(tmp_path: Path) -> None:
         env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert b"pip install 'logtx[spark]'" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("submitted", "options", "by_spark"),
+    [
+        (True, (), True),
+        (True, ("--processes", "1"), False),
+        (False, (), False),
+        (False, ("--master", "local[1]"), True),
+    ],
+)
+def test_a_job_of_spark_submit_audits_by_spark(
+    monkeypatch: pytest.MonkeyPatch, submitted: bool, options: tuple[str, ...], by_spark: bool
+) -> None:
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    if submitted:
+        monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "4040")
+    asked: list[str] = []
+
+    def take(name: str) -> None:
+        monkeypatch.setattr(cli_logs, name, lambda *_: asked.append(name) or Report())
+
+    take("_audit_by_spark")
+    take("_audit_here")
+    arguments = ["audit", "--bootstrap-servers", "memory://a", *options]
+    result = CliRunner().invoke(cli.app, arguments)
+    assert result.exit_code == 0, result.output
+    assert asked == ["_audit_by_spark" if by_spark else "_audit_here"]

@@ -291,7 +291,7 @@ def test_the_commands_obey_spark_submit(
     environ = {**os.environ, "SPARK_HOME": spark_home(), "PYSPARK_PYTHON": sys.executable}
     settings = ("--conf", "spark.executor.memory=512m", "--conf", "spark.driver.host=127.0.0.1")
     submit = [str(Path(spark_home()) / "bin" / "spark-submit"), "--master", two_hosts, *settings]
-    audit = [*submit, str(job), "spark", "audit", *servers, "--topic", topic, "--json"]
+    audit = [*submit, str(job), "audit", *servers, "--topic", topic, "--json"]
     done = subprocess.run(
         audit, env=environ, capture_output=True, text=True, check=False, timeout=RUN_S
     )
