@@ -1,4 +1,8 @@
-"""Makes Arrow batches of committed records: the columns of Kafka's connector, and two of ours."""
+"""Makes Arrow batches of committed records: the columns of Kafka's connector, and two of ours.
+
+Behind the consumer's cores, only this module looks into a record. A consumer that gives columns
+instead of records would give them here.
+"""
 
 from __future__ import annotations
 
