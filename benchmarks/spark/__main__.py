@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from enum import StrEnum
 from importlib.metadata import version
@@ -79,7 +80,8 @@ too. The bare Python source (`benchmarks/spark/bare.py`) is what is left without
 consumer, and Arrow. Micro-batches have {batch:,} records in 2 tasks; the median of the last
 {counted} of {batches} counts. Planning is `latestOffset` and `partitions` of a stream, with a
 record in each partition. The audit's memory is that of this process, the JVM and all workers at
-once, without the broker."""
+once, without the broker. The machine's load average of 15 minutes was {load:.0f} at the end: above
+the number of cores, others were at work too, and only ratios tell something."""
 
 
 class Part(StrEnum):
@@ -182,6 +184,7 @@ def _chapter(tables: Tables, rounds: int) -> Json:
             batch=BATCH_RECORDS,
             batches=BATCHES,
             counted=BATCHES - BATCHES // 3,
+            load=os.getloadavg()[2],
         ),
         "tables": [{"columns": list(columns), "rows": rows} for columns, rows in tables],
     }
