@@ -112,13 +112,18 @@ class JournalView:
         """Returns the unfinished transactions in this state, in the order of `unfinished`."""
         return [seen for seen in self.unfinished if seen.state is state]
 
-    def open_of(self, producer_id: str) -> SeenTransaction | None:
+    def open_of(self, producer_id: str, *, idle: bool = False) -> SeenTransaction | None:
         """Returns an open transaction of this producer that has written; None if there is none.
 
         Workers send their input offsets last, so a transaction with offsets has written too.
+
+        Args:
+            producer_id: the producer.
+            idle: whether one counts of which the journal does not tell that it has written: it
+                names no partition of a quick transaction before the decision.
         """
         for seen in self.in_state(State.OPEN):
-            if seen.producer_id == producer_id and (seen.partitions or seen.offsets):
+            if seen.producer_id == producer_id and (idle or seen.partitions or seen.offsets):
                 return seen
         return None
 

@@ -77,7 +77,7 @@ class DriverKiller:
             return  # It has written nothing to the ledger yet.
         self.driver.pause()
         self.tail.read_to_end(seen.txid.partition, timeout_s=_READ_TIMEOUT_S)
-        if self._victim() is not seen:
+        if self._victim() is not seen or self._surplus() <= self._spare:
             self._passed_over = key_of(seen)
             self.driver.resume()
             return
@@ -96,7 +96,7 @@ class DriverKiller:
         return view.records_committed // 2 >= share
 
     def _victim(self) -> SeenTransaction | None:
-        seen = self.tail.view.open_of(self.producer_id)
+        seen = self.tail.view.open_of(self.producer_id, idle=True)
         # A killed driver's transaction stays open until it is aborted: it is hit only once.
         return None if seen is None or any(d.key == key_of(seen) for d in self.deeds) else seen
 

@@ -390,7 +390,8 @@ class Stage:
     def unfinished(self) -> list[FakeSeen]:
         return [] if self.open is None else [self.open]
 
-    def open_of(self, _producer_id: str) -> FakeSeen | None:
+    def open_of(self, _producer_id: str, *, idle: bool) -> FakeSeen | None:
+        assert idle
         return self.open
 
     def read_to_end(self, _partition: int, *, timeout_s: float) -> None:
