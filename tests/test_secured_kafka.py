@@ -229,10 +229,10 @@ def test_everything_works_with_the_documented_rights(
             keys = run("keys", "list", *named, "--bootstrap-servers", kafka.bootstrap_servers)
             assert keys.exit_code == 0, keys.output
         consumer.close()
-        committed = run("spark", "iov", "--json", "--config", str(config))
+        committed = run("group", "show", GROUP, "--json", "--config", str(config))
         assert committed.exit_code == 0, committed.output
-        (row,) = json.loads(committed.stdout)
-        assert (row["group"], row["topic"], row["partition"]) == (GROUP, TOPIC, 0)
+        (row,) = [r for r in json.loads(committed.stdout)["partitions"] if r["offset"]]
+        assert (row["topic"], row["partition"]) == (TOPIC, 0)
     finally:
         child.kill()
 
