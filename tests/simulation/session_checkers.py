@@ -15,6 +15,7 @@ from logtx.journal.errors import (
 )
 from logtx.journal.keys import is_key_name
 from logtx.journal.records.types import AbortReason, Forget, Owner
+from logtx.journal.txid import TxId
 
 from .history import Absence, Closed, History, Told
 from .reference import Journal, JournalTransaction, Reading
@@ -91,11 +92,14 @@ def timely(history: History, reading: Reading) -> Iterator[str]:
     if history.settled_ms is None or history.crash is not None:
         return
     extended = [t for t in history.told if isinstance(t.command, commands.ExtendTransaction)]
-    extended_ms = {t.command.txid: t.time_ms for t in extended}  # the last time counts
+    extended_ms: dict[TxId, list[int]] = {}
+    for told in extended:
+        assert isinstance(told.command, commands.ExtendTransaction)
+        extended_ms.setdefault(told.command.txid, []).append(told.asked_ms)
     for journal in reading.journals:
         owners_ms = [r.time_ms for r in journal.records if isinstance(r.entry.record, Owner)]
         for found in journal.transactions.values():
-            known_ms = (*owners_ms, extended_ms.get(found.txid, 0))
+            known_ms = (*owners_ms, *extended_ms.get(found.txid, ()))
             yield from _outlived(history.settled_ms, journal, found, known_ms)
     for told in extended:
         yield from _expired_early(told, reading.journals[told.partition])

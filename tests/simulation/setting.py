@@ -73,7 +73,8 @@ class Setting:
 
     def partition(self) -> TopicPartition:
         """Draws a data partition that exists, as far as producers know."""
-        if self.topology.has_temporary and self.chance.random() < TEMPORARY_SHARE:
+        is_there = self.topology.has_temporary and self.faults.on
+        if is_there and self.chance.random() < TEMPORARY_SHARE:
             return TEMPORARY, 0
         return OUTPUT, self.chance.randrange(self.outputs) % self.topology.writable
 
