@@ -47,6 +47,7 @@ from ..journal.records.types import OffsetStep
 from .config import ConsumerConfig, OffsetsStorage
 from .position_store import Taken, open_positions
 from .reading import OFFSET_TIMEOUT_S, Assigned, Reading, StartedAt
+from .topic_ids import TopicIds
 
 _LOG = logging.getLogger(__name__)
 FENCED_PAUSE_MIN_S: Final = 0.1
@@ -99,8 +100,10 @@ class Positions:
     ) -> None:
         self.store = open_positions(log, inner, config)
         self._log = log
+        self._ids = TopicIds(log)
         self._config = config
         self._reading = reading
+        reading.recreated = self.rewind_later
         self._commit_at_s = time.monotonic() + config.auto_commit_interval_ms / 1000
         self._transactional = config.offsets_storage is OffsetsStorage.TRANSACTIONS
         self._rewinds = False
@@ -125,6 +128,7 @@ class Positions:
             KafkaException: the broker refused, or nothing is committed and
                 ``auto.offset.reset=error``.
             RetriableError: the positions could not be fetched; no partition was begun.
+            TopicRecreatedError: they are of a topic that was deleted; no partition was begun.
         """
         asked = [key_of(p) for p in partitions if p.offset in (OFFSET_INVALID, OFFSET_STORED)]
         # The steps of an IOV start from the committed position, wherever reading begins.
@@ -132,51 +136,45 @@ class Positions:
             asked = [key_of(p) for p in partitions]
         taken = self.store.take(asked) if asked else Taken({}, None)
         ids = self._topic_ids(asked)
-        self._pause_s = 0.0
+        starts: list[tuple[Position, StartedAt]] = []
         for partition in partitions:
-            key = key_of(partition)
-            stored = taken.positions.get(key)
+            stored = taken.positions.get(key_of(partition))
+            self._check_topic(partition.topic, "" if stored is None else stored.topic_id, ids)
             if partition.offset in (OFFSET_INVALID, OFFSET_STORED) and stored is not None:
-                start, started_at = self._start_of(key, stored, ids)
+                starts.append((stored, StartedAt.ELSEWHERE))
             else:
-                start, started_at = self.start_at(partition)
-            assigned = self._reading.add(key, start, stored, started_at)
-            assigned.claim, assigned.unsent = taken.claim, False
-            assigned.topic_id = ids.get(key[0], "")
+                starts.append(self.start_at(partition))
+        self._pause_s = 0.0
+        for partition, (start, started_at) in zip(partitions, starts, strict=True):
+            key = key_of(partition)
+            assigned = self._reading.add(key, start, taken.positions.get(key), started_at)
+            self._take(assigned, taken, ids)
+
+    def _take(self, assigned: Assigned, taken: Taken, ids: Mapping[str, str]) -> None:
+        stored = taken.positions.get(assigned.key)
+        assigned.claim, assigned.unsent = taken.claim, False
+        known = assigned.topic_id if stored is None else stored.topic_id
+        assigned.topic_id = ids.get(assigned.key[0]) or known
 
     def _topic_ids(self, keys: Collection[TopicPartition]) -> Mapping[str, str]:
         """Returns the ids of the topics. Kafka drops a topic's group offsets with the topic; the
         journal keeps them, so a step says which topic it was made in."""
         if not self._transactional or not keys:
             return {}
-        return self._log.topic_ids(sorted({topic for topic, _ in keys}), timeout_s=OFFSET_TIMEOUT_S)
+        return self._ids.of(topic for topic, _ in keys)
 
-    def _start_of(
-        self, key: TopicPartition, stored: Position, ids: Mapping[str, str]
-    ) -> tuple[Position, StartedAt]:
-        """Returns where delivery goes on from a committed position.
-
-        Raises:
-            TopicRecreatedError: it is of a topic that was deleted, and ``auto.offset.reset=error``.
-        """
-        topic, partition = key
-        topic_id = ids.get(topic, "")
-        if not topic_id or not stored.topic_id or stored.topic_id == topic_id:
-            return stored, StartedAt.ELSEWHERE
-        if self._config.auto_offset_reset == "error":
-            raise TopicRecreatedError(
-                f"{topic}[{partition}] was deleted and created anew since group"
-                f" {self._config.group_id} committed offset {stored.o2}: the topic's id was"
-                f" {stored.topic_id}, and is {topic_id}; set auto.offset.reset to earliest or"
-                " latest to read the new topic from its start"
-            )
-        start = self._log.start_offset(topic, partition, timeout_s=OFFSET_TIMEOUT_S)
-        _LOG.warning(
-            "topic_created_anew topic=%s partition=%d committed=%d start=%d",
-            *(topic, partition, stored.o2, start),
+    def _check_topic(self, topic: str, known: str, ids: Mapping[str, str]) -> None:
+        """Raises TopicRecreatedError if the group's place is of a topic that was deleted."""
+        told = ids.get(topic, known)
+        if known in ("", told) or not self._ids.is_another(topic, known):
+            return
+        group = self._config.group_id
+        raise TopicRecreatedError(
+            f"topic {topic} was deleted and created anew since group {group} committed offsets in"
+            f" it: its id was {known}, and is {told}. To read the new topic from its start, stop"
+            f" the group's consumers and run `logtx group reset {group} --topic {topic}"
+            " --to-offsets earliest --execute`"
         )
-        # All of the new topic is unread, whatever `auto.offset.reset` says of a group's first time.
-        return Position.at(start), StartedAt.AT_START
 
     def give_up(self, keys: Collection[TopicPartition]) -> None:
         """Drops partitions that the group took away."""
@@ -488,17 +486,21 @@ class Positions:
 
     def _go_back(self, taken: Taken) -> None:
         keys = list(self._reading.assigned)
+        for assigned in self._reading.assigned.values():
+            # If what follows fails, the next claim must not take this one for a stranger's.
+            assigned.claim = taken.claim
         ids = self._topic_ids(keys)
+        for key in keys:
+            stored = taken.positions.get(key)
+            known = self._reading.assigned[key].topic_id if stored is None else stored.topic_id
+            self._check_topic(key[0], known, ids)
         with self._reading.moving():
             for key in keys:
                 assigned = self._reading.assigned[key]
                 stored = taken.positions.get(key)
-                start, started_at = assigned.origin, assigned.started_at
-                if stored is not None:
-                    start, _ = self._start_of(key, stored, ids)
-                again = self._reading.add(key, start, stored, started_at)
-                again.claim, again.unsent = taken.claim, False
-                again.topic_id = ids.get(key[0], "")
+                start = stored if stored is not None else assigned.origin
+                again = self._reading.add(key, start, stored, assigned.started_at)
+                self._take(again, taken, ids)
             self._reading.reassign(keys)
         # Last: if any of this failed, it is still to be done.
         self._claims_at_s = None

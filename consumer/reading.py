@@ -31,6 +31,7 @@ from .lookup import LookUps
 from .malformed import UnreadableHeadersError, malformed_event, readable_runs
 from .side_read import SideReader
 from .spill.store import RocksSpillStore
+from .topic_ids import TopicIds
 
 _LOG = logging.getLogger(__name__)
 FETCH_MAX_RECORDS: Final = 1_000
@@ -188,6 +189,8 @@ class Reading:
         self._look_ups = LookUps(log)
         self._active: deque[Assigned] = deque()
         self._events: deque[Message] = deque()
+        self.recreated: Callable[[], None] = _nothing
+        """Called when a topic is found to be created anew, and reading can't go on by itself."""
         self._blocked: set[TopicPartition] = set()
         """Partitions that wait for a side read or have failed."""
         self.fetched_s = 0.0
@@ -533,12 +536,10 @@ class Reading:
         position = assigned.buffer.position()
         reset = self._config.auto_offset_reset
         started_at = StartedAt.ELSEWHERE
-        topic_id = assigned.topic_id
-        if topic_id:
-            topic_id = self._log.topic_ids([topic], timeout_s=OFFSET_TIMEOUT_S).get(topic, "")
-        if topic_id != assigned.topic_id and reset != "error":
-            started_at, position = StartedAt.AT_START, Position.at(start)
-        elif start <= position.o2 <= end and topic_id == assigned.topic_id:
+        if position.o2 > end and TopicIds(self._log).becomes_another(topic, assigned.topic_id):
+            self.recreated()  # which finds it again, and says so
+            return
+        if start <= position.o2 <= end:
             # Only data between o1 and o2 is gone: side reads and `torn.reset` settle each
             # transaction.
             position = Position(
@@ -559,8 +560,7 @@ class Reading:
             *(topic, partition, assigned.buffer.next_offset, position.o1, start, end),
         )
         with self.moving():
-            again = self.add(assigned.key, position, assigned.stored, started_at)
-            again.topic_id = topic_id
+            self.add(assigned.key, position, assigned.stored, started_at)
             self.reassign([assigned.key])
 
     def reassign(self, keys: Sequence[TopicPartition]) -> None:
@@ -717,3 +717,7 @@ class Reading:
         self._look_ups.close()
         self._side_reader.close()
         self._store.close()
+
+
+def _nothing() -> None:
+    """Stands for positions that are not there."""

@@ -371,7 +371,7 @@ class IntegrityError(ConsumerError):
 class TopicRecreatedError(ConsumerError):
     """A group's input offsets are of a topic that was deleted and created anew since.
 
-    Only with ``auto.offset.reset=error``. Otherwise the new topic is read from its start.
+    They say nothing of the new topic. `logtx group reset` sets the group to its start.
     """
 
     kafka_code = KafkaError.OFFSET_OUT_OF_RANGE

@@ -133,7 +133,7 @@ class _Topic:
 
     def note_id(self, topic_id: str, now_ms: int) -> tuple[tuple[int, str], ...]:
         """Notes which topic has the name; returns those that had it, with when each was told."""
-        if topic_id and all(known != topic_id for _, known in self.ids):
+        if topic_id and (not self.ids or self.ids[-1][1] != topic_id):
             self.ids = (*self.ids[-IDS_MAX + 1 :], (now_ms, topic_id))
         return self.ids if len(self.ids) > 1 else ()
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_INVALID, TopicPartition
 
+from logtx.consumer import topic_ids
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.reading import Reading
 from logtx.coordinator.protocol.commands import Binding, Claimed, GroupOffsets
@@ -183,41 +184,81 @@ def created_anew(log: MemoryLog, *values: bytes) -> Transactions:
     return transactions
 
 
-@pytest.mark.usefixtures("written")
-@pytest.mark.parametrize("reset", ["earliest", "latest"])
-def test_a_topic_that_was_created_anew_is_read_from_its_start(
-    reset: str, queries: FakeQueries, make_consumer: MakeConsumer, log: MemoryLog
-) -> None:
-    # It has outgrown the committed offset: all below would be passed over without a word.
-    consumer = opened(make_consumer, group_id="g")
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers need not tell an id for long."""
+    monkeypatch.setattr(topic_ids, "CONFIRM_S", 0.1)
+    monkeypatch.setattr(topic_ids, "AGAIN_S", 0.01)
+
+
+def stood_in_the_former(queries: FakeQueries, make: MakeConsumer, log: MemoryLog) -> None:
+    """Lets a group read all of a topic, which is created anew then, with more records."""
+    consumer = opened(make, group_id="g")
     read(consumer, 4)
     steps = consumer.offset_steps()
     assert {s.to.topic_id for s in steps} == {log.topic_info("t").topic_id}
     assert queries.commit(steps)
     consumer.close()
-    wanted = [b"n%d" % n for n in range(9)]
-    created_anew(log, *wanted)
-    consumer = opened(make_consumer, group_id="g", auto_offset_reset=reset)
-    assert read(consumer, 9) == wanted
-    [step] = consumer.offset_steps()
-    assert step.from_place == Place(5), "where the IOV stands"
-    assert step.to.topic_id == log.topic_info("t").topic_id
-    assert queries.commit([step])
-    consumer.rewind()
-    assert consumer.poll(0.1) is None
+    created_anew(log, *(b"n%d" % n for n in range(9)))
 
 
-@pytest.mark.usefixtures("written")
-def test_a_topic_that_was_created_anew_is_an_error_where_nothing_may_be_reset(
-    queries: FakeQueries, make_consumer: MakeConsumer, log: MemoryLog
+@pytest.mark.usefixtures("written", "quick")
+@pytest.mark.parametrize("reset", ["earliest", "latest", "error"])
+def test_a_place_in_a_topic_that_was_deleted_says_nothing_of_the_new_one(
+    reset: str, queries: FakeQueries, make_consumer: MakeConsumer, log: MemoryLog
+) -> None:
+    # It has outgrown the committed offset: all below would be passed over without a word.
+    stood_in_the_former(queries, make_consumer, log)
+    for _ in range(2):
+        with pytest.raises(TopicRecreatedError, match="logtx group reset g --topic t"):
+            opened(make_consumer, group_id="g", auto_offset_reset=reset)
+
+
+@pytest.mark.usefixtures("written", "quick")
+def test_a_broker_that_tells_of_the_former_topic_stops_nobody(
+    queries: FakeQueries,
+    make_consumer: MakeConsumer,
+    log: MemoryLog,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     consumer = opened(make_consumer, group_id="g")
-    read(consumer, 4)
+    read(consumer, 1)
     assert queries.commit(consumer.offset_steps())
     consumer.close()
-    created_anew(log, b"n")
-    with pytest.raises(TopicRecreatedError, match=r"committed offset 5.*earliest or latest"):
-        opened(make_consumer, group_id="g", auto_offset_reset="error")
+    answers, ask = iter([{"t": "former"}, {"t": "former"}, {}]), log.topic_ids
+    monkeypatch.setattr(log, "topic_ids", lambda *a, **k: next(answers, None) or ask(*a, **k))
+    assert read(opened(make_consumer, group_id="g"), 3) == [b"a2", b"p1", b"p2"]
+
+
+@pytest.mark.usefixtures("written", "quick")
+@pytest.mark.parametrize("committed", [False, True])
+def test_a_running_consumer_that_comes_to_a_new_topic_stops_at_each_poll(
+    committed: bool, queries: FakeQueries, make_consumer: MakeConsumer, log: MemoryLog
+) -> None:
+    queries.bound = "default"
+    consumer = opened(make_consumer, group_id="g", auto_offset_reset="earliest")
+    read(consumer, 4)
+    if committed:
+        assert queries.commit(consumer.offset_steps())
+    created_anew(log, b"n0")
+    consumer._positions.rewind_later()
+    for _ in range(2):
+        with pytest.raises(TopicRecreatedError):
+            consumer.poll(1)
+
+
+@pytest.mark.usefixtures("quick")
+def test_that_no_id_is_told_proves_nothing(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = log.topic_info("t").topic_id
+    told = topic_ids.TopicIds(log)
+    assert not told.is_another("t", known)
+    assert told.is_another("t", "former")
+    assert told.becomes_another("t", "former")
+    for ids in ({}, {"t": ""}):
+        monkeypatch.setattr(log, "topic_ids", lambda *_, ids=ids, **__: ids)
+        assert not told.is_another("t", known)
+        assert not told.becomes_another("t", known)
+    assert not told.is_another("t", "")
 
 
 @pytest.mark.usefixtures("written")

@@ -1,0 +1,71 @@
+"""Which topics have the names that are read, as far as brokers agree.
+
+A broker that slept, or was cut off, tells the id of a topic that was deleted. So one answer proves
+nothing: what would stop a consumer, or move it, must be told for some time (decision 0023).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from ..journal.logs.interface import Log
+
+CONFIRM_S: Final = 5.0
+"""How long brokers must tell another id before it is believed. Longer than they usually need to
+learn of a change; meanwhile the consumer waits."""
+AGAIN_S: Final = 0.25
+"""Pause between two such questions; a shorter one asks the brokers more."""
+ANSWER_S: Final = 10.0
+"""Bound of one question."""
+
+
+class TopicIds:
+    """Asks a log for the ids of topics."""
+
+    def __init__(self, log: Log) -> None:
+        """Asks nothing yet."""
+        self._log = log
+
+    def of(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """Returns topic → id as some broker tells it; a topic without one is left out.
+
+        Raises:
+            BrokerError: no answer in time.
+        """
+        return self._log.topic_ids(sorted(set(topics)), timeout_s=ANSWER_S)
+
+    def is_another(self, topic: str, known: str) -> bool:
+        """Returns whether another topic has the name: for a while brokers tell nothing else.
+
+        Args:
+            topic: the name.
+            known: the id of the topic that had it; "" if it is not known, which no other one is.
+
+        Raises:
+            BrokerError: no answer in time.
+        """
+        return bool(known) and not self._is_told(topic, {"", known})
+
+    def becomes_another(self, topic: str, known: str) -> bool:
+        """Returns whether a broker tells, within a while, that another topic has the name."""
+        if not known:
+            return False
+        until_s = time.monotonic() + CONFIRM_S
+        while self._tell(topic) in ("", known):
+            if time.monotonic() >= until_s:
+                return False
+            time.sleep(AGAIN_S)
+        return True
+
+    def _is_told(self, topic: str, wanted: set[str]) -> bool:
+        until_s = time.monotonic() + CONFIRM_S
+        while self._tell(topic) not in wanted:
+            if time.monotonic() >= until_s:
+                return False
+            time.sleep(AGAIN_S)
+        return True
+
+    def _tell(self, topic: str) -> str:
+        return self.of([topic]).get(topic, "")
