@@ -229,8 +229,10 @@ class ShardState:
             transaction = self.transactions.get(begin)
             assert transaction is not None, "what is finished is not kept"
             try:
-                for record in records:
-                    self._replay_writes(transaction, record)
+                records.reverse()
+                while records:
+                    # Each is let go at once: decoded, a part takes six times as much as packed.
+                    self._replay_writes(transaction, records.pop())
             except (ValueError, IndexError) as error:
                 where = (
                     begin if transaction.commit_sequence is None else transaction.commit_sequence
