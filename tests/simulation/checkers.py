@@ -341,11 +341,13 @@ def _nobody_knew(history: History, reading: Reading, view: View) -> bool:
     [absence] = [a for a in history.absent if a.topic == key[0]]
     record = reading.journals[found.txid.partition].records[found.decision.sequence]
     registered_at = found.registered.get(key, found.decision.at)
-    knew = any(
-        who == record.writer and at < found.decision.at and not topic_id.startswith("new-")
+    # One that it heard of later than of the new topic is no former one to it: brokers were behind.
+    heard = (
+        topic_id
         for who, at, topic_id in history.heard
-        if topic_id.endswith(key[0])
+        if topic_id.endswith(key[0]) and who == record.writer and at < found.decision.at
     )
+    knew = not next(heard, "new-").startswith("new-")
     return absence.until_at < registered_at and not knew
 
 

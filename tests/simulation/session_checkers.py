@@ -78,7 +78,7 @@ def _could_be_missing(told: Told, absence: Absence) -> bool:
     match told.command:
         case commands.Begin() | commands.AddPartitions():
             named = tuple(told.command.partitions)
-        case commands.End():
+        case commands.End() | commands.AddWrites():
             named = tuple(told.command.writes)
         case _:
             return False
