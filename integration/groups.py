@@ -208,20 +208,25 @@ class Groups:
         steps = [
             OffsetStep(*key, None if at is None else at.place, to)
             for key, to in sorted(targets.items())
-            if (at := iov.get(key)) is None
-            or at.place != to.place
-            or at.topic_id not in ("", to.topic_id)
+            for at in (iov.get(key),)
         ]
+        moves = sum(
+            (at := iov.get((step.topic, step.partition))) is None
+            or at.place != step.to.place
+            or at.topic_id not in ("", step.to.topic_id)
+            for step in steps
+        )
         last = committed.last_commit
         reset = Reset(
             group=group,
             transaction_group=bound,
             moved=tuple(_moved(iov, targets, spans)),
-            steps=len(steps),
+            steps=moves,
             last_commit=None if last is None else str(last),
             last_producer=None if last is None else producer_of(self._log, last),
         )
-        return self._commit(reset, steps) if execute and steps else reset
+        # With the steps of partitions that stand right: nobody may move these meanwhile.
+        return self._commit(reset, steps) if execute and moves else reset
 
     def _bound(self, group: str, create_in: str | None) -> str:
         bound = self._admin.bind_group(group, None).transaction_group

@@ -22,6 +22,9 @@ from .steps import query_group
 
 VERSION_AT: Final = (BATCH_TOPIC, 0)
 DIGEST_AT: Final = (BATCH_TOPIC, 1)
+_UNKNOWN: Final = 0
+"""Stands for the digest of input that could not be looked up: that of an earlier version must not
+stay, or the next try would be taken for another input."""
 _HEAD_LINES: Final = 2
 """Lines of Spark's `offsets` files before the sources: the version, and watermark and clock."""
 
@@ -41,6 +44,11 @@ class Committed:
             None if version is None else version.o2,
             None if digest is None else digest.o2,
         )
+
+    @property
+    def known_digest(self) -> int | None:
+        """The digest of the version's input; None if it was not known when it was committed."""
+        return self.digest or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,11 @@ class Identity:
     def of_application(cls, app_id: str, version: int) -> Identity:
         """Returns what the options ``txnAppId`` and ``txnVersion`` give."""
         return cls(f"spark-app-{app_id}", version)
+
+    @classmethod
+    def of_batch(cls, app_id: str, batch_id: int, offsets: str | None) -> Identity:
+        """Returns what ``txnAppId`` alone gives in a query's ``foreachBatch``."""
+        return cls(f"spark-app-{app_id}", batch_id, True, digest=_digest(offsets))
 
     @classmethod
     def of_write(
@@ -101,10 +114,11 @@ class Identity:
                 " checkpoint was restored from before it, or lost entries. Start the query with a"
                 " new checkpointLocation, from the offsets that are committed"
             )
-        if None not in (self.digest, committed.digest) and self.digest != committed.digest:
+        before = committed.known_digest
+        if None not in (self.digest, before) and self.digest != before:
             raise ReplayDiffersError(
                 f"{self._name} was committed with other input than it has now (digest"
-                f" {committed.digest:x}, now {self.digest:x}): the checkpoint was restored from"
+                f" {before:x}, now {self.digest:x}): the checkpoint was restored from"
                 " before it. What it would read now is in its file offsets/"
                 f"{self.version}. Start the query with a new checkpointLocation, from the offsets"
                 " that are committed"
@@ -125,8 +139,9 @@ class Identity:
                 " checkpointLocation"
             )
         steps = [_step(VERSION_AT, before, self.version)]
-        if self.digest is not None and self.digest != committed.digest:
-            steps.append(_step(DIGEST_AT, committed.digest, self.digest))
+        digest = self.digest or _UNKNOWN
+        if digest != (committed.digest or _UNKNOWN):
+            steps.append(_step(DIGEST_AT, committed.digest, digest))
         return steps
 
     @property

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from ...journal.errors import (
@@ -78,6 +78,8 @@ class _Job:
     """Number of records of the accepted branches, by topic."""
     of_batch: tuple[str, int] | None = None
     """Query and micro-batch of the ``foreachBatch`` whose writes joined it."""
+    begun_s: float = field(default_factory=time.monotonic)
+    """Monotonic time in seconds at which it began."""
     extend_s: float = 0
     """Monotonic time in seconds at which its timeout is to begin anew."""
 
@@ -97,6 +99,10 @@ class _Numbers:
     run: str | None
     """The query's run; None if it is not known."""
     counts: Counter[str] = field(default_factory=Counter)
+    writing: dict[str, _Job] = field(default_factory=dict)
+    """Topic → the write that is being committed."""
+    committed_s: dict[str, float] = field(default_factory=dict)
+    """Topic → monotonic time of the latest commit."""
 
 
 class Jobs:
@@ -205,6 +211,13 @@ class Jobs:
                 "options group, txnAppId and commitName belong to the transaction: give them to"
                 " logtx.spark.transaction"
             )
+        defaults = {f.name: f.default for f in fields(SinkOptions)}
+        for name in ("transaction_group", "transactional_id", "transaction_timeout_ms"):
+            if getattr(options, name) != defaults[name]:
+                raise ConfigError(
+                    f"option {name.replace('_', '.')} belongs to the transaction: give it to"
+                    " logtx.spark.transaction"
+                )
         job = self._job(token.rpartition(":")[2])
         mine, theirs = job.options.kafka, options.kafka
         if mine["bootstrap.servers"] != theirs["bootstrap.servers"]:
@@ -400,14 +413,33 @@ class Jobs:
                     " the job has again"
                 )
             return None
-        if app_id is not None and not job.of_stream:
-            return Identity.of_application(app_id, batch_id)
         offsets = self._offsets(job, query_id, batch_id)
+        if app_id is not None and not job.of_stream:
+            return Identity.of_batch(app_id, batch_id, offsets)
         if job.of_stream:
             return Identity.of_micro_batch(query_id, batch_id, offsets)
         topic = _SHARED if job.is_shared else job.options.topic or ""
-        number = self._numbers_of(query_id, batch_id).counts[topic]
+        number = self._number(job, self._numbers_of(query_id, batch_id), topic)
         return Identity.of_write(query_id, batch_id, topic, number, offsets)
+
+    def _number(self, job: _Job, numbers: _Numbers, topic: str) -> int:
+        """Returns how many writes to a topic came before in a micro-batch.
+
+        Raises:
+            ConfigError: another one is under way. Which of them is the first differs from run to
+                run, so one would be taken for the other when they are repeated.
+        """
+        with self._guard:
+            other = numbers.writing.get(topic)
+            is_busy = other not in (None, job) and other.done is None and other.transaction.is_open
+            if is_busy or job.begun_s < numbers.committed_s.get(topic, job.begun_s):
+                raise ConfigError(
+                    f"writes of one foreachBatch to {topic or 'topics that a column names'} are"
+                    " under way at the same time: do one after the other, in the same order each"
+                    " time, or give each a txnAppId of its own"
+                )
+            numbers.writing[topic] = job
+            return numbers.counts[topic]
 
     def _numbers_of(self, query_id: str, batch_id: int) -> _Numbers:
         run = self._application().run_of(query_id)
@@ -426,7 +458,10 @@ class Jobs:
         """Notes that a write of a ``foreachBatch`` is committed."""
         if query_id is not None and batch_id is not None and not job.of_stream:
             topic = _SHARED if job.is_shared else job.options.topic or ""
-            self._numbers_of(query_id, batch_id).counts[topic] += 1
+            numbers = self._numbers_of(query_id, batch_id)
+            with self._guard:
+                numbers.counts[topic] += 1
+                numbers.committed_s[topic] = time.monotonic()
 
     def _offsets(self, job: _Job, query_id: str, batch_id: int) -> str | None:
         """Returns what Spark wrote of a micro-batch's input, or None if it can't be read."""

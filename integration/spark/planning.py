@@ -328,6 +328,12 @@ class Planner:
             return {k: spot.o2 for k, spot in places.items()}
         if bound.iov is not None:
             found = self.iov(bound.iov)
+            ids = {topic: at.topic_id for (topic, _), at in found.items() if at.topic_id}
+            if anew := made_anew(ids, self.topic_ids):
+                raise ConfigError(
+                    f"the committed offsets of group {bound.iov!r} are of topics that were created"
+                    f" again since: {', '.join(sorted(anew))}; give endingOffsets"
+                )
             return {k: found[k].o2 if k in found else 0 for k in self._partitions}
         return self._offsets(bound, "latest")
 

@@ -23,7 +23,7 @@ from .planning import Bound, Planner, SourceOptions
 from .reading import Range, RangeReader, ReadConfig
 from .shipping import Shipped
 from .steps import steps_to_json
-from .vector import SourceOffset, Spot, from_offsets, moved, steps_between, to_offsets
+from .vector import SourceOffset, Spot, from_offsets, made_anew, moved, steps_between, to_offsets
 from .versions import counts_as, find
 from .worker import begin_task
 
@@ -159,11 +159,12 @@ class StreamSource(Shipped, DataSourceStreamReader):
         end = moved(place, latest, most)
         now_s = self._clock()
         waits = target is None and limits.waits(place, latest, now_s - self._planned_s)
-        if end == offset.places or (waits and place == offset.places):
+        same = not made_anew(offset.topic_ids, planner.topic_ids)
+        if same and (end == offset.places or (waits and place == offset.places)):
             # In the same words: Spark begins a micro-batch otherwise.
             return to_offsets(offset) if start is None else start
         self._planned_s = now_s
-        began = offset.places if self._is_first else None
+        began = place if self._is_first else None
         return to_offsets(SourceOffset(end, planner.topic_ids, began))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
@@ -200,14 +201,15 @@ class StreamSource(Shipped, DataSourceStreamReader):
             return []
         if stop.began is not None:
             begin = SourceOffset(stop.began, stop.topic_ids)
-        if begin.places == stop.places:
+        if begin.places == stop.places and not made_anew(begin.topic_ids, stop.topic_ids):
             return []
         planner = self._planner(begin)
         latest = planner.latest()
         begins, ends = planner.still_there(begin, latest), planner.still_there(stop, latest)
         group = self._options.group
         if group is not None:
-            steps = steps_to_json(steps_between(begin.places, stop.places, stop.topic_ids))
+            # From where reading begins: a topic that was created again may end as the former did.
+            steps = steps_to_json(steps_between(begins, stop.places, stop.topic_ids))
             self._keeper.ask("plan", group=group, steps=steps, reader=os.getpid())
         # What went since it was planned has no records to read; the next micro-batch begins again.
         there = {k: spot.o2 for k, spot in stop.places.items() if ends.get(k) == spot}

@@ -245,8 +245,9 @@ def test_a_group_in_use_by_a_transaction(cluster: Cluster) -> None:
     producer = cluster.producer(transactional_id="worker-8")
     txn = producer.begin_transaction()
     txn.send_offsets("ledger", [OffsetStep("flights", 1, Place(5), Position.at(6))])
-    said = failure(cluster, "reset", "ledger", "--to-offsets", "earliest", "--execute")
-    assert str(txn.txid) in said
+    back = ("reset", "ledger", "--to-offsets", "earliest", "--execute")
+    eventually(lambda: str(txn.txid) in failure(cluster, *back))
+    said = failure(cluster, *back)
     assert "worker-8" in said
     txn.abort()
     asked(cluster, "reset", "ledger", "--to-offsets", "earliest", "--execute")
@@ -263,6 +264,22 @@ def test_who_commits_meanwhile_wins(cluster: Cluster, monkeypatch: pytest.Monkey
     said = failure(cluster, "reset", "ledger", "--to-offsets", "earliest", "--execute")
     assert "moved meanwhile" in said
     eventually(lambda: stands_at(cluster, 6))
+
+
+def test_who_commits_where_nothing_is_to_move_wins_too(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster.producer() as producer, producer.begin_transaction() as txn:
+        txn.send_offsets("ledger", [OffsetStep("flights", 0, None, Position.at(1))])
+    commit = Groups._commit
+
+    def late(self: Groups, *args: Any) -> Any:
+        move(cluster, 5, 6)
+        return commit(self, *args)
+
+    monkeypatch.setattr(Groups, "_commit", late)
+    wanted = '{"flights": {"0": 0, "1": 5}}'
+    assert "meanwhile" in failure(cluster, "reset", "ledger", "--to-offsets", wanted, "--execute")
 
 
 def test_a_commit_that_is_not_finished(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -266,3 +266,68 @@ def test_a_group_without_offsets_may_be_misspelt(logtx_memory_cluster: Cluster, 
         else:
             with pytest.raises(ConfigError, match="'leger' has no committed offsets"):
                 planner.require_group()
+
+
+def test_a_topic_that_was_created_again_and_ends_where_the_former_did(
+    logtx_memory_cluster: Cluster, topic: str
+) -> None:
+    cluster = logtx_memory_cluster
+    query = Query(cluster, topic, startingOffsets="earliest", failOnDataLoss="false")
+    put(cluster, topic, range(10))
+    assert query.trigger() == list(range(10))
+    make_anew(cluster, topic)
+    put(cluster, topic, range(100, 110))
+    assert query.trigger() == list(range(100, 110))
+    assert query.trigger() == []
+
+
+def test_the_group_is_told_of_such_a_topic(logtx_memory_cluster: Cluster) -> None:
+    cluster = logtx_memory_cluster
+    first, second = cluster.topic(1), cluster.topic(1)
+    options = {"group": "g", "failOnDataLoss": "false"}
+
+    def commit(query: Query) -> None:
+        with cluster.producer() as producer, producer.begin_transaction() as txn:
+            txn.send_offsets("g", query.keeper.steps[-1])
+
+    query = Query(cluster, f"{first},{second}", **options)
+    put(cluster, first, range(10))
+    put(cluster, second, range(20, 22))
+    query.trigger()
+    commit(query)
+    make_anew(cluster, first)
+    put(cluster, first, range(100, 110))
+    put(cluster, second, range(30, 33))
+    assert len(query.trigger()) == 13
+    commit(query)
+    assert Query(cluster, f"{first},{second}", **options).trigger() == []
+
+
+def test_a_query_that_began_at_the_end_reads_the_new_topic_from_its_start(
+    logtx_memory_cluster: Cluster, topic: str
+) -> None:
+    cluster = logtx_memory_cluster
+    put(cluster, topic, range(10))
+    query = Query(cluster, topic, startingOffsets="latest", failOnDataLoss="false")
+    assert query.trigger() == []
+    make_anew(cluster, topic)
+    for first in range(100, 125, 5):
+        put(cluster, topic, range(first, first + 5))
+    assert query.trigger() == list(range(100, 125))
+
+
+def test_the_end_of_a_group_in_a_topic_that_was_created_again_is_none(
+    logtx_memory_cluster: Cluster, topic: str
+) -> None:
+    cluster = logtx_memory_cluster
+    put(cluster, topic, range(5))
+    topic_id = cluster.log.topic_info(topic).topic_id
+    with cluster.producer() as producer, producer.begin_transaction() as txn:
+        to = Position(o1=6, o2=6, topic_id=topic_id)
+        txn.send_offsets("g", [OffsetStep(topic, 0, None, to)])
+    make_anew(cluster, topic)
+    named = {"subscribe": topic, "endingIov": "g"}
+    servers = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
+    planner = Planner(cluster.log, SourceOptions.parse({**servers, **named}))
+    with pytest.raises(ConfigError, match="created again since"):
+        planner.end()

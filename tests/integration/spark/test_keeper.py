@@ -612,3 +612,41 @@ def test_shared_transactions_of_a_foreach_batch_are_known_by_themselves(
         *("replayed", "replayed", "committed")
     ]
     assert seen(logtx_memory_cluster, topic) == {b"a": 1, b"b": 1, b"c": 1}
+
+
+def test_writes_of_one_foreach_batch_at_the_same_time_are_refused(start: Start) -> None:
+    # Which of them is the first differs from run to run: repeated, one passed for the other.
+    driver = start(checkpoint=False)
+    one, two = driver.begin(stream=False), driver.begin(stream=False)
+    orders, payments = driver.write(one, b"orders"), driver.write(two, b"payments")
+
+    def commit(begun: Any, summaries: Any) -> Any:
+        txid = begun["txid"]
+        return driver.ask("commit", txid=txid, summaries=summaries, query_id=QUERY, batch_id=0)
+
+    assert commit(one, orders)["state"] == "committed"
+    with pytest.raises(ConfigError, match="one after the other"):
+        commit(two, payments)
+
+
+def test_an_application_id_in_foreach_batch_and_a_checkpoint_that_was_lost(start: Start) -> None:
+    former = start(checkpoint=False, txnAppId="booking")
+    for number in range(4):
+        assert job(former, b"old", batch_id=number) == "committed"
+    with pytest.raises(ReplayDiffersError):
+        job(start(checkpoint=False, txnAppId="booking"), b"new", batch_id=0)
+
+
+def test_a_checkpoint_that_could_not_be_read_for_a_moment(start: Start, tmp_path: Path) -> None:
+    def plan(number: int, text: str) -> None:
+        (tmp_path / "offsets").mkdir(exist_ok=True)
+        (tmp_path / "offsets" / str(number)).write_text(f"v1\n{{}}\n{text}")
+
+    driver = start()
+    plan(0, "{a}")
+    driver.run(0, b"a")
+    plan(1, "{b}")
+    read = driver.spark.read_checkpoint
+    driver.spark.read_checkpoint = lambda path: None if "offsets" in path else read(path)
+    driver.run(1, b"b")
+    assert start().run(1, b"b") == "replayed"
