@@ -166,6 +166,11 @@ class SourceOptions:
             read=read,
         )
         refuse_rest(rest, "source")
+        if not read.committed and (parsed.start.sequence, parsed.end.sequence) != (None, None):
+            raise ConfigError(
+                "what is not committed has no commit sequence: leave out the starting or ending"
+                " one, or isolation.level=read_uncommitted"
+            )
         return parsed
 
 

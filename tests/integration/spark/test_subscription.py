@@ -59,6 +59,10 @@ def options(**given: str) -> SourceOptions:
         ),
         ({"subscribe": "a", "maxTriggerDelay": "soon"}, "maxTriggerDelay must be a time such as"),
         ({"subscribe": "a", "maxTriggerDelay": "3 weeks"}, "must be a time such as"),
+        (
+            {"subscribe": "a", "isolation.level": "read_uncommitted", "endingCommitSequence": "7"},
+            "what is not committed has no commit sequence",
+        ),
     ],
 )
 def test_options_that_make_no_sense(given: dict[str, str], sentence: str) -> None:
