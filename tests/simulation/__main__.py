@@ -34,7 +34,6 @@ def run_seeds(seeds: range) -> Result:
     """Runs these seeds; returns (seed, checker, what it found) of failures, and the counts."""
     failures: list[tuple[int, str, str]] = []
     counts: Counter[str] = Counter()
-    logging.disable(logging.WARNING)  # of topics that are deleted: they would hide the bar
     for seed in seeds:
         history = simulate(seed)
         failures += [(seed, name, what) for name, what in violations(history).items()]
@@ -71,7 +70,8 @@ def run(start: int, seeds: int, jobs: int) -> int:
     counts: Counter[str] = Counter()
     failures: list[tuple[int, str, str]] = []
     began_s = time.monotonic()
-    with Pool(jobs) as pool:
+    # Warnings, of topics that are deleted, would hide the bar.
+    with Pool(jobs, logging.disable, (logging.WARNING,)) as pool:
         for found, counted in pool.imap_unordered(run_seeds, _chunks(start, seeds)):
             failures += found
             counts += counted
