@@ -47,7 +47,6 @@ from ..journal.records.types import OffsetStep
 from .config import ConsumerConfig, OffsetsStorage
 from .position_store import Taken, open_positions
 from .reading import OFFSET_TIMEOUT_S, Assigned, Reading, StartedAt
-from .topic_ids import TopicIds
 
 _LOG = logging.getLogger(__name__)
 FENCED_PAUSE_MIN_S: Final = 0.1
@@ -100,7 +99,6 @@ class Positions:
     ) -> None:
         self.store = open_positions(log, inner, config)
         self._log = log
-        self._ids = TopicIds(log)
         self._config = config
         self._reading = reading
         reading.recreated = self.rewind_later
@@ -138,8 +136,9 @@ class Positions:
         ids = self._topic_ids(asked)
         starts: list[tuple[Position, StartedAt]] = []
         for partition in partitions:
-            stored = taken.positions.get(key_of(partition))
-            self._check_topic(partition.topic, "" if stored is None else stored.topic_id, ids)
+            key = key_of(partition)
+            stored = taken.positions.get(key)
+            self._check_topic(key, taken, ids)
             if partition.offset in (OFFSET_INVALID, OFFSET_STORED) and stored is not None:
                 starts.append((stored, StartedAt.ELSEWHERE))
             else:
@@ -151,22 +150,26 @@ class Positions:
             self._take(assigned, taken, ids)
 
     def _take(self, assigned: Assigned, taken: Taken, ids: Mapping[str, str]) -> None:
-        stored = taken.positions.get(assigned.key)
         assigned.claim, assigned.unsent = taken.claim, False
-        known = assigned.topic_id if stored is None else stored.topic_id
-        assigned.topic_id = ids.get(assigned.key[0]) or known
+        assigned.topic_id = ids.get(assigned.key[0]) or self._known_id(assigned.key, taken)
+
+    def _known_id(self, key: TopicPartition, taken: Taken) -> str:
+        """Returns the id of the topic that the group's place is of; "" if it is not known."""
+        place = taken.positions.get(key) or self._reading.assigned.get(key)
+        return "" if place is None else place.topic_id
 
     def _topic_ids(self, keys: Collection[TopicPartition]) -> Mapping[str, str]:
         """Returns the ids of the topics. Kafka drops a topic's group offsets with the topic; the
         journal keeps them, so a step says which topic it was made in."""
         if not self._transactional or not keys:
             return {}
-        return self._ids.of(topic for topic, _ in keys)
+        return self._reading.topic_ids.of(topic for topic, _ in keys)
 
-    def _check_topic(self, topic: str, known: str, ids: Mapping[str, str]) -> None:
+    def _check_topic(self, key: TopicPartition, taken: Taken, ids: Mapping[str, str]) -> None:
         """Raises TopicRecreatedError if the group's place is of a topic that was deleted."""
+        topic, known = key[0], self._known_id(key, taken)
         told = ids.get(topic, known)
-        if known in ("", told) or not self._ids.is_another(topic, known):
+        if known in ("", told) or not self._reading.topic_ids.is_another(topic, known):
             return
         group = self._config.group_id
         raise TopicRecreatedError(
@@ -491,9 +494,7 @@ class Positions:
             assigned.claim = taken.claim
         ids = self._topic_ids(keys)
         for key in keys:
-            stored = taken.positions.get(key)
-            known = self._reading.assigned[key].topic_id if stored is None else stored.topic_id
-            self._check_topic(key[0], known, ids)
+            self._check_topic(key, taken, ids)
         with self._reading.moving():
             for key in keys:
                 assigned = self._reading.assigned[key]

@@ -189,6 +189,8 @@ class Reading:
         self._look_ups = LookUps(log)
         self._active: deque[Assigned] = deque()
         self._events: deque[Message] = deque()
+        self.topic_ids = TopicIds(log)
+        """Which topics have the names that are read."""
         self.recreated: Callable[[], None] = _nothing
         """Called when a topic is found to be created anew, and reading can't go on by itself."""
         self._blocked: set[TopicPartition] = set()
@@ -536,7 +538,7 @@ class Reading:
         position = assigned.buffer.position()
         reset = self._config.auto_offset_reset
         started_at = StartedAt.ELSEWHERE
-        if position.o2 > end and TopicIds(self._log).becomes_another(topic, assigned.topic_id):
+        if position.o2 > end and self.topic_ids.becomes_another(topic, assigned.topic_id):
             self.recreated()  # which finds it again, and says so
             return
         if start <= position.o2 <= end:

@@ -7,7 +7,7 @@ nothing: what would stop a consumer, or move it, must be told for some time (dec
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from ..journal.logs.interface import Log
@@ -46,26 +46,17 @@ class TopicIds:
         Raises:
             BrokerError: no answer in time.
         """
-        return bool(known) and not self._is_told(topic, {"", known})
+        return bool(known) and not self._comes(topic, lambda told: told in ("", known))
 
     def becomes_another(self, topic: str, known: str) -> bool:
         """Returns whether a broker tells, within a while, that another topic has the name."""
-        if not known:
-            return False
+        return bool(known) and self._comes(topic, lambda told: told not in ("", known))
+
+    def _comes(self, topic: str, is_it: Callable[[str], bool]) -> bool:
+        """Returns whether an id for which `is_it` holds is told within a while."""
         until_s = time.monotonic() + CONFIRM_S
-        while self._tell(topic) in ("", known):
+        while not is_it(self.of([topic]).get(topic, "")):
             if time.monotonic() >= until_s:
                 return False
             time.sleep(AGAIN_S)
         return True
-
-    def _is_told(self, topic: str, wanted: set[str]) -> bool:
-        until_s = time.monotonic() + CONFIRM_S
-        while self._tell(topic) not in wanted:
-            if time.monotonic() >= until_s:
-                return False
-            time.sleep(AGAIN_S)
-        return True
-
-    def _tell(self, topic: str) -> str:
-        return self.of([topic]).get(topic, "")
