@@ -24,6 +24,20 @@ from .txid import TxId
 
 JOURNAL_TOPIC: Final = "__transaction_control"
 OFFSETS_TOPIC: Final = "__transaction_offsets"
+RESERVED: Final = {
+    **dict.fromkeys((JOURNAL_TOPIC, OFFSETS_TOPIC), "logtx's own"),
+    **dict.fromkeys(
+        (
+            "__consumer_offsets",
+            "__transaction_state",
+            "__share_group_state",
+            "__cluster_metadata",
+        ),
+        "Kafka's own",
+    ),
+}
+"""Topics that no transaction may write to and no pattern matches, and whose they are. Kafka refuses
+markers in its own for ever."""
 COORDINATORS_GROUP: Final = "logtx-coordinators"
 """The group whose committed offsets in the journal are the checkpoints.
 

@@ -81,8 +81,7 @@ def writes_of(
 
     Args:
         topics: what is known of data topics.
-        registered: the transaction's partitions.
-        added: what its parts have named.
+        transaction: with its registered partitions, and what its parts have named.
         named: what the commit names.
 
     Returns:

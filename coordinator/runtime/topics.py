@@ -23,7 +23,7 @@ from ...journal.errors import (
     UnsupportedTopicError,
 )
 from ...journal.logs.interface import Log, TopicInfo
-from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC
+from ...journal.reader import RESERVED
 from ...journal.rights import coordinator_may_not, lacking
 from ..core.decision import TopicFacts
 from ..core.topics import AGAIN_MS, TopicKnowledge
@@ -43,20 +43,6 @@ TIMEOUT_S: Final = 10.0
 """Bound of one request."""
 DEFAULT_RECORD_MAX_BYTES: Final = 1_048_588
 """Kafka's default of ``max.message.bytes``, for a log that does not tell it."""
-RESERVED: Final = {
-    **dict.fromkeys((JOURNAL_TOPIC, OFFSETS_TOPIC), "logtx's own"),
-    **dict.fromkeys(
-        (
-            "__consumer_offsets",
-            "__transaction_state",
-            "__share_group_state",
-            "__cluster_metadata",
-        ),
-        "Kafka's own",
-    ),
-}
-"""Topics that no transaction may write to, and whose they are. Kafka refuses markers in its own for
-ever."""
 NEEDED: Final = ("WRITE", "DESCRIBE_CONFIGS")
 """What a coordinator must be allowed to do with a data topic: to write markers, and to see whether
 the topic takes them. Kafka includes DESCRIBE in both."""

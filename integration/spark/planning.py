@@ -24,7 +24,7 @@ from ...journal.errors import (
 from ...journal.logs.interface import Log, TopicInfo
 from ...journal.position import Place, Position
 from ...journal.producer_ids import DEFAULT_TRANSACTION_GROUP
-from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, journal_partition_of
+from ...journal.reader import JOURNAL_TOPIC, RESERVED, journal_partition_of
 from ...journal.rights import grant, lacking
 from ...journal.settings import take_choice, take_flag, take_integer, take_text
 from .errors import DataLossError
@@ -41,16 +41,6 @@ _LOG = logging.getLogger(__name__)
 EARLIEST: Final = -2
 LATEST: Final = -1
 """Offsets that stand for a partition's start and end, as in Kafka's connector."""
-_INTERNAL: Final = frozenset(
-    {
-        JOURNAL_TOPIC,
-        OFFSETS_TOPIC,
-        "__consumer_offsets",
-        "__transaction_state",
-        "__share_group_state",
-    }
-)
-"""Topics of logtx and Kafka themselves, which no pattern matches."""
 _PENDING_PAUSE_S: Final = 0.1
 """Between two requests for an IOV that an open transaction may still change."""
 _SEQUENCE_MAX: Final = 2**63 - 1
@@ -207,7 +197,7 @@ class Planner:
         what = self._options.what
         names: Collection[str] = what.topics
         if what.pattern is not None:
-            listed = self._log.topics() - _INTERNAL
+            listed = self._log.topics() - RESERVED.keys()
             names = sorted(what.matching([*listed, *self._known]))
         infos = self._log.topic_infos(list(names)) if names else {}
         found: dict[str, TopicInfo] = {}
@@ -322,8 +312,7 @@ class Planner:
         begin = {k: Spot(o, fresh=True) for k, o in self._named(fallback).items()}
         found = self.iov(group)
         named = {k: Spot.of(found[k]) if k in found else spot for k, spot in begin.items()}
-        ids = {topic: at.topic_id for (topic, _), at in found.items() if at.topic_id}
-        return dict(self.still_there(SourceOffset(named, ids), self.latest()))
+        return dict(self.still_there(SourceOffset(named, _ids_of(found)), self.latest()))
 
     def end(self) -> dict[TopicPartition, int]:
         """Returns the offset in each partition where a batch ends. Raises as `start`."""
@@ -333,8 +322,7 @@ class Planner:
             return {k: spot.o2 for k, spot in places.items()}
         if bound.iov is not None:
             found = self.iov(bound.iov)
-            ids = {topic: at.topic_id for (topic, _), at in found.items() if at.topic_id}
-            if anew := made_anew(ids, self.topic_ids):
+            if anew := made_anew(_ids_of(found), self.topic_ids):
                 raise ConfigError(
                     f"the committed offsets of group {bound.iov!r} are of topics that were created"
                     f" again since: {', '.join(sorted(anew))}; give endingOffsets"
@@ -480,6 +468,11 @@ class Planner:
                     f"{key[0]}[{key[1]}] begins at {first} now, and offset {spot.o2} was to be "
                     "read: retention deleted it; start anew, or set failOnDataLoss=false"
                 )
+
+
+def _ids_of(iov: Mapping[TopicPartition, Position]) -> dict[str, str]:
+    """Returns topic → the id that a group's IOV names; topics without one are left out."""
+    return {topic: at.topic_id for (topic, _), at in iov.items() if at.topic_id}
 
 
 def _parts(
