@@ -284,9 +284,6 @@ class KafkaLog:
             return {topic: _mock_topic_info(topic, listed) for topic in topics}
 
         described = self._describe_all(topics, asking)
-        if self._tells_rights and described and all(map(_is_unsupported, described.values())):
-            self._tells_rights = False
-            described = self._describe_all(topics, asking)
         there = [t for t, answer in described.items() if not isinstance(answer, KafkaException)]
         settings = self._settings_of(there, asking) if there else {}
         found: dict[str, TopicInfo | LogtxError] = {}
@@ -310,7 +307,11 @@ class KafkaLog:
                 )
             )
 
-        return asking.answer(lambda left: self._ask_controller(left, asking, ask))
+        described = asking.answer(lambda left: self._ask_controller(left, asking, ask))
+        if self._tells_rights and described and all(map(_is_unsupported, described.values())):
+            self._tells_rights = False
+            return self._describe_all(topics, asking)
+        return described
 
     def _settings_of(
         self, topics: Sequence[str], asking: Asking

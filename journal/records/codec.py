@@ -54,12 +54,10 @@ FORMAT_VERSION: Final = 4
 _CHANGED_IN: Final = {RecordType.SNAPSHOT: 3, RecordType.FORGET: 3, RecordType.ADD_WRITES: 4}
 """Version in which a type's schema changed last for all its records: their version byte. It is 2
 for all others, so a program of the version before still reads them."""
-_IN_PARTS: Final = 4
-"""Version of a decision and of a snapshot's chunk that speak of a transaction with parts. All
-others are written as before, so that programs of the version before read them."""
-
-_WITH_TOPIC_IDS: Final = 4
-"""The same for records with input offsets that name their topics' ids."""
+_IF_NEEDED: Final = 4
+"""Version of a decision and of a snapshot's chunk that speak of a transaction with parts, and of
+records whose input offsets name their topics' ids. All others are written as before, so that
+programs of the version before read them."""
 
 Avro = dict[str, Any]
 
@@ -421,16 +419,16 @@ def _positions(record: Snapshot) -> Iterator[Position]:
 def _version(record: JournalRecord) -> int:
     """Returns the version byte of a record: the oldest whose programs read it rightly."""
     match record:
-        case PrepareCommit() if record.added:
-            return _IN_PARTS
-        case AddOffsets() if any(step.to.topic_id for step in record.steps):
-            return _WITH_TOPIC_IDS
-        case Snapshot() if any(row.parts for row in record.transactions):
-            return _IN_PARTS
-        case Snapshot() if any(position.topic_id for position in _positions(record)):
-            return _WITH_TOPIC_IDS
+        case PrepareCommit():
+            needed = bool(record.added)
+        case AddOffsets():
+            needed = any(step.to.topic_id for step in record.steps)
+        case Snapshot():
+            needed = any(row.parts for row in record.transactions)
+            needed = needed or any(position.topic_id for position in _positions(record))
         case _:
-            return _VERSIONS[record.type]
+            needed = False
+    return _IF_NEEDED if needed else _VERSIONS[record.type]
 
 
 def encode_entry(entry: Entry) -> bytes:

@@ -321,18 +321,16 @@ def _add_partitions(raw: bytes, at: int) -> tuple[AddPartitions, int]:
     return AddPartitions(begin=begin, partitions=partitions), len(raw)
 
 
-def _add_offsets(raw: bytes, at: int) -> tuple[AddOffsets, int]:
-    begin, at = _long(raw, at)
-    group, at = _string(raw, at)
-    steps, at = _array(raw, at, _step)
-    return AddOffsets(begin=begin, group=group, steps=tuple(steps)), at
+def _add_offsets(
+    step: Callable[[bytes, int], tuple[OffsetStep, int]],
+) -> Callable[[bytes, int], tuple[AddOffsets, int]]:
+    def read(raw: bytes, at: int) -> tuple[AddOffsets, int]:
+        begin, at = _long(raw, at)
+        group, at = _string(raw, at)
+        steps, at = _array(raw, at, step)
+        return AddOffsets(begin=begin, group=group, steps=tuple(steps)), at
 
-
-def _add_offsets_with_topic_ids(raw: bytes, at: int) -> tuple[AddOffsets, int]:
-    begin, at = _long(raw, at)
-    group, at = _string(raw, at)
-    steps, at = _array(raw, at, _step_with_topic_id)
-    return AddOffsets(begin=begin, group=group, steps=tuple(steps)), at
+    return read
 
 
 def _add_writes(raw: bytes, at: int) -> tuple[AddWrites, int]:
@@ -404,7 +402,7 @@ READERS: Final[Mapping[int, Callable[[bytes, int], tuple[JournalRecord, int]]]] 
     RecordType.PRODUCER: _producer,
     RecordType.BEGIN: _begin,
     RecordType.ADD_PARTITIONS: _add_partitions,
-    RecordType.ADD_OFFSETS: _add_offsets,
+    RecordType.ADD_OFFSETS: _add_offsets(_step),
     RecordType.ADD_WRITES: _add_writes,
     RecordType.PREPARE_COMMIT: _prepare_commit,
     RecordType.COMMITTED: _finished(Committed),
@@ -414,7 +412,7 @@ READERS: Final[Mapping[int, Callable[[bytes, int], tuple[JournalRecord, int]]]] 
 """Type byte → function that decodes the record behind epoch, incarnation and predicted offset."""
 
 NEWER_READERS: Final[Mapping[tuple[int, int], Callable[[bytes, int], tuple[AddOffsets, int]]]] = {
-    (4, RecordType.ADD_OFFSETS): _add_offsets_with_topic_ids
+    (4, RecordType.ADD_OFFSETS): _add_offsets(_step_with_topic_id)
 }
 """The same by version and type byte, for records of a newer version that are read often."""
 
