@@ -36,7 +36,7 @@ from ..producer.producer import Producer
 from .inspect.committed_offsets import committed_iovs, producer_of
 from .inspect.history import GroupHistory, Iov, Standing
 from .inspect.journal import Journal
-from .inspect.rows import BATCH_TOPIC
+from .inspect.rows import BATCH_TOPIC, offsets_of_json
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -197,25 +197,15 @@ class Groups:
         if to_offsets is not None:
             wanted = self._at_offsets(to_offsets, topics or {topic for topic, _ in iov})
         else:
-            standing = self._standing(group, bound, to_commit, as_of_ms)
-            wanted = {key: standing.offsets.get(key) for key in {**iov, **standing.offsets}}
+            former = self._standing(group, bound, to_commit, as_of_ms).offsets
+            wanted = {key: former.get(key) for key in {**iov, **former}}
         wanted = {key: at for key, at in wanted.items() if not topics or key[0] in topics}
         if not wanted:
             raise ConfigError(f"group {group!r} has no partition in {', '.join(sorted(topics))}")
         spans = self._spans(wanted)
         ids = self._log.topic_ids(sorted({topic for topic, _ in spans}))
         targets = dict(_targets(group, wanted, spans, ids, fail_on_data_loss=fail_on_data_loss))
-        steps = [
-            OffsetStep(*key, None if at is None else at.place, to)
-            for key, to in sorted(targets.items())
-            for at in (iov.get(key),)
-        ]
-        moves = sum(
-            (at := iov.get((step.topic, step.partition))) is None
-            or at.place != step.to.place
-            or at.topic_id not in ("", step.to.topic_id)
-            for step in steps
-        )
+        moves = sum(_moves(iov.get(key), to) for key, to in targets.items())
         last = committed.last_commit
         reset = Reset(
             group=group,
@@ -225,8 +215,14 @@ class Groups:
             last_commit=None if last is None else str(last),
             last_producer=None if last is None else producer_of(self._log, last),
         )
+        if not execute or not moves:
+            return reset
         # With the steps of partitions that stand right: nobody may move these meanwhile.
-        return self._commit(reset, steps) if execute and moves else reset
+        steps = [
+            OffsetStep(*key, None if (at := iov.get(key)) is None else at.place, to)
+            for key, to in sorted(targets.items())
+        ]
+        return self._commit(reset, steps)
 
     def _bound(self, group: str, create_in: str | None) -> str:
         bound = self._admin.bind_group(group, None).transaction_group
@@ -401,11 +397,7 @@ def parse_offsets(text: str) -> dict[TopicPartition, int]:
         ConfigError: the text does not have this form, or an offset is below -2.
     """
     try:
-        found = {
-            (topic, int(partition)): int(offset)
-            for topic, partitions in json.loads(text).items()
-            for partition, offset in partitions.items()
-        }
+        found = offsets_of_json(text)
     except (ValueError, AttributeError, TypeError) as error:
         raise _no_offsets(text) from error
     if not found or min(found.values()) < EARLIEST or any(number < 0 for _, number in found):
@@ -468,6 +460,11 @@ def _targets(
             )
         else:
             yield key, begin
+
+
+def _moves(at: Position | None, to: Position) -> bool:
+    """Whether a group is not there yet: at another place, or at one of another topic."""
+    return at is None or at.place != to.place or at.topic_id not in ("", to.topic_id)
 
 
 def _moved(

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final, NamedTuple
+
+from ...journal.control import TopicPartition
 
 BATCH_TOPIC: Final = "micro-batch"
 """Stands for the topic in the IOV of a streaming query; the offset is the last committed batch."""
+
+
+def offsets_of_json(text: str) -> dict[TopicPartition, int]:
+    """Reads offsets in the form of Kafka's connector: ``{"topic": {"0": 23, "1": -2}}``.
+
+    Raises:
+        ValueError, AttributeError, TypeError: the text does not have this form.
+    """
+    return {
+        (topic, int(partition)): int(offset)
+        for topic, partitions in json.loads(text).items()
+        for partition, offset in partitions.items()
+    }
 
 
 class IovRow(NamedTuple):

@@ -83,6 +83,11 @@ class _Job:
     extend_s: float = 0
     """Monotonic time in seconds at which its timeout is to begin anew."""
 
+    @property
+    def counted_as(self) -> str:
+        """The topic by which it is counted in a ``foreachBatch``; "" if a column names topics."""
+        return _SHARED if self.is_shared else self.options.topic or ""
+
     def accept(self, summary: str) -> None:
         """Makes a branch count. Raises as `Transaction.accept`."""
         branch = BranchSummary.from_bytes(summary.encode())
@@ -418,20 +423,20 @@ class Jobs:
             return Identity.of_batch(app_id, batch_id, offsets)
         if job.of_stream:
             return Identity.of_micro_batch(query_id, batch_id, offsets)
-        topic = _SHARED if job.is_shared else job.options.topic or ""
-        number = self._number(job, self._numbers_of(query_id, batch_id), topic)
-        return Identity.of_write(query_id, batch_id, topic, number, offsets)
+        number = self._number(job, self._numbers_of(query_id, batch_id))
+        return Identity.of_write(query_id, batch_id, job.counted_as, number, offsets)
 
-    def _number(self, job: _Job, numbers: _Numbers, topic: str) -> int:
+    def _number(self, job: _Job, numbers: _Numbers) -> int:
         """Returns how many writes to a topic came before in a micro-batch.
 
         Raises:
             ConfigError: another one is under way. Which of them is the first differs from run to
                 run, so one would be taken for the other when they are repeated.
         """
+        topic = job.counted_as
         with self._guard:
-            other = numbers.writing.get(topic)
-            is_busy = other not in (None, job) and other.done is None and other.transaction.is_open
+            other = numbers.writing.get(topic, job)
+            is_busy = other is not job and other.done is None and other.transaction.is_open
             if is_busy or job.begun_s < numbers.committed_s.get(topic, job.begun_s):
                 raise ConfigError(
                     f"writes of one foreachBatch to {topic or 'topics that a column names'} are"
@@ -457,11 +462,10 @@ class Jobs:
     def _count(self, job: _Job, query_id: str | None, batch_id: int | None) -> None:
         """Notes that a write of a ``foreachBatch`` is committed."""
         if query_id is not None and batch_id is not None and not job.of_stream:
-            topic = _SHARED if job.is_shared else job.options.topic or ""
             numbers = self._numbers_of(query_id, batch_id)
             with self._guard:
-                numbers.counts[topic] += 1
-                numbers.committed_s[topic] = time.monotonic()
+                numbers.counts[job.counted_as] += 1
+                numbers.committed_s[job.counted_as] = time.monotonic()
 
     def _offsets(self, job: _Job, query_id: str, batch_id: int) -> str | None:
         """Returns what Spark wrote of a micro-batch's input, or None if it can't be read."""

@@ -6,7 +6,6 @@ range of offsets holds each transaction's records in a partition whole or not at
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -16,6 +15,7 @@ from ...journal.control import TopicPartition
 from ...journal.errors import ConfigError
 from ...journal.position import Place, Position
 from ...journal.records.types import OffsetStep
+from ..inspect.rows import offsets_of_json
 
 _VERSION: Final = 2
 """Format version of the offsets in Spark's checkpoint. Version 1 had no topic ids."""
@@ -134,11 +134,7 @@ def parse_offsets(option: str, text: str) -> dict[TopicPartition, int]:
         ConfigError: the text does not have this form; names the option.
     """
     try:
-        return {
-            (topic, int(partition)): int(offset)
-            for topic, partitions in json.loads(text).items()
-            for partition, offset in partitions.items()
-        }
+        return offsets_of_json(text)
     except (ValueError, AttributeError, TypeError) as error:
         raise ConfigError(
             f'option {option} must be earliest, latest or like {{"topic": {{"0": 23}}}}, not '
