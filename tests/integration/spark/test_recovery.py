@@ -44,6 +44,11 @@ def expected(numbers: range) -> Counter[bytes]:
     return Counter(b"out-%d" % n for n in numbers)
 
 
+def to_the_end(query: Any, checkpoint: Path) -> None:
+    query = query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+
+
 def values(cluster: Cluster, topic: str, count: int) -> Counter[Any]:
     return Counter(v for *_, v in committed(cluster, topic, count))
 
@@ -113,15 +118,8 @@ def test_a_stream_without_its_checkpoint(
     group = f"group-{source}"
 
     def run(checkpoint: str) -> None:
-        frame = resume(spark, logtx_cluster, group, source, stream=True)
-        query = sink(
-            out_of(frame),
-            topic=target,
-            group=group,
-            checkpointLocation=str(tmp_path / checkpoint),
-        )
-        query = query.trigger(availableNow=True).start()
-        assert query.awaitTermination(120)
+        frame = out_of(resume(spark, logtx_cluster, group, source, stream=True))
+        to_the_end(sink(frame, topic=target, group=group), tmp_path / checkpoint)
 
     produce(logtx_cluster, source, range(20))
     run("first")
@@ -141,15 +139,8 @@ def test_a_group_is_set_back(
     named = {"group": group, "bootstrap_servers": servers}
 
     def run(checkpoint: str) -> None:
-        frame = resume(spark, logtx_cluster, group, source, stream=True)
-        query = sink(
-            out_of(frame),
-            topic=target,
-            group=group,
-            checkpointLocation=str(tmp_path / checkpoint),
-        )
-        query = query.trigger(availableNow=True).start()
-        assert query.awaitTermination(120)
+        frame = out_of(resume(spark, logtx_cluster, group, source, stream=True))
+        to_the_end(sink(frame, topic=target, group=group), tmp_path / checkpoint)
 
     produce(logtx_cluster, source, range(20))
     run("first")
@@ -183,10 +174,8 @@ def test_a_query_is_set_back_with_its_checkpoint(
     checkpoint, backup = tmp_path / "checkpoint", tmp_path / "backup"
 
     def run() -> None:
-        frame = resume(spark, logtx_cluster, group, source, stream=True)
-        query = sink(out_of(frame), topic=target, group=group, checkpointLocation=str(checkpoint))
-        query = query.trigger(availableNow=True).start()
-        assert query.awaitTermination(120)
+        frame = out_of(resume(spark, logtx_cluster, group, source, stream=True))
+        to_the_end(sink(frame, topic=target, group=group), checkpoint)
 
     produce(logtx_cluster, source, range(20))
     run()

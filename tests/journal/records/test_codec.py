@@ -66,6 +66,14 @@ WITH_FIRST_OFFSETS = (
     DataPartition("fares", 1, "", 900),
 )
 MET = {(0, 0x9F3AC1D2E4B7): 17042, (3, 1): 5}
+chunk = partial(
+    Snapshot,
+    replaces=15000,
+    address="host:7070",
+    process_nonce=1,
+    partition_count=8,
+    past_epochs=(),
+)
 SAMPLES: dict[str, JournalRecord] = {
     "owner_first": Owner(replaces=-1, address="host:7070", process_nonce=2**63 - 1),
     "owner": Owner(replaces=16000, address="[::1]:7070", process_nonce=1),
@@ -186,15 +194,10 @@ SAMPLES_V2: dict[str, JournalRecord] = {
     "prepare_abort_claimed": PrepareAbort(
         begin=17042, reason=AbortReason.CLAIMED, decided_ms=1_700_000_000_123
     ),
-    "snapshot_claims": Snapshot(
+    "snapshot_claims": chunk(
         first=17040,
         index=0,
         last=True,
-        replaces=15000,
-        address="host:7070",
-        process_nonce=1,
-        partition_count=8,
-        past_epochs=(),
         transactions=(
             SnapshotTransaction(
                 *(16500, "ü", 0, 60_000, 1_700_000_000_000, State.OPEN, None, None),
@@ -208,15 +211,10 @@ SAMPLES_V2: dict[str, JournalRecord] = {
     ),
 }
 SAMPLES_V3: dict[str, JournalRecord] = {
-    "snapshot_ages": Snapshot(
+    "snapshot_ages": chunk(
         first=17040,
         index=0,
         last=True,
-        replaces=15000,
-        address="host:7070",
-        process_nonce=1,
-        partition_count=8,
-        past_epochs=(),
         producers=(SnapshotProducer("w", 7, 42, "default", False, 0, 11, (), 168),),
         hour=170,
         generation_floor=2**40,
@@ -241,15 +239,10 @@ SAMPLES_V4: dict[str, JournalRecord] = {
         decided_ms=1_700_000_000_123,
         added=(IDS[0],),
     ),
-    "snapshot_in_parts": Snapshot(
+    "snapshot_in_parts": chunk(
         first=17040,
         index=1,
         last=False,
-        replaces=15000,
-        address="host:7070",
-        process_nonce=1,
-        partition_count=8,
-        past_epochs=(),
         transactions=(
             SnapshotTransaction(
                 *(16500, "ü", 0, 60_000, 0, State.OPEN, None, None),
@@ -271,15 +264,10 @@ SAMPLES_V4 |= {
             OffsetStep("fares", 0, None, Position(o1=1, o2=2, o3=3, met={(1, 2): 3})),
         ),
     ),
-    "snapshot_with_topic_ids": Snapshot(
+    "snapshot_with_topic_ids": chunk(
         first=17040,
         index=0,
         last=True,
-        replaces=15000,
-        address="host:7070",
-        process_nonce=1,
-        partition_count=8,
-        past_epochs=(),
         groups=(
             SnapshotGroup("g", 1, 2, (("flights", 0, Position(o1=1, o2=2, topic_id="an-id")),)),
         ),
