@@ -3,7 +3,7 @@
 BIN := .venv/bin
 READY := .venv/.logtx-ready
 LOCKS := requirements.lock make/build.lock make/jdk.lock
-# Most tests wait for brokers: three files at a time, each with a Kafka of its own.
+# Most tests wait for brokers: four files at a time, each with a Kafka of its own.
 SIDE_BY_SIDE := -n 4 --dist loadfile --no-loadscope-reorder --durations 12
 export PYTHON
 
