@@ -274,7 +274,11 @@ class TransactionBook:
         """Whether its end was asked for and nothing that it waits for is under way any more."""
         if self.phase is not Phase.ENDING or not self.own.settled:
             return False
-        return self.end is Action.ABORT or (self.requests == 0 and not self._accepted.parts_left)
+        if self.end is Action.ABORT:
+            return True
+        # Own records may settle behind the last `next_part`: only the next one knows whether
+        # the commit has room for them.
+        return self._own_asked and self.requests == 0 and not self._accepted.parts_left
 
     def sent(self) -> Action:
         """Notes that the request to end it is sent, maybe again. Returns how it ends."""

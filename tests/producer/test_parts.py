@@ -27,6 +27,7 @@ from logtx.producer.core.tally import BranchTally
 from logtx.producer.transaction import Transaction
 
 from .conftest import MakeProducer
+from .core.test_tally import Observed
 from .fake import FakeCoordinators
 
 TXID = TxId(0, 0xABC, 7)
@@ -249,6 +250,20 @@ def test_a_transaction_that_expires_between_its_parts_is_aborted(
     release.set()
     with pytest.raises(TransactionAbortedError):
         future.result(10)
+
+
+def test_own_records_that_settle_behind_the_last_look_for_a_part_go_in_one() -> None:
+    seen = Observed()
+    made = TransactionBook(seen.tally, (), AcceptedWrites(0, 1))
+    made.own.admit()
+    made.ask(Action.COMMIT)
+    assert made.next_part() is None, "its own record is under way"
+    seen.deliver("t", 0, 5)
+    assert not made.ready
+    assert made.next_part() == (0, {("t", 0): (BranchRange(OWN_BRANCH, 5, 5, 1),)})
+    made.part_answered()
+    assert made.ready
+    assert made.writes() == {}
 
 
 @pytest.mark.usefixtures("small_parts")

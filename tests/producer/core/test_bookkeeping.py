@@ -175,6 +175,8 @@ def test_commit_is_ready_when_records_and_offsets_are() -> None:
     seen.deliver("a", 0, 4)
     assert not made.ready
     made.requests -= 1
+    assert not made.ready, "whether the commit has room for its own records is not known"
+    assert made.next_part() is None
     assert made.ready
 
 

@@ -120,6 +120,10 @@ class LifeOfATransaction(RuleBasedStateMachine):
         except TransactionError:
             assert (self.book.phase, self.book.end) == before
 
+    @rule()
+    def look_for_a_part(self) -> None:
+        assert self.book.next_part() is None, "one commit names so little"
+
     @precondition(lambda self: self.book.ready)
     @rule()
     def send_end(self) -> None:
