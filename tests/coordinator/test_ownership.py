@@ -207,7 +207,7 @@ def test_who_can_serve_at_once_does_so_while_a_surprised_owner_loads(
     surprised.loop.call_soon_threadsafe(surprise)
     until(lambda: cluster.owner(HOME) is not surprised)
     steady.progress()
-    assert time.monotonic() - began_s < 2
+    assert time.monotonic() - began_s < 5
     check(cluster, steady)
 
 

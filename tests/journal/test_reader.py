@@ -280,4 +280,4 @@ def test_no_journal_is_an_error_and_so_is_no_answer(memory_log: MemoryLog) -> No
     began = time.monotonic()
     with pytest.raises(BrokerError):
         find_fates(memory_log, [txid], timeout_s=0.1)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 5

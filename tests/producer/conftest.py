@@ -84,7 +84,7 @@ def read_topic(log: Log, topic: str, partitions: int = 1) -> list[Message]:
     return sorted(found, key=lambda m: (m.partition(), m.offset()))
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
     """Wait until something holds; fails if it does not in time."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():

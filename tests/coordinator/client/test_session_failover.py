@@ -38,8 +38,9 @@ from logtx.producer.core.bookkeeping import EndResult, end_result
 from ..scripted import ScriptedCoordinator, dead_address, later, publish, scripted, silent_address
 
 TIMEOUT_S = 10.0
-SOON_S = 0.4
-"""Longest time until a client has found a coordinator that has just become the owner."""
+SOON_S = 2.0
+"""Longest time until a client has found a coordinator that has just become the owner: 0.4 on an idle
+machine, and far from `TIMEOUT_S` on a busy one."""
 TXID = TxId(0, 1, 2)
 
 
@@ -160,7 +161,7 @@ def test_an_attempt_that_hung_troubles_no_later_search(
         ask(one, answers)
         time.sleep(1.0)
         owner.script = done
-        assert answers.collect(1, 2.0) == {0: Done()}
+        assert answers.collect(1, 5.0) == {0: Done()}
 
 
 def test_a_coordinator_restarted_at_its_address_is_found(
@@ -224,7 +225,7 @@ def test_one_that_takes_the_session_and_serves_nothing_is_not_asked_in_a_hot_loo
         time.sleep(1.0)
         assert 3 < len(zombie.received) < 30
         zombie.script = done
-        assert answers.collect(1, 1.0) == {0: Done()}
+        assert answers.collect(1, 5.0) == {0: Done()}
 
 
 def test_an_owner_of_before_is_not_taken_for_the_owner(
@@ -358,8 +359,8 @@ def test_a_request_that_nobody_answers_ends_in_time(
         ask(one, answers, 0)
         time.sleep(0.1)
         ask(one, answers, 1)
-        replies = answers.collect(2, 2)
-        assert 0.6 <= time.monotonic() - began_s < 1.0
+        replies = answers.collect(2, 4)
+        assert 0.6 <= time.monotonic() - began_s < 2.0
         assert [type(r) for r in replies.values()] == [RequestTimedOutError] * 2
     time.sleep(0.2)
     ask(one, answers, 2)
@@ -392,7 +393,7 @@ def test_overload_slows_a_client_and_fails_it_only_in_the_end(
         full, began_s = True, time.monotonic()
         one.begin(answers.take(1), timeout_ms=1)
         assert isinstance(answers.collect(1)[1], type(why))
-        assert 1.5 <= time.monotonic() - began_s < 2.0
+        assert 1.5 <= time.monotonic() - began_s < 4.0
         assert len(owner.received) == 1
 
 
@@ -410,7 +411,7 @@ def test_closing_does_not_wait_for_an_address_that_hangs(
         time.sleep(0.1)
         began_s = time.monotonic()
         one.close()
-        assert time.monotonic() - began_s < 0.3
+        assert time.monotonic() - began_s < 1.5
         assert isinstance(answers.collect(1)[0], SessionClosedError)
 
 
@@ -422,7 +423,7 @@ def test_connecting_ends_in_time_where_nothing_answers(
         began_s = time.monotonic()
         with pytest.raises(CoordinatorNotAvailableError, match="is `logtx coordinator` running"):
             client(timeout_s=0.7).connect()
-        assert time.monotonic() - began_s < 1.0
+        assert time.monotonic() - began_s < 3.0
 
 
 # ---- queries ------------------------------------------------------------------------------------
@@ -465,7 +466,7 @@ def test_a_query_of_a_hanging_address_goes_on_with_the_next_hint(
         later(0.2, lambda: publish(journal, owner.address, epoch=1))
         began_s = time.monotonic()
         assert queries.outcome(TXID).txid == TXID
-        assert time.monotonic() - began_s < 1.0
+        assert time.monotonic() - began_s < 1.8
 
 
 def test_a_query_ends_in_time(journal: MemoryLog, queries: CoordinatorQueries) -> None:
@@ -476,7 +477,7 @@ def test_a_query_ends_in_time(journal: MemoryLog, queries: CoordinatorQueries) -
         began_s = time.monotonic()
         with pytest.raises(NotCoordinatorError):
             queries.outcome(TXID)
-        assert 1.3 < time.monotonic() - began_s < 2.2
+        assert 1.3 < time.monotonic() - began_s < 4.0
         assert one.calls + other.calls < 80
 
 

@@ -163,7 +163,7 @@ def test_poll_wakes_at_once_when_a_record_comes(log: MemoryLog) -> None:
     message = consumer.poll(5)
     assert message is not None
     assert message.value() == b"v"
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 3
 
 
 def test_a_truncated_log_resets_its_readers(log: MemoryLog) -> None:
