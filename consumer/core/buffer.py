@@ -1,14 +1,15 @@
 """PartitionBuffer: takes one data partition's records in, and gives out what may be delivered.
 
-`feed` takes records in offset order. `take` returns what can be delivered, in delivery order, and
-`position` says at every step what the application got. It has no I/O, clock or randomness.
+`feed` takes records in offset order. `take`, of `DeliveryQueue`, returns what can be delivered, in
+delivery order, and `position` says at every step what the application got. It has no I/O, clock or
+randomness.
 
 Why it is right. Call a TxId's first marker in the partition its *end*.
 
 1. *All readers see one order.* A transaction is delivered at its end and a plain record at its own
    offset, so the order depends on the log alone, not on where a reader started.
 2. *No reader takes a later marker for the end.* A marker is a duplicate in three cases:
-   (a) We have read an earlier marker of its TxId (`_ended`).
+   (a) We have read an earlier marker of its TxId (`EndedTxIds`).
    (b) Its TxId is below a HW met here. Then the transaction was finished, its markers acknowledged,
    before that HW was written, so its end lies below the marker that carries the HW.
    (c) Its commit sequence is at or below the last one met. Ends stand in commit-sequence order, so
@@ -19,10 +20,10 @@ Why it is right. Call a TxId's first marker in the partition its *end*.
    holds less, a side read looks from the first record on, with the same conclusion.
 3. *All or nothing.* A transaction is delivered only if first offset, last offset and count of each
    accepted branch are those that the marker states. Else it is side-read, or reported.
-4. *What is forgotten does no harm.* `_ended` forgets TxIds below the HW, which (b) still covers.
-   Beyond `ended_max` it also forgets the oldest: their late data is buffered, a later marker of
-   theirs is a duplicate by (c), and a look-up drops the data. A pending TxId below a HW met here is
-   dropped, for by (b) its end can't lie ahead.
+4. *What is forgotten does no harm.* `EndedTxIds` forgets TxIds below the HW, which (b) still
+   covers. Beyond `ended_max` it also forgets the oldest: their late data is buffered, a later
+   marker of theirs is a duplicate by (c), and a look-up drops the data. A pending TxId below a HW
+   met here is dropped, for by (b) its end can't lie ahead.
 5. *Positions.* Below o2 everything is delivered, ended or pending, and everything pending lies at
    or after o1. So a reader goes on exactly if it starts at o1, delivers nothing that ends below o2
    and skips o3 records of what ends at o2. `met` is as of o2: it leaves out the marker at o2, which
@@ -33,11 +34,9 @@ Source: Transactional Messaging in Kafka, "Transactional consumer".
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from heapq import heappop, heappush
 from itertools import groupby, islice
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from ...journal.control import (
     TXCTL_HEADER,
@@ -47,24 +46,20 @@ from ...journal.control import (
     decode_control,
 )
 from ...journal.errors import (
-    ConsumerError,
     IntegrityError,
     MalformedHeaderError,
-    SpillError,
     TornTransactionError,
 )
 from ...journal.position import Journal, Position
 from ...journal.txid import TxId
 from .counters import ConsumerCounters
-from .entries import EndedTransaction, EntryState, PlainRun, Share, SideRead, advance, journal_of
+from .delivery_queue import DeliveryQueue
+from .ended import EndedTxIds
+from .entries import EndedTransaction, EntryState, PlainRun, SideRead, advance, journal_of
 from .headers import txid_error, well_formed
-from .past import Past
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
 from .ranges import Match, Verdict
 from .shared import Shared
-
-JOURNAL_BYTES: Final = 8
-"""Length of a TxId's first part, which names journal partition and incarnation."""
 
 MalformedFactory: TypeAlias = Callable[[Record, MalformedHeaderError], Record]
 """Makes the event that takes the place of a record whose header does not decode."""
@@ -82,7 +77,7 @@ def met_before(start: Position) -> dict[Journal, int]:
     return met
 
 
-class PartitionBuffer:
+class PartitionBuffer(DeliveryQueue):
     """Applies the rules of ``read_committed`` to one data partition.
 
     Source: Transactional Messaging in Kafka, "Transactional consumer", READ_COMMITTED.
@@ -114,10 +109,10 @@ class PartitionBuffer:
                 begins at or above stops the partition with `TornTransactionError`.
             shared: shared with the consumer's other partitions; None shares nothing.
         """
-        self.partition = partition
+        met = met_before(start)
+        super().__init__(partition, pending_map, dict(met))
         self.counters = counters if counters is not None else ConsumerCounters()
         self.torn_skip_below = torn_skip_below
-        self._pending_map = pending_map
         self._pending = pending_map.view()
         self._malformed = malformed
         self._shared = shared if shared is not None else Shared()
@@ -125,30 +120,15 @@ class PartitionBuffer:
         self._start = start
         self.next_offset = start.o1
         """Offset of the next record to feed: everything below was read."""
-        met = met_before(start)
         self._met = met
         """Last commit sequence met of each journal, as of `next_offset`."""
-        self._met_taken = dict(met)
-        """The same as of `position`."""
-        self._ended: set[RawTxId] = set()
-        """TxIds whose marker was read here, or that a look-up found ended."""
-        self._ended_by_journal: dict[bytes, list[RawTxId]] = {}
-        """A heap of `_ended` per journal, so that the lowest can be forgotten first."""
-        self._floors: dict[bytes, RawTxId] = {}
-        """The highest HW met here of each journal, as the TxId whose BEGIN would lie at it."""
-        self._floor_raised = False
+        self._ended = EndedTxIds()
         self._touched: list[PendingTransaction] = []
         """Transactions that this batch added records to."""
         self._passed: list[Record] = []
         """Plain records of this batch that are not delivered."""
-        self._queue: deque[PlainRun | EndedTransaction] = deque()
-        self.last_take: list[Share] = []
-        """What the last `take` returned; each makes a new list."""
-        self._met_before: dict[Journal, int] = {}
-        """`_met_taken` before that `take`."""
         self._put_back: Position | None = None
         """What `position` returns from now on, after `put_back`."""
-        self._past = Past()
         self._verdicts: dict[RawTxId, tuple[int, bool]] = {}
         """Answers of look-ups that wait until the partition is read up to their end offset:
         (end offset, whether the transaction ended)."""
@@ -210,17 +190,6 @@ class PartitionBuffer:
                 self._run().records.extend(alike)
             else:
                 self._passed.extend(alike)
-
-    def _run(self) -> PlainRun:
-        # Returns the run of plain records at the queue's end; begins one if there is none.
-        queue = self._queue
-        if queue:
-            tail = queue[-1]
-            if isinstance(tail, PlainRun):
-                return tail
-        run = PlainRun()
-        queue.append(run)
-        return run
 
     def _open(
         self, raw: bytes | None, alike: Iterator[Record], live: bool
@@ -332,23 +301,19 @@ class PartitionBuffer:
     # ---- markers --------------------------------------------------------------------------------
 
     def _end(self, raw: RawTxId, marker: Marker, offset: int, live: bool) -> None:
-        prefix = raw[:JOURNAL_BYTES]
         journal = journal_of(raw)
         pending = self._pending.pop(raw, None)
         duplicate = self.has_ended(raw) or (
             marker.committed and marker.commit_sequence <= self._met.get(journal, -1)
         )
-        self._remember(raw, prefix)
+        self._ended.add(raw, self._shared.ended_max)
         if marker.committed:
             # Only a COMMITTED marker advances `_met`. An ABORTED one delivers nothing whether it is
             # the first or not, so it need not stand in order; and so it never makes a commit look
             # like a duplicate.
             self._met[journal] = max(marker.commit_sequence, self._met.get(journal, -1))
         # The HW comes last: it does not cover this marker's own TxId, which was unfinished then.
-        floor = prefix + min(marker.hw, 2**63 - 1).to_bytes(8, "big")
-        if floor > self._floors.get(prefix, b""):
-            self._floors[prefix] = floor
-            self._floor_raised = True
+        self._ended.raise_floor(raw, marker.hw)
         if live and duplicate:
             self.counters.duplicate_markers += 1
             self.counters.late_records += 0 if pending is None else pending.count
@@ -362,7 +327,7 @@ class PartitionBuffer:
 
     def has_ended(self, raw: RawTxId) -> bool:
         """Returns whether the TxId is known to have ended here; False too if that was forgotten."""
-        return raw in self._ended or raw < self._floors.get(raw[:JOURNAL_BYTES], b"")
+        return raw in self._ended
 
     def _commit(self, entry: EndedTransaction, pending: PendingTransaction | None) -> None:
         ranges = entry.marker.branches
@@ -443,34 +408,13 @@ class PartitionBuffer:
         if entry.taken and not isinstance(entry.stream, Sequence):
             entry.stream = islice(entry.stream, entry.taken, None)
 
-    def _push(self, entry: EndedTransaction) -> None:
-        self._queue.append(entry)
-
-    def _fail(self, entry: EndedTransaction, error: ConsumerError) -> None:
-        entry.state = EntryState.FAILED
-        entry.error = error
-
-    def _text(self, entry: EndedTransaction, what: str) -> str:
-        topic, partition = self.partition
-        txid = TxId.from_bytes(entry.txid)
-        return f"transaction {txid} in {topic}[{partition}], marker {entry.marker_offset}: {what}"
-
-    def _remember(self, raw: RawTxId, prefix: bytes) -> None:
-        if raw in self._ended:
-            return
-        heap = self._ended_by_journal.setdefault(prefix, [])
-        heappush(heap, raw)
-        self._ended.add(raw)
-        while len(self._ended) > self._shared.ended_max:
-            self._ended.discard(heappop(max(self._ended_by_journal.values(), key=len)))
-
     def _after_batch(self) -> None:
         if self._passed:
             self.counters.passed_records += len(self._passed)
             self._passed.clear()
-        if self._floor_raised:
-            self._floor_raised = False
-            self._forget_below_floors()
+        if self._ended.forget():
+            for raw in [r for r in self._pending if self._ended.is_below_floor(r)]:
+                self._drop(raw)
         if self._touched:
             still = {id(p): p for p in self._touched if self._pending.get(p.txid) is p}
             self._touched = []
@@ -478,141 +422,10 @@ class PartitionBuffer:
         if self._verdicts:
             self._apply_verdicts()
 
-    def _forget_below_floors(self) -> None:
-        for prefix, floor in self._floors.items():
-            heap = self._ended_by_journal.get(prefix, [])
-            while heap and heap[0] < floor:
-                self._ended.discard(heappop(heap))
-        floors = self._floors
-        for raw in [r for r in self._pending if r < floors.get(r[:JOURNAL_BYTES], b"")]:
-            self._drop(raw)
-
     def _drop(self, raw: RawTxId) -> None:
         pending = self._pending.pop(raw)
         self.counters.discarded_transactions += 1
         self._pending_map.discard(pending)
-
-    # ---- out ------------------------------------------------------------------------------------
-
-    @property
-    def ready(self) -> bool:
-        """Whether `take` would return something."""
-        self._pass_finished()
-        queue = self._queue
-        if not queue:
-            return False
-        head = queue[0]
-        return isinstance(head, PlainRun) or head.state is EntryState.READY
-
-    @property
-    def queued_records(self) -> int:
-        """Number of records that are read, not pending, and waiting to be taken."""
-        return sum(len(e.records) if isinstance(e, PlainRun) else e.total for e in self._queue)
-
-    @property
-    def failure(self) -> ConsumerError | None:
-        """The error that stopped delivery from this partition, if any."""
-        self._pass_finished()
-        head = self._queue[0] if self._queue else None
-        return head.error if isinstance(head, EndedTransaction) else None
-
-    def take(self, limit: int, *, more: bool = False) -> list[Record]:
-        """Returns the next records to deliver, which count as delivered from now on.
-
-        Returns [] if everything that was read is delivered or pending, or if the first transaction
-        in the queue waits for a side read or failed.
-
-        Args:
-            limit: most records to return.
-            more: whether they go to the application together with those of the last call. Then
-                `shares` yields both.
-        """
-        if not more:
-            self.last_take = []
-            self._met_before = dict(self._met_taken)
-        return self._take(limit)
-
-    def put_back(self) -> None:
-        """Sets `position` back to before the last `take`: the application did not get its records.
-
-        The buffer is of no other use from now on: make another one that begins at `position`. May
-        be called after an exception broke `take` off, wherever it came.
-        """
-        if not self.last_take:
-            return
-        first, *_ = self.last_take
-        rest = [*(share.entry for share in self.last_take), *self._queue]
-        if isinstance(first.entry, PlainRun):
-            o2, o3 = first.records[0].offset(), 0
-        else:
-            o2, o3 = first.entry.marker_offset, first.start
-        self._put_back = self._position(o2, o3, self._met_before, rest)
-
-    def shares(self) -> Iterator[tuple[EndedTransaction | None, Sequence[Record]]]:
-        """Yields what the last `take` returned, by transaction; None stands for plain records."""
-        for entry, _, records in self.last_take:
-            yield (None if isinstance(entry, PlainRun) else entry), records
-
-    def _take(self, limit: int) -> list[Record]:
-        # Returns a new list, which the application may change; each copy costs 20 ns per record.
-        taken: list[Record] = []
-        while True:
-            self._pass_finished()
-            room = limit - len(taken)
-            if not self._queue or room <= 0:
-                return taken
-            entry = self._queue[0]
-            if isinstance(entry, PlainRun):
-                start = entry.index
-                records: Sequence[Record] = entry.records[start : start + room]
-                self.last_take.append(Share(entry, start, records))
-                entry.index = start + len(records)
-            elif entry.state is EntryState.READY:
-                start = entry.taken
-                stop = min(start + room, entry.total)
-                try:
-                    records = _part(entry, start, stop)
-                except SpillError as error:
-                    self._fail(entry, error)
-                    return taken
-                if len(records) != stop - start:
-                    text = "spilled records are missing: start the consumer again"
-                    self._fail(entry, SpillError(self._text(entry, text)))
-                    return taken
-                self.last_take.append(Share(entry, start, records))
-                entry.taken = stop
-            else:
-                return taken
-            taken += records
-            self._past.add(entry, start, records, self._met_taken)
-
-    def _pass_finished(self) -> None:
-        # Removes delivered entries from the head of the queue, and entries without records.
-        queue = self._queue
-        while queue:
-            entry = queue[0]
-            if isinstance(entry, PlainRun):
-                if entry.index < len(entry.records):
-                    return
-            else:
-                if entry.state is not EntryState.READY or entry.taken < entry.total:
-                    return
-                self._finish(entry)
-            queue.popleft()
-
-    def _finish(self, entry: EndedTransaction) -> None:
-        advance(self._met_taken, entry)
-        if entry.pending is not None:
-            self._pending_map.discard(entry.pending)
-            entry.pending = None
-        entry.stream = ()
-
-    @property
-    def blocked(self) -> bool:
-        """Whether a transaction that waits for a side read or failed stops delivery."""
-        self._pass_finished()
-        head = self._queue[0] if self._queue else None
-        return isinstance(head, EndedTransaction) and head.state is not EntryState.READY
 
     # ---- side reads and look-ups ----------------------------------------------------------------
 
@@ -729,7 +542,7 @@ class PartitionBuffer:
             if pending is None:
                 continue  # its marker was read on the way
             if ended:
-                self._remember(raw, raw[:JOURNAL_BYTES])
+                self._ended.add(raw, self._shared.ended_max)
                 self._drop(raw)
             else:
                 pending.since = None  # look again later
@@ -792,6 +605,22 @@ class PartitionBuffer:
         advance(met, entry)
         return self._position(entry.marker_offset + 1, 0, met, rest)
 
+    def put_back(self) -> None:
+        """Sets `position` back to before the last `take`: the application did not get its records.
+
+        The buffer is of no other use from now on: make another one that begins at `position`. May
+        be called after an exception broke `take` off, wherever it came.
+        """
+        if not self.last_take:
+            return
+        first, *_ = self.last_take
+        rest = [*(share.entry for share in self.last_take), *self._queue]
+        if isinstance(first.entry, PlainRun):
+            o2, o3 = first.records[0].offset(), 0
+        else:
+            o2, o3 = first.entry.marker_offset, first.start
+        self._put_back = self._position(o2, o3, self._met_before, rest)
+
     def close(self) -> None:
         """Drops everything that is held, in memory and on disk."""
         for entry in self._queue:
@@ -800,9 +629,3 @@ class PartitionBuffer:
         self._queue.clear()
         self.last_take = []
         self._pending_map.drop(self._pending)
-
-
-def _part(entry: EndedTransaction, start: int, stop: int) -> Sequence[Record]:
-    if isinstance(entry.stream, Sequence):
-        return entry.stream[start:stop] if start or stop < entry.total else entry.stream
-    return list(islice(entry.stream, stop - start))
