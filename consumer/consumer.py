@@ -1,8 +1,8 @@
 """Consumer: works like confluent-kafka's, and delivers transactions when they commit.
 
-This is the thin shell: it handles the application's calls, rebalances and positions.
-`PartitionBuffer` decides what may be delivered, and `Reading` moves batches into the buffers and
-out of them.
+This is the thin shell, which handles the application's calls. `Assignment` says which partitions
+are read, `PartitionBuffer` what of them may be delivered. `Reading` moves batches into the buffers
+and out of them, and `Delivery` hands them to the application.
 """
 
 from __future__ import annotations
@@ -19,25 +19,23 @@ from typing import Any, Final, Self
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from ..journal.control import TopicPartition
 from ..journal.errors import ConfigError, LogtxError, NotSupportedError
 from ..journal.logs.interface import Log, LogConsumer
 from ..journal.logs.open import open_log
 from ..journal.records.types import OffsetStep
 from ..journal.settings import merged
+from .assignment import Assignment
 from .config import ConsumerConfig, IsolationLevel
 from .core.counters import ConsumerCounters
+from .delivery import Delivery
 from .inquiries import Inquiries, seconds
 from .lag import HeldBack, Lag, held_back, lag
 from .lifetime import Parts, weakly
 from .positions import Positions, key_of, place_of
 from .reading import OFFSET_TIMEOUT_S, Reading
-from .serial_reader import CommittedTransaction, SerialReader
+from .serial_reader import CommittedTransaction
 
 _LOG = logging.getLogger(__name__)
-POLL_SLICE_S: Final = 0.5
-"""Longest single wait, in seconds: longer waits are made of these, so that upkeep goes on and
-Python handles signals. Longer slices delay both; shorter ones cost CPU on an idle consumer."""
 _MESSAGES_MAX: Final = 1_000_000
 """Most messages of one `consume`, as in confluent-kafka."""
 _EVENT_CALLBACKS: Final = ("error_cb", "stats_cb", "throttle_cb")
@@ -124,16 +122,14 @@ class Consumer:
         self._positions = Positions(self._log, self._inner, self._config, self._reading)
         self._inquiries = Inquiries(self._inner)
         self._callbacks: dict[str, RebalanceCallback | None] = {}
-        self._subscribed = False
-        self._before_revocation: Callable[[], None] | None = None
-        self._unrestored: list[KafkaPartition] = []
-        """Partitions that the group gave us, and whose positions could not be fetched yet."""
-        self._closing = False
-        self._mode: str | None = None
-        self._serial: SerialReader | None = None
-        """Made when serial order is first needed: if serializable, or by `transactions`."""
+        self._assignment = Assignment(
+            self._inner, self._config, self._reading, self._positions, weakly(self._rebalanced)
+        )
         own_log = self._log if self._own_log else None
         self._parts = Parts(self.group_id, self._inner, self._reading, self._positions, own_log)
+        self._delivery = Delivery(
+            self._log, self._config, self._counters, self._parts, self._assignment
+        )
         self._dropped = weakref.finalize(self, self._parts.close_later)
         self._dropped.atexit = False
         self._closed = False
@@ -159,19 +155,13 @@ class Consumer:
         for kind, callback in given.items():
             if callback is not None and not callable(callback):
                 raise TypeError(f"on_{kind} must be callable, not {callback!r}")
-        self._callbacks = given
-        self._subscribed = True
-        calls = weakly(self._assigned), weakly(self._revoked), weakly(self._lost)
-        self._inner.subscribe(topics, *calls)
+        self._callbacks = {**given, "lost": on_lost or on_revoke}
+        self._assignment.subscribe(topics)
 
     def unsubscribe(self) -> None:
         """Commits positions (``enable.auto.commit``) and leaves the group."""
         self._check_open()
-        # librdkafka reports the revocation at a later poll, when nothing is left to commit.
-        self._commit_before_leaving(list(self._reading.assigned))
-        self._inner.unsubscribe()
-        self._subscribed = False
-        self._positions.drop()
+        self._assignment.unsubscribe()
 
     def assign(self, partitions: list[KafkaPartition]) -> None:
         """Reads these partitions and no others; the group does not assign any.
@@ -185,20 +175,12 @@ class Consumer:
             RetriableError, KafkaException: the committed positions could not be fetched.
         """
         self._check_open()
-        # It waits for the answer: the positions are asked for next.
-        self._commit_before_leaving(list(self._reading.assigned))
-        with self._reading.moving():
-            self._positions.drop()
-            self._unrestored = []
-            self._positions.restore(partitions)
-            self._inner.assign([a.kafka() for a in self._reading.assigned.values()])
+        self._assignment.assign(partitions)
 
     def unassign(self) -> None:
         """Commits positions (``enable.auto.commit``) without waiting, and stops reading."""
         self._check_open()
-        self._commit_before_leaving(list(self._reading.assigned), wait=False)
-        self._positions.drop()
-        self._inner.unassign()
+        self._assignment.unassign()
 
     def incremental_assign(self, partitions: list[KafkaPartition]) -> None:
         """Reads these partitions too, from where `assign` would read them.
@@ -206,9 +188,7 @@ class Consumer:
         Partitions that are assigned already move there.
         """
         self._check_open()
-        with self._reading.moving():
-            self._positions.restore(partitions)
-            self._reading.reassign([key_of(p) for p in partitions])
+        self._assignment.add(partitions)
 
     def incremental_unassign(self, partitions: list[KafkaPartition]) -> None:
         """Stops reading these partitions and drops what is pending in them.
@@ -219,82 +199,17 @@ class Consumer:
             KafkaException: one of them is not assigned.
         """
         self._check_open()
-        keys = [self._reading.require(key_of(partition)).key for partition in partitions]
-        self._commit_before_leaving(keys, wait=False)
-        if self._config.cooperative:
-            self._inner.incremental_unassign(partitions)
-        self._reading.remove(keys)
-        if not self._config.cooperative:
-            self._reading.reassign([])
+        self._assignment.remove(partitions)
 
     def assignment(self) -> list[KafkaPartition]:
         """Returns the assigned partitions."""
         self._check_open()
         return [KafkaPartition(topic, number) for topic, number in self._reading.assigned]
 
-    def _assigned(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
-        if self._closing:
-            # The rebalance began before `close`: positions can't be fetched any more.
-            self._take_over([])
-            return
-        if not self._config.cooperative:
-            self._positions.give_up(list(self._reading.assigned))
-            self._unrestored = []
-        try:
-            self._positions.restore(partitions)
-        except BaseException:
-            # A partition may not be read without its position; the next poll tries again.
-            self._unrestored += partitions
-            self._take_over([])
-            raise
-        self._take_over(partitions)
-        _LOG.info("assigned group=%s partitions=%d", self.group_id, len(partitions))
-        self._call("assign", partitions)
-
-    def _take_over(self, partitions: list[KafkaPartition]) -> None:
-        places = [self._reading.assigned[key_of(p)].kafka() for p in partitions]
-        if self._config.cooperative:
-            self._inner.incremental_assign(places)
-        else:
-            self._inner.assign(places)
-
-    def _restore_again(self) -> None:
-        partitions = self._unrestored
-        with self._reading.moving():
-            self._positions.restore(partitions)
-            # Some of them may have been begun, and librdkafka have them since, when that failed.
-            self._reading.reassign([key_of(p) for p in partitions])
-        self._unrestored = []
-        self._call("assign", partitions)
-
-    def _revoked(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
-        try:
-            if self._before_revocation is not None:
-                self._before_revocation()
-            self._call("revoke", partitions)
-            self._commit_before_leaving([key_of(p) for p in partitions])
-        finally:
-            self._forget(partitions)
-        _LOG.info("revoked group=%s partitions=%d", self.group_id, len(partitions))
-
-    def _commit_before_leaving(self, keys: Sequence[TopicPartition], *, wait: bool = True) -> None:
-        try:
-            if self._config.enable_auto_commit:
-                self._positions.commit_moved(keys, wait=wait)
-        except KafkaException as error:
-            # The next owner starts from an earlier commit: it repeats records and loses none.
-            _LOG.warning("commit_before_leaving_failed group=%s error=%s", self.group_id, error)
-
-    def _lost(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
-        # Another member may own them already, so we commit nothing for them.
-        self._forget(partitions)
-        _LOG.warning("lost group=%s partitions=%d", self.group_id, len(partitions))
-        self._call("lost" if self._callbacks.get("lost") else "revoke", partitions)
-
-    def _forget(self, partitions: list[KafkaPartition]) -> None:
-        gone = {key_of(p) for p in partitions}
-        self._positions.give_up(gone)
-        self._unrestored = [p for p in self._unrestored if key_of(p) not in gone]
+    def _rebalanced(self, kind: str, partitions: list[KafkaPartition]) -> None:
+        callback = self._callbacks.get(kind)
+        if callback is not None:
+            callback(self, [KafkaPartition(p.topic, p.partition) for p in partitions])
 
     def _commit_answered(self, error: KafkaError | None, places: list[KafkaPartition]) -> None:
         self._positions.on_commit(error, places)
@@ -305,15 +220,10 @@ class Consumer:
         try:
             self._event_callbacks[name](*arguments)
         except Exception:
-            if not self._closing:
+            if not self._assignment.closing:
                 raise
             # `close` has done its work, and nothing is left to do about it.
             _LOG.exception("callback_raised_at_close group=%s", self.group_id)
-
-    def _call(self, kind: str, partitions: list[KafkaPartition]) -> None:
-        callback = self._callbacks.get(kind)
-        if callback is not None:
-            callback(self, [KafkaPartition(p.topic, p.partition) for p in partitions])
 
     # ---- positions ------------------------------------------------------------------------------
 
@@ -448,7 +358,7 @@ class Consumer:
         """
         if wait:
             self._check_open()
-            self._positions.rewind(subscribed=self._subscribed)
+            self._positions.rewind(subscribed=self._assignment.subscribed)
         else:
             self._positions.rewind_later()
 
@@ -458,7 +368,7 @@ class Consumer:
         `logtx.process` waits for its commits there; the callbacks of `subscribe` belong to the
         application.
         """
-        self._before_revocation = call
+        self._assignment.before_revocation = call
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -482,9 +392,9 @@ class Consumer:
         self._check_open()
         self._reading.begin_taking()
         try:
-            found = self._deliver(1, -1 if timeout is None else timeout)
+            found = self._delivery.records(1, -1 if timeout is None else timeout)
         except BaseException as error:
-            self._put_back(error)
+            self._delivery.put_back(error)
             raise
         return found[0] if found else None
 
@@ -503,77 +413,11 @@ class Consumer:
             return []
         self._reading.begin_taking()
         try:
-            found = self._deliver(num_messages, timeout)
+            found = self._delivery.records(num_messages, timeout)
         except BaseException as error:
-            self._put_back(error)
+            self._delivery.put_back(error)
             raise
         return found
-
-    def _enter(self, mode: str, until_s: float | None) -> bool:
-        # Returns whether something may be delivered; False if that is not before `until_s`.
-        self._check_open()
-        if self._mode not in (None, mode):
-            raise NotSupportedError(
-                "transactions() and poll() or consume() don't mix on one consumer: open another"
-            )
-        self._mode = mode
-        if self._reading.interrupted and self._serial is not None:
-            # What it has taken out of its order is not known: another one begins where we stand.
-            self._serial.close()
-            self._serial = self._parts.serial = None
-        serializable = self._config.isolation_level is IsolationLevel.SERIALIZABLE
-        if self._serial is None and (serializable or mode == "transactions"):
-            self._serial = self._parts.serial = self._make_serial_reader()
-        self._reading.recover()
-        if self._unrestored:
-            self._restore_again()
-        while (pause_s := self._positions.prepare(subscribed=self._subscribed)) > 0:
-            left_s = pause_s if until_s is None else until_s - time.monotonic()
-            self._reading.fetch(max(0.0, min(pause_s, left_s, POLL_SLICE_S)))
-            if until_s is not None and time.monotonic() >= until_s:
-                return False
-        return True
-
-    def _make_serial_reader(self) -> SerialReader:
-        # Not before records are asked for: a consumer may be assigned before there is a journal.
-        # Partitions assigned by then begin again, with buffers that sort whole transactions.
-        reader = SerialReader(self._log, self._config, self._reading, self._counters)
-        try:
-            if self._reading.interrupted:
-                self._reading.recover(reader.make_buffer)
-            else:
-                self._reading.rebuild(reader.make_buffer)
-        except BaseException:
-            reader.close()
-            raise
-        return reader
-
-    def _deliver(self, limit: int, timeout: float) -> list[Message]:
-        until = None if timeout < 0 else time.monotonic() + timeout
-        if not self._enter("records", until):
-            return []
-        reading = self._serial or self._reading
-        self._positions.auto_commit()
-        # Raise before anything is taken: what is taken counts as delivered, and an error raised
-        # then would lose it.
-        reading.raise_failure(again=False)
-        reading.tend()
-        found = reading.take(limit)
-        if found:
-            return found
-        while True:
-            reading.raise_failure(again=False)
-            waiting = reading.work()
-            left = POLL_SLICE_S if until is None else until - time.monotonic()
-            # During a side read each poll is followed by one of its slices: no other pause needed.
-            pause = 0 if waiting else max(0.0, min(left, POLL_SLICE_S))
-            reading.fetch(pause)
-            found = reading.take(limit)
-            if found:
-                return found
-            if until is not None and time.monotonic() >= until:
-                reading.raise_failure(again=True)
-                return []
 
     def transactions(self, timeout: float | None = None) -> Iterator[CommittedTransaction]:
         """Returns an iterator over the whole committed transactions of ``transaction.group``.
@@ -601,41 +445,26 @@ class Consumer:
             raise NotSupportedError(
                 "transactions() needs isolation.level=serializable or read_committed"
             )
-        if self._serial is not None:
-            self._serial.received()
+        self._delivery.received()
         try:
-            self._enter("transactions", time.monotonic())
+            self._delivery.begin_transactions()
         except BaseException as error:
-            self._put_back(error)
+            self._delivery.put_back(error)
             raise
         return self._iterate(timeout)
 
     def _iterate(self, timeout: float | None) -> Iterator[CommittedTransaction]:
         while True:
-            if self._serial is not None:
-                self._serial.received()
+            self._check_open()
+            self._delivery.received()
             try:
-                found = self._next_transaction(timeout)
+                found = self._delivery.transaction(timeout)
             except BaseException as error:
-                self._put_back(error)
+                self._delivery.put_back(error)
                 raise
             if found is None:
                 return
             yield found
-
-    def _next_transaction(self, timeout: float | None) -> CommittedTransaction | None:
-        until = None if timeout is None else time.monotonic() + timeout
-        if not self._enter("transactions", until):
-            return None
-        assert self._serial is not None
-        self._positions.auto_commit()
-        return self._serial.next(timeout)
-
-    def _put_back(self, error: BaseException) -> None:
-        # The exception keeps from the application what was taken.
-        self._reading.put_back(interrupted=not isinstance(error, LogtxError))
-        if self._serial is not None:
-            self._serial.take_back()
 
     def pause(self, partitions: list[KafkaPartition]) -> None:
         """Delivers nothing from these partitions until `resume`."""
@@ -783,8 +612,8 @@ class Consumer:
         """Commits (``enable.auto.commit``), leaves the group, drops all state. May be repeated."""
         if self._closed:
             return
-        self._closing = True
-        self._commit_before_leaving(list(self._reading.assigned))
+        self._assignment.closing = True
+        self._assignment.commit_before_leaving(list(self._reading.assigned))
         self._counters.spilled_bytes = self._reading.spilled_bytes()
         self._dropped.detach()
         try:

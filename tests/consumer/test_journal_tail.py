@@ -84,7 +84,7 @@ def test_finding_14_what_waits_stays_bounded(
     for number in range(100):
         written.finish(written.transaction("t", [b"%d" % number]))
     assert nothing_more(consumer)
-    serial = consumer._serial
+    serial = consumer._delivery.serial
     assert serial is not None
     assert 20 <= len(serial._order) <= 25
     # It has read to the journal's end all the same.
@@ -103,9 +103,9 @@ def test_finding_15_what_is_finished_after_its_delivery_is_not_kept(
         read(consumer, 1)
         written.finish(txid)
     assert nothing_more(consumer)
-    assert consumer._serial is not None
-    assert not consumer._serial._order._finished
-    assert not consumer._serial._tail._waiting
+    assert consumer._delivery.serial is not None
+    assert not consumer._delivery.serial._order._finished
+    assert not consumer._delivery.serial._tail._waiting
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "serializable"])
@@ -147,11 +147,11 @@ def test_finding_21_transactions_wait_while_one_of_their_partitions_is_paused(
     last = written.transaction("t", [b"c"], 0)
     # All of it is read already, as it is if a pause comes while much is read ahead.
     deadline = time.monotonic() + 10
-    assert consumer._serial is not None
+    assert consumer._delivery.serial is not None
     while consumer._reading.assigned["t", 0].buffer.next_offset < 6:
         assert time.monotonic() < deadline
-        consumer._serial.work()
-        consumer._serial.fetch(0.1)
+        consumer._delivery.serial.work()
+        consumer._delivery.serial.fetch(0.1)
     consumer.pause(places[1:])
     assert list(consumer.transactions(0.3)) == []
     consumer.resume(places[1:])

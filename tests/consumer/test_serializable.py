@@ -416,8 +416,8 @@ def test_a_void_snapshot_misleads_nobody(
     mark(written, across(written, b"b", 1), 0)
     consumer = serial()
     assert read(consumer, 2) == [b"a-00", b"b-00"]
-    assert consumer._serial is not None
-    assert consumer._serial._tail._epochs.epoch == new
+    assert consumer._delivery.serial is not None
+    assert consumer._delivery.serial._tail._epochs.epoch == new
 
 
 def test_a_journal_without_a_snapshot_that_somebody_trimmed_is_refused(

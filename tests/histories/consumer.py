@@ -658,7 +658,7 @@ class History:
             raise Violation("events", f"{self._events_heard} of 3 came")
 
     def _check_bounds(self) -> None:
-        reading, serial = self._consumer._reading, self._consumer._serial
+        reading, serial = self._consumer._reading, self._consumer._delivery.serial
         ended = sum(len(a.buffer._ended) for a in reading.assigned.values())
         if ended > shared.ENDED_MAX:
             raise Violation("bounded", f"{ended} ended transactions are remembered")

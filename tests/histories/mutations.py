@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from logtx.consumer.consumer import Consumer
+from logtx.consumer.assignment import Assignment
 from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.serial_order import SerialOrder
 from logtx.consumer.core.shared import Shared
@@ -166,13 +166,13 @@ def transactions_heed_no_pause(patch: Patch) -> None:
 @finding(22, "order", 8)
 def nothing_is_committed_at_unassign(patch: Patch) -> None:
     """Under auto commit, positions are committed by time and at the end alone."""
-    commit = Consumer._commit_before_leaving
+    commit = Assignment.commit_before_leaving
 
-    def mutant(self: Consumer, keys: Any, *, wait: bool = True) -> None:
-        if self._closing:
+    def mutant(self: Assignment, keys: Any, *, wait: bool = True) -> None:
+        if self.closing:
             commit(self, keys, wait=wait)
 
-    patch(Consumer, "_commit_before_leaving", mutant)
+    patch(Assignment, "commit_before_leaving", mutant)
 
 
 @finding(26, "bounded", 14)

@@ -1,0 +1,168 @@
+"""Which partitions a consumer reads: those that the application assigns, or its group gives.
+
+Begins a partition at its position, commits when it goes (``enable.auto.commit``), and tells of the
+group's rebalances.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from ..journal.control import TopicPartition
+from ..journal.logs.interface import LogConsumer
+from .config import ConsumerConfig
+from .lifetime import weakly
+from .positions import Positions, key_of
+from .reading import Reading
+
+_LOG = logging.getLogger(__name__)
+
+Tell: TypeAlias = Callable[[str, list[KafkaPartition]], None]
+"""Takes "assign", "revoke" or "lost", and the partitions."""
+
+
+class Assignment:
+    """The partitions of one consumer, as they come and go."""
+
+    def __init__(
+        self,
+        inner: LogConsumer,
+        config: ConsumerConfig,
+        reading: Reading,
+        positions: Positions,
+        tell: Tell,
+    ) -> None:
+        """Begins without partitions. `tell` is called at each rebalance of the group."""
+        self._inner = inner
+        self._config = config
+        self._reading = reading
+        self._positions = positions
+        self._tell = tell
+        self.subscribed = False
+        """Whether a group assigns the partitions."""
+        self.before_revocation: Callable[[], None] | None = None
+        """Called before the group takes partitions away."""
+        self.unrestored: list[KafkaPartition] = []
+        """Partitions that the group gave us, and whose positions could not be fetched yet."""
+        self.closing = False
+
+    def subscribe(self, topics: list[str]) -> None:
+        """Joins the group for these topics."""
+        self.subscribed = True
+        calls = weakly(self._assigned), weakly(self._revoked), weakly(self._lost)
+        self._inner.subscribe(topics, *calls)
+
+    def unsubscribe(self) -> None:
+        """Leaves the group."""
+        # librdkafka reports the revocation at a later poll, when nothing is left to commit.
+        self.commit_before_leaving(list(self._reading.assigned))
+        self._inner.unsubscribe()
+        self.subscribed = False
+        self._positions.drop()
+
+    def assign(self, partitions: list[KafkaPartition]) -> None:
+        """Reads these partitions and no others."""
+        # It waits for the answer: the positions are asked for next.
+        self.commit_before_leaving(list(self._reading.assigned))
+        with self._reading.moving():
+            self._positions.drop()
+            self.unrestored = []
+            self._positions.restore(partitions)
+            self._inner.assign([a.kafka() for a in self._reading.assigned.values()])
+
+    def unassign(self) -> None:
+        """Reads nothing."""
+        self.commit_before_leaving(list(self._reading.assigned), wait=False)
+        self._positions.drop()
+        self._inner.unassign()
+
+    def add(self, partitions: list[KafkaPartition]) -> None:
+        """Reads these partitions too."""
+        with self._reading.moving():
+            self._positions.restore(partitions)
+            self._reading.reassign([key_of(p) for p in partitions])
+
+    def remove(self, partitions: list[KafkaPartition]) -> None:
+        """Reads these partitions no more."""
+        keys = [self._reading.require(key_of(partition)).key for partition in partitions]
+        self.commit_before_leaving(keys, wait=False)
+        if self._config.cooperative:
+            self._inner.incremental_unassign(partitions)
+        self._reading.remove(keys)
+        if not self._config.cooperative:
+            self._reading.reassign([])
+
+    # ---- rebalances -----------------------------------------------------------------------------
+
+    def _assigned(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
+        if self.closing:
+            # The rebalance began before `close`: positions can't be fetched any more.
+            self._take_over([])
+            return
+        if not self._config.cooperative:
+            self._positions.give_up(list(self._reading.assigned))
+            self.unrestored = []
+        try:
+            self._positions.restore(partitions)
+        except BaseException:
+            # A partition may not be read without its position; the next poll tries again.
+            self.unrestored += partitions
+            self._take_over([])
+            raise
+        self._take_over(partitions)
+        _LOG.info("assigned group=%s partitions=%d", self._config.group_id, len(partitions))
+        self._tell("assign", partitions)
+
+    def _take_over(self, partitions: list[KafkaPartition]) -> None:
+        places = [self._reading.assigned[key_of(p)].kafka() for p in partitions]
+        if self._config.cooperative:
+            self._inner.incremental_assign(places)
+        else:
+            self._inner.assign(places)
+
+    def restore_again(self) -> None:
+        """Begins the partitions whose positions could not be fetched before."""
+        partitions = self.unrestored
+        with self._reading.moving():
+            self._positions.restore(partitions)
+            # Some of them may have been begun, and librdkafka have them since, when that failed.
+            self._reading.reassign([key_of(p) for p in partitions])
+        self.unrestored = []
+        self._tell("assign", partitions)
+
+    def _revoked(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
+        try:
+            if self.before_revocation is not None:
+                self.before_revocation()
+            self._tell("revoke", partitions)
+            self.commit_before_leaving([key_of(p) for p in partitions])
+        finally:
+            self._forget(partitions)
+        _LOG.info("revoked group=%s partitions=%d", self._config.group_id, len(partitions))
+
+    def commit_before_leaving(self, keys: Sequence[TopicPartition], *, wait: bool = True) -> None:
+        """Commits the positions of partitions that are to be given up, by itself if so set."""
+        try:
+            if self._config.enable_auto_commit:
+                self._positions.commit_moved(keys, wait=wait)
+        except KafkaException as error:
+            # The next owner starts from an earlier commit: it repeats records and loses none.
+            _LOG.warning(
+                "commit_before_leaving_failed group=%s error=%s", self._config.group_id, error
+            )
+
+    def _lost(self, _: LogConsumer, partitions: list[KafkaPartition]) -> None:
+        # Another member may own them already, so we commit nothing for them.
+        self._forget(partitions)
+        _LOG.warning("lost group=%s partitions=%d", self._config.group_id, len(partitions))
+        self._tell("lost", partitions)
+
+    def _forget(self, partitions: list[KafkaPartition]) -> None:
+        gone = {key_of(p) for p in partitions}
+        self._positions.give_up(gone)
+        self.unrestored = [p for p in self.unrestored if key_of(p) not in gone]
