@@ -37,7 +37,7 @@ _OWN_PREFIXES: Final = (
     "kafka.",
 )
 """Prefixes of our own settings: an unknown name with one is a typing error, not librdkafka's."""
-_OWN: Final = (
+OWN: Final = (
     "coordinator.timeout.ms",
     "kafka.isolation.level",
     "offsets.storage",
@@ -209,7 +209,7 @@ class ConsumerConfig:
             "read_uncommitted",
             ["read_uncommitted", "read_committed"],
         )
-        refuse_unknown(rest, _OWN_PREFIXES, _OWN, "consumer")
+        refuse_unknown(rest, _OWN_PREFIXES, OWN, "consumer")
         eof = take_flag(rest, "enable.partition.eof", False)
         if eof and own["isolation_level"] is IsolationLevel.SERIALIZABLE:
             raise ConfigError(

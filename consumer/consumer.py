@@ -14,18 +14,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from ..journal.errors import ConfigError, LogtxError, NotSupportedError
+from ..journal.errors import ConcurrentUseError, LogtxError, NotSupportedError
+from ..journal.fork import keep_from_children, refuse
 from ..journal.logs.interface import Log, LogConsumer
 from ..journal.logs.open import open_log
 from ..journal.records.types import OffsetStep
-from ..journal.settings import merged
+from ..journal.settings import merged, refused
 from .assignment import Assignment
-from .config import ConsumerConfig, IsolationLevel
+from .config import OWN, ConsumerConfig, IsolationLevel
 from .core.counters import ConsumerCounters
 from .delivery import Delivery
 from .inquiries import Inquiries, seconds
@@ -63,7 +64,8 @@ class ConsumerGroupMetadata:
 class Consumer:
     """Reads topics, and delivers committed transactions whole and in commit order.
 
-    One thread at a time may use it, like `confluent_kafka.Consumer`. Takes the settings of
+    One thread at a time may use it. While a call takes messages, another one that takes some or
+    moves partitions raises ConcurrentUseError. Takes the settings of
     `ConsumerConfig` and librdkafka's own. The group's committed position in a partition is
     (o1, o2, o3): Kafka's offset is o1 and the rest is its metadata, so everyday tools show a lag.
 
@@ -72,6 +74,9 @@ class Consumer:
 
     _closed = True
     """A subclass that does not call our `__init__` has a consumer that refuses every call."""
+    _in_call = False
+    """Whether a call takes messages. One that began meanwhile would lose or repeat some, and one
+    that moved a partition would let records of its former place pass for those of the new one."""
 
     def __init__(
         self,
@@ -111,8 +116,7 @@ class Consumer:
         try:
             self._inner: LogConsumer = self._log.consumer(self._config.librdkafka)
         except KafkaException as error:
-            reason: KafkaError = error.args[0]
-            raise ConfigError(f"librdkafka refuses the settings: {reason.str()}") from error
+            raise refused(error, OWN) from error
         self._counters = ConsumerCounters()
         try:
             self._reading = Reading(self._log, self._inner, self._config, self._counters)
@@ -133,6 +137,7 @@ class Consumer:
         self._dropped = weakref.finalize(self, self._parts.close_later)
         self._dropped.atexit = False
         self._closed = False
+        keep_from_children(self)
 
     # ---- subscription and assignment ------------------------------------------------------------
 
@@ -174,7 +179,7 @@ class Consumer:
         Raises:
             RetriableError, KafkaException: the committed positions could not be fetched.
         """
-        self._check_open()
+        self._check_alone()
         self._assignment.assign(partitions)
 
     def unassign(self) -> None:
@@ -187,7 +192,7 @@ class Consumer:
 
         Partitions that are assigned already move there.
         """
-        self._check_open()
+        self._check_alone()
         self._assignment.add(partitions)
 
     def incremental_unassign(self, partitions: list[KafkaPartition]) -> None:
@@ -209,7 +214,12 @@ class Consumer:
     def _rebalanced(self, kind: str, partitions: list[KafkaPartition]) -> None:
         callback = self._callbacks.get(kind)
         if callback is not None:
-            callback(self, [KafkaPartition(p.topic, p.partition) for p in partitions])
+            # It is a part of the call under way, and may move partitions itself.
+            before, self._in_call = self._in_call, False
+            try:
+                callback(self, [KafkaPartition(p.topic, p.partition) for p in partitions])
+            finally:
+                self._in_call = before
 
     def _commit_answered(self, error: KafkaError | None, places: list[KafkaPartition]) -> None:
         self._positions.on_commit(error, places)
@@ -357,7 +367,7 @@ class Consumer:
                 delivered until they are; another `rewind`, `poll` or `consume` tries again.
         """
         if wait:
-            self._check_open()
+            self._check_alone()
             self._positions.rewind(subscribed=self._assignment.subscribed)
         else:
             self._positions.rewind_later()
@@ -390,12 +400,17 @@ class Consumer:
                 again.
         """
         self._check_open()
+        if self._in_call:
+            self._refuse_second()
         self._reading.begin_taking()
         try:
+            self._in_call = True
             found = self._delivery.records(1, -1 if timeout is None else timeout)
         except BaseException as error:
             self._delivery.put_back(error)
             raise
+        finally:
+            self._in_call = False
         return found[0] if found else None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
@@ -411,12 +426,17 @@ class Consumer:
         self._check_open()
         if num_messages == 0:
             return []
+        if self._in_call:
+            self._refuse_second()
         self._reading.begin_taking()
         try:
+            self._in_call = True
             found = self._delivery.records(num_messages, timeout)
         except BaseException as error:
             self._delivery.put_back(error)
             raise
+        finally:
+            self._in_call = False
         return found
 
     def transactions(self, timeout: float | None = None) -> Iterator[CommittedTransaction]:
@@ -456,12 +476,17 @@ class Consumer:
     def _iterate(self, timeout: float | None) -> Iterator[CommittedTransaction]:
         while True:
             self._check_open()
+            if self._in_call:
+                self._refuse_second()
             self._delivery.received()
             try:
+                self._in_call = True
                 found = self._delivery.transaction(timeout)
             except BaseException as error:
                 self._delivery.put_back(error)
                 raise
+            finally:
+                self._in_call = False
             if found is None:
                 return
             yield found
@@ -491,7 +516,7 @@ class Consumer:
         offset with the metadata of `position` leads exactly to that position. `OFFSET_STORED` leads
         to the committed one, -2000 - n to the last n offsets.
         """
-        self._check_open()
+        self._check_alone()
         key = key_of(partition)
         assigned = self._reading.require(key)
         start, started_at = self._positions.start_at(partition)
@@ -621,6 +646,22 @@ class Consumer:
             self._parts.close()
         finally:
             self._closed = True
+
+    def after_fork(self) -> None:
+        """Makes every call raise ForkedError, in a child of the process that made the consumer."""
+        self._closed = True
+        refuse(self, "_check_open")
+
+    def _check_alone(self) -> None:
+        self._check_open()
+        if self._in_call:
+            self._refuse_second()
+
+    def _refuse_second(self) -> NoReturn:
+        raise ConcurrentUseError(
+            "another thread takes messages from this consumer now, or a signal handler interrupted"
+            " the call that does: give each thread its own, and set a flag in the handler"
+        )
 
     def _check_open(self) -> None:
         if self._closed:

@@ -11,7 +11,7 @@ from typing import Final
 
 from confluent_kafka import Message
 
-from ..journal.errors import LogtxError, NotSupportedError
+from ..journal.errors import ConcurrentUseError, LogtxError, NotSupportedError
 from ..journal.logs.interface import Log
 from .assignment import Assignment
 from .config import ConsumerConfig, IsolationLevel
@@ -53,7 +53,9 @@ class Delivery:
 
     def put_back(self, error: BaseException) -> None:
         """Takes back what the call under way took: the exception keeps it from the application."""
-        self._reading.put_back(interrupted=not isinstance(error, LogtxError))
+        # A signal handler's call that was refused may have come anywhere, too.
+        passing = isinstance(error, LogtxError) and not isinstance(error, ConcurrentUseError)
+        self._reading.put_back(interrupted=not passing)
         if self.serial is not None:
             self.serial.take_back()
 

@@ -19,6 +19,7 @@ from ..journal.collector import collect_seldom
 from ..journal.errors import ConfigError, LogtxError
 from ..journal.logs.interface import Log, TopicInfo
 from ..journal.logs.open import open_log
+from .client.connection import start_grpc
 from .core.decision import ShardConfig
 from .core.shard import Shard
 from .core.tenure import RECORD_MAX_BYTES
@@ -152,6 +153,7 @@ class Coordinator:
             partitions=self._config.journal_partitions,
             replication_factor=self._config.replication_factor,
         )
+        start_grpc()
         self._server = grpc.aio.server(
             options=SERVER_OPTIONS, maximum_concurrent_rpcs=STREAMS_AND_CALLS_MAX
         )

@@ -74,6 +74,27 @@ class NotSupportedError(LogtxError):
     kafka_code = KafkaError._NOT_IMPLEMENTED
 
 
+class ForkedError(LogtxError):
+    """A forked process used a client of its parent, or would need gRPC, which the parent started.
+
+    Make clients after the fork alone, or start processes with `multiprocessing`'s "spawn" or
+    "forkserver".
+    """
+
+    kafka_code = KafkaError._STATE
+    fatal = True
+
+
+class ConcurrentUseError(LogtxError):
+    """A call came while another one of the same consumer was under way; it did nothing.
+
+    Another thread made one of the two, or a signal handler. Give each thread a consumer of its own,
+    or a lock; in a signal handler set a flag that the loop looks at.
+    """
+
+    kafka_code = KafkaError._STATE
+
+
 class RetriableError(LogtxError):
     """A passing condition: the same request may be sent again and is safe to repeat."""
 

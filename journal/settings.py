@@ -5,17 +5,22 @@ Every function here removes the setting from `settings` and returns its value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+import re
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
+from confluent_kafka import KafkaException
+
 from .errors import ConfigError
+from .setting_names import JAVA, LIBRDKAFKA
 
 INT32_MAX: Final = 2**31 - 1
 _TRUE: Final = ("true", "t", "1")
 _FALSE: Final = ("false", "f", "0")
 _LIKE_OURS: Final = "coordinator.query.interval.ms"
 """The one setting of librdkafka that begins as some of ours do."""
+_UNKNOWN: Final = re.compile(r'No such configuration property: "([^"]*)"')
 _D = TypeVar("_D", str, None)
 _N = TypeVar("_N", int, None)
 
@@ -145,7 +150,22 @@ def refuse_unknown(
             raise ConfigError(f"{name} is no setting of a {client}{probably(name, known)}")
 
 
-def probably(name: str, known: Sequence[str]) -> str:
+def refused(error: KafkaException, own: Collection[str] = ()) -> ConfigError:
+    """Returns the error for settings that librdkafka refuses.
+
+    Args:
+        error: what it raised.
+        own: logtx's own settings of the client, one of which may have been meant.
+    """
+    reason: str = error.args[0].str()
+    found = _UNKNOWN.search(reason)
+    hint = probably(found[1], LIBRDKAFKA.union(own)) if found else ""
+    return ConfigError(f"librdkafka refuses the settings: {reason}{hint}")
+
+
+def probably(name: str, known: Collection[str]) -> str:
     """Returns the end of a message about an unknown setting: what it should probably be."""
-    near = get_close_matches(name, known, 1, 0.7)
+    if name in JAVA:
+        return f": it is one of Kafka's Java client alone; write instead {JAVA[name]}"
+    near = get_close_matches(name, sorted(known), 1, 0.7)
     return f": did you mean {near[0]}?" if near else "; check its spelling"

@@ -36,6 +36,7 @@ from ..journal.errors import (
     RetriableError,
     TransactionStateError,
 )
+from ..journal.fork import keep_from_children, refuse
 from ..journal.txid import TxId
 from .core.bookkeeping import copy_of
 from .core.summary import NONCE_BITS, BranchSummary, read_token
@@ -76,6 +77,7 @@ class Branch(Writer):
         self._failure: LogtxError | None = None
         self._release: Callable[[], None] | None = None
         self._direct = True
+        keep_from_children(self)
 
     @classmethod
     def join(
@@ -155,6 +157,11 @@ class Branch(Writer):
             release, self._release = self._release, None
         if release is not None:
             release()
+
+    def after_fork(self) -> None:
+        """Makes every call raise ForkedError, in a child of the process that joined."""
+        self._lock, self._release = threading.Lock(), None
+        refuse(self)
 
     def __enter__(self) -> Self:
         """Begins a block that closes the branch at its end; call `finish` in it."""

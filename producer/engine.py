@@ -25,6 +25,7 @@ from ..journal.errors import (
     NotAllowedError,
     RequestTimedOutError,
 )
+from ..journal.fork import refuse
 from ..journal.logs.interface import Log
 from ..journal.txid import TxId
 from .config import ProducerConfig
@@ -215,6 +216,11 @@ class Engine:
         for opened in (self._session, self._queries, self._resolving_queries):
             if opened is not None:
                 opened.close()
+
+    def after_fork(self) -> None:
+        """Makes every call raise ForkedError, in a child."""
+        self.closed = True
+        refuse(self)
 
     def _ask_outcome(self, txid: TxId) -> Outcome:
         if self._resolving_queries is None:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from ..coordinator.protocol.commands import Outcome
 from ..journal.errors import LogtxError
+from ..journal.fork import refuse
 
 _LOG = logging.getLogger(__name__)
 
@@ -78,3 +79,7 @@ class EndFuture(Future[Outcome]):
             self.set_exception(result)
         else:
             self.set_result(result)
+
+    def after_fork(self) -> None:
+        """Makes every call raise ForkedError, in a child: the parent alone gets the outcome."""
+        refuse(self, "result", "exception")

@@ -212,6 +212,12 @@ class OpenTransactions:
             # An application with nothing open must not wait for a coordinator that is not there.
             wait([in_vain.future], timeout=min(timeout_s, _IN_VAIN_S))
 
+    def after_fork(self) -> None:
+        """Makes the calls of open transactions raise ForkedError, in a child."""
+        self.engine.after_fork()
+        for transaction in self._open:
+            transaction.after_fork()
+
     # ---- what transactions report: see `Listener` -----------------------------------------------
 
     def wrote(self, transaction: TransactionShell) -> None:

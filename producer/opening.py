@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaException
 
-from ..journal.errors import ConfigError
 from ..journal.logs.interface import Log, LogProducer
 from ..journal.logs.open import open_log
-from ..journal.settings import probably
+from ..journal.settings import refused
 from .config import OWN
 
 if TYPE_CHECKING:
     from .config import ProducerConfig
     from .coordinators import Coordinators
 
-_UNKNOWN: Final = re.compile(r'No such configuration property: "([^"]*)"')
 _CALLBACKS: Final = ("error_cb", "stats_cb", "throttle_cb")
 """Settings that are functions without a result, which librdkafka's poll and flush call."""
 
@@ -59,10 +56,7 @@ def open_producer(
     try:
         return log.producer(settings)
     except KafkaException as error:
-        reason: str = error.args[0].str()
-        unknown = _UNKNOWN.search(reason)
-        hint = probably(unknown[1], OWN) if unknown else ""
-        raise ConfigError(f"librdkafka refuses the configuration: {reason}{hint}") from error
+        raise refused(error, OWN) from error
 
 
 def _guarded(

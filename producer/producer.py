@@ -16,6 +16,7 @@ from ..coordinator.protocol.commands import Outcome
 from ..journal.control import TopicPartition
 from ..journal.dropped import close_later
 from ..journal.errors import RetriableError, TransactionCommittedError, TransactionStateError
+from ..journal.fork import keep_from_children, refuse
 from ..journal.settings import merged
 from ..journal.txid import TxId
 from .batch import produce_batch
@@ -115,6 +116,7 @@ class Producer:
         dropped = weakref.finalize(self, _on_dropped, self._transactions, settings)
         # When the interpreter exits, nobody could wait for the brokers.
         dropped.atexit = False
+        keep_from_children(self)
 
     # ---- transactions as objects ----------------------------------------------------------------
 
@@ -412,6 +414,11 @@ class Producer:
         seconds = _seconds(timeout)
         self._transactions.close(self._config.coordinator_timeout_s if seconds is None else seconds)
         return True
+
+    def after_fork(self) -> None:
+        """Makes every call raise ForkedError, in a child of the process that made the producer."""
+        self._transactions.after_fork()
+        refuse(self)
 
     def __enter__(self) -> Self:
         """Begins a block that closes the producer at its end."""

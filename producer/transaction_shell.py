@@ -32,6 +32,7 @@ from ..journal.control import OWN_BRANCH, TXID_HEADER, TopicPartition
 from ..journal.errors import (
     BrokerError,
     DoubleStartError,
+    ForkedError,
     GroupBoundError,
     LogtxError,
     ProducerFencedError,
@@ -41,6 +42,7 @@ from ..journal.errors import (
     TransactionCommittedError,
     UnknownOutcomeError,
 )
+from ..journal.fork import forked_error, refuse
 from ..journal.records.types import OffsetStep
 from ..journal.state import State
 from ..journal.txid import TxId
@@ -598,6 +600,20 @@ class TransactionShell(Writer, Transaction):
             dropped = self._drop_backlog()
         self._on_dropped(dropped)
         _finish(future, RequestTimedOutError("the producer was closed before it ended"))
+
+    def after_fork(self) -> None:
+        """Makes every call raise ForkedError, in a child, and what waits for its end."""
+        # In the parent another thread may have held the former ones.
+        self._lock, self._flowing = threading.Lock(), threading.Event()
+        self._begin_error = forked_error("transaction")
+        self._flowing.set()
+        refuse(self)
+        if self._future is not None:
+            self._future.after_fork()
+
+    def _abort_after(self, error: BaseException, *, interrupted: bool) -> None:
+        if not isinstance(self._begin_error, ForkedError):
+            super()._abort_after(error, interrupted=interrupted)
 
     def on_fatal(self, error: LogtxError) -> None:
         """Fails the transaction: the session is closed for good."""

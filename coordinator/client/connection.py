@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import queue
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
 import grpc
 
+from ...journal.errors import ForkedError
 from ..protocol import coordinator_pb2 as pb
 from ..protocol import coordinator_pb2_grpc as pb_grpc
 
@@ -35,8 +37,42 @@ stay below the 4 MiB that a coordinator takes; a larger message breaks the strea
 T = TypeVar("T")
 
 
+class _Grpc:
+    """Whether gRPC can be used: a child whose parent started it would wait for its threads."""
+
+    started = False
+    lost = False
+
+    def after_fork(self) -> None:
+        """Notes, in a child, whether the parent had started it."""
+        self.lost = self.lost or self.started
+
+
+_GRPC: Final = _Grpc()
+os.register_at_fork(after_in_child=_GRPC.after_fork)
+
+
+def start_grpc() -> None:
+    """Notes that this process uses gRPC from now on.
+
+    Raises:
+        ForkedError: its parent did before it forked this one.
+    """
+    if _GRPC.lost:
+        raise ForkedError(
+            "this process was forked from one that uses coordinators, so it can't reach them: make"
+            ' clients after the fork alone, or start processes by "spawn" or "forkserver"'
+        )
+    _GRPC.started = True
+
+
 def open_channel(address: str) -> Any:
-    """Returns a channel to a coordinator. It connects when it is first used."""
+    """Returns a channel to a coordinator. It connects when it is first used.
+
+    Raises:
+        ForkedError: as `start_grpc`.
+    """
+    start_grpc()
     return grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
 
 

@@ -41,7 +41,7 @@ from ..protocol.commands import (
 )
 from ..protocol.replies import decode_reply
 from ..protocol.requests import encode_request
-from .connection import open_channel, stub_of
+from .connection import open_channel, start_grpc, stub_of
 from .discovery import Discovery
 
 PAUSE_MIN_S: Final = 0.02
@@ -68,6 +68,7 @@ class CoordinatorQueries:
     """
 
     def __init__(self, log: Log, *, timeout_s: float = 30.0) -> None:
+        start_grpc()
         self._timeout_s = timeout_s
         self._discovery = Discovery(log)
         self._owners: dict[int, str] = {}

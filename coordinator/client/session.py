@@ -58,7 +58,7 @@ from ..protocol.commands import (
 )
 from ..protocol.replies import decode_reply
 from ..protocol.requests import encode_request
-from .connection import REQUEST_MAX_BYTES, Connection
+from .connection import REQUEST_MAX_BYTES, Connection, start_grpc
 from .discovery import Discovery
 from .finder import Finder, Found
 
@@ -129,7 +129,11 @@ class CoordinatorClient:
             log: the log through which the coordinator is found.
             options: producer of the session, and the bound of its requests.
             on_closed: called once if the session ends for good (fenced, double start).
+
+        Raises:
+            ForkedError: the process that forked this one uses gRPC.
         """
+        start_grpc()
         self._log = log
         self._group = options.transaction_group
         self._producer_id = options.producer_id

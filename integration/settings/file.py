@@ -14,7 +14,8 @@ from difflib import get_close_matches
 from typing import Any, Final
 
 from ...journal.errors import ConfigError
-from .names import JAVA, LIBRDKAFKA
+from ...journal.setting_names import JAVA, LIBRDKAFKA
+from ...journal.settings import probably
 
 KAFKA: Final = "kafka"
 COORDINATOR: Final = "coordinator"
@@ -143,7 +144,7 @@ def check_names(names: Iterable[str]) -> None:
                 f"{name} is a setting of Kafka's Java client alone: write instead {JAVA[name]}"
             )
         if name not in LIBRDKAFKA:
-            raise unknown(f"setting {name!r}", name, LIBRDKAFKA)
+            raise ConfigError(f"there is no setting {name!r}{probably(name, LIBRDKAFKA)}")
 
 
 def unknown(what: str, name: str, known: Iterable[str], form: str = "{}") -> ConfigError:

@@ -38,8 +38,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public, if 
 )
 
 from ..control import TopicPartition
-from ..errors import BrokerError, ConfigError, LogtxError, UnknownTopicError
+from ..errors import BrokerError, LogtxError, UnknownTopicError
 from ..rights import grant
+from ..settings import refused
 from .asking import (
     METADATA_S,
     NO_TIME_S,
@@ -692,7 +693,7 @@ class KafkaLog:
             error: KafkaError = exception.args[0]
             if error.code() != KafkaError._INVALID_ARG:
                 raise
-            raise ConfigError(f"librdkafka refuses the settings: {error.str()}") from exception
+            raise refused(exception) from exception
 
     def _asking(
         self, asked: str, timeout_s: float, operation: str = "", *, topic: str = "", group: str = ""

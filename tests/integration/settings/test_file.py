@@ -20,8 +20,8 @@ from logtx.integration.settings.file import (
     parse_toml,
     to_properties,
 )
-from logtx.integration.settings.names import JAVA, LIBRDKAFKA
 from logtx.journal.errors import ConfigError
+from logtx.journal.setting_names import JAVA, LIBRDKAFKA
 
 FILES = {"/run/secrets/kafka": "s3cret\n", "/loop": "file:/loop", "/empty": "\n", "/nul": "a\0b"}
 

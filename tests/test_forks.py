@@ -1,0 +1,174 @@
+"""A forked child that inherits clients: their calls raise ForkedError, and nothing disturbs it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import logtx
+from logtx.coordinator.client import connection
+from logtx.coordinator.client.queries import CoordinatorQueries
+from logtx.journal.logs.memory.log import MemoryLog
+
+from .producer import conftest
+from .producer.conftest import MakeProducer
+
+coordinators, make_memory_producer = conftest.coordinators, conftest.make_memory_producer
+
+TIMEOUT_S = 30
+PROGRAM = """
+import gc, os, sys
+from confluent_kafka import TopicPartition
+import logtx
+
+servers = {"bootstrap.servers": sys.argv[1], "log_level": 0}
+reading = {**servers, "auto.offset.reset": "earliest", "pending.memory.max.bytes": 0}
+
+def read(consumer):
+    while (message := consumer.poll(1)) is None:
+        pass
+    return message.value()
+
+consumer = logtx.Consumer({**reading, "group.id": "parent"})
+consumer.assign([TopicPartition("t", 0, 0)])
+producer = logtx.Producer(servers)
+producer.produce("t", b"parent", partition=0)
+producer.flush()
+read(consumer)
+child = os.fork()
+if child == 0:
+    with producer, consumer:
+        for call in (consumer.poll, consumer.commit, producer.flush, producer.begin_transaction):
+            try:
+                call()
+            except logtx.ForkedError:
+                print("refused", flush=True)
+    del consumer, producer
+    gc.collect()
+    with logtx.Consumer({**reading, "group.id": "child"}) as own:
+        own.assign([TopicPartition("t", 0, 0)])
+        print(read(own), flush=True)
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+producer.produce("t", b"again", partition=0)
+producer.flush()
+print(read(consumer), flush=True)
+producer.close()
+consumer.close()
+"""
+
+
+def in_child(work: Callable[[], object]) -> str:
+    """Returns what `work` returns in a forked child, or the name of what it raises there."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            told = str(work())
+        except BaseException as error:  # noqa: BLE001 - the parent looks at it
+            told = type(error).__name__
+        os.write(writing, told.encode())
+        os._exit(0)
+    os.close(writing)
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while os.waitpid(pid, os.WNOHANG)[0] == 0:
+        if time.monotonic() > deadline_s:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+            pytest.fail("the child hangs")
+        time.sleep(0.01)
+    with os.fdopen(reading) as told_by:
+        return told_by.read()
+
+
+def test_a_child_that_inherits_clients_works_and_ends(mock_cluster: str) -> None:
+    command = [sys.executable, "-c", PROGRAM, mock_cluster]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    want = [*["refused"] * 4, "b'parent'", "7", "b'again'"]
+    assert done.stdout.split("\n")[:-1] == want, done.stderr
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda txn: txn.produce("t", b"v"),
+        lambda txn: txn.commit(),
+        lambda txn: txn.abort(),
+        lambda txn: txn.commit_async(),
+        lambda txn: txn.send_offsets("g", []),
+        lambda txn: txn.txid,
+        lambda txn: txn.branch(),
+        lambda txn: txn.__exit__(None, None, None),
+    ],
+)
+def test_a_transaction_of_the_parent_is_refused(
+    make_memory_producer: MakeProducer, call: Callable[[logtx.Transaction], Any]
+) -> None:
+    txn = make_memory_producer().begin_transaction()
+    with txn._lock:  # type: ignore[attr-defined]
+        # Of a thread that does not run in the child.
+        assert in_child(lambda: call(txn)) == "ForkedError"
+    assert txn.commit().commit_sequence is not None
+
+
+def test_an_exception_leaves_the_block_of_a_transaction_as_it_is(
+    make_memory_producer: MakeProducer,
+) -> None:
+    txn = make_memory_producer().begin_transaction()
+    error = KeyError("k")
+
+    def leave() -> list[str]:
+        txn.__exit__(KeyError, error, None)
+        return getattr(error, "__notes__", [])
+
+    assert in_child(leave) == "[]"
+    txn.abort()
+
+
+def test_a_future_of_the_parent_is_refused(make_memory_producer: MakeProducer) -> None:
+    txn = make_memory_producer().begin_transaction()
+    sent: list[Any] = []
+    futures: list[Any] = []
+    session = txn._engine.session  # type: ignore[attr-defined]
+    end = session.end
+    session.end = lambda *given, **more: sent.append((given, more))
+    futures.append(txn.commit_async())
+    # Not `futures[0].result`: that would be looked up before the fork.
+    assert in_child(lambda: futures[0].result(TIMEOUT_S)) == "ForkedError"
+    while not sent:
+        time.sleep(0.01)
+    end(*sent[0][0], **sent[0][1])
+    assert futures[0].result(10).commit_sequence is not None
+
+
+def test_a_branch_of_the_parent_is_refused(make_memory_producer: MakeProducer) -> None:
+    txn = make_memory_producer().begin_transaction()
+    branch = txn.branch()
+    assert in_child(lambda: branch.produce("t", b"v")) == "ForkedError"
+    assert in_child(branch.close) == "None"
+    txn.abort()
+
+
+def test_a_saved_method_and_an_iterator_are_refused(memory_log: MemoryLog) -> None:
+    memory_log.create_topic("t", partitions=1)
+    with logtx.Consumer({"group.id": "g"}, log=memory_log) as consumer:
+        poll, iterator = consumer.poll, iter(consumer)
+        assert in_child(lambda: poll(0)) == "ForkedError"
+        assert in_child(lambda: next(iterator)) == "ForkedError"
+        assert in_child(consumer.close) == "None"
+        assert consumer.poll(0) is None
+
+
+def test_a_child_can_not_use_grpc_that_its_parent_started(
+    memory_log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection._GRPC, "started", False)
+    assert in_child(lambda: CoordinatorQueries(memory_log).close()) == "None"
+    CoordinatorQueries(memory_log).close()
+    assert in_child(lambda: CoordinatorQueries(memory_log)) == "ForkedError"
