@@ -10,8 +10,6 @@ from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import KafkaException
-
 from .errors import ConfigError
 from .setting_names import JAVA, LIBRDKAFKA
 
@@ -150,14 +148,13 @@ def refuse_unknown(
             raise ConfigError(f"{name} is no setting of a {client}{probably(name, known)}")
 
 
-def refused(error: KafkaException, own: Collection[str] = ()) -> ConfigError:
+def refused(reason: str, own: Collection[str] = ()) -> ConfigError:
     """Returns the error for settings that librdkafka refuses.
 
     Args:
-        error: what it raised.
+        reason: the text of what it raised.
         own: logtx's own settings of the client, one of which may have been meant.
     """
-    reason: str = error.args[0].str()
     found = _UNKNOWN.search(reason)
     hint = probably(found[1], LIBRDKAFKA.union(own)) if found else ""
     return ConfigError(f"librdkafka refuses the settings: {reason}{hint}")

@@ -56,7 +56,7 @@ def open_producer(
     try:
         return log.producer(settings)
     except KafkaException as error:
-        raise refused(error, OWN) from error
+        raise refused(error.args[0].str(), OWN) from error
 
 
 def _guarded(

@@ -693,7 +693,7 @@ class KafkaLog:
             error: KafkaError = exception.args[0]
             if error.code() != KafkaError._INVALID_ARG:
                 raise
-            raise refused(exception) from exception
+            raise refused(exception.args[0].str()) from exception
 
     def _asking(
         self, asked: str, timeout_s: float, operation: str = "", *, topic: str = "", group: str = ""

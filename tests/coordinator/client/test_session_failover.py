@@ -39,8 +39,8 @@ from ..scripted import ScriptedCoordinator, dead_address, later, publish, script
 
 TIMEOUT_S = 10.0
 SOON_S = 2.0
-"""Longest time until a client has found a coordinator that has just become the owner: 0.4 on an idle
-machine, and far from `TIMEOUT_S` on a busy one."""
+"""Longest time until a client has found a coordinator that has just become the owner: 0.4 on an
+idle machine, and far from `TIMEOUT_S` on a busy one."""
 TXID = TxId(0, 1, 2)
 
 
