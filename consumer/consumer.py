@@ -116,7 +116,7 @@ class Consumer:
         try:
             self._inner: LogConsumer = self._log.consumer(self._config.librdkafka)
         except KafkaException as error:
-            raise refused(error, OWN) from error
+            raise refused(error.args[0].str(), OWN) from error
         self._counters = ConsumerCounters()
         try:
             self._reading = Reading(self._log, self._inner, self._config, self._counters)

@@ -110,7 +110,7 @@ class JournalTail:
         self._epochs = found.epochs
         self._waiting.clear()
         self._resume = None
-        self._begin_order(found, lowest[0], list(delivered))
+        self._begin_order(found, lowest[0])
         place = {self.partition: found.offset}
         if self._follower is None:
             self._follower = JournalFollower(self._log, place, self._settings)
@@ -159,16 +159,13 @@ class JournalTail:
             )
         return _Start(found.first, found.epochs(), found)
 
-    def _begin_order(self, found: _Start, delivered: int, keys: list[TopicPartition]) -> None:
+    def _begin_order(self, found: _Start, delivered: int) -> None:
         snapshot = found.snapshot
         if snapshot is None or delivered >= snapshot.first - 1:
             self._order.begin()
             return
-        # Asked for after the snapshot was found: the markers of what it calls finished lie below
-        # these ends.
-        ends = {key: self._log.end_offset(*key, timeout_s=OFFSET_TIMEOUT_S) for key in keys}
         journal = self.partition, snapshot.incarnation
-        self._order.begin(Floor(journal, snapshot.first, ends))
+        self._order.begin(Floor(journal, snapshot.first))
         for c in snapshot.committing:
             txid = TxId(self.partition, snapshot.incarnation, c.begin)
             partitions = _with_records(c.writes)
@@ -248,7 +245,7 @@ class JournalTail:
         elif isinstance(record, Committed):
             done = self._waiting.pop(record.begin, None)
             if done is not None:
-                self._order.finish(done)
+                self._order.finish(done, record.gone)
 
     def close(self) -> None:
         """Closes the journal's consumer."""

@@ -7,7 +7,9 @@ end and obeys the marker (`PartitionBuffer.resolve`). The other order breaks: th
 the marker is written, the journal says "finished", and the commit is dropped. A look-up never
 delivers. It runs on a thread of its own, for the journal can be long.
 
-What would go wrong otherwise: traps 16, 17 and 19.
+That an end may be of the past, and what is done about it, stands in `core.looks`.
+
+What would go wrong otherwise: traps 16, 17, 19 and 63.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,8 +28,11 @@ from ..journal.control import TopicPartition
 from ..journal.errors import LogtxError
 from ..journal.logs.interface import Log
 from ..journal.reader import find_fates
+from ..journal.records.fate import Fate
 from ..journal.state import State
 from ..journal.txid import TxId
+from .core.buffer import PartitionBuffer
+from .core.looks import CONTRADICTED_APART_S, LOOKS_APART_S
 from .core.pending import RawTxId
 
 _LOG = logging.getLogger(__name__)
@@ -48,21 +54,66 @@ class LookedUp:
     txid: RawTxId
     end_offset: int
     """End of the data partition, asked for after the fate."""
-    state: State
-    """The transaction's state; `State.UNKNOWN` if the journal does not have it any more."""
+    fate: Fate
+    """What the journal says; `State.UNKNOWN` if it does not have the transaction any more."""
+    asked_s: float
+    """When the look-up began, on the caller's clock in seconds."""
 
     @property
     def ended(self) -> bool:
         """Whether the transaction is finished, or not in the journal any more."""
-        return self.state.finished or self.state is State.UNKNOWN
+        return self.fate.state.finished or self.fate.state is State.UNKNOWN
+
+    def tell(self, buffer: PartitionBuffer, now_s: float) -> bool:
+        """Answers the buffer, if the answer may be believed yet. Else it must be looked up again.
+
+        Returns:
+            Whether the buffer was answered.
+        """
+        pending = buffer.find(self.txid)
+        if pending is None:
+            return False
+        pending.state = self.fate.state
+        if self.ended:
+            if pending.ended_s is None:
+                pending.ended_s = now_s
+            if self.asked_s - pending.ended_s < self._apart_s(buffer):
+                pending.since = None  # look again later
+                return False
+        else:
+            pending.ended_s = None
+        buffer.resolve(self.txid, end_offset=self.end_offset, ended=self.ended)
+        return True
+
+    def _apart_s(self, buffer: PartitionBuffer) -> float:
+        # Negative: it may be believed at once.
+        fate, txid = self.fate, TxId.from_bytes(self.txid)
+        marked = self.partition not in fate.gone and any(
+            p.key == self.partition for p in fate.partitions
+        )
+        if fate.state is State.ABORTED or (fate.state is State.COMMITTED and not marked):
+            return -1
+        met = buffer.last_met(txid.journal)
+        if fate.ahead:
+            return CONTRADICTED_APART_S
+        if fate.commit_sequence is None or met is None:
+            return LOOKS_APART_S
+        return -1 if fate.commit_sequence <= met else CONTRADICTED_APART_S
 
 
-def answer(log: Log, questions: Sequence[Question], *, timeout_s: float) -> list[LookedUp]:
+def answer(
+    log: Log,
+    questions: Sequence[Question],
+    *,
+    timeout_s: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[LookedUp]:
     """Looks up pending transactions, and returns one result per question.
 
     Raises:
         LogtxError: the journal or a data partition can't be read; no question is answered then.
     """
+    asked_s = clock()
     txids = {raw: TxId.from_bytes(raw) for _, raw in questions}
     fates = find_fates(log, txids.values(), timeout_s=timeout_s)
     # Only now that the fates are known, ask for the ends.
@@ -72,7 +123,7 @@ def answer(log: Log, questions: Sequence[Question], *, timeout_s: float) -> list
     }
     answers = []
     for key, raw in questions:
-        answers.append(LookedUp(key, raw, ends[key], fates[txids[raw]].state))
+        answers.append(LookedUp(key, raw, ends[key], fates[txids[raw]], asked_s))
     return answers
 
 

@@ -24,6 +24,7 @@ from ..journal.position import Position
 from .config import MIB, ConsumerConfig, IsolationLevel
 from .core.buffer import PartitionBuffer
 from .core.counters import ConsumerCounters
+from .core.looks import LOOKS_APART_S
 from .core.pending import PendingTransactionMap, Record
 from .core.shared import Shared
 from .core.uncommitted import UncommittedBuffer
@@ -74,7 +75,8 @@ class Assigned:
     """One assigned partition."""
 
     __slots__ = (
-        *("active", "ahead_bytes", "asked", "buffer", "checks_headers", "claim", "failure_raised"),
+        *("active", "ahead_bytes", "asked", "buffer", "checks_headers", "claim", "cut_s"),
+        "failure_raised",
         *("eof", "key", "marked", "origin", "paused", "start", "started_at", "stored", "throttled"),
         *("topic_id", "unsent", "urgent"),
     )
@@ -116,6 +118,8 @@ class Assigned:
         """Whether other partitions wait for its next records: then it is never throttled."""
         self.failure_raised = False
         """Whether its failure was raised once."""
+        self.cut_s: float | None = None
+        """When a broker first told an end below where it is read; None if none does."""
         self.checks_headers = False
         """Whether a record was met whose headers can't be read: then each record's are tried."""
 
@@ -195,6 +199,8 @@ class Reading:
         """Called when a topic is found to be created anew, and reading can't go on by itself."""
         self._blocked: set[TopicPartition] = set()
         """Partitions that wait for a side read or have failed."""
+        self._doubted: set[TopicPartition] = set()
+        """Partitions to be read again, as a broker told an end below where they are read."""
         self.fetched_s = 0.0
         """Monotonic time at which librdkafka was last polled, and so the group was heard."""
         self._upkeep_s = 0.0
@@ -468,7 +474,7 @@ class Reading:
 
     def _feed(self, assigned: Assigned, batch: Sequence[Message]) -> None:
         buffer = assigned.buffer
-        assigned.eof = None
+        assigned.eof = assigned.cut_s = None
         if assigned.active or assigned.key in self._blocked:
             assigned.ahead_bytes += sum(map(len, batch))
         if assigned.checks_headers:
@@ -541,6 +547,8 @@ class Reading:
         if position.o2 > end and self.topic_ids.becomes_another(topic, assigned.topic_id):
             self.recreated()  # which finds it again, and says so
             return
+        if position.o2 > end and not self._is_cut(assigned, end):
+            return
         if start <= position.o2 <= end:
             # Only data between o1 and o2 is gone: side reads and `torn.reset` settle each
             # transaction.
@@ -564,6 +572,28 @@ class Reading:
         with self.moving():
             self.add(assigned.key, position, assigned.stored, started_at)
             self.reassign([assigned.key])
+
+    def _is_cut(self, assigned: Assigned, end: int) -> bool:
+        # A broker that does not know yet that another leads the partition tells an end of the past.
+        now = time.monotonic()
+        if assigned.cut_s is None:
+            assigned.cut_s = now
+        if now - assigned.cut_s >= LOOKS_APART_S:
+            return True
+        _LOG.warning(
+            "end_below_position topic=%s partition=%d position=%d end=%d",
+            *(*assigned.key, assigned.buffer.next_offset, end),
+        )
+        self._doubted.add(assigned.key)
+        return False
+
+    def _ask_doubted(self, now: float) -> None:
+        # librdkafka does not read a partition on by itself that was out of range.
+        due = [k for k in self._doubted if (a := self.assigned.get(k)) is None or _is_due(a, now)]
+        self._doubted.difference_update(due)
+        again = [key for key in due if key in self.assigned]
+        if again:
+            self.reassign(again)
 
     def reassign(self, keys: Sequence[TopicPartition]) -> None:
         """Makes librdkafka read these partitions from where their buffers go on."""
@@ -665,6 +695,7 @@ class Reading:
         if now - self._upkeep_s >= min(UPKEEP_EVERY_S, self._config.pending_lookup_age_ms / 2000):
             self._upkeep_s = now
             self._look_up(now)
+            self._ask_doubted(now)
         return waiting
 
     def _side_read(self) -> bool:
@@ -691,11 +722,7 @@ class Reading:
         for answer in self._look_ups.answers():
             if answer.partition not in self.assigned:
                 continue
-            buffer = self.assigned[answer.partition].buffer
-            found = buffer.find(answer.txid)
-            if found is not None:
-                found.state = answer.state
-            buffer.resolve(answer.txid, end_offset=answer.end_offset, ended=answer.ended)
+            answer.tell(self.assigned[answer.partition].buffer, now)
         age_s = self._config.pending_lookup_age_ms / 1000
         due = []
         for assigned in self.assigned.values():
@@ -719,6 +746,10 @@ class Reading:
         self._look_ups.close()
         self._side_reader.close()
         self._store.close()
+
+
+def _is_due(assigned: Assigned, now: float) -> bool:
+    return assigned.cut_s is None or now - assigned.cut_s >= LOOKS_APART_S
 
 
 def _nothing() -> None:

@@ -191,12 +191,11 @@ class SerialReader:
             self._journal_failure = error
         busy = self._reading.work() or busy
         if not self._shares:
-            wanted = self._order.wants_ends(self._buffers)
+            wanted = self._order.wants_ends(self._buffers, time.monotonic())
             if wanted:
                 # The journal has said "finished": any marker here lies below these ends.
-                self._order.set_ends(
-                    {key: self._log.end_offset(*key, timeout_s=OFFSET_TIMEOUT_S) for key in wanted}
-                )
+                ends = {k: self._log.end_offset(*k, timeout_s=OFFSET_TIMEOUT_S) for k in wanted}
+                self._order.set_ends(ends, time.monotonic())
                 busy = True
         self._balance()
         self._idle = not busy

@@ -20,6 +20,7 @@ from .records.codec import decode_entry
 from .records.fate import UNKNOWN_FATE, Fate, FateScan
 from .records.snapshots import FoundSnapshot, SnapshotScan, begins_at
 from .records.types import Entry
+from .state import State
 from .txid import TxId
 
 JOURNAL_TOPIC: Final = "__transaction_control"
@@ -229,7 +230,7 @@ def find_fates(log: Log, txids: Iterable[TxId], *, timeout_s: float) -> dict[TxI
 
     Returns:
         The fate of each TxId, without its writes; `State.UNKNOWN` if its BEGIN was trimmed or never
-        was.
+        was, or lies behind the end that was told.
 
     Raises:
         BrokerError: no answer in time.
@@ -271,7 +272,7 @@ def _scan(log: Log, partition: int, txids: list[TxId], deadline_s: float) -> dic
             # dropped.
             raise BrokerError(f"{JOURNAL_TOPIC}-{partition} is there, but: {error}") from error
         return dict.fromkeys(txids, UNKNOWN_FATE)
-    fates = dict.fromkeys(txids, UNKNOWN_FATE)
+    fates = {t: Fate(State.UNKNOWN, ahead=t.offset >= end) for t in txids}
     present = [t for t in txids if log_start <= t.offset < end]
     if not present:
         return fates

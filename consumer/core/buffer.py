@@ -519,8 +519,18 @@ class PartitionBuffer(DeliveryQueue):
     def _undelivered(self) -> Iterator[EndedTransaction]:
         return (e for e in self._queue if isinstance(e, EndedTransaction))
 
+    def last_met(self, journal: Journal) -> int | None:
+        """Returns the last commit sequence met of a journal, or passed before reading began.
+
+        Ends stand in commit-sequence order. So the end of a transaction with a higher commit
+        sequence lies ahead, and that of one with a lower one does not. None: that can't be told.
+        """
+        return self._met.get(journal)
+
     def resolve(self, raw: RawTxId, *, end_offset: int, ended: bool) -> None:
         """Answers a look-up. Obeys the marker if one stands below `end_offset`, else the answer.
+
+        An answer that it ended must be one that may be believed (`looks`).
 
         Never delivers. The fate must have been read *before* `end_offset` was asked for: if the
         transaction was finished then, its marker lies below that end in each of its partitions.

@@ -9,10 +9,14 @@ is: T2's marker may stand at 50 and that of T1, decided earlier, in another part
 the journal knows that no other decision comes before.
 
 Why waiting ends. The first decision waits for its markers in our partitions. Each marker is written
-in the end, and we read it unless it lies below our start in that partition. To know which, we wait
-until the journal says "finished", and *then* ask for the partition's end and read up to it. A
-finished transaction's markers lie below that end, so a marker not met by then lies below our start,
-and we pass over the transaction there.
+in the end, unless the journal says that the partition is gone, and we read it unless it lies below
+our start in that partition. In one partition markers stand in commit-sequence order. So a decision
+above the last marker met there lies ahead, and one below it lies below our start. (What should lie
+ahead, and is not below any end that is told for `CONTRADICTED_APART_S`, went with a deleted topic:
+it is passed over.) Where we know of no marker yet, we wait until the journal says "finished", and
+*then* ask for the partition's end and read up to it. A finished transaction's markers lie below
+that end, so a marker not met by then lies below our start, and we pass over the transaction there.
+What is told may be an end of the past, so it takes two looks (`looks`).
 
 Below the *floor*, the first journal offset that can still be read. The journal may be trimmed while
 data is still there, so the floor may lie above decisions that are due. Of all transactions decided
@@ -30,7 +34,7 @@ lie behind the partition, also those without records in it. So each partition ha
 own. In the middle of a transaction, partitions that were delivered have passed it, those that come
 later have not, and one stands within it.
 
-What would go wrong otherwise: traps 18 and 23.
+What would go wrong otherwise: traps 18, 23 and 63.
 """
 
 from __future__ import annotations
@@ -50,6 +54,7 @@ from .buffer import MalformedFactory, PartitionBuffer, met_before
 from .counters import ConsumerCounters
 from .entries import EndedTransaction, EntryState, PlainRun, advance
 from .headers import txid_error
+from .looks import CONTRADICTED_APART_S, LOOKS_APART_S
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
 from .shared import Shared
 
@@ -324,8 +329,16 @@ class Floor:
     sequence: int
     """Journal offset of the floor. `SerialOrder.decide` gets the unfinished transactions that were
     decided below it; all others below it are finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Ends of partitions, as they were told at one time."""
+
+    answered_s: float
+    finished: frozenset[TxId]
+    """What the journal had called finished before they were asked for."""
     ends: Mapping[TopicPartition, int]
-    """End offsets of our partitions, asked for after that was known."""
 
 
 @dataclass(slots=True)
@@ -335,10 +348,19 @@ class SerialOrder:
     counters: ConsumerCounters
     _decisions: deque[CommitDecision] = field(default_factory=deque)
     """Decisions that wait, the first that is due in front."""
-    _finished: set[TxId] = field(default_factory=set)
-    """Transactions in `_decisions` that the journal calls finished."""
-    _ends: dict[TopicPartition, int] | None = None
-    """Ends of the first decision's missing partitions, asked for after it was finished."""
+    _finished: dict[TxId, frozenset[TopicPartition]] = field(default_factory=dict)
+    """Transactions in `_decisions` that the journal calls finished, with partitions that were gone
+    before they took its marker."""
+    _look: _Look | None = None
+    """The latest look at ends since the journal is read."""
+    _ends: dict[TopicPartition, int] = field(default_factory=dict)
+    """Ends that two looks told."""
+    _covered: frozenset[TxId] = frozenset()
+    """Those of `_finished` that were finished before the first of these two looks."""
+    _contradicted: tuple[TxId, float] | None = None
+    """The first decision, and when an end was first told behind which its marker should lie."""
+    _given_up: TxId | None = None
+    """The first decision, if that was told for so long that its marker is no longer waited for."""
     _floor: Floor | None = None
     """Set until nothing below the floor is due any more."""
 
@@ -346,7 +368,9 @@ class SerialOrder:
         """Forgets everything: the journal will be read again, from a floor if there is one."""
         self._decisions.clear()
         self._finished.clear()
-        self._ends = None
+        self._look, self._covered = None, frozenset()
+        self._contradicted = self._given_up = None
+        self._ends.clear()
         self._floor = floor
 
     def __len__(self) -> int:
@@ -357,11 +381,16 @@ class SerialOrder:
         """Takes the next decision of the journal."""
         self._decisions.append(decision)
 
-    def finish(self, decision: CommitDecision) -> None:
-        """Notes that the journal calls a transaction finished: all its markers are written."""
+    def finish(self, decision: CommitDecision, gone: Iterable[TopicPartition] = ()) -> None:
+        """Notes that the journal calls a transaction finished: all its markers are written.
+
+        Args:
+            decision: the transaction's, as `decide` got it.
+            gone: partitions that were deleted before they took a marker.
+        """
         # Most are delivered before that; nobody would take their TxIds out again.
         if self._decisions and decision.sequence >= self._decisions[0].sequence:
-            self._finished.add(decision.txid)
+            self._finished[decision.txid] = frozenset(gone)
 
     @property
     def waits_for_finish(self) -> bool:
@@ -395,14 +424,19 @@ class SerialOrder:
                 return decision, needed
             self._pass(buffers)
 
-    @staticmethod
-    def _unread(floor: Floor, buffers: Buffers) -> list[TopicPartition]:
+    def _unread(self, floor: Floor, buffers: Buffers) -> list[TopicPartition]:
         # Returns partitions that may still show a lower marker than all others do.
         return [
             key
             for key, buffer in buffers.items()
-            if buffer.first() is None and buffer.next_offset < floor.ends.get(key, 0)
+            if buffer.first() is None
+            and buffer.delivered.get(floor.journal, -1) < floor.sequence - 1
+            and not self._read_to_end(key, buffer)
         ]
+
+    def _read_to_end(self, key: TopicPartition, buffer: SerialBuffer) -> bool:
+        end = self._ends.get(key)
+        return end is not None and buffer.next_offset >= end
 
     def _below(self, floor: Floor, buffers: Buffers) -> None:
         # Called when every partition shows its next marker, or has none below the floor.
@@ -422,7 +456,6 @@ class SerialOrder:
             self._decisions.appendleft(
                 CommitDecision(lowest, txid, NO_TIMESTAMP, tuple(sorted(entries)), max(unnamed, 0))
             )
-            self._ends = None
 
     def missing(self, buffers: Buffers) -> list[TopicPartition]:
         """Returns the partitions whose next marker the order waits for, which must be read on."""
@@ -437,16 +470,57 @@ class SerialOrder:
             if buffers[key].ended(raw) is None and not buffers[key].has_ended(raw)
         ]
 
-    def wants_ends(self, buffers: Buffers) -> list[TopicPartition]:
-        """Returns partitions whose ends `set_ends` needs. Ends asked for earlier are of no use."""
-        decision = self.head(buffers)
-        if decision is None or self._ends is not None or decision.txid not in self._finished:
-            return []
-        return self.missing(buffers)
+    def wants_ends(self, buffers: Buffers, now_s: float) -> list[TopicPartition]:
+        """Returns partitions whose ends `set_ends` needs now. Earlier answers are of no use.
 
-    def set_ends(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Sets the end offsets of what `wants_ends` returned, asked for after that."""
-        self._ends = dict(ends)
+        Args:
+            buffers: our partitions.
+            now_s: any clock that goes on, in seconds.
+        """
+        head = self._head(buffers)
+        look = self._look
+        is_early = look is not None and now_s - look.answered_s < LOOKS_APART_S
+        if head is not None:
+            decision, needed = head
+            journal = decision.txid.journal
+            missing = [k for k in needed if self._is_missing(decision, k, buffers[k])]
+            if not missing or decision.txid not in self._finished:
+                return []
+            if all(buffers[k].last_met(journal) is not None for k in missing):
+                return [] if is_early else missing
+        elif self._floor is not None and self._unread(self._floor, buffers):
+            journal = self._floor.journal
+        else:
+            return []
+        # All that may be in doubt soon: each further partition would need two looks of its own.
+        wanted = [
+            key
+            for key, buffer in buffers.items()
+            if buffer.first() is None and (head is None or buffer.last_met(journal) is None)
+        ]
+        covers = look is not None and look.ends.keys() >= set(wanted)
+        if head is not None:
+            covers = covers and look is not None and head[0].txid in look.finished
+        return [] if covers and is_early else wanted
+
+    def set_ends(self, ends: Mapping[TopicPartition, int], now_s: float) -> None:
+        """Takes the end offsets of what `wants_ends` returned, asked for after that.
+
+        Args:
+            ends: as they were told.
+            now_s: the time of the answer, on the clock of `wants_ends`.
+        """
+        former = self._look
+        self._look = _Look(now_s, frozenset(self._finished), dict(ends))
+        if former is not None and now_s - former.answered_s >= LOOKS_APART_S:
+            told = ends.keys() & former.ends.keys()
+            self._ends = {key: max(ends[key], former.ends[key]) for key in told}
+            self._covered = former.finished
+        first = self._decisions[0].txid if self._decisions else None
+        if first is None or self._contradicted is None or self._contradicted[0] != first:
+            self._contradicted = None if first is None else (first, now_s)
+        elif now_s - self._contradicted[1] >= CONTRADICTED_APART_S:
+            self._given_up = first
 
     def take(
         self, buffers: Buffers, paused: Collection[TopicPartition] = frozenset()
@@ -468,7 +542,7 @@ class SerialOrder:
                 buffer = buffers[key]
                 entry = buffer.ended(raw)
                 if entry is None:
-                    if not buffer.has_ended(raw) and not self._read_past(key, buffer):
+                    if not self._is_behind(decision, key, buffer):
                         return None
                 elif entry.state is not EntryState.READY:
                     return None
@@ -492,8 +566,28 @@ class SerialOrder:
         found = (buffers[key].ended(raw) for key in needed)
         return next((e.error for e in found if e is not None and e.error is not None), None)
 
-    def _read_past(self, key: TopicPartition, buffer: SerialBuffer) -> bool:
-        return self._ends is not None and buffer.next_offset >= self._ends.get(key, 2**63)
+    def _is_behind(
+        self, decision: CommitDecision, key: TopicPartition, buffer: SerialBuffer
+    ) -> bool:
+        # Whether a transaction that was not collected here will not come: its marker was read, or
+        # lies below our start, or was never written.
+        txid = decision.txid
+        if buffer.has_ended(txid.to_bytes()) or key in self._finished.get(txid, ()):
+            return True
+        met = buffer.last_met(txid.journal)
+        if met is None:
+            return txid in self._covered and self._read_to_end(key, buffer)
+        if met >= decision.sequence:
+            return True
+        told = self._look.ends.get(key) if self._look is not None else None
+        return txid == self._given_up and told is not None and buffer.next_offset >= told
+
+    def _is_missing(
+        self, decision: CommitDecision, key: TopicPartition, buffer: SerialBuffer
+    ) -> bool:
+        # Whether its marker was not met, and may come.
+        collected = buffer.ended(decision.txid.to_bytes()) is not None
+        return not collected and not self._is_behind(decision, key, buffer)
 
     def _pass(
         self, buffers: Buffers, keep: Mapping[TopicPartition, EndedTransaction] | None = None
@@ -501,8 +595,7 @@ class SerialOrder:
         # Removes the first decision, and drops what was collected up to it. In the partitions of
         # `keep` its delivery goes on.
         decision = self._decisions.popleft()
-        self._finished.discard(decision.txid)
-        self._ends = None
+        self._finished.pop(decision.txid, None)
         for key, buffer in buffers.items():
             if not keep or key not in keep:
                 buffer.release(decision.txid.journal, decision.sequence)

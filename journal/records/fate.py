@@ -98,6 +98,11 @@ class Fate:
     """What the accepted branches wrote; empty if it does not commit, or was not asked for."""
     partitions: tuple[DataPartition, ...] = ()
     """Data partitions registered or named by the commit: all those that get a marker."""
+    gone: frozenset[tuple[str, int]] = frozenset()
+    """Those of them that were deleted before they took it; known once the state is finished."""
+    ahead: bool = False
+    """Whether the TxId lies behind the journal's end as it was told: the end is of the past, or the
+    TxId was made up. The state is `State.UNKNOWN` then."""
 
 
 UNKNOWN_FATE: Final = Fate(State.UNKNOWN)
@@ -113,6 +118,7 @@ class _Progress:
     keeps_writes: bool = True
     writes: list[PartitionWrites] = field(default_factory=list)
     partitions: dict[tuple[str, int], DataPartition] = field(default_factory=dict)
+    gone: frozenset[tuple[str, int]] = frozenset()
 
     def enter(self, state: State) -> bool:
         """Enters `state`. Returns False if that is forbidden, as for a second decision."""
@@ -145,9 +151,13 @@ class _Progress:
                     self.reason = record.reason
                     self.writes.clear()
             case Committed():
-                self.enter(State.COMMITTED)
+                self._finish(State.COMMITTED, record)
             case Aborted():
-                self.enter(State.ABORTED)
+                self._finish(State.ABORTED, record)
+
+    def _finish(self, state: State, record: Committed | Aborted) -> None:
+        if self.enter(state):
+            self.gone = frozenset(record.gone)
 
     def _write(self, writes: Iterable[PartitionWrites]) -> None:
         self.register(w.partition for w in writes)
@@ -162,6 +172,7 @@ class _Progress:
             self.reason,
             joined(self.writes) if self.commit_sequence is not None else (),
             tuple(self.partitions.values()),
+            self.gone,
         )
 
 

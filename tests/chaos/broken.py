@@ -173,7 +173,6 @@ def order_of_markers(patch: mutations.Patch) -> None:
             }
             if ready and len(ready) == len(ended):
                 self._decisions.remove(decision)
-                self._ends = None
                 return Whole(decision, ready)
         return take(self, buffers)
 

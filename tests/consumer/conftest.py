@@ -7,12 +7,22 @@ from typing import Any
 
 import pytest
 
+from logtx.consumer import lookup, reading
 from logtx.consumer.consumer import Consumer
+from logtx.consumer.core import serial_order
 from logtx.journal.logs.interface import Log
 
 from .logs import Transactions
 
 MakeConsumer = Callable[..., Consumer]
+LOOKS_APART_S = 0.2
+"""Time between two looks at a partition's end, so that tests don't wait for seconds."""
+
+
+@pytest.fixture
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (lookup, reading, serial_order):
+        monkeypatch.setattr(module, "LOOKS_APART_S", LOOKS_APART_S)
 
 
 @pytest.fixture

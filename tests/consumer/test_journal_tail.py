@@ -11,12 +11,15 @@ import pytest
 from confluent_kafka import KafkaError, Message, TopicPartition
 
 from logtx.consumer import journal_tail
+from logtx.consumer.consumer import Consumer
 from logtx.journal import follower
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.txid import TxId
 
 from .conftest import MakeConsumer
 from .logs import Transactions, nothing_more, read
+
+pytestmark = pytest.mark.usefixtures("quick_looks")
 
 
 @pytest.fixture
@@ -41,12 +44,16 @@ def few_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def before_the_start(written: Transactions) -> TxId:
-    """Decides a transaction that has a marker in partition 0, and none yet in partition 1."""
+    """Decides a transaction that has its marker in partition 0, and is not finished."""
     txid = written.begin()
-    for partition in range(2):
-        written.write(txid, "t", [b"before"], partition)
-    written.mark(txid, "t", 0)
+    written.write(txid, "t", [b"before"])
+    written.mark(txid, "t")
     return txid
+
+
+def assign_behind(consumer: Consumer, log: MemoryLog) -> None:
+    """Assigns partition 0 from its end on, where no marker comes, and all of partition 1."""
+    consumer.assign([TopicPartition("t", 0, log.end_offset("t", 0)), TopicPartition("t", 1, 0)])
 
 
 @pytest.mark.usefixtures("few_decisions")
@@ -58,17 +65,17 @@ def test_finding_14_a_decision_is_passed_however_late_the_journal_says_finished(
     second = before_the_start(written)
     values = [b"%d" % number for number in range(100)]
     consumer = make_consumer(isolation_level="serializable")
-    consumer.assign([TopicPartition("t", 0, log.end_offset("t", 0))])
+    assign_behind(consumer, log)
     if finished_before:
         written.finish(first)
     for value in values[:60]:
-        written.finish(written.transaction("t", [value]))
+        written.finish(written.transaction("t", [value], 1))
     if not finished_before:
         assert nothing_more(consumer)
         written.finish(first)
         assert nothing_more(consumer)
     for value in values[60:]:
-        written.finish(written.transaction("t", [value]))
+        written.finish(written.transaction("t", [value], 1))
     written.finish(second)
     assert read(consumer, 100) == values
     assert nothing_more(consumer)
@@ -80,9 +87,9 @@ def test_finding_14_what_waits_stays_bounded(
 ) -> None:
     before_the_start(written)
     consumer = make_consumer(isolation_level="serializable")
-    consumer.assign([TopicPartition("t", 0, log.end_offset("t", 0))])
+    assign_behind(consumer, log)
     for number in range(100):
-        written.finish(written.transaction("t", [b"%d" % number]))
+        written.finish(written.transaction("t", [b"%d" % number], 1))
     assert nothing_more(consumer)
     serial = consumer._delivery.serial
     assert serial is not None

@@ -7,13 +7,16 @@ import time
 import pytest
 from confluent_kafka import TopicPartition
 
+from logtx.consumer import lookup
 from logtx.consumer.consumer import Consumer
 from logtx.consumer.lookup import answer
 from logtx.journal.errors import TornTransactionError
 from logtx.journal.logs.memory.log import MemoryLog
 
-from .conftest import MakeConsumer
+from .conftest import LOOKS_APART_S, MakeConsumer
 from .logs import Transactions, nothing_more, read, wait_for
+
+pytestmark = pytest.mark.usefixtures("quick_looks")
 
 PLACE = TopicPartition("t", 0)
 
@@ -114,6 +117,57 @@ def test_trap_17_the_fate_is_taken_before_the_end(
     assert found.end_offset == 2
 
 
+@pytest.mark.parametrize("met", [False, True])
+def test_trap_63_a_former_leaders_end_drops_nothing(
+    written: Transactions,
+    log: MemoryLog,
+    consumer: Consumer,
+    monkeypatch: pytest.MonkeyPatch,
+    met: bool,
+) -> None:
+    if met:
+        written.finish(written.transaction("t", [b"met"]))
+        assert read(consumer, 1) == [b"met"]
+        # However long the former leader believes that it leads, what lies ahead is waited for.
+        monkeypatch.setattr(lookup, "LOOKS_APART_S", 0)
+    txid = written.begin()
+    written.write(txid, "t", [b"x"])
+    wait_for(lambda: pending(consumer) == 1, consumer)
+    end = log.end_offset("t", 0)
+    until_s = time.monotonic() + LOOKS_APART_S / 2
+    real = log.end_offset
+
+    def end_offset(topic: str, partition: int, *, timeout_s: float = 10) -> int:
+        is_former = topic == "t" and (met or time.monotonic() < until_s)
+        return end if is_former else real(topic, partition, timeout_s=timeout_s)
+
+    consumer.pause([PLACE])
+    monkeypatch.setattr(log, "end_offset", end_offset)
+    written.mark(txid, "t")
+    written.finish(txid)
+    before = consumer.counters.look_ups
+    wait_for(lambda: consumer.counters.look_ups > before + 2, consumer)
+    consumer.resume([PLACE])
+    assert read(consumer, 1) == [b"x"]
+    assert consumer.counters.discarded_transactions == 0
+
+
+def test_trap_63_a_txid_behind_the_journals_end_is_kept(
+    written: Transactions, log: MemoryLog, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    txid = written.begin()
+    written.write(txid, "t", [b"x"])
+    real = log.end_offset
+
+    def end_offset(topic: str, partition: int, *, timeout_s: float = 10) -> int:
+        return txid.offset if topic != "t" else real(topic, partition, timeout_s=timeout_s)
+
+    monkeypatch.setattr(log, "end_offset", end_offset)
+    wait_for(lambda: consumer.counters.look_ups > 2, consumer, 2 * LOOKS_APART_S + 20)
+    written.mark(txid, "t")
+    assert read(consumer, 1) == [b"x"]
+
+
 def test_without_a_journal_nothing_is_discarded(
     log: MemoryLog, make_consumer: MakeConsumer
 ) -> None:
@@ -151,6 +205,22 @@ def test_trap_21_retention_took_the_first_records(
     assert consumer.position([PLACE])[0].offset == 4
     consumer.seek(TopicPartition("t", 0, 5))
     assert read(consumer, 1) == [b"after"]
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_trap_63_a_log_that_ends_below_the_position_is_asked_twice(
+    written: Transactions, make_consumer: MakeConsumer, cut: bool
+) -> None:
+    written.append("t", [b"0", b"1", b"2"])
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0, 5)])
+    assert nothing_more(consumer, LOOKS_APART_S / 2)
+    if cut:
+        assert read(consumer, 3) == [b"0", b"1", b"2"]
+        return
+    # The leader answers again: it has what its former one had not.
+    written.append("t", [b"3", b"4", b"5"])
+    assert read(consumer, 1) == [b"5"]
 
 
 def test_a_failed_partition_does_not_stop_the_others(

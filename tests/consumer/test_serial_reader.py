@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -20,10 +21,12 @@ from logtx.journal.errors import (
 )
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC
-from logtx.journal.records.types import Owner
+from logtx.journal.records.types import Committed, Owner
 
-from .conftest import MakeConsumer
+from .conftest import LOOKS_APART_S, MakeConsumer
 from .logs import Transactions
+
+pytestmark = pytest.mark.usefixtures("quick_looks")
 
 
 @pytest.fixture
@@ -144,14 +147,85 @@ def test_markers_below_the_start_are_passed_over_once_finished(
     old, new = written.begin(), written.begin()
     written.write(old, "t", [b"old"], 0)
     written.mark(old, "t", 0)
-    written.write(new, "t", [b"new"], 0)
-    written.mark(new, "t", 0)
+    written.write(new, "t", [b"new"], 1)
+    written.mark(new, "t", 1)
     consumer = make_consumer()
-    consumer.assign([TopicPartition("t", 0, 2)])
+    consumer.assign([TopicPartition("t", 0, 2), TopicPartition("t", 1)])
     assert everything(consumer) == []
     written.finish(old)
-    assert everything(consumer) == [[b"new"]]
+    assert everything(consumer, 1.0) == [[b"new"]]
     assert consumer.counters.skipped_transactions == 1
+
+
+def test_a_marker_below_that_of_a_later_decision_is_passed_over_at_once(
+    written: Transactions, make_consumer: MakeConsumer
+) -> None:
+    old = written.begin()
+    written.write(old, "t", [b"old"], 0)
+    written.mark(old, "t", 0)
+    written.transaction("t", [b"new"], 0)
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0, 2)])
+    assert everything(consumer) == [[b"new"]]
+
+
+class FormerLeader:
+    """Tells the ends of data partitions as they are now, for a while."""
+
+    def __init__(self, log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.until_s = time.monotonic() + LOOKS_APART_S / 2
+        ends = {("t", p): log.end_offset("t", p) for p in range(3)}
+        real = log.end_offset
+
+        def end_offset(topic: str, partition: int, *, timeout_s: float = 10) -> int:
+            end = real(topic, partition, timeout_s=timeout_s)
+            is_former = time.monotonic() < self.until_s
+            return ends.get((topic, partition), end) if is_former else end
+
+        monkeypatch.setattr(log, "end_offset", end_offset)
+
+
+@pytest.mark.parametrize("met", [False, True])
+def test_trap_63_a_former_leaders_end_passes_nothing_over(
+    log: MemoryLog,
+    written: Transactions,
+    make_consumer: MakeConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+    met: bool,
+) -> None:
+    if met:
+        written.finish(written.transaction("t", [b"met"], 0))
+    consumer = assigned(make_consumer())
+    assert everything(consumer) == [[b"met"]] * met
+    # The partition's leader stands still: its records are not read, and the end is of before.
+    consumer.pause([TopicPartition("t", 0)])
+    former = FormerLeader(log, monkeypatch)
+    txid = written.begin()
+    written.write(txid, "t", [b"0"], 0)
+    written.write(txid, "t", [b"1"], 1)
+    written.mark(txid, "t", 0)
+    written.mark(txid, "t", 1)
+    written.finish(txid)
+    # What lies ahead is waited for, however long the former leader believes that it leads.
+    former.until_s = time.monotonic() + (10 if met else LOOKS_APART_S / 2)
+    assert everything(consumer, 2 * LOOKS_APART_S if met else LOOKS_APART_S) == []
+    consumer.resume([TopicPartition("t", 0)])
+    assert everything(consumer) == [[b"0", b"1"]]
+
+
+def test_trap_63_a_partition_that_was_gone_holds_nothing_up(
+    written: Transactions, make_consumer: MakeConsumer
+) -> None:
+    written.finish(written.transaction("t", [b"met"], 0))
+    consumer = assigned(make_consumer())
+    assert everything(consumer) == [[b"met"]]
+    txid = written.begin()
+    written.write(txid, "t", [b"gone"], 0)
+    written.write(txid, "t", [b"1"], 1)
+    written.mark(txid, "t", 1)
+    assert everything(consumer) == []
+    written.journal(Committed(begin=txid.offset, gone=(("t", 0),)))
+    assert everything(consumer) == [[b"1"]]
 
 
 def test_a_replaced_coordinators_decision_does_not_count(

@@ -29,6 +29,8 @@ from logtx.journal.txid import TxId
 from .conftest import MakeConsumer
 from .logs import INCARNATION, Transactions, nothing_more, read
 
+pytestmark = pytest.mark.usefixtures("quick_looks")
+
 PLACES = [TopicPartition("t", number) for number in range(3)]
 
 

@@ -145,7 +145,8 @@ class Consumer(Party):
             return
         self._map.enforce()
         limit = 1_000 if self._steady else chance.randint(1, 12)
-        batch = log[buffer.next_offset : buffer.next_offset + limit]
+        end = setting.told_end(*self.partition)
+        batch = log[buffer.next_offset : min(buffer.next_offset + limit, end)]
         if batch:
             buffer.feed(cast(Sequence[CoreRecord], batch))
         if buffer.blocked:
@@ -199,18 +200,19 @@ class Consumer(Party):
             return
         setting.counters.look_ups += len(due)
         self._looking = True
-        self._ask(due, [])
+        self._ask(due, [], setting.readers_s)
 
-    def _ask(self, due: list[Question], known: list[int]) -> None:
+    def _ask(self, due: list[Question], known: list[int], asked_s: float) -> None:
         """Looks up with these answers of the log; waits for more while the other parties go on."""
         setting = self._setting
         try:
-            answers = lookup.answer(cast(Log, LogView(setting.broker, known)), due, timeout_s=30)
+            log = cast(Log, LogView(setting.broker, known))
+            answers = lookup.answer(log, due, timeout_s=30, clock=lambda: asked_s)
         except NotYetError as question:
             topic, partition = question.topic, question.partition
 
             def ask() -> None:
-                end = setting.broker.end(topic, partition)
+                end = setting.told_end(topic, partition)
                 failed = setting.faults.happens("look-up failed", 0.03)
                 self.later(setting.chance.randint(0, 30), lambda: told(end, failed=failed))
 
@@ -219,7 +221,7 @@ class Consumer(Party):
                     self._looking = False
                 else:
                     known.append(end)
-                    self._ask(due, known)
+                    self._ask(due, known, asked_s)
 
             self.later(setting.chance.randint(0, 30), ask)
             return
@@ -227,7 +229,7 @@ class Consumer(Party):
         for found in answers:
             what = f"{TxId.from_bytes(found.txid)} ended={found.ended} end={found.end_offset}"
             setting.note(self.name, "looked up", what)
-            self.buffer.resolve(found.txid, end_offset=found.end_offset, ended=found.ended)
+            found.tell(self.buffer, setting.readers_s)
 
 
 def malformed(record: CoreRecord, error: MalformedHeaderError) -> Any:

@@ -56,6 +56,7 @@ KINDS: Final = (
     *EVENTS,
     *TRIALS,
     "writes in parts",
+    "former leader answered",
 )
 _TRIAL_CHANCE: Final = 0.25
 """Share of the histories that have one of `TRIALS`."""
@@ -73,13 +74,21 @@ def _chances(channel: str) -> tuple[float, ...]:
 class Faults:
     """Draws faults for one history and counts them."""
 
-    def __init__(self, chance: Random, trials: Random, parts: Random, counts: Counter[str]) -> None:
+    def __init__(
+        self,
+        chance: Random,
+        trials: Random,
+        parts: Random,
+        ends: Random,
+        counts: Counter[str],
+    ) -> None:
         """Draws which kinds of faults this history has.
 
         Args:
             chance: of the history.
             trials: what `TRIALS` draw from.
             parts: what decides which transactions name what they wrote in parts.
+            ends: what decides when a partition's former leader answers readers.
             counts: counts the faults that happened, by their name in `KINDS`.
         """
         self.on = True
@@ -93,6 +102,8 @@ class Faults:
         self._totals = {c: sum(p for _, p in kinds) for c, kinds in self._channels.items()}
         self._events = {event: chance.random() < 0.6 for event in EVENTS}
         self._parts = parts if parts.random() < _TRIAL_CHANCE else None
+        self.ends = ends if ends.random() < _TRIAL_CHANCE else None
+        """What decides when a former leader answers; None if none does."""
         self._trials = {trial for trial in TRIALS if trials.random() < _TRIAL_CHANCE}
 
     def of(self, channel: str) -> str:

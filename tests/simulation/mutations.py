@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from logtx.consumer import lookup
-from logtx.consumer.core import buffer
+from logtx.consumer.core import buffer, serial_order
 from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.entries import EntryState, PlainRun
 from logtx.consumer.core.ranges import ControlCache, Match
@@ -591,16 +591,25 @@ def _place(entry: Any) -> int:
 
 @caught_by("exactly-once", of="consumer")
 def end_before_the_fate(patch: Patch) -> None:
-    """A look-up takes the partition's end first and the fate after it (trap 17)."""
+    """One look-up is believed, with the partition's end first and the fate after it (trap 17)."""
 
-    def mutant(log: Any, questions: Any, *, timeout_s: float) -> list[Any]:
+    def mutant(log: Any, questions: Any, *, timeout_s: float, clock: Any) -> list[Any]:
         ends = {key: log.end_offset(*key, timeout_s=timeout_s) for key, _ in questions}
         txids = {raw: lookup.TxId.from_bytes(raw) for _, raw in questions}
         fates = lookup.find_fates(log, txids.values(), timeout_s=timeout_s)
-        states = {raw: fates[txid].state for raw, txid in txids.items()}
-        return [lookup.LookedUp(key, raw, ends[key], states[raw]) for key, raw in questions]
+        return [
+            lookup.LookedUp(key, raw, ends[key], fates[txids[raw]], clock())
+            for key, raw in questions
+        ]
 
     patch(lookup, "answer", mutant)
+    patch(lookup.LookedUp, "_apart_s", lambda *_: -1.0)
+
+
+@caught_by("exactly-once", of="consumer")
+def look_up_believed_at_once(patch: Patch) -> None:
+    """One look-up is believed, though a former leader may have told the end (trap 63)."""
+    patch(lookup.LookedUp, "_apart_s", lambda *_: -1.0)
 
 
 # ---- serializable readers -----------------------------------------------------------------------
@@ -609,7 +618,7 @@ def end_before_the_fate(patch: Patch) -> None:
 @caught_by("serial-order", of="serial")
 def markers_not_awaited(patch: Patch) -> None:
     """A transaction is given out before its markers were read in every partition (trap 23)."""
-    patch(SerialOrder, "_read_past", lambda *_: True)
+    patch(SerialOrder, "_is_behind", lambda *_: True)
 
 
 @caught_by("serial-order", of="serial")
@@ -640,9 +649,17 @@ def serial_part_forgotten(patch: Patch) -> None:
 @caught_by("serial-order", of="serial")
 def finished_before_its_ends(patch: Patch) -> None:
     """The ends of partitions are asked for before the journal says that all markers are there."""
+    decide = SerialOrder.decide
 
-    def mutant(self: SerialOrder, buffers: Any) -> Any:
-        decision = self.head(buffers)
-        return [] if decision is None or self._ends is not None else self.missing(buffers)
+    def mutant(self: SerialOrder, decision: Any) -> None:
+        decide(self, decision)
+        self._finished[decision.txid] = frozenset()
 
-    patch(SerialOrder, "wants_ends", mutant)
+    patch(SerialOrder, "decide", mutant)
+    patch(serial_order, "LOOKS_APART_S", 0.0)
+
+
+@caught_by("serial-order", of="serial")
+def ends_believed_at_once(patch: Patch) -> None:
+    """One end is believed, though a former leader may have told it (trap 63)."""
+    patch(serial_order, "LOOKS_APART_S", 0.0)

@@ -111,6 +111,7 @@ class SerialConsumer(Party):
             and self._tail.next_offset >= len(broker.journal(self._journal))
             and all(b.next_offset == len(broker.data(k)) for k, b in self._buffers.items())
             and self._order.head(self._buffers) is None
+            and not self._order.missing(self._buffers)
         )
 
     def step(self) -> None:
@@ -127,9 +128,10 @@ class SerialConsumer(Party):
             self._feed(key, buffer)
         self._map.enforce()
         if not self._turn:
-            wanted = self._order.wants_ends(self._buffers)
+            wanted = self._order.wants_ends(self._buffers, setting.readers_s)
             if wanted:
-                self._order.set_ends({key: setting.broker.end(*key) for key in wanted})
+                ends = {key: setting.told_end(*key) for key in wanted}
+                self._order.set_ends(ends, setting.readers_s)
         self._deliver(1_000 if self._steady else setting.chance.choice((1, 1, 1, 2, 5, 50)))
         if not self._steady and setting.chance.random() < 0.4:
             self._committed = {key: buffer.position() for key, buffer in self._buffers.items()}
@@ -140,7 +142,8 @@ class SerialConsumer(Party):
     def _feed(self, key: TopicPartition, buffer: SerialBuffer) -> None:
         log = self._setting.broker.data(key)
         limit = 1_000 if self._steady else self._setting.chance.choice((0, 3, 20))
-        batch = log[buffer.next_offset : buffer.next_offset + limit]
+        end = self._setting.told_end(*key)
+        batch = log[buffer.next_offset : min(buffer.next_offset + limit, end)]
         if batch:
             buffer.feed(cast(Sequence[CoreRecord], batch))
         if buffer.blocked:

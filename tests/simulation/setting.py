@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -10,7 +11,7 @@ from typing import Final
 from logtx.consumer.core.counters import ConsumerCounters
 from logtx.coordinator.core.decision import ShardConfig
 from logtx.journal.control import TopicPartition
-from logtx.journal.reader import journal_partition_of
+from logtx.journal.reader import JOURNAL_TOPIC, journal_partition_of
 
 from .faults import Faults
 from .history import History
@@ -19,6 +20,13 @@ from .schedule import Party, Scheduler
 from .topology import OUTPUT, TEMPORARY, Topology
 
 WALL_MS: Final = 1_700_000_000_000
+READERS_MS: Final = 100
+"""Virtual milliseconds of a second of the readers' clocks, so that two looks fit into a history."""
+FORMER_LEADER_MS: Final = (100, 450)
+"""Least and most time for which a partition's former leader answers; less than what lies between
+two looks."""
+LEADER_MS: Final = (50, 1_500)
+"""Least and most time for which the leader answers before a former one does again."""
 TEMPORARY_SHARE: Final = 0.3
 """Share of the records that go to the temporary topic, where there is one."""
 
@@ -46,11 +54,42 @@ class Setting:
     extends: bool
     """Whether producers begin the timeouts of their transactions anew."""
     counters: ConsumerCounters = field(default_factory=ConsumerCounters)
+    _former: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+    """From when until when a former leader answers for a partition, now or next."""
 
     @property
     def now_ms(self) -> int:
         """Virtual time."""
         return self.scheduler.now_ms
+
+    @property
+    def readers_s(self) -> float:
+        """Time on the readers' clocks."""
+        return self.now_ms / READERS_MS
+
+    def told_end(self, topic: str, partition: int) -> int:
+        """Returns the end of a partition as a broker tells it, which may be one of the past."""
+        broker, since_ms = self.broker, self._former_since((topic, partition))
+        if since_ms is None:
+            return broker.end(topic, partition)
+        if topic == JOURNAL_TOPIC:
+            return bisect_right(broker.journal(partition), since_ms, key=lambda r: r.time_ms)
+        return bisect_right(broker.data((topic, partition)), since_ms, key=lambda r: r.time_ms)
+
+    def _former_since(self, key: TopicPartition) -> int | None:
+        """Returns since when a former leader answers for a partition; None if the leader does."""
+        ends = self.faults.ends
+        if ends is None:
+            return None
+        since_ms, until_ms = self._former.get(key, (0, 0))
+        while until_ms < self.now_ms:
+            since_ms = until_ms + ends.randint(*LEADER_MS)
+            until_ms = since_ms + ends.randint(*FORMER_LEADER_MS)
+        self._former[key] = since_ms, until_ms
+        if not since_ms <= self.now_ms < until_ms:
+            return None
+        self.faults.count("former leader answered")
+        return since_ms
 
     def home(self, name: str) -> int:
         """Returns the home of a transaction group or consumer group."""

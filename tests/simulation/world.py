@@ -105,7 +105,9 @@ class World:
         history = self.history = History(seed)
         scheduler = Scheduler()
         journals = chance.randint(1, 2)
-        faults = Faults(chance, Random(-seed - 3), Random(-seed - 6), history.counts)
+        faults = Faults(
+            chance, Random(-seed - 3), Random(-seed - 6), Random(-seed - 7), history.counts
+        )
         topology = Topology(scheduler, chance, faults, history)
         temporary = Random(-seed - 4)
         has_temporary = temporary.random() < TEMPORARY_CHANCE

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from logtx.consumer.core.counters import ConsumerCounters
 from logtx.consumer.core.entries import EndedTransaction
+from logtx.consumer.core.looks import CONTRADICTED_APART_S, LOOKS_APART_S
 from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.core.serial_order import CommitDecision, Floor, SerialBuffer, SerialOrder, Whole
 from logtx.journal.control import TopicPartition
@@ -81,13 +82,20 @@ def world(seed: int, count: int) -> World:
 class Life:
     """One consumer, from its positions until it is dropped.
 
-    With `floor` it reads the journal from that event on, as if a snapshot were there.
+    With `floor` it reads the journal from that event on, as if a snapshot were there. For some
+    seconds, from `former_s` on, ends are told by former leaders of the partitions (trap 63).
     """
 
     def __init__(
-        self, of: World, positions: dict[TopicPartition, Position], floor: int | None = None
+        self,
+        of: World,
+        positions: dict[TopicPartition, Position],
+        floor: int | None = None,
+        former_s: float = 0.0,
     ) -> None:
         self.world = of
+        self.now_s = 0.0
+        self.former_s = former_s
         self.order = SerialOrder(ConsumerCounters())
         self.map = PendingTransactionMap(1 << 30)
         self.buffers: dict[TopicPartition, SerialBuffer] = {}
@@ -105,9 +113,8 @@ class Life:
         self.journal_at = floor
         finished = {d.sequence for kind, d in before if kind == "finished"}
         decided = [d for kind, d in before if kind == "decided"]
-        ends = {key: len(self.world.logs[key]) for key in self.buffers}
         above = max((d.sequence for d in decided), default=-1) + 1
-        self.order.begin(Floor((0, INCARNATION), above, ends))
+        self.order.begin(Floor((0, INCARNATION), above))
         for decision in decided:
             if decision.sequence not in finished:
                 self.order.decide(decision)
@@ -127,17 +134,26 @@ class Life:
             size = chance.randrange(1, 6)
             self.buffers[key].feed(self.world.logs[key][self.at[key] : self.at[key] + size])
             self.at[key] += size
+        elif self.ask_for_ends():
+            return True
         else:
+            self.now_s += LOOKS_APART_S + 1
             return self.ask_for_ends()
+        self.now_s += chance.random()
         self.ask_for_ends()
         return True
 
     def ask_for_ends(self) -> bool:
-        missing = self.order.wants_ends(self.buffers)
+        missing = self.order.wants_ends(self.buffers, self.now_s)
         if not missing:
             return False
-        self.order.set_ends({k: len(self.world.logs[k]) for k in missing})
+        self.order.set_ends({k: self.told(k) for k in missing}, self.now_s)
         return True
+
+    def told(self, key: TopicPartition) -> int:
+        end = len(self.world.logs[key])
+        is_former = self.former_s <= self.now_s < self.former_s + LOOKS_APART_S
+        return min(end, int(self.former_s * 1_000) % 20) if is_former else end
 
     def take(self) -> tuple[int, list[tuple[TopicPartition, int]]] | None:
         """Returns the next transaction as one: (commit sequence, records)."""
@@ -206,7 +222,7 @@ def test_whole_transactions_come_in_decision_order_through_every_crash(
     positions = {key: Position.at(0) for key in keys}
     got: list[tuple[int, list[object]]] = []
     while True:
-        life = Life(made, positions)
+        life = Life(made, positions, former_s=chance.random() * 20)
         found = None
         while found is None and life.read(chance):
             found = life.take()
@@ -230,7 +246,8 @@ def test_a_start_in_the_middle_never_hangs_on_what_lies_before(
 ) -> None:
     made = world(seed, count)
     chance = Random(seed)
-    life = Life(made, {key: Position.at(min(start, len(made.logs[key]))) for key in KEYS})
+    starts = {key: Position.at(min(start, len(made.logs[key]))) for key in KEYS}
+    life = Life(made, starts, former_s=chance.random() * 20)
     got: list[int] = []
     for _ in range(10_000):
         reading = life.read(chance)
@@ -276,7 +293,7 @@ def test_trap_18_23_a_stop_at_any_record_loses_and_repeats_nothing(
     positions = {key: Position.at(0) for key in keys}
     got: list[object] = []
     for _ in range(len(want) + 2):
-        life = Life(made, positions, a_floor(made, chance))
+        life = Life(made, positions, a_floor(made, chance), chance.random() * 20)
         taken: list[tuple[TopicPartition, FakeRecord]] = []
         while not taken and life.read(chance):
             taken = life.take_records(chance.randrange(1, 4))
@@ -309,7 +326,7 @@ def test_partitions_that_move_are_neither_lost_nor_repeated(
         moved = False
         for member in (True, False):
             held = {k: p for k, p in positions.items() if mine[k] is member}
-            life = Life(made, held, a_floor(made, chance))
+            life = Life(made, held, a_floor(made, chance), chance.random() * 20)
             last = -1
             for _ in range(chance.randrange(1, 12)):
                 while not (taken := life.take_records(2)) and life.read(chance):
@@ -339,3 +356,25 @@ def sequence_of(made: World, record: FakeRecord) -> int:
     return next(
         d.sequence for kind, d in made.journal if kind == "decided" and d.txid.to_bytes() == raw
     )
+
+
+def test_what_should_lie_ahead_is_given_up_when_no_end_shows_it_for_long() -> None:
+    """Its marker went with a topic that was created again, and the journal calls it finished."""
+    met, lost = TxId(0, INCARNATION, 0), TxId(0, INCARNATION, 1)
+    log = [data(0, met), marker(1, met, 2, (0, 0, 0, 1))]
+    made = World({("t", 0): log, ("t", 1): [], ("u", 0): []})
+    life = Life(made, {("t", 0): Position.at(0)}, former_s=-10.0)
+    life.buffers["t", 0].feed(log)
+    for decision in (CommitDecision(2, met, 0, KEYS[:1]), CommitDecision(3, lost, 0, KEYS[:1])):
+        life.order.decide(decision)
+        life.order.finish(decision)
+    assert life.take() == (2, [(("t", 0), 0)])
+    while life.now_s < CONTRADICTED_APART_S:
+        life.ask_for_ends()
+        assert life.take() is None
+        assert life.order.missing(life.buffers) == [("t", 0)]
+        life.now_s += LOOKS_APART_S + 1
+    life.ask_for_ends()
+    assert life.take() is None
+    assert len(life.order) == 0
+    assert life.order.counters.skipped_transactions == 1
