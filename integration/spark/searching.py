@@ -18,13 +18,25 @@ SEARCH_S: Final = 2.0
 """Longest search when a job or micro-batch is planned. What it has not found by then is read by one
 task. A smaller value finds less in many partitions, a larger one delays the plan."""
 _POLL_S: Final = 0.1
+QUEUE_KBYTES: Final = 1_024
+"""What a broker may send ahead. A larger value reads more records that nobody wants."""
 _FETCH: Final[Mapping[str, Any]] = {
     # One record of each partition is wanted, and a broker sends whole batches.
     "max.partition.fetch.bytes": 16_384,
-    "fetch.max.bytes": 1_048_576,
     "queued.min.messages": 1,
-    "queued.max.messages.kbytes": 1_024,
+    "queued.max.messages.kbytes": QUEUE_KBYTES,
 }
+
+
+def settings(kafka: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the settings of a consumer that searches; `kafka` are those that the options give."""
+    found = {**CONSUMER, **kafka, **_FETCH}
+    given = str(found.get("fetch.max.bytes", ""))
+    # A fetch may be no smaller than a message (message.max.bytes), and no larger than an answer
+    # (receive.message.max.bytes). Left out, librdkafka makes it as large as the queue or a message.
+    if not given.isdecimal() or int(given) > QUEUE_KBYTES * 1024:
+        found.pop("fetch.max.bytes", None)
+    return found
 
 
 def run(log: Log, kafka: Mapping[str, str], searches: Mapping[TopicPartition, Search]) -> None:
@@ -36,7 +48,7 @@ def run(log: Log, kafka: Mapping[str, str], searches: Mapping[TopicPartition, Se
         searches: partition → its search, which knows then what was found.
     """
     deadline_s = time.monotonic() + SEARCH_S
-    consumer = log.consumer({**CONSUMER, **kafka, **_FETCH})
+    consumer = log.consumer(settings(kafka))
     try:
         while time.monotonic() < deadline_s:
             wanted = {k: s.wanted for k, s in searches.items() if s.wanted is not None}

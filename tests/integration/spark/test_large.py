@@ -6,8 +6,9 @@ import random
 from collections.abc import Sequence
 
 import pytest
+from confluent_kafka import Consumer
 
-from logtx.integration.spark import planning
+from logtx.integration.spark import planning, searching
 from logtx.integration.spark.large import Large, LargePart, Search
 from logtx.integration.spark.planning import Planner, SourceOptions
 from logtx.integration.spark.reading import Range, RangeReader, ReadConfig
@@ -173,3 +174,20 @@ def test_a_search_asks_for_few_records(topic: Topic) -> None:
     consumer.close()
     assert asked <= 16
     assert [(type(f), f.first, f.marker) for f in search.found] == [(Large, 0, 3_000)]
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"message.max.bytes": "10000000"},
+        {"receive.message.max.bytes": "100000000", "fetch.max.bytes": "60000000"},
+        {
+            "message.max.bytes": "5000",
+            "fetch.max.bytes": "50000",
+            "receive.message.max.bytes": "60000",
+        },
+    ],
+)
+def test_sizes_of_messages_that_the_options_give(sizes: dict[str, str]) -> None:
+    kafka = {"bootstrap.servers": "127.0.0.1:1", "log_level": "0", **sizes}
+    Consumer(searching.settings(kafka)).close()  # librdkafka refuses sizes that do not fit
