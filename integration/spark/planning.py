@@ -315,7 +315,11 @@ class Planner:
         return dict(self.still_there(SourceOffset(named, _ids_of(found)), self.latest()))
 
     def end(self) -> dict[TopicPartition, int]:
-        """Returns the offset in each partition where a batch ends. Raises as `start`."""
+        """Returns the offset in each partition where a batch ends.
+
+        Raises:
+            ConfigError: an option names an offset beyond the log's end; else as `start`.
+        """
         bound = self._options.end
         if bound.places is not None:
             places = from_offsets(json.loads(bound.places)).places
@@ -327,7 +331,10 @@ class Planner:
                     f"the committed offsets of group {bound.iov!r} are of topics that were created"
                     f" again since: {', '.join(sorted(anew))}; give endingOffsets"
                 )
-            return {k: found[k].o2 if k in found else 0 for k in self._partitions}
+            ends = {k: found[k].o2 if k in found else 0 for k in self._partitions}
+            mend = "the log lost records; give endingOffsets"
+            _check_inside("endingIov", ends, self.latest(), mend)
+            return ends
         return self._offsets(bound, "latest")
 
     def _offsets(self, bound: Bound, default: str) -> dict[TopicPartition, int]:
@@ -347,10 +354,12 @@ class Planner:
             return self.latest()
         wanted = self._complete(parse_offsets(f"{which}Offsets", offsets), "offsets")
         first, last = self.earliest(), self.latest()
-        return {
+        named = {
             key: first[key] if o == EARLIEST else last[key] if o == LATEST else o
             for key, o in wanted.items()
         }
+        _check_inside(f"{which}Offsets", named, last)
+        return named
 
     def _complete(
         self, given: Mapping[TopicPartition, int], what: str
@@ -468,6 +477,24 @@ class Planner:
                     f"{key[0]}[{key[1]}] begins at {first} now, and offset {spot.o2} was to be "
                     "read: retention deleted it; start anew, or set failOnDataLoss=false"
                 )
+
+
+def _check_inside(
+    option: str,
+    named: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    mend: str = "",
+) -> None:
+    for (topic, partition), offset in named.items():
+        end = ends[topic, partition]
+        if not 0 <= offset <= end:
+            raise ConfigError(
+                f"{option} names offset {offset} of {topic}[{partition}], which ends at {end}: "
+                + (
+                    mend
+                    or f"give one from 0 to {end}, {LATEST} (the end) or {EARLIEST} (the start)"
+                )
+            )
 
 
 def _ids_of(iov: Mapping[TopicPartition, Position]) -> dict[str, str]:

@@ -19,6 +19,8 @@ from logtx.integration.spark.vector import SourceOffset, Spot, from_offsets, to_
 from logtx.integration.testing import Cluster
 from logtx.journal.errors import ConfigError, LogtxError, UnknownTopicError
 from logtx.journal.logs.memory.log import MemoryLog
+from logtx.journal.position import Position
+from logtx.journal.records.types import OffsetStep
 
 from .conftest import eventually
 from .test_data_loss import Query, make_anew
@@ -303,3 +305,37 @@ def test_everything_that_was_there(logtx_memory_cluster: Cluster, kind: Any) -> 
     assert [query.trigger() for _ in range(4)] == [[0, 1], [2, 3], [4], []]
     latest = from_offsets(query.source.reportLatestOffset()).places
     assert latest[topic, 0].o2 == cluster.log.end_offset(topic, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"endingOffsets": '{"T": {"0": 999}}'}, "endingOffsets names offset 999 of T.0., which"),
+        ({"startingOffsets": '{"T": {"0": 7}}'}, "startingOffsets names offset 7 of T.0., which"),
+        ({"startingOffsets": '{"T": {"0": -7}}'}, "startingOffsets names offset -7 of T.0., which"),
+        ({"endingIov": "ahead"}, "endingIov names offset 7 of T.0., which"),
+    ],
+)
+def test_offsets_outside_of_the_log_are_refused_at_planning(
+    logtx_memory_cluster: Cluster, given: dict[str, str], sentence: str
+) -> None:
+    cluster, topic = logtx_memory_cluster, logtx_memory_cluster.topic(1)
+    put(cluster, topic, range(5))
+    with cluster.producer() as producer, producer.begin_transaction() as txn:
+        txn.send_offsets("ahead", [OffsetStep(topic, 0, None, Position.at(7))])
+    servers = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topic}
+    named = {name: text.replace("T", topic) for name, text in given.items()}
+    source = BatchSource(SourceOptions.parse({**servers, **named}))
+    with pytest.raises(ConfigError, match=sentence.replace("T", topic) + " ends at 6: .*give"):
+        source.partitions()
+
+
+def test_offsets_up_to_the_end_are_read(logtx_memory_cluster: Cluster) -> None:
+    cluster, topic = logtx_memory_cluster, logtx_memory_cluster.topic(1)
+    put(cluster, topic, range(5))
+    servers = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topic}
+    for end in (6, -1):
+        named = {**servers, "endingOffsets": json.dumps({topic: {"0": end}})}
+        [part] = BatchSource(SourceOptions.parse(named)).partitions()
+        assert isinstance(part, Part)
+        assert (part.range.start.o2, part.range.end) == (0, 6)
