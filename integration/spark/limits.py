@@ -59,6 +59,20 @@ class Limits:
         delay = take_text(rest, "maxtriggerdelay", "15m")
         return cls(most=most, least=least, delay_max_s=_seconds("maxTriggerDelay", delay))
 
+    @property
+    def of_streams(self) -> list[str]:
+        """Names of the options that were set, which mean nothing to a batch."""
+        unset = Limits()
+        return [
+            name
+            for name, is_set in (
+                ("maxRecordsPerTrigger or maxOffsetsPerTrigger", self.most is not None),
+                ("minOffsetsPerTrigger", self.least != unset.least),
+                ("maxTriggerDelay", self.delay_max_s != unset.delay_max_s),
+            )
+            if is_set
+        ]
+
     def waits(self, start: Vector, ends: Mapping[TopicPartition, int], since_s: float) -> bool:
         """Returns whether the next micro-batch waits for more records.
 

@@ -59,6 +59,8 @@ class BatchSource(Shipped, DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         """Prepares a reader; `partitions` asks the log."""
         self._options = options
+        for name in options.limits.of_streams:
+            _LOG.warning("option_ignored %s: a batch reads everything up to its end", name)
 
     def partitions(self) -> list[InputPartition]:
         """In the planner: returns what each task reads.

@@ -339,3 +339,21 @@ def test_offsets_up_to_the_end_are_read(logtx_memory_cluster: Cluster) -> None:
         [part] = BatchSource(SourceOptions.parse(named)).partitions()
         assert isinstance(part, Part)
         assert (part.range.start.o2, part.range.end) == (0, 6)
+
+
+def test_limits_of_micro_batches_are_ignored_in_a_batch_as_kafkas_source_does(
+    logtx_memory_cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster, topic = logtx_memory_cluster, logtx_memory_cluster.topic(1)
+    put(cluster, topic, range(5))
+    given = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topic}
+    BatchSource(SourceOptions.parse(given))
+    assert "option_ignored" not in caplog.text
+    limits = {"maxOffsetsPerTrigger": "3", "minOffsetsPerTrigger": "2", "maxTriggerDelay": "1s"}
+    [part] = BatchSource(SourceOptions.parse({**given, **limits})).partitions()
+    assert isinstance(part, Part)
+    assert part.range.end == 6
+    told = [r.getMessage() for r in caplog.records if "option_ignored" in r.getMessage()]
+    assert len(told) == len(limits)
+    for name, text in zip(limits, told, strict=True):
+        assert name in text
