@@ -283,6 +283,7 @@ class Jobs:
             if job.of_batch is not None:
                 query_id, batch_id = job.of_batch
             if job.done is None:
+                self._plans.fail(job.options.group)  # unless it succeeds
                 self._prepare(job, summaries, query_id, batch_id)
                 job.done = self._commit(job)
                 self._plans.use(job.options.group)
@@ -309,6 +310,8 @@ class Jobs:
         except UnknownTransactionError:
             return {"state": str(State.ABORTED)}
         with job.lock:
+            if job.done is None:
+                self._plans.fail(job.options.group)
             try:
                 job.transaction.abort()
             except TransactionCommittedError:
@@ -415,7 +418,7 @@ class Jobs:
             if app_id is not None:
                 raise ConfigError(
                     "option txnAppId needs a txnVersion: the number of this write, which a rerun of"
-                    " the job has again"
+                    " the job has again; or, in foreachBatch, a pyspark.InheritableThread"
                 )
             return None
         offsets = self._offsets(job, query_id, batch_id)
@@ -487,7 +490,7 @@ class Jobs:
             return job.done
         try:
             outcome = job.transaction.commit()
-        except OffsetsConflictError:
+        except OffsetsConflictError as error:
             # The abort comes first: while the transaction is open, it holds the offsets that are
             # asked for next.
             job.transaction.abort()
@@ -495,7 +498,11 @@ class Jobs:
                 committed = self._cluster(job.options).committed(job.identity.group)
                 if job.identity.is_done(committed):
                     return {"state": "replayed"}
-            raise
+            if job.options.group is None:
+                raise
+            group = job.options.group
+            iov = self._cluster(job.options).queries.fetch_offsets(group).offsets
+            raise OffsetsConflictError(self._plans.conflict(group, iov)) from error
         if not job.of_stream:
             self._await_markers(job)
         return {

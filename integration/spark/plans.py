@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
+from ...journal.control import TopicPartition
 from ...journal.errors import ConfigError
+from ...journal.position import Position
 from ...journal.records.types import OffsetStep
 from ...producer.transaction import Transaction
 from .cluster import PAUSE_S
@@ -28,10 +30,15 @@ class _Plan:
     """
 
     steps: list[OffsetStep]
+    """What is to be committed: `planned`, behind what the micro-batches before left unwritten."""
+    planned: list[OffsetStep]
+    """The steps of the input that was read last."""
     reader: int | None
     """Process id of the streaming query's reader; None for a batch."""
     used: bool = False
     """Whether the steps are committed."""
+    failed: bool = False
+    """Whether a write failed that was to commit them."""
 
 
 class Plans:
@@ -69,8 +76,9 @@ class Plans:
                 before = self._plans.get(group)
                 if before is None or before.reader in (None, reader) or not _runs(before.reader):
                     if before is not None and before.reader is None and reader is None:
-                        _check_written(group, before, planned, replace=replace)
-                    self._plans[group] = _Plan(planned, reader)
+                        _check_written(group, before, planned, drop=replace)
+                    together = _together(before, planned, reader)
+                    self._plans[group] = _Plan(together, planned, reader)
                     return
             # The reader process of a query that has just ended takes a moment to end, too.
             if time.monotonic() > deadline_s:
@@ -94,6 +102,12 @@ class Plans:
         """
         with self._guard:
             plan = self._plans.get(group)
+        if plan is not None and plan.reader is not None and of_stream is False:
+            raise ConfigError(
+                f"the input of group {group} is read by a streaming query, and this write is in no"
+                " micro-batch of it: write in its foreachBatch, and there in no thread but its own"
+                " or a pyspark.InheritableThread"
+            )
         if plan is None or of_stream not in (None, plan.reader is not None):
             raise ConfigError(
                 f"option group={group} commits the offsets of input that was read for that group, "
@@ -104,16 +118,71 @@ class Plans:
         if plan.steps and not (plan.used and plan.reader is not None):
             transaction.send_offsets(group, plan.steps)
 
+    def conflict(self, group: str, iov: Mapping[TopicPartition, Position]) -> str:
+        """Returns what to say of planned steps that do not continue a group's committed IOV."""
+        with self._guard:
+            plan = self._plans.get(group)
+        found = ""
+        for step in plan.steps if plan is not None else ():
+            at = iov.get((step.topic, step.partition))
+            if (at and at.place) != step.from_place:
+                stands = "nowhere" if at is None else f"at {at.o2}"
+                begins = 0 if step.from_place is None else step.from_place.o2
+                found = (
+                    f" stands {stands} in {step.topic}[{step.partition}], and the input that was"
+                )
+                found += f" read begins at {begins}"
+                break
+        if plan is None or plan.reader is None:
+            return (
+                f"group {group}{found or ' stands elsewhere'}: another job has committed it; read"
+                " again by logtx.spark.resume"
+            )
+        return (
+            f"group {group}{found or ' stands elsewhere'}: another job has committed it, the group"
+            " was reset, or foreachBatch wrote nothing before a restart; start the query with a"
+            " new checkpointLocation, and it goes on where the group stands"
+        )
+
     def use(self, group: str | None) -> None:
         """Notes that the planned steps are committed."""
+        self._note(group, used=True)
+
+    def fail(self, group: str | None) -> None:
+        """Notes that output failed: its input must not be taken for input without output."""
+        self._note(group, used=False)
+
+    def _note(self, group: str | None, *, used: bool) -> None:
         with self._guard:
             plan = self._plans.get(group or "")
             if plan is not None:
-                plan.used = True
+                plan.used = plan.used or used
+                plan.failed = not plan.used
 
 
-def _check_written(group: str, before: _Plan, planned: list[OffsetStep], *, replace: bool) -> None:
-    if before.used or replace or before.steps == planned:
+def _together(
+    before: _Plan | None, planned: list[OffsetStep], reader: int | None
+) -> list[OffsetStep]:
+    """Returns the steps of a plan, behind those of a micro-batch that wrote nothing.
+
+    The reader of a query plans a micro-batch when the one before is done. If the ``foreachBatch``
+    of that wrote nothing, its input has no output.
+    """
+    if before is None or reader is None or before.reader != reader or before.used or before.failed:
+        return planned
+    if before.planned == planned:
+        return before.steps  # planned twice
+    left = {(step.topic, step.partition): step for step in before.steps}
+    for step in planned:
+        key = step.topic, step.partition
+        former = left.get(key)
+        follows = former is not None and step.from_place == former.to.place
+        left[key] = replace(step, from_place=former.from_place) if follows and former else step
+    return list(left.values())
+
+
+def _check_written(group: str, before: _Plan, planned: list[OffsetStep], *, drop: bool) -> None:
+    if before.used or drop or before.planned == planned:
         return
     raise ConfigError(
         f"group {group} was resumed before, and what was read then is not written: write it "

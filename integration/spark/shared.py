@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...journal.errors import LogtxError
 from .options import SinkOptions
 from .session import keeper_of
+from .sink import MicroBatch, micro_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,9 +23,10 @@ _LOG = logging.getLogger(__name__)
 class SharedTransaction:
     """A transaction that writes join by the option ``transaction``. `transaction` makes it."""
 
-    def __init__(self, jobs: Jobs, begun: dict[str, Any]) -> None:
-        """Takes what the keeper has begun."""
+    def __init__(self, jobs: Jobs, begun: dict[str, Any], micro_batch: MicroBatch) -> None:
+        """Takes what the keeper has begun, and (query id, batch id) of the ``foreachBatch``."""
         self._jobs = jobs
+        self._micro_batch = micro_batch
         self.token: str = begun["token"]
         """Value of the option ``transaction``."""
         self.is_done: bool = begun["is_done"]
@@ -40,7 +42,7 @@ class SharedTransaction:
 
     def commit(self) -> None:
         """Commits what was written. Raises as `Jobs.commit`."""
-        told = self._jobs.commit(self.txid, [])
+        told = self._jobs.commit(self.txid, [], *self._micro_batch)
         self.commit_sequence = told.get("commit_sequence")
         self.is_done = self.is_done or self.commit_sequence is None
 
@@ -65,7 +67,8 @@ def transaction(
             legs.write.format("logtx").options(**kafka, topic="ledger",
                                                transaction=txn.token).mode("append").save()
 
-    A write that fails, and whose exception the block catches, is in no commit.
+    A write that fails, and whose exception the block catches, is in no commit. A block without any
+    write commits the group's offsets.
 
     Args:
         spark: a session with `register`.
@@ -85,7 +88,8 @@ def transaction(
     named |= {name: str(value) for name, value in given.items() if value is not None}
     jobs = keeper_of(spark).jobs
     parsed = SinkOptions.parse(named)
-    shared = SharedTransaction(jobs, jobs.begin(parsed.to_json(), stream=False, shared=True))
+    begun = jobs.begin(parsed.to_json(), stream=False, shared=True)
+    shared = SharedTransaction(jobs, begun, micro_batch(spark.sparkContext))
     try:
         yield shared
     except BaseException:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
-"""Local properties that Spark sets for the tasks of a micro-batch."""
+"""Local properties that Spark sets for the thread and the tasks of a micro-batch."""
+MicroBatch = tuple[str | None, int | None]
+"""(query id, batch id)."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class BatchSink(Shipped, DataSourceArrowWriter):
     def write(self, iterator: Iterator[RecordBatch]) -> WriterCommitMessage:
         """Writes a partition of the job as this attempt's own branch. Returns its `Written`."""
         begin_task()
-        query_id, batch_id = _micro_batch()
+        query_id, batch_id = micro_batch(TaskContext.get())
         txid = self._token.rpartition(":")[2]
         if self._is_done:
             return Written(txid, None, query_id, batch_id)
@@ -144,9 +146,12 @@ def _accepted(messages: Sequence[Any]) -> list[Written]:
     return list(messages)
 
 
-def _micro_batch() -> tuple[str | None, int | None]:
-    """Returns (query id, batch id) of the running task; (None, None) outside of a stream."""
-    context = TaskContext.get()
+def micro_batch(context: Any) -> MicroBatch:
+    """Returns the running micro-batch; (None, None) outside of a stream.
+
+    Args:
+        context: that of a task; or the driver's, which answers for the calling thread.
+    """
     if context is None:
         return None, None
     query_id = context.getLocalProperty(QUERY_ID_PROPERTY)

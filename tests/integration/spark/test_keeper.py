@@ -474,6 +474,71 @@ def test_two_queries_of_one_group(start: Start, monkeypatch: pytest.MonkeyPatch)
     assert driver.run(2, b"c") == "committed"
 
 
+def plan(driver: Driver, begin: int | None, end: int) -> None:
+    """As the reader of a query does for its next micro-batch."""
+    told = steps_to_json(steps(begin, end))
+    driver.ask("plan", group="readers", steps=told, reader=os.getpid())
+
+
+def place_of(driver: Driver) -> int:
+    found = driver.keeper.jobs._cluster(driver.options).queries.fetch_offsets("readers").offsets
+    return found["input", 0].o2
+
+
+def test_a_foreach_batch_that_wrote_nothing_leaves_its_input_to_the_next(start: Start) -> None:
+    driver = start(checkpoint=False, group="readers")
+    plan(driver, None, 5)
+    assert job(driver, b"x", batch_id=0) == "committed"
+    plan(driver, 5, 6)
+    plan(driver, 6, 9)
+    plan(driver, 6, 9)  # a source that is used twice
+    plan(driver, 9, 12)
+    assert job(driver, b"y", batch_id=3) == "committed"
+    assert place_of(driver) == 12
+    plan(driver, 12, 13)
+    assert job(driver, b"z", batch_id=4) == "committed"
+    # Without input, and behind one that wrote nothing.
+    plan(driver, 13, 14)
+    assert job(driver, b"z", batch_id=6) == "committed"
+    assert place_of(driver) == 14
+
+
+def test_a_write_that_failed_is_not_taken_for_nothing(start: Start) -> None:
+    driver = start(checkpoint=False, group="readers")
+    plan(driver, None, 5)
+    assert job(driver, b"x", batch_id=0) == "committed"
+    plan(driver, 5, 6)
+    driver.ask("abort", txid=driver.begin(stream=False)["txid"])  # foreachBatch ignores the error
+    plan(driver, 6, 9)
+    sentence = r"group readers stands at 5 in input\[0\], and .* begins at 6: .*checkpointLocation"
+    with pytest.raises(OffsetsConflictError, match=sentence):
+        job(driver, b"y", batch_id=2)
+    assert place_of(driver) == 5
+
+
+def test_a_write_outside_of_the_micro_batch_whose_input_it_commits(start: Start) -> None:
+    driver = start(checkpoint=False, group="readers")
+    plan(driver, None, 5)
+    with pytest.raises(ConfigError, match=r"pyspark\.InheritableThread"):
+        job(driver, b"of a thread that foreachBatch started")
+
+
+def test_a_shared_transaction_without_a_write_commits_its_input(start: Start) -> None:
+    def nothing(driver: Driver, *micro_batch: Any) -> Any:
+        begun = driver.keeper.jobs.begin(driver.options.to_json(), stream=False, shared=True)
+        return driver.keeper.jobs.commit(begun["token"].rpartition(":")[2], [], *micro_batch)
+
+    drivers = [start(checkpoint=False, group="readers") for _ in range(2)]
+    drivers[0].keeper.plans.plan("readers", steps(None, 3))
+    assert nothing(drivers[0])["state"] == "committed", "of resume"
+    states = []
+    for driver in drivers:
+        plan(driver, 3, 5)
+        states.append(nothing(driver, QUERY, 0)["state"])
+    assert states == ["committed", "replayed"]
+    assert place_of(drivers[1]) == 5
+
+
 def test_topics_that_can_not_be_written(start: Start, logtx_memory_cluster: Cluster) -> None:
     with pytest.raises(UnknownTopicError):
         start(topic="nowhere").begin()
