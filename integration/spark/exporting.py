@@ -110,7 +110,7 @@ def export(
         up_to = _decided(log, transaction_group)
         end = planner.latest()
         start = (
-            planner.start("earliest")
+            planner.start("earliest").places
             if last is None
             else planner.still_there(from_offsets(last.state["places"]), end)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self
@@ -178,7 +178,7 @@ class Planner:
         """
         self._log = log
         self._options = options
-        self._known = known
+        self._known = set(known)
 
     def earliest(self) -> dict[TopicPartition, int]:
         """Returns the first offset of each partition.
@@ -227,22 +227,40 @@ class Planner:
         return self._options.what.partitions(counts)
 
     @property
+    def topics(self) -> Set[str]:
+        """The topics that are read, as far as they exist."""
+        return self._topics.keys()
+
+    @property
     def topic_ids(self) -> dict[str, str]:
         """Topic → its id; topics of a log without ids are left out."""
         return {topic: info.topic_id for topic, info in self._topics.items() if info.topic_id}
+
+    def offset(
+        self, places: Vector, former: SourceOffset, began: Vector | None = None
+    ) -> SourceOffset:
+        """Returns the offset of these places, which follows a former one, see `still_there`."""
+        named = {topic for topic, _ in places}
+        kept = {t: found for t, found in former.topic_ids.items() if t in named - self.topics}
+        return SourceOffset(places, {**kept, **self.topic_ids}, began, self._gone(named))
+
+    def _gone(self, topics: Collection[str]) -> frozenset[str]:
+        return frozenset(self._options.what.matching(topics) - self.topics)
 
     def still_there(self, offset: SourceOffset, latest: Mapping[TopicPartition, int]) -> Vector:
         """Returns an offset's places, as far as they are in the topics that exist now.
 
         With ``failOnDataLoss=false`` a topic that was deleted and created again, or lost its end,
-        begins at its start; one of a pattern that was deleted is left out.
+        begins at its start; one of a pattern that is gone keeps its places. If it comes back with
+        the id that it had, reading goes on there.
 
         Args:
             offset: where reading stands.
             latest: what `latest` returned.
 
         Raises:
-            DataLossError: there is such a topic, and ``failOnDataLoss`` is true.
+            DataLossError: there is such a topic, and ``failOnDataLoss`` is true; if the offset has
+                it as gone, that was accepted before.
             ConfigError: the offset is of other topics alone.
         """
         what = self._options.what
@@ -257,11 +275,11 @@ class Planner:
         anew = []
         for key, spot in offset.places.items():
             if what.pattern is not None and what.includes(key[0]) and key[0] not in self._topics:
-                self._lost(
-                    f"topic {key[0]} was deleted: what partition {key[1]} had from"
-                    f" offset {spot.o2} on is gone"
-                )
-                del places[key]
+                if key[0] not in offset.gone:
+                    self._lost(
+                        f"topic {key[0]} was deleted, or the broker that was asked is behind: what"
+                        f" partition {key[1]} has from offset {spot.o2} on can't be read"
+                    )
                 continue
             if key[0] in others:
                 self._lost(
@@ -290,7 +308,7 @@ class Planner:
             )
         _LOG.warning("data_loss %s", what)
 
-    def start(self, default: str) -> dict[TopicPartition, Spot]:
+    def start(self, default: str) -> SourceOffset:
         """Returns the place in each partition where reading begins.
 
         Args:
@@ -302,17 +320,24 @@ class Planner:
         """
         bound = self._options.start
         if bound.places is not None:
-            return dict(self.still_there(from_offsets(json.loads(bound.places)), self.latest()))
+            told = from_offsets(json.loads(bound.places))
+            return self.offset(self.still_there(told, self.latest()), told)
         group = bound.iov or (self._options.group if bound.offsets in (None, "iov") else None)
         if bound.offsets == "iov" and group is None:
             raise ConfigError("startingOffsets=iov needs option group: whose IOV it is")
+        none = SourceOffset({})
         if group is None:
-            return {k: Spot(o) for k, o in self._offsets(bound, default).items()}
-        fallback = "earliest" if bound.offsets in (None, "iov") else bound.offsets
-        begin = {k: Spot(o, fresh=True) for k, o in self._named(fallback).items()}
+            return self.offset({k: Spot(o) for k, o in self._offsets(bound, default).items()}, none)
         found = self.iov(group)
-        named = {k: Spot.of(found[k]) if k in found else spot for k, spot in begin.items()}
-        return dict(self.still_there(SourceOffset(named, _ids_of(found)), self.latest()))
+        # A list of topics that is behind: the group read more of the pattern.
+        self._known |= self._options.what.matching({topic for topic, _ in found})
+        fallback = "earliest" if bound.offsets in (None, "iov") else bound.offsets
+        named = {k: Spot(o, fresh=True) for k, o in self._named(fallback).items()}
+        ids = _ids_of(found)
+        gone = self._gone(self._known)
+        named |= {k: Spot.of(at) for k, at in found.items() if k in named or k[0] in gone}
+        stood = SourceOffset(named, ids, gone=gone)
+        return self.offset(self.still_there(stood, self.latest()), stood)
 
     def end(self) -> dict[TopicPartition, int]:
         """Returns the offset in each partition where a batch ends.

@@ -99,14 +99,14 @@ def resume(
             planner.require_group()
         if not stream:
             start = planner.start("earliest")
-            end = moved(start, planner.end(), parsed.limits.most)
-            topic_ids = planner.topic_ids
+            end = moved(start.places, planner.end(), parsed.limits.most)
     finally:
         log.close()
     if not stream:
-        keeper_of(spark).plans.plan(group, steps_between(start, end, topic_ids), replace=replace)
+        steps = steps_between(start.places, end, start.topic_ids)
+        keeper_of(spark).plans.plan(group, steps, replace=replace)
         named = {k: v for k, v in named.items() if not k.lower().startswith("ending")}
-        named["startingPlaces"] = json.dumps(to_offsets(SourceOffset(start, topic_ids)))
+        named["startingPlaces"] = json.dumps(to_offsets(start))
         named["endingPlaces"] = json.dumps(to_offsets(SourceOffset(end)))
     frame: DataFrame = reader.format("logtx").options(**named).load()
     return frame

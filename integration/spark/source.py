@@ -6,10 +6,10 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
 _LOG = logging.getLogger(__name__)
+UNKNOWN_S: Final = 5.0
+"""How long a topic must be unknown that has records to read. With a smaller value a broker that is
+behind makes data loss of them, a larger one delays the micro-batch when the topic is deleted."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ class BatchSource(Shipped, DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         """Prepares a reader; `partitions` asks the log."""
         self._options = options
-        for name in options.limits.of_streams:
+        # The end of `resume` keeps to the limit.
+        for name in options.limits.of_streams if options.end.places is None else ():
             _LOG.warning("option_ignored %s: a batch reads everything up to its end", name)
 
     def partitions(self) -> list[InputPartition]:
@@ -71,7 +75,7 @@ class BatchSource(Shipped, DataSourceReader):
         with lend_log(self._options.read.kafka) as log:
             planner = Planner(log, self._options)
             ends = planner.end()
-            ranges = planner.ranges(planner.start("earliest"), ends)
+            ranges = planner.ranges(planner.start("earliest").places, ends)
             read = replace(self._options.read, sequences=planner.sequences())
             return [Part(r, read, self._options.include_headers) for r in ranges]
 
@@ -161,13 +165,14 @@ class StreamSource(Shipped, DataSourceStreamReader):
         end = moved(place, latest, most)
         now_s = self._clock()
         waits = target is None and limits.waits(place, latest, now_s - self._planned_s)
-        same = not made_anew(offset.topic_ids, planner.topic_ids)
+        began = place if self._is_first else None
+        found = planner.offset(end, offset, began)
+        same = found.gone == offset.gone and not made_anew(offset.topic_ids, found.topic_ids)
         if same and (end == offset.places or (waits and place == offset.places)):
             # In the same words: Spark begins a micro-batch otherwise.
             return to_offsets(offset) if start is None else start
         self._planned_s = now_s
-        began = place if self._is_first else None
-        return to_offsets(SourceOffset(end, planner.topic_ids, began))
+        return to_offsets(found)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Returns the log's ends for the query's progress, from PySpark 4.2 on."""
@@ -203,9 +208,11 @@ class StreamSource(Shipped, DataSourceStreamReader):
             return []
         if stop.began is not None:
             begin = SourceOffset(stop.began, stop.topic_ids)
+        begin = replace(begin, gone=begin.gone | stop.gone)
         if begin.places == stop.places and not made_anew(begin.topic_ids, stop.topic_ids):
             return []
-        planner = self._planner(begin)
+        planned = {key[0] for key, spot in stop.places.items() if begin.places.get(key) != spot}
+        planner = self._planner_of(planned, begin)
         latest = planner.latest()
         begins, ends = planner.still_there(begin, latest), planner.still_there(stop, latest)
         group = self._options.group
@@ -214,7 +221,11 @@ class StreamSource(Shipped, DataSourceStreamReader):
             steps = steps_to_json(steps_between(begins, stop.places, stop.topic_ids))
             self._keeper.ask("plan", group=group, steps=steps, reader=os.getpid())
         # What went since it was planned has no records to read; the next micro-batch begins again.
-        there = {k: spot.o2 for k, spot in stop.places.items() if ends.get(k) == spot}
+        there = {
+            key: spot.o2
+            for key, spot in stop.places.items()
+            if ends.get(key) == spot and key in latest
+        }
         read = replace(self._options.read, sequences=planner.sequences())
         headers = self._options.include_headers
         return [Part(r, read, headers) for r in planner.ranges(begins, there)]
@@ -241,7 +252,7 @@ class StreamSource(Shipped, DataSourceStreamReader):
 
     def _begin(self, planner: Planner) -> SourceOffset:
         if self._place is None:
-            self._place = SourceOffset(planner.start("latest"), planner.topic_ids)
+            self._place = planner.start("latest")
             self._is_first = True
         return self._place
 
@@ -250,6 +261,15 @@ class StreamSource(Shipped, DataSourceStreamReader):
             self._log = open_log(self._options.read.kafka)
         known = {t for o in (self._place, *more) if o is not None for t, _ in o.places}
         return Planner(self._log, self._options, known)
+
+    def _planner_of(self, topics: Set[str], begin: SourceOffset) -> Planner:
+        """Returns a planner that knows these topics, unless they stay unknown."""
+        deadline_s = time.monotonic() + UNKNOWN_S
+        while True:
+            planner = self._planner(begin)
+            if topics <= planner.topics or time.monotonic() > deadline_s:
+                return planner
+            time.sleep(UNKNOWN_S / 10)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leaves out the open log: executors open their own."""

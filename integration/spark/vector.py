@@ -62,6 +62,9 @@ class SourceOffset:
     began: Vector | None = None
     """Where the query began, in the end of its first micro-batch. Spark asks again for the
     beginning when it repeats that micro-batch, and by then it may be another one."""
+    gone: frozenset[str] = frozenset()
+    """Topics of a pattern that did not exist. Their places stay: a broker that is behind does not
+    know a topic for a moment, and the same one goes on where it was."""
 
 
 def to_offsets(offset: SourceOffset) -> dict[str, Any]:
@@ -71,6 +74,8 @@ def to_offsets(offset: SourceOffset) -> dict[str, Any]:
         told["topics"] = dict(sorted(offset.topic_ids.items()))
     if offset.began is not None:
         told["began"] = _places(offset.began)
+    if offset.gone:
+        told["gone"] = sorted(offset.gone)
     return told
 
 
@@ -104,6 +109,7 @@ def from_offsets(offsets: Mapping[str, Any]) -> SourceOffset:
         _vector(offsets["places"]),
         offsets.get("topics", {}),
         None if began is None else _vector(began),
+        frozenset(offsets.get("gone", ())),
     )
 
 

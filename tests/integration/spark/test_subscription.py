@@ -151,6 +151,7 @@ def test_a_topic_of_a_pattern_that_was_deleted(
     cluster.log.create_topic("gone-1", partitions=1)
     put(cluster, "gone-1", range(20, 23))
     assert query.trigger() == [20, 21, 22]
+    assert "data_loss topic gone-1 was deleted and created again" in caplog.text
 
 
 def test_a_list_that_is_behind_loses_no_topic(
@@ -164,6 +165,76 @@ def test_a_list_that_is_behind_loses_no_topic(
     monkeypatch.setattr(MemoryLog, "topics", lambda *_, **__: set())
     put(cluster, "listed-1", range(3, 6))
     assert query.trigger() == [3, 4, 5]
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_topic_that_a_broker_does_not_know_for_a_moment_goes_on_where_it_was(
+    logtx_memory_cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    group: str | None,
+) -> None:
+    cluster = logtx_memory_cluster
+    for topic in ("behind-1", "behind-2"):
+        cluster.log.create_topic(topic, partitions=1)
+    begin = {"startingOffsets": "earliest"} if group is None else {"group": group}
+    options = {"subscribePattern": "behind-.*", "failOnDataLoss": "false", **begin}
+    query = Query(cluster, None, **options)
+    known = MemoryLog.topic_infos
+
+    def forget(self: MemoryLog, topics: list[str], **more: Any) -> Any:
+        return {**known(self, topics, **more), "behind-1": UnknownTopicError("it is behind")}
+
+    def commit() -> None:
+        if group is not None:
+            with cluster.producer() as producer, producer.begin_transaction() as txn:
+                txn.send_offsets(group, query.keeper.steps[-1])  # type: ignore[attr-defined]
+
+    put(cluster, "behind-1", range(5))
+    put(cluster, "behind-2", range(10, 12))
+    assert query.trigger() == [*range(5), 10, 11]
+    commit()
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryLog, "topic_infos", forget)
+        # Once a micro-batch says that the topic is gone.
+        assert [query.trigger() for _ in range(3)] == [[]] * 3
+        assert len(query.ends) == 2
+        assert caplog.text.count("data_loss topic behind-1 was deleted, or the broker") == 1
+        put(cluster, "behind-2", range(12, 14))
+        query.resume()
+        assert query.trigger() == [12, 13]
+        commit()
+        if group is not None:
+            query = Query(cluster, None, **options)  # with a new checkpoint
+            put(cluster, "behind-2", range(14, 15))
+            assert query.trigger() == [14]
+            commit()
+    put(cluster, "behind-1", range(5, 8))
+    assert query.trigger() == [5, 6, 7]
+    commit()
+    assert from_offsets(json.loads(query.ends[-1])).gone == frozenset()
+    assert query.trigger() == []
+    assert caplog.text.count("data_loss") == 1
+
+
+def test_a_topic_that_goes_when_it_is_planned_is_waited_for(
+    logtx_memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = logtx_memory_cluster
+    cluster.log.create_topic("flaps-1", partitions=1)
+    loose = {"startingOffsets": "earliest", "failOnDataLoss": "false"}
+    query = Query(cluster, None, subscribePattern="flaps-.*", **loose)
+    put(cluster, "flaps-1", range(5))
+    query.ends.append(json.dumps(query.source.latestOffset()))
+    known, asked = MemoryLog.topic_infos, iter(range(9))
+
+    def forget(self: MemoryLog, topics: list[str], **more: Any) -> Any:
+        found = known(self, topics, **more)
+        return found if next(asked) > 1 else {t: UnknownTopicError("it is behind") for t in found}
+
+    monkeypatch.setattr(source_module, "UNKNOWN_S", 1.0)
+    monkeypatch.setattr(MemoryLog, "topic_infos", forget)
+    assert query.repeat() == [0, 1, 2, 3, 4]
 
 
 def test_a_checkpoint_of_another_query(logtx_memory_cluster: Cluster) -> None:

@@ -25,12 +25,12 @@ A, B = ("a", 0), ("b", 11)
 def test_text_and_back() -> None:
     vector = {B: Spot(5, 2, 3), A: Spot(7), ("a", 1): Spot(0, fresh=True, stood=Place(4, 1))}
     ids = {"b": "2", "a": "1"}
-    for began in (None, {A: Spot(3)}):
-        offset = SourceOffset(vector, ids, began)
+    for began, gone in ((None, frozenset("b")), ({A: Spot(3)}, frozenset[str]())):
+        offset = SourceOffset(vector, ids, began, gone)
         text = json.dumps(to_offsets(offset))
         assert from_offsets(json.loads(text)) == offset
         turned = dict(reversed(vector.items())), dict(reversed(ids.items()))
-        assert json.dumps(to_offsets(SourceOffset(*turned, began))) == text
+        assert json.dumps(to_offsets(SourceOffset(*turned, began, gone))) == text
 
 
 def test_another_sources_offsets_are_refused() -> None:
