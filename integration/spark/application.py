@@ -52,7 +52,7 @@ class Application:
 
 
 class SparkApplication(Application):
-    """The application of a session."""
+    """The application of a session, and of all other sessions of its driver."""
 
     def __init__(self, spark: SparkSession) -> None:
         """Asks this session's JVM."""
@@ -83,23 +83,27 @@ class SparkApplication(Application):
             return None
 
     def checkpoint_of(self, name: str | None, query_id: str | None) -> str | None:
-        """Returns it from the session's settings, or from a query that runs."""
+        """Returns it from a query that runs, or from the session's settings."""
         try:
+            roots = {
+                str(query.resolvedCheckpointRoot())
+                for query in self._queries()
+                if query_id == _id_of(query) or (query_id is None and name == query.name())
+            }
             root = self._spark.conf.get("spark.sql.streaming.checkpointLocation", None)
-            if name is not None and root is not None:
-                return f"{root.rstrip('/')}/{name}"
-            query = None if query_id is None else self._active(query_id)
-            if query is not None:
-                return str(query.streamingQuery().resolvedCheckpointRoot())
         except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
             _LOG.warning("checkpoint_not_known query=%s error=%s", query_id or name, error)
-        return None
+            return None
+        if roots:
+            # Queries of several sessions may have one name. The tasks tell which one writes.
+            return roots.pop() if len(roots) == 1 else None
+        return None if name is None or root is None else f"{root.rstrip('/')}/{name}"
 
     def run_of(self, query_id: str) -> str | None:
-        """Returns it if the query was started in this session."""
+        """Returns it from the query, if that runs."""
         try:
-            query = self._active(query_id)
-            return None if query is None else str(query.runId().toString())
+            found = (q for q in self._queries() if _id_of(q) == query_id)
+            return next((str(query.runId().toString()) for query in found), None)
         except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
             _LOG.warning("run_not_known query=%s error=%s", query_id, error)
             return None
@@ -114,26 +118,32 @@ class SparkApplication(Application):
             return False
 
     def reads_to_the_end(self, options: Mapping[str, str]) -> bool:
-        """Looks through the session's queries."""
+        """Looks through the driver's queries."""
         try:
-            active: Any = self._spark._jsparkSession.streams().active()
-            return any(
-                "AvailableNow" in str(q.streamingQuery().trigger()) and _reads(q, options)
-                for q in active
-            )
+            found = {
+                "AvailableNow" in str(query.trigger())
+                for query in self._queries()
+                if any(options == each for each in source_options(query))
+            }
         except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
             _LOG.warning("trigger_not_known error=%s", error)
             return False
+        if len(found) > 1:
+            _LOG.warning(
+                "trigger_not_known: a query with Trigger.AvailableNow and another one read with"
+                " equal options, so both keep the limit; give one of them a maxRecordsPerTrigger"
+                " that differs by one"
+            )
+        return found == {True}
 
-    def _active(self, query_id: str) -> Any:
-        """Returns Spark's object of a query that runs, or None."""
-        streams: Any = self._spark._jsparkSession.streams()
-        return next((q for q in streams.active() if str(q.id().toString()) == query_id), None)
+    def _queries(self) -> list[Any]:
+        """Returns Spark's objects of the queries that run, in any session of the driver."""
+        session: Any = self._spark._jsparkSession
+        return list(session.sharedState().activeStreamingQueries().values())
 
 
-def _reads(query: Any, options: Mapping[str, str]) -> bool:
-    """Returns whether a source of a query has these options."""
-    return any(options == found for found in source_options(query))
+def _id_of(query: Any) -> str:
+    return str(query.id().toString())
 
 
 def source_options(query: Any) -> list[dict[str, str] | None]:
@@ -142,13 +152,12 @@ def source_options(query: Any) -> list[dict[str, str] | None]:
     None stands for a source of another format. There are no sources while the query is only being
     started. Raises what py4j raises.
     """
-    running = query.streamingQuery()
-    sources = _each(running.sources())
+    sources = _each(query.sources())
     if not sources:
         return []
     # Spark tells the options of a running source in no other way.
     found: dict[int, dict[str, str]] = {}
-    for leaf in _each(running.logicalPlan().collectLeaves()):
+    for leaf in _each(query.logicalPlan().collectLeaves()):
         if leaf.getClass().getSimpleName() == "StreamingDataSourceV2ScanRelation":
             relation = leaf.relation()
             if relation.table().name() == FORMAT:

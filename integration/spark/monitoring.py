@@ -99,7 +99,7 @@ def last_commit(name: str | None = None) -> Commit | None:
 def _lag(query: StreamingQuery, sources: list[Any]) -> Mapping[TopicPartition, int] | None:
     lag: dict[TopicPartition, int] = {}
     try:
-        options = source_options(query._jsq)
+        options = source_options(query._jsq.streamingQuery())
     except Exception as error:  # noqa: BLE001 - py4j's, of many kinds
         _LOG.warning("sources_not_known query=%s error=%s", query.id, error)
         return None

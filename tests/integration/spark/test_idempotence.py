@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import InheritableThread
 
 import logtx
+from logtx.integration.inspect.committed_offsets import iov_rows
 from logtx.integration.spark.session import keeper_of
 from logtx.integration.testing import Cluster
 
@@ -75,6 +78,88 @@ def test_s3_a_foreach_batch_that_fails_behind_its_write(
     run(query())
     run(query())
     assert values(logtx_cluster, topic, 6) == dict.fromkeys("abcABC", 1)
+
+
+def test_a_query_of_another_session_that_is_restarted_in_its_driver(
+    spark: Any, sink: Sink, logtx_cluster: Cluster, tmp_path: Path
+) -> None:
+    other, topic, failures = spark.newSession(), logtx_cluster.topic(1), [RuntimeError()]
+    for session in (other, spark):  # the one that is registered last has no query
+        logtx.spark.register(session)
+    lines = Lines(other, tmp_path / "in")
+
+    def write(frame: Any, _batch_id: int) -> None:
+        sink(frame, topic=topic).save()
+        if failures:
+            raise failures.pop()
+
+    writer = lines.frame.writeStream.foreachBatch(write)
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    lines.add("a")
+    with pytest.raises(Exception, match="RuntimeError"):
+        run(writer)
+    lines.add("b")
+    run(writer)
+    assert values(logtx_cluster, topic, 2) == {"a": 1, "b": 1}
+
+
+def test_what_belongs_to_a_micro_batch(
+    spark: Any, sink: Sink, logtx_cluster: Cluster, tmp_path: Path
+) -> None:
+    """Writes in threads that inherit, and a transaction without any write, of input of a group."""
+    source, topic = logtx_cluster.topic(1), logtx_cluster.topic(1)
+    servers, group = logtx_cluster.bootstrap_servers, f"threads-{source}"
+    failures, refused = {0, 1}, list[str]()
+    for number in range(2):
+        with logtx_cluster.producer() as producer, producer.begin_transaction() as given:
+            given.produce(source, b"%d" % number)
+        eventually(lambda end=2 * number + 2: logtx_cluster.log.end_offset(source, 0) == end)
+    frame = logtx.spark.resume(
+        spark,
+        group=group,
+        subscribe=source,
+        bootstrap_servers=servers,
+        stream=True,
+        create=True,
+        maxRecordsPerTrigger="2",
+    )
+
+    def write(batch: Any, batch_id: int) -> None:
+        def save() -> None:
+            try:
+                sink(batch.selectExpr("value"), topic=topic, group=group).save()
+            except Exception as error:  # noqa: BLE001 - of the JVM
+                refused.append(str(error))
+
+        if batch_id == 0:
+            with logtx.spark.transaction(spark, bootstrap_servers=servers, group=group):
+                pass
+        else:
+            for kind in (threading.Thread, InheritableThread):
+                thread = kind(target=save)
+                thread.start()
+                thread.join()
+        if batch_id in failures:
+            failures.remove(batch_id)
+            raise RuntimeError
+
+    def go() -> None:
+        writer = frame.writeStream.foreachBatch(write)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    with pytest.raises(Exception, match="RuntimeError"):
+        go()
+    with pytest.raises(Exception, match="RuntimeError"):
+        go()
+    go()
+    assert values(logtx_cluster, topic, 1) == {"1": 1}
+    assert [text.count("InheritableThread") > 0 for text in refused] == [True] * 2
+    [place] = [row for row in iov_rows(logtx_cluster.log, group) if row.topic == source]
+    assert place.offset == 4
 
 
 def test_s2_a_checkpoint_that_was_restored(
