@@ -478,11 +478,17 @@ class Jobs:
             return None
         root = root.rstrip("/")
         offsets = spark.read_checkpoint(f"{root}/offsets/{batch_id}")
-        if offsets is None:
-            return None
-        for names in file_logs(offsets):
+        for names in file_logs(offsets or ""):
             texts = (spark.read_checkpoint(f"{root}/{name}") for name in names)
-            offsets += next((f"\n{text}" for text in texts if text is not None), "")
+            text = next((text for text in texts if text is not None), None)
+            # Half of it would be taken for other input when the micro-batch is repeated.
+            offsets = None if text is None or offsets is None else f"{offsets}\n{text}"
+        if offsets is None:
+            _LOG.warning(
+                "input_not_known query=%s micro_batch=%d: its checkpoint could not be read; a"
+                " restored checkpoint would not be noticed at this micro-batch",
+                *(query_id, batch_id),
+            )
         return offsets
 
     def _commit(self, job: _Job) -> dict[str, Any]:

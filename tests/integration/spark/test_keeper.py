@@ -702,16 +702,32 @@ def test_an_application_id_in_foreach_batch_and_a_checkpoint_that_was_lost(start
         job(start(checkpoint=False, txnAppId="booking"), b"new", batch_id=0)
 
 
-def test_a_checkpoint_that_could_not_be_read_for_a_moment(start: Start, tmp_path: Path) -> None:
-    def plan(number: int, text: str) -> None:
-        (tmp_path / "offsets").mkdir(exist_ok=True)
-        (tmp_path / "offsets" / str(number)).write_text(f"v1\n{{}}\n{text}")
+@pytest.mark.parametrize("part", ["offsets", "sources"])
+def test_a_checkpoint_that_could_not_be_read_for_a_moment(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture, part: str
+) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "sources" / "0").mkdir(parents=True)
+
+    def plan(number: int) -> None:
+        """Of a source of files, whose log is beside the offsets."""
+        text = f'v1\n{{}}\n{{"logOffset":{number}}}'
+        (tmp_path / "offsets" / str(number)).write_text(text)
+        (tmp_path / "sources" / "0" / str(number)).write_text(f"file-{number}")
 
     driver = start()
-    plan(0, "{a}")
+    plan(0)
     driver.run(0, b"a")
-    plan(1, "{b}")
+    plan(1)
     read = driver.spark.read_checkpoint
-    driver.spark.read_checkpoint = lambda path: None if "offsets" in path else read(path)
-    driver.run(1, b"b")
+    with pytest.MonkeyPatch.context() as patched:
+        unread = lambda path: None if part in path else read(path)  # noqa: E731
+        patched.setattr(driver.spark, "read_checkpoint", unread)
+        driver.run(1, b"b")
+    assert f"input_not_known query={QUERY} micro_batch=1" in caplog.text
     assert start().run(1, b"b") == "replayed"
+    plan(2)
+    assert start().run(2, b"c") == "committed"
+    (tmp_path / "sources" / "0" / "2").write_text("another file")
+    with pytest.raises(ReplayDiffersError):
+        start().run(2, b"c")
