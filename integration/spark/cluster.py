@@ -12,7 +12,7 @@ from ...journal.errors import OffsetsPendingError, UnsupportedTopicError
 from ...journal.logs.interface import Log
 from ...journal.logs.open import open_log
 from ...journal.rights import grant, lacking
-from .identity import DIGEST_AT, VERSION_AT, Committed
+from .identity import DIGEST_AT, RANGE_AT, VERSION_AT, Committed
 from .options import SinkOptions
 
 PAUSE_S: Final = 0.05
@@ -65,7 +65,8 @@ class Cluster:
         deadline_s = time.monotonic() + 30
         while True:
             try:
-                iov = self.queries.fetch_offsets(group, [VERSION_AT, DIGEST_AT]).offsets
+                asked = VERSION_AT, DIGEST_AT, RANGE_AT
+                iov = self.queries.fetch_offsets(group, asked).offsets
             except OffsetsPendingError:
                 # A former driver's transaction holds it, and is being aborted.
                 if time.monotonic() > deadline_s:

@@ -28,7 +28,7 @@ from pyspark.errors import PySparkException
 from ...spark.auditing import audit
 from ...spark.errors import ReplayDiffersError
 from ...spark.exporting import export
-from ...spark.identity import DIGEST_AT
+from ...spark.identity import VERSION_AT
 from ...spark.options import prefixed
 from ...spark.recovery import iovs, read, resume
 from ...spark.steps import query_group
@@ -146,8 +146,10 @@ class Inspector:
         rows = [row.asDict() for row in iovs(self._spark, **self._kafka).collect()]
         query = f"{self._query_group()}-"  # what it wrote, by topic
         ours = [row for row in rows if row["group"] == group or row["group"].startswith(query)]
-        # The digest of a micro-batch's input says nothing to people.
-        self._found.iovs = [r for r in ours if (r["topic"], r["partition"]) != DIGEST_AT]
+        # Of a micro-batch the number, and not what its input is compared by.
+        self._found.iovs = [
+            r for r in ours if r["topic"] != VERSION_AT[0] or r["partition"] == VERSION_AT[1]
+        ]
         left = resume(self._spark, group=group, subscribe=topic, **self._kafka)
         self._found.left = left.count()
 

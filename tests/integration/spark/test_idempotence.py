@@ -84,8 +84,8 @@ def test_a_query_of_another_session_that_is_restarted_in_its_driver(
     spark: Any, sink: Sink, logtx_cluster: Cluster, tmp_path: Path
 ) -> None:
     other, topic, failures = spark.newSession(), logtx_cluster.topic(1), [RuntimeError()]
-    for session in (other, spark):  # the one that is registered last has no query
-        logtx.spark.register(session)
+    logtx.spark.register(other)
+    keeper_of(spark)  # the session that asked last has no query
     lines = Lines(other, tmp_path / "in")
 
     def write(frame: Any, _batch_id: int) -> None:

@@ -7,11 +7,13 @@ import pytest
 from logtx.integration.spark.errors import BatchGapError, ReplayDiffersError
 from logtx.integration.spark.identity import (
     DIGEST_AT,
+    RANGE_AT,
     VERSION_AT,
     Committed,
     Identity,
     file_logs,
     input_digest,
+    input_end,
 )
 from logtx.journal.position import Place, Position
 
@@ -79,3 +81,38 @@ def test_writes_of_one_foreach_batch_differ_by_topic_and_number() -> None:
 
     assert len({group(1, topic, number) for topic in ("a", "b") for number in (0, 1)}) == 4
     assert group(1, "a", 0) == group(2, "a", 0)
+
+
+@pytest.mark.parametrize(
+    ("source", "end"),
+    [
+        ('{"a":{"0":5,"1":7}}', 12),
+        ('{"version":2,"places":{"a":{"0":5,"1":[7,3,2,0]}},"topics":{"a":"x"}}', 12),
+        ('{"a":{"0":5}}\n{"logOffset":3}', 8),
+        ("7\n-", 7),
+        ("-", None),
+        (f'{{"of": {2**62}, "no": {2**62}}}', None),
+    ],
+)
+def test_the_end_of_the_input_of_any_source(source: str, end: int | None) -> None:
+    assert input_end((HEAD % 1) + source) == end
+
+
+def test_a_replay_that_differs_names_both_ranges() -> None:
+    def micro_batch(number: int, end: int) -> Identity:
+        return Identity.of_micro_batch("q", number, (HEAD % 1) + f'{{"a":{{"0":{end}}}}}')
+
+    committed: dict[tuple[str, int], Position] = {}
+    for number, end in enumerate((10, 25)):
+        for step in micro_batch(number, end).steps(Committed.of(committed)):
+            at = step.topic, step.partition
+            assert step.from_place == (committed[at].place if at in committed else None)
+            committed[at] = step.to
+    assert committed[RANGE_AT] == Position(o1=10, o2=25)
+    found = Committed.of(committed)
+    assert micro_batch(1, 25).is_done(found)
+    for number, end, asked in ((1, 40, "10 to 40"), (0, 8, "up to 8")):
+        with pytest.raises(ReplayDiffersError, match=f"committed 10 to 25, now {asked}[)]"):
+            micro_batch(number, end).is_done(found)
+    assert not micro_batch(2, 3).is_done(found)
+    assert micro_batch(2, 3).steps(found)[-1].to == Position.at(3), "a source that began anew"

@@ -729,5 +729,5 @@ def test_a_checkpoint_that_could_not_be_read_for_a_moment(
     plan(2)
     assert start().run(2, b"c") == "committed"
     (tmp_path / "sources" / "0" / "2").write_text("another file")
-    with pytest.raises(ReplayDiffersError):
+    with pytest.raises(ReplayDiffersError, match="committed 0 to 2, now 0 to 2"):
         start().run(2, b"c")
