@@ -43,6 +43,7 @@ LATEST: Final = -1
 """Offsets that stand for a partition's start and end, as in Spark's ``startingOffsets``."""
 TIMEOUT_S: Final = 30.0
 """How long coordinators are asked, by default."""
+_LEAVE_OUT: Final = "name the topics to set back, to leave it out"
 _PAUSE_S: Final = 0.1
 """Between two attempts to forget a group whose last commit is not finished."""
 
@@ -260,13 +261,14 @@ class Groups:
             if BATCH_TOPIC in topics or not topics:
                 raise ConfigError(f"name the topics whose offsets are to be {text}")
             at = EARLIEST if text == "earliest" else LATEST
-            named = {
-                (topic, number): at
-                for topic in topics
-                for number in range(self._log.partition_count(topic))
-            }
+            named = {(topic, n): at for topic in topics for n in range(self._count(topic))}
         else:
             named = parse_offsets(text)
+            for topic, number in named:
+                if topic != BATCH_TOPIC and number >= (count := self._count(topic)):
+                    raise ConfigError(
+                        f"{topic} has no partition {number}: name those from 0 to {count - 1}"
+                    )
         if BATCH_TOPIC in {topic for topic, _ in named}:
             raise ConfigError(
                 f"{BATCH_TOPIC} counts the writes of a query or application, and is no topic: set"
@@ -276,14 +278,18 @@ class Groups:
         ends = self._log.end_offsets([k for k, o in named.items() if o == LATEST])
         return {key: Position.at({**starts, **ends}.get(key, o)) for key, o in named.items()}
 
+    def _count(self, topic: str) -> int:
+        try:
+            return self._log.partition_count(topic)
+        except UnknownTopicError as error:
+            raise UnknownTopicError(f"{error}; {_LEAVE_OUT}") from error
+
     def _spans(self, keys: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         real = [key for key in keys if key[0] != BATCH_TOPIC]
         try:
             starts, ends = self._log.start_offsets(real), self._log.end_offsets(real)
         except UnknownTopicError as error:
-            raise UnknownTopicError(f"{error}; name the topics to set back, to leave it out") from (
-                error
-            )
+            raise UnknownTopicError(f"{error}; {_LEAVE_OUT}") from error
         return {key: (starts[key], ends[key]) for key in real}
 
     def _commit(self, reset: Reset, steps: list[OffsetStep]) -> Reset:

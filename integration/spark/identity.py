@@ -25,6 +25,7 @@ from .steps import query_group
 VERSION_AT: Final = (BATCH_TOPIC, 0)
 DIGEST_AT: Final = (BATCH_TOPIC, 1)
 RANGE_AT: Final = (BATCH_TOPIC, 2)
+_APP: Final = "spark-app-"
 _UNKNOWN: Final = 0
 """Stands for the digest of input that could not be looked up: that of an earlier version must not
 stay, or the next try would be taken for another input."""
@@ -83,12 +84,12 @@ class Identity:
     @classmethod
     def of_application(cls, app_id: str, version: int) -> Identity:
         """Returns what the options ``txnAppId`` and ``txnVersion`` give."""
-        return cls(f"spark-app-{app_id}", version)
+        return cls(f"{_APP}{app_id}", version)
 
     @classmethod
     def of_batch(cls, app_id: str, batch_id: int, offsets: str | None) -> Identity:
         """Returns what ``txnAppId`` alone gives in a query's ``foreachBatch``."""
-        return cls(f"spark-app-{app_id}", batch_id, True, **_input(offsets))
+        return cls(f"{_APP}{app_id}", batch_id, True, **_input(offsets))
 
     @classmethod
     def of_write(
@@ -121,8 +122,7 @@ class Identity:
             raise ReplayDiffersError(
                 f"{self._name} was to be written, and {committed.version} is committed"
                 f"{self._ranges(committed)}: the checkpoint was restored from before it, or lost"
-                " entries. Start the query with a new checkpointLocation, from the offsets that are"
-                " committed"
+                f" entries. {self._way_on}"
             )
         before = committed.known_digest
         if None not in (self.digest, before) and self.digest != before:
@@ -130,8 +130,7 @@ class Identity:
                 f"{self._name} was committed with other input than it has now (digest"
                 f" {before:x}, now {self.digest:x}){self._ranges(committed)}: the checkpoint was"
                 " restored from before it. What it would read now is in its file offsets/"
-                f"{self.version}. Start the query with a new checkpointLocation, from the offsets"
-                " that are committed"
+                f"{self.version}. {self._way_on}"
             )
         return True
 
@@ -172,7 +171,23 @@ class Identity:
 
     @property
     def _name(self) -> str:
+        app_id = self._app_id
+        if app_id is not None:
+            return f"micro-batch {self.version} of txnAppId {app_id}"
         return f"micro-batch {self.version} of query {self.group.removeprefix('spark-')}"
+
+    @property
+    def _app_id(self) -> str | None:
+        return self.group.removeprefix(_APP) if self.group.startswith(_APP) else None
+
+    @property
+    def _way_on(self) -> str:
+        # A query with a new checkpoint has a new id, and counts from 0 again; a txnAppId stays.
+        anew = "" if self._app_id is None else " and a new txnAppId"
+        return (
+            f"Start the query with a new checkpointLocation{anew}, from the offsets that are"
+            " committed"
+        )
 
 
 def _step(where: TopicPartition, before: int | None, to: int) -> OffsetStep:

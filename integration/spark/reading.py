@@ -222,8 +222,14 @@ class RangeReader:
     def _out_of_range(self) -> None:
         part = self._part
         start = self._log.start_offset(part.topic, part.partition)
-        # Of a transaction that tasks share, all records come or none.
-        if start > part.start.o2 and (self._config.fail_on_data_loss or part.large is not None):
+        if start > part.start.o2 and part.large is not None:
+            # Of a transaction that tasks share, all records come or none.
+            raise DataLossError(
+                f"{part.topic}[{part.partition}] begins at {start} now: retention deleted a part of"
+                " a transaction while tasks shared it; run the job or query again, and one task"
+                " reads it, as torn.reset says"
+            )
+        if start > part.start.o2 and self._config.fail_on_data_loss:
             raise DataLossError(
                 f"{part.topic}[{part.partition}] begins at {start} now, and offset "
                 f"{self._buffer.next_offset} was to be read: retention deleted it; start anew, or "

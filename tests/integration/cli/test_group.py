@@ -355,3 +355,13 @@ def test_versions_of_an_application(cluster: Cluster, identity: str) -> None:
     first = asked(cluster, "history", identity)[0]["txid"]
     (moved,) = asked(cluster, "reset", identity, "--to-commit", first, "--execute")["moved"]
     assert (moved["from_offset"], moved["to_offset"], moved["end"]) == (5, 4, None)
+
+
+def test_a_reset_names_what_there_is(cluster: Cluster) -> None:
+    groups = Groups(cluster.log, {"bootstrap.servers": cluster.bootstrap_servers})
+    missing = json.dumps({"flights": {"7": 1}})
+    with pytest.raises(ConfigError, match="flights has no partition 7: name those from 0 to 1"):
+        groups.reset("ledger", to_offsets=missing)
+    with pytest.raises(UnknownTopicError, match=r"gone.*to leave it out"):
+        groups.reset("ledger", to_offsets="earliest", topics=["flights", "gone"])
+    groups.close()

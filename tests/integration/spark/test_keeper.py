@@ -698,8 +698,11 @@ def test_an_application_id_in_foreach_batch_and_a_checkpoint_that_was_lost(start
     former = start(checkpoint=False, txnAppId="booking")
     for number in range(4):
         assert job(former, b"old", batch_id=number) == "committed"
-    with pytest.raises(ReplayDiffersError):
+    sentence = "micro-batch 0 of txnAppId booking .* new checkpointLocation and a new txnAppId"
+    with pytest.raises(ReplayDiffersError, match=sentence):
         job(start(checkpoint=False, txnAppId="booking"), b"new", batch_id=0)
+    other = start(checkpoint=False, txnAppId="booking-2")
+    assert job(other, b"new", batch_id=0) == "committed"
 
 
 @pytest.mark.parametrize("part", ["offsets", "sources"])

@@ -9,11 +9,13 @@ import pytest
 from confluent_kafka import Consumer
 
 from logtx.integration.spark import planning, searching
+from logtx.integration.spark.errors import DataLossError
 from logtx.integration.spark.large import Large, LargePart, Search
 from logtx.integration.spark.planning import Planner, SourceOptions
 from logtx.integration.spark.reading import Range, RangeReader, ReadConfig
 from logtx.integration.spark.vector import Spot
 from logtx.integration.testing import Cluster
+from logtx.journal.control import BranchRange
 from logtx.journal.errors import IntegrityError
 from logtx.journal.position import Position
 from logtx.producer.branch import Branches
@@ -191,3 +193,21 @@ def test_a_search_asks_for_few_records(topic: Topic) -> None:
 def test_sizes_of_messages_that_the_options_give(sizes: dict[str, str]) -> None:
     kafka = {"bootstrap.servers": "127.0.0.1:1", "log_level": "0", **sizes}
     Consumer(searching.settings(kafka)).close()  # librdkafka refuses sizes that do not fit
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_retention_deletes_a_part_that_tasks_share(
+    logtx_memory_cluster: Cluster, strict: bool
+) -> None:
+    topic = Topic(logtx_memory_cluster)
+    topic.commit(20)
+    logtx_memory_cluster.log.delete_records(topic.name, 0, 5)
+    large = Large(b"x" * 16, 1, (BranchRange(0, 0, 19, 20),))
+    servers = {"bootstrap.servers": logtx_memory_cluster.bootstrap_servers}
+    config = ReadConfig(kafka=servers, fail_on_data_loss=strict)
+    reader = RangeReader(
+        config, Range(topic.name, 0, Position.at(0), 10, large), logtx_memory_cluster.log
+    )
+    with pytest.raises(DataLossError, match="run the job or query again"):
+        list(reader.shares())
+    reader.close()
