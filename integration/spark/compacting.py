@@ -101,7 +101,7 @@ def export_to_topic(
         UnsupportedTopicError: `to_topic` is not compacted, or has another number of partitions.
         ConfigError: `to_topic` has records, and where they come from is not known; or a record has
             no key; or an option is no setting of librdkafka.
-        DataLossError: records that were to be exported are gone.
+        DataLossError: records that were to be exported are gone, or those that were exported.
         ProducerFencedError: another run for these topics took over.
         NotSupportedError: the log has no transactions of its own.
         BrokerError: the brokers refused, or did not answer.
@@ -217,8 +217,13 @@ class _Run:
         if not places:
             self._check_empty()
         for key, place in places.items():
-            before = json.loads(found[key].metadata or "{}").get("topic_id", "")
-            if before != self._source.topic_id or place > last[key]:
+            before = json.loads(found[key].metadata or "{}")
+            if before.get("to_topic_id", "") != self._target.topic_id:
+                raise DataLossError(
+                    f"{self._target.topic} was deleted and created again since the last export of"
+                    f" {topic} into it: restart to write into it all that {topic} still has"
+                )
+            if before.get("topic_id", "") != self._source.topic_id or place > last[key]:
                 raise DataLossError(
                     f"{topic} was deleted and created again, or lost its end: to export what is"
                     " there now, export it into a new topic, or restart"
@@ -246,7 +251,9 @@ class _Run:
         topic, partition = key
         place = KafkaPartition(
             *(topic, partition, end),
-            metadata=json.dumps({"topic_id": self._source.topic_id}),
+            metadata=json.dumps(
+                {"topic_id": self._source.topic_id, "to_topic_id": self._target.topic_id}
+            ),
         )
         config = ReadConfig(kafka=self._kafka)
         reader = RangeReader(config, Range(topic, partition, Position.at(start), end), self._log)

@@ -159,3 +159,22 @@ def test_what_can_not_be_exported(logtx_cluster: Cluster, topics: tuple[str, str
     eventually(lambda: cluster.log.create_topic(topic, partitions=2))
     with pytest.raises((DataLossError, ConfigError), match="created again"):
         run(cluster, topics)
+
+
+def test_a_target_that_was_made_anew(logtx_cluster: Cluster, topics: tuple[str, str]) -> None:
+    cluster, topic = logtx_cluster, topics[0]
+    write(cluster, topic, b"1")
+    assert run(cluster, topics).records == 2
+    cluster.log.delete_topic(topics[1])
+    compacted = {"cleanup.policy": "compact"}
+    eventually(lambda: cluster.log.create_topic(topics[1], partitions=2, settings=compacted))
+    write(cluster, topic, b"2")
+    for _ in range(2):
+        with pytest.raises(DataLossError, match="-latest was deleted and created again"):
+            run(cluster, topics)
+    assert run(cluster, topics, restart=True).records == 4
+    write(cluster, topic, b"3")
+    assert run(cluster, topics).records == 2
+    for partition in (0, 1):
+        values = [value for _, value, _ in read(cluster, topics[1], partition)]
+        assert values == [b"1", b"2", b"3"]
