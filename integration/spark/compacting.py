@@ -147,6 +147,8 @@ class _Run:
     ) -> None:
         self._log, self._kafka, self._source, self._target = log, kafka, source, target
         self._name = f"logtx-export-{source.topic}-{target.topic}"
+        self._at: dict[TopicPartition, int] = {}
+        """Where each partition goes on."""
         # The protocol of logs has no transactions: those that logtx is made for don't have them.
         self._producer: Any = log.producer(
             {
@@ -186,17 +188,15 @@ class _Run:
         with _told("begin"):
             # From here on a former run can't write any more, and its places don't change.
             self._producer.init_transactions(ANSWER_S)
-            starts = self._starts(restart=restart)
-        keys = [(self._source.topic, p) for p in range(self._source.partition_count)]
-        ends = self._log.end_offsets(keys)
+            self._at = self._starts(restart=restart)
+        ends = self._log.end_offsets(list(self._at))
         records = 0
-        for key in keys:
-            place, end = starts[key], ends[key]
-            while place < end:
-                upto = min(place + PORTION_OFFSETS, end)
-                records += self._portion(key, place, upto)
-                place = starts[key] = upto
-        offsets = {partition: offset for (_, partition), offset in starts.items()}
+        for key, end in ends.items():
+            while self._at[key] < end:
+                records += self._portion(key, min(self._at[key] + PORTION_OFFSETS, end))
+        with _told("end"), self._transaction():
+            pass  # the brokers forget places that they are not told again
+        offsets = {partition: offset for (_, partition), offset in self._at.items()}
         return Compacted(
             topic=self._source.topic,
             to_topic=self._target.topic,
@@ -246,33 +246,34 @@ class _Run:
                 " to write all of it again"
             )
 
-    def _portion(self, key: TopicPartition, start: int, end: int) -> int:
+    def _portion(self, key: TopicPartition, end: int) -> int:
         """Exports what ends in a range, in one transaction. Returns the number of records."""
         topic, partition = key
-        place = KafkaPartition(
-            *(topic, partition, end),
-            metadata=json.dumps(
-                {"topic_id": self._source.topic_id, "to_topic_id": self._target.topic_id}
-            ),
-        )
         config = ReadConfig(kafka=self._kafka)
-        reader = RangeReader(config, Range(topic, partition, Position.at(start), end), self._log)
+        part = Range(topic, partition, Position.at(self._at[key]), end)
+        reader = RangeReader(config, part, self._log)
         records = 0
         with closing(reader), _told(f"export {topic}[{partition}]"), self._transaction():
             for share in reader.shares():
                 for record in share.records:
                     self._produce(record, partition)
                 records += len(share.records)
-            metadata = self._places.consumer_group_metadata()
-            self._producer.send_offsets_to_transaction([place], metadata, ANSWER_S)
-            self._producer.commit_transaction(TIMEOUT_MS / 1000)
+            self._at[key] = end
         return records
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
+        """One transaction, with the places of all partitions as they are at its end."""
         self._producer.begin_transaction()
         try:
             yield
+            about = json.dumps(
+                {"topic_id": self._source.topic_id, "to_topic_id": self._target.topic_id}
+            )
+            places = [KafkaPartition(*key, at, metadata=about) for key, at in self._at.items()]
+            metadata = self._places.consumer_group_metadata()
+            self._producer.send_offsets_to_transaction(places, metadata, ANSWER_S)
+            self._producer.commit_transaction(TIMEOUT_MS / 1000)
         except BaseException:
             self._abort()
             raise

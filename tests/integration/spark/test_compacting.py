@@ -178,3 +178,33 @@ def test_a_target_that_was_made_anew(logtx_cluster: Cluster, topics: tuple[str, 
     for partition in (0, 1):
         values = [value for _, value, _ in read(cluster, topics[1], partition)]
         assert values == [b"1", b"2", b"3"]
+
+
+def places_kept(cluster: Cluster, topics: tuple[str, str]) -> dict[int, int]:
+    """Returns partition → how often the brokers were told its place."""
+    group = "-".join(("logtx-export", *topics)).encode()
+    found: dict[int, int] = {}
+    for number in range(cluster.log.partition_count("__consumer_offsets")):
+        for key, value, _ in _read(cluster, "__consumer_offsets", number):
+            # Kafka's OffsetCommitKey: version, group, topic, partition.
+            if key and key[2:].startswith(len(group).to_bytes(2, "big") + group) and value:
+                partition = int.from_bytes(key[-4:], "big")
+                found[partition] = found.get(partition, 0) + 1
+    return found
+
+
+def test_the_place_of_an_idle_partition_is_kept(
+    logtx_cluster: Cluster, topics: tuple[str, str]
+) -> None:
+    cluster, topic = logtx_cluster, topics[0]
+    write(cluster, topic, b"1")
+    run(cluster, topics)
+    before = places_kept(cluster, topics)
+    with cluster.producer().begin_transaction() as txn:
+        txn.produce(topic, b"2", b"k0", partition=0)
+    eventually(lambda: cluster.log.end_offset(topic, 0) == 4)
+    assert run(cluster, topics).records == 1
+    assert run(cluster, topics).records == 0
+    # Kafka forgets a place some days after it was told it.
+    told = places_kept(cluster, topics)
+    assert min(told[p] - before[p] for p in (0, 1)) >= 2
