@@ -5,9 +5,10 @@ value under a later aborted one. So transactions go to a topic of their own, and
 latest committed value of each key in another.
 
 A partition's records go to the partition of the same number, in delivery order: transactions in
-commit order, plain records at their own place. Each portion of them is one transaction *of Kafka's
-own*, together with the place where the next portion begins. An export that takes over fences the
-former, whose late writes could otherwise cover newer values. Needs no Spark.
+commit order, plain records at their own place. They are written in transactions *of Kafka's own*,
+together with the place where the next one begins. Records are read first, and then written, so that
+no transaction of Kafka's is open for longer than a few megabytes take. An export that takes over
+fences the former, whose late writes could otherwise cover newer values. Needs no Spark.
 
 Source: Transactional Messaging in Kafka, "Do transactions make sense for compacted topics?".
 """
@@ -45,11 +46,15 @@ from .reading import Range, RangeReader, ReadConfig
 _LOG = logging.getLogger(__name__)
 
 PORTION_OFFSETS: Final = 100_000
-"""Offsets that one transaction of Kafka's moves on by. A larger value repeats more work after a
-failure, a smaller one waits for more commits."""
-TIMEOUT_MS: Final = 600_000
-"""Longest time of one portion, within Kafka's default limit of 15 minutes. A transaction that is
-larger than a portion is written as a whole."""
+"""Offsets that are read at once. A larger value repeats more after a failure, a smaller one opens
+more readers."""
+TRANSACTION_RECORDS: Final = 10_000
+TRANSACTION_BYTES: Final = 8 * 1024 * 1024
+"""One transaction of Kafka's ends with this many records, or bytes of keys and values. Larger ones
+take more memory and time, smaller ones wait for more commits."""
+TIMEOUT_MS: Final = 120_000
+"""Longest time of one transaction of Kafka's, whose own limit is 15 minutes by default. A smaller
+value fails on slow brokers; with a larger one a dead export holds up readers for longer."""
 ANSWER_S: Final = 30.0
 """Longest wait for an answer of the brokers: a smaller value fails on slow ones, a larger one
 reports dead ones later."""
@@ -59,6 +64,16 @@ _FENCED: Final = (
     KafkaError.INVALID_PRODUCER_EPOCH,
 )
 _OWN_HEADERS: Final = (TXID_HEADER, TXCTL_HEADER)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a partition goes on."""
+
+    offset: int
+    """o2: what ends below it is written."""
+    records: int = 0
+    """Number of records, in delivery order, that are written of what ends behind it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +162,12 @@ class _Run:
     ) -> None:
         self._log, self._kafka, self._source, self._target = log, kafka, source, target
         self._name = f"logtx-export-{source.topic}-{target.topic}"
-        self._at: dict[TopicPartition, int] = {}
-        """Where each partition goes on."""
+        self._at: dict[TopicPartition, _Place] = {}
+        """Where each partition goes on behind what was taken."""
+        self._taken: list[tuple[int, Message]] = []
+        """Records to be written next, with their partitions."""
+        self._bytes = 0
+        self._records = 0
         # The protocol of logs has no transactions: those that logtx is made for don't have them.
         self._producer: Any = log.producer(
             {
@@ -189,51 +208,51 @@ class _Run:
             # From here on a former run can't write any more, and its places don't change.
             self._producer.init_transactions(ANSWER_S)
             self._at = self._starts(restart=restart)
-        ends = self._log.end_offsets(list(self._at))
-        records = 0
-        for key, end in ends.items():
-            while self._at[key] < end:
-                records += self._portion(key, min(self._at[key] + PORTION_OFFSETS, end))
-        with _told("end"), self._transaction():
-            pass  # the brokers forget places that they are not told again
-        offsets = {partition: offset for (_, partition), offset in self._at.items()}
+        for key, end in self._log.end_offsets(list(self._at)).items():
+            while self._at[key].offset < end:
+                self._portion(key, min(self._at[key].offset + PORTION_OFFSETS, end))
+        # Also without records: the brokers forget places that they are not told again.
+        self._write()
+        offsets = {partition: place.offset for (_, partition), place in self._at.items()}
         return Compacted(
             topic=self._source.topic,
             to_topic=self._target.topic,
-            records=records,
+            records=self._records,
             offsets=offsets,
         )
 
-    def _starts(self, *, restart: bool) -> dict[TopicPartition, int]:
+    def _starts(self, *, restart: bool) -> dict[TopicPartition, _Place]:
         """Returns where each partition goes on."""
         topic = self._source.topic
         keys = [(topic, p) for p in range(self._source.partition_count)]
         first, last = self._log.start_offsets(keys), self._log.end_offsets(keys)
+        starts = {key: _Place(offset) for key, offset in first.items()}
         if restart:
-            return first
+            return starts
         asked = [KafkaPartition(*key) for key in keys]
         found = {(p.topic, p.partition): p for p in self._places.committed(asked, ANSWER_S)}
         places = {key: p.offset for key, p in found.items() if p.offset >= 0}
         if not places:
             self._check_empty()
-        for key, place in places.items():
+        for key, offset in places.items():
             before = json.loads(found[key].metadata or "{}")
             if before.get("to_topic_id", "") != self._target.topic_id:
                 raise DataLossError(
                     f"{self._target.topic} was deleted and created again since the last export of"
                     f" {topic} into it: restart to write into it all that {topic} still has"
                 )
-            if before.get("topic_id", "") != self._source.topic_id or place > last[key]:
+            if before.get("topic_id", "") != self._source.topic_id or offset > last[key]:
                 raise DataLossError(
                     f"{topic} was deleted and created again, or lost its end: to export what is"
                     " there now, export it into a new topic, or restart"
                 )
-            if place < first[key]:
+            if offset < first[key]:
                 raise DataLossError(
-                    f"{topic}[{key[1]}] begins at {first[key]} now, and offset {place} was to be"
+                    f"{topic}[{key[1]}] begins at {first[key]} now, and offset {offset} was to be"
                     " exported: retention deleted it; restart to go on without it"
                 )
-        return {**first, **places}
+            starts[key] = _Place(offset, before.get("records", 0))
+        return starts
 
     def _check_empty(self) -> None:
         target = self._target.topic
@@ -246,37 +265,61 @@ class _Run:
                 " to write all of it again"
             )
 
-    def _portion(self, key: TopicPartition, end: int) -> int:
-        """Exports what ends in a range, in one transaction. Returns the number of records."""
-        topic, partition = key
-        config = ReadConfig(kafka=self._kafka)
-        part = Range(topic, partition, Position.at(self._at[key]), end)
-        reader = RangeReader(config, part, self._log)
-        records = 0
-        with closing(reader), _told(f"export {topic}[{partition}]"), self._transaction():
+    def _portion(self, key: TopicPartition, end: int) -> None:
+        """Takes what ends in a range, and writes it whenever there is enough."""
+        at, count = self._at[key], 0
+        part = Range(*key, Position.at(at.offset), end)
+        reader = RangeReader(ReadConfig(kafka=self._kafka), part, self._log)
+        with closing(reader), _told(f"export {key[0]}[{key[1]}]"):
             for share in reader.shares():
                 for record in share.records:
-                    self._produce(record, partition)
-                records += len(share.records)
-            self._at[key] = end
-        return records
+                    count += 1
+                    if count > at.records:
+                        self._take(record, key[1])
+                        self._at[key] = _Place(at.offset, count)
+                        if self._is_enough:
+                            self._write()
+        self._at[key] = _Place(end)
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """One transaction, with the places of all partitions as they are at its end."""
-        self._producer.begin_transaction()
-        try:
-            yield
-            about = json.dumps(
-                {"topic_id": self._source.topic_id, "to_topic_id": self._target.topic_id}
+    def _take(self, record: Message, partition: int) -> None:
+        key, value = record.key(), record.value()
+        if key is None:
+            raise ConfigError(
+                f"{record.topic()}[{partition}] has a record without a key at {record.offset()}:"
+                " a compacted topic takes none"
             )
-            places = [KafkaPartition(*key, at, metadata=about) for key, at in self._at.items()]
-            metadata = self._places.consumer_group_metadata()
-            self._producer.send_offsets_to_transaction(places, metadata, ANSWER_S)
-            self._producer.commit_transaction(TIMEOUT_MS / 1000)
-        except BaseException:
-            self._abort()
-            raise
+        self._taken.append((partition, record))
+        self._bytes += len(key) + len(value or b"")
+
+    @property
+    def _is_enough(self) -> bool:
+        return len(self._taken) >= TRANSACTION_RECORDS or self._bytes >= TRANSACTION_BYTES
+
+    def _write(self) -> None:
+        """Writes what was taken in one transaction, with the places of all partitions."""
+        with _told(f"export {self._source.topic} to {self._target.topic}"):
+            self._producer.begin_transaction()
+            try:
+                for partition, record in self._taken:
+                    self._produce(record, partition)
+                metadata = self._places.consumer_group_metadata()
+                self._producer.send_offsets_to_transaction(self._told_at(), metadata, ANSWER_S)
+                self._producer.commit_transaction(TIMEOUT_MS / 1000)
+            except BaseException:
+                self._abort()
+                raise
+        self._records += len(self._taken)
+        self._taken.clear()
+        self._bytes = 0
+
+    def _told_at(self) -> list[KafkaPartition]:
+        topic_ids = {"topic_id": self._source.topic_id, "to_topic_id": self._target.topic_id}
+        return [
+            KafkaPartition(
+                *key, at.offset, metadata=json.dumps({**topic_ids, "records": at.records})
+            )
+            for key, at in self._at.items()
+        ]
 
     def _abort(self) -> None:
         try:
@@ -286,12 +329,6 @@ class _Run:
             _LOG.warning("export_not_aborted producer=%s error=%s", self._name, error)
 
     def _produce(self, record: Message, partition: int) -> None:
-        key = record.key()
-        if key is None:
-            raise ConfigError(
-                f"{record.topic()}[{partition}] has a record without a key at {record.offset()}:"
-                " a compacted topic takes none"
-            )
         given: Any = record.headers() or ()
         headers = [(name, value) for name, value in given if name not in _OWN_HEADERS]
         while True:
@@ -299,7 +336,7 @@ class _Run:
                 self._producer.produce(
                     self._target.topic,
                     record.value(),
-                    key,
+                    record.key(),
                     partition,
                     timestamp=record.timestamp()[1],
                     headers=headers or None,

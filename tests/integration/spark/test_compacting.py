@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +14,7 @@ from confluent_kafka import Consumer
 from logtx.integration.spark import compacting
 from logtx.integration.spark.compacting import Compacted, export_to_topic
 from logtx.integration.spark.errors import DataLossError
+from logtx.integration.spark.reading import RangeReader, Share
 from logtx.integration.testing import Cluster
 from logtx.journal.errors import ConfigError, ProducerFencedError, UnsupportedTopicError
 
@@ -96,6 +100,7 @@ def test_a_run_that_dies_and_one_that_is_late(
 ) -> None:
     cluster, topic = logtx_cluster, topics[0]
     monkeypatch.setattr(compacting, "PORTION_OFFSETS", 3)
+    monkeypatch.setattr(compacting, "TRANSACTION_RECORDS", 1)
     for value in (b"1", b"2", b"3"):
         write(cluster, topic, value)
     produce = compacting._Run._produce
@@ -208,3 +213,64 @@ def test_the_place_of_an_idle_partition_is_kept(
     # Kafka forgets a place some days after it was told it.
     told = places_kept(cluster, topics)
     assert min(told[p] - before[p] for p in (0, 1)) >= 2
+
+
+def one_transaction(cluster: Cluster, topic: str, count: int) -> None:
+    """Writes one transaction to partition 0, with values from 0."""
+    with cluster.producer().begin_transaction() as txn:
+        for number in range(count):
+            txn.produce(topic, b"%d" % number, b"k", partition=0)
+    eventually(lambda: cluster.log.end_offset(topic, 0) == count + 1)
+
+
+KILLED = """
+import os, sys
+from logtx.integration.spark import compacting
+compacting.TRANSACTION_RECORDS = 10
+produce = compacting._Run._produce
+def dies(run, record, partition):
+    produce(run, record, partition)
+    if record.value() == b"33":
+        run._producer.flush(10)
+        os.kill(os.getpid(), 9)
+compacting._Run._produce = dies
+topic, to_topic, servers = sys.argv[1:]
+compacting.export_to_topic(topic=topic, to_topic=to_topic, bootstrap_servers=servers)
+"""
+
+
+def test_a_large_transaction_takes_several_and_goes_on_within(
+    logtx_cluster: Cluster, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, topic = logtx_cluster, topics[0]
+    one_transaction(cluster, topic, 50)
+    arguments = [*topics, cluster.bootstrap_servers]
+    died = subprocess.run([sys.executable, "-c", KILLED, *arguments], timeout=60, check=False)
+    assert died.returncode == -9
+    monkeypatch.setattr(compacting, "TRANSACTION_RECORDS", 10)
+    done = run(cluster, topics)
+    assert (done.records, done.offsets) == (20, {0: 51, 1: 0})
+    # Of 30 records before the kill, four died; each transaction has a marker of Kafka's.
+    assert cluster.log.end_offset(topics[1], 0) == 54 + 6
+    assert [int(value) for _, value, _ in read(cluster, topics[1], 0)] == list(range(50))
+    assert run(cluster, topics).records == 0
+
+
+@pytest.mark.slow
+def test_reading_for_longer_than_a_transaction_may_take(
+    logtx_cluster: Cluster, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, topic = logtx_cluster, topics[0]
+    one_transaction(cluster, topic, 2_500)
+    monkeypatch.setattr(compacting, "TIMEOUT_MS", 2_000)
+    shares = RangeReader.shares
+
+    def slowly(self: RangeReader) -> Iterator[Share]:
+        for share in shares(self):
+            yield share
+            # The brokers look for what takes too long every ten seconds.
+            time.sleep(7)
+
+    monkeypatch.setattr(RangeReader, "shares", slowly)
+    assert run(cluster, topics).records == 2_500
+    assert len(read(cluster, topics[1], 0)) == 2_500
