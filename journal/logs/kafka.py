@@ -534,16 +534,28 @@ class KafkaLog:
     def _ask_leader(
         self, topic: str, partition: int, asking: Asking, ask: Callable[[float], _T]
     ) -> _T:
+        def ask_if_led(left_s: float) -> _T:
+            try:
+                return ask(left_s)
+            except LogtxError:
+                raise
+            except KafkaException as exception:
+                error: KafkaError = exception.args[0]
+                if error.code() != KafkaError._NOENT:
+                    raise
+                # "No leaders found" is librdkafka's only error for an unknown partition too.
+                self._require_partition(topic, partition, asking)
+                passing = KafkaError(KafkaError.LEADER_NOT_AVAILABLE, error.str())
+                raise KafkaException(passing) from exception
+
         try:
-            return asking.until_led(ask, lambda s: self._admin().list_topics(topic, timeout=s))
+            return asking.until_led(
+                ask_if_led, lambda s: self._admin().list_topics(topic, timeout=s)
+            )
         except LogtxError:
             raise
         except KafkaException as exception:
-            error: KafkaError = exception.args[0]
-            if error.code() == KafkaError._NOENT:
-                # "No leaders found" is librdkafka's only error for an unknown partition too.
-                self._require_partition(topic, partition, asking)
-            raise asking.error(error) from exception
+            raise asking.error(exception.args[0]) from exception
 
     def _require_partition(self, topic: str, partition: int, asking: Asking) -> None:
         if partition >= self.topic_info(topic, timeout_s=asking.left_s).partition_count:

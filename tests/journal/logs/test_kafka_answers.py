@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
-from logtx.journal.errors import BrokerError
+from logtx.journal.errors import BrokerError, UnknownTopicError
 from logtx.journal.logs.kafka import KafkaLog
 
 
@@ -62,6 +62,41 @@ def test_an_offset_that_is_never_told_is_no_answer(monkeypatch: pytest.MonkeyPat
     log = log_with(Admin(OFFSET_INVALID), monkeypatch)
     with pytest.raises(BrokerError, match="did not answer"):
         log.end_offset("journal", 3, timeout_s=0.2)
+
+
+class Leaderless(Admin):
+    """Finds no leader as often as asked to, and no partition from the fourth on."""
+
+    def list_offsets(self, asked: dict[Any, Any], **more: Any) -> dict[Any, Future[Any]]:
+        """As the admin client's."""
+        found = super().list_offsets(asked, **more)
+        if next(iter(found.values())).result().offset == OFFSET_INVALID:
+            error = KafkaError(
+                KafkaError._NOENT, "Failed to query partition leaders: No leaders found"
+            )
+            future: Future[Any] = Future()
+            future.set_exception(KafkaException(error))
+            return dict.fromkeys(asked, future)
+        return found
+
+
+def test_a_partition_that_has_no_leader_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen in a chaos run: a topic had just grown, and a Spark query ended at its new partition."""
+    admin = Leaderless(OFFSET_INVALID, OFFSET_INVALID, OFFSET_INVALID, 17)
+    log = log_with(admin, monkeypatch)
+    monkeypatch.setattr(log, "topic_info", lambda *_, **__: SimpleNamespace(partition_count=4))
+    assert log.end_offset("data", 3) == 17
+    assert log.end_offsets([("data", 3)]) == {("data", 3): 17}
+    monkeypatch.setattr(log, "_admin", lambda: Leaderless(OFFSET_INVALID))
+    with pytest.raises(UnknownTopicError, match="no partition 4"):
+        log.end_offset("data", 4)
+
+
+def test_a_partition_that_gets_no_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = log_with(Leaderless(OFFSET_INVALID), monkeypatch)
+    monkeypatch.setattr(log, "topic_info", lambda *_, **__: SimpleNamespace(partition_count=4))
+    with pytest.raises(BrokerError, match="No leaders found"):
+        log.end_offset("data", 3, timeout_s=0.2)
 
 
 class DeadController:
