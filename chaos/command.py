@@ -31,6 +31,14 @@ def chaos(
             "load. \\[default: all are today's]",
         ),
     ] = None,
+    spark: Annotated[
+        bool,
+        typer.Option(
+            "--spark",
+            help="One more worker is a Spark query, whose driver is killed and replaced, and whose "
+            "checkpoint is restored. Takes a gigabyte of memory and a core.",
+        ),
+    ] = False,
     data_dir: Annotated[
         Path | None,
         typer.Option(help="Run directory. \\[default: a temporary one, kept if there is a find]"),
@@ -59,6 +67,7 @@ def chaos(
     logtx chaos --seconds 60 --seed 7
     logtx chaos --seconds 60 --system kafka
     logtx chaos --seconds 60 --upgrade-from HEAD~10
+    logtx chaos --seconds 120 --rate 50 --spark
     logtx chaos --check /tmp/logtx-chaos-x1y2
     ```
     """
@@ -75,5 +84,6 @@ def chaos(
         mild=mild,
         data_dir=data_dir,
         upgrade_from=upgrade_from,
+        spark=spark,
     )
     raise typer.Exit(run_chaos(options))

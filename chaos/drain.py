@@ -27,6 +27,8 @@ DECIDED_S: Final = 60.0
 """Bounds the wait until what the producers left unfinished is finished."""
 WORKED_OFF_S: Final = 120.0
 """Bounds the wait until the workers have committed all input."""
+SPARK_S: Final = 240.0
+"""What a Spark query takes longer than others: its driver may be starting again."""
 FINALS_S: Final = 200.0
 """Bounds the wait for the last readers; longer than their own limit (`final.LIMIT_S`)."""
 CONSUMERS_S: Final = 20.0
@@ -106,16 +108,18 @@ def _some(unfinished: frozenset[str]) -> str:
     return f"{len(unfinished)} transactions are unfinished, such as {min(unfinished)}"
 
 
-def await_worked_off(inspector: Inspector, last: dict[int, int], tick: Tick) -> None:
+def await_worked_off(
+    inspector: Inspector, last: dict[int, int], tick: Tick, limit_s: float = WORKED_OFF_S
+) -> None:
     """Waits until workers have committed everything up to these offsets. Raises ChaosError."""
 
     def behind() -> dict[int, int]:
         found = inspector.worked_off() or {}
         return {p: found.get(p, -1) for p, offset in last.items() if found.get(p, -1) <= offset}
 
-    if not await_until(lambda: not behind(), WORKED_OFF_S, tick):
+    if not await_until(lambda: not behind(), limit_s, tick):
         raise ChaosError(
-            f"Workers did not work off their input in {WORKED_OFF_S:.0f} s: of {last} "
+            f"Workers did not work off their input in {limit_s:.0f} s: of {last} "
             f"they are behind in {behind()}."
         )
 

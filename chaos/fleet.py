@@ -18,6 +18,7 @@ from typing import Final
 from ..coordinator.ready import says_ready
 from ..integration.local.ports import HOST, pick_ports
 from ..integration.local.processes import Child, CoordinatorChild
+from ..integration.local.spark_driver import SparkChild
 from .errors import ChaosError
 from .options import ChaosOptions
 from .plan import Role
@@ -186,6 +187,10 @@ class ChaosChild(Child):
         return [*self._launcher, *own, str(self.starts - 1)]
 
 
+class ChaosSpark(ChaosChild, SparkChild):
+    """A Spark driver with its JVM."""
+
+
 class ChaosCoordinator(CoordinatorChild):
     """`logtx coordinator` behind a link: it tells others the proxy's address."""
 
@@ -266,6 +271,10 @@ class Fleet:
         self.producers: Final = self._members(Role.PRODUCER, counts[Role.PRODUCER])
         self.workers: Final = self._members(Role.WORKER, counts[Role.WORKER])
         self.consumers: Final = self._members(Role.CONSUMER, counts[Role.CONSUMER])
+        self.sparks: Final = [
+            Member(Role.SPARK, n, ChaosSpark("spark", n, directory, options.launcher))
+            for n in range(counts[Role.SPARK])
+        ]
         self.finals: list[Member] = []
         self.deaths: list[Death] = []
         """Processes that ended by themselves and were started again."""
@@ -285,8 +294,8 @@ class Fleet:
 
     @property
     def clients(self) -> list[Member]:
-        """Producers, workers, consumers."""
-        return [*self.producers, *self.workers, *self.consumers]
+        """Producers, workers, consumers, Spark drivers."""
+        return [*self.producers, *self.workers, *self.consumers, *self.sparks]
 
     def member(self, role: Role, number: int) -> Member:
         """Returns the member at a place."""
@@ -295,6 +304,7 @@ class Fleet:
             Role.PRODUCER: self.producers,
             Role.WORKER: self.workers,
             Role.CONSUMER: self.consumers,
+            Role.SPARK: self.sparks,
         }
         return found[role][number]
 

@@ -15,7 +15,7 @@ from ..journal.errors import LogtxError
 from ..journal.logs.interface import Log
 from ..journal.position import Position
 from .options import System
-from .settings import Settings, partitions_now
+from .settings import SPARK_GROUP, Settings, partitions_now
 from .workload.readers import consumer_readers
 
 _TIMEOUT_S: Final = 5.0
@@ -75,6 +75,9 @@ class LogtxInspector:
         self._settings = settings
         self._directory = directory
         self._readers = _Readers(log, settings)
+        self._groups = [settings.workers_group]
+        if settings.spark_topic is not None:
+            self._groups.append(SPARK_GROUP)
         self._queries = AdminQueries(clients_log, timeout_s=_TIMEOUT_S)
 
     def unfinished(self, topic: str = "") -> frozenset[str] | None:
@@ -89,9 +92,17 @@ class LogtxInspector:
             return None
 
     def worked_off(self) -> dict[int, int] | None:
-        """Returns the workers' committed positions: o2 of each."""
-        positions = self._positions(range(partitions_now(self._directory, self._settings)))
-        return None if positions is None else {p: at.o2 for p, at in positions.items()}
+        """Returns the workers' committed positions, of the group that is behind: o2 of each."""
+        partitions = range(partitions_now(self._directory, self._settings))
+        found = [self._positions(group, partitions) for group in self._groups]
+        known = [positions for positions in found if positions is not None]
+        if len(known) < len(found):
+            return None
+        return {
+            p: min(positions[p].o2 for positions in known)
+            for p in partitions
+            if all(p in positions for positions in known)
+        }
 
     def needed_from(self, topic: str, partition: int) -> int | None:
         """Returns the lowest position of the consumers and, for their input, of the workers."""
@@ -99,13 +110,17 @@ class LogtxInspector:
         if least is None or topic != self._settings.data_topic:
             return least
         # Asks for this partition alone: an answer waits until no transaction holds its offset.
-        position = (self._positions([partition]) or {}).get(partition)
-        return None if position is None else min(least, position.o1)
+        for group in self._groups:
+            position = (self._positions(group, [partition]) or {}).get(partition)
+            if position is None:
+                return None
+            least = min(least, position.o1)
+        return least
 
-    def _positions(self, partitions: Iterable[int]) -> dict[int, Position] | None:
+    def _positions(self, group: str, partitions: Iterable[int]) -> dict[int, Position] | None:
         keys = [(self._settings.data_topic, partition) for partition in partitions]
         try:
-            found = self._queries.fetch_offsets(self._settings.workers_group, keys).offsets
+            found = self._queries.fetch_offsets(group, keys).offsets
         except LogtxError:
             return None
         return {partition: position for (_, partition), position in found.items()}

@@ -19,6 +19,7 @@ from ..integration.local.node import Broker
 from ..integration.local.processes import Child
 from ..journal.errors import BrokerError, LogtxError
 from .brokers import fill_disk, link_of
+from .checkpoints import Checkpoints
 from .errors import ChaosError
 from .fleet import ChaosCoordinator, Fleet, Member
 from .inspector import Inspector
@@ -37,6 +38,11 @@ _ZOMBIE_S: Final = 5.0
 transaction key: it goes for another key."""
 _CONNECTED_S: Final = 10.0
 """How long a process to be replaced has to end its first transaction; after that it is spared."""
+_SPARK_CONNECTED_S: Final = 120.0
+"""The same for a Spark driver, which starts a JVM first."""
+_SPARK_ZOMBIE_S: Final = 30.0
+"""How long a woken driver may take to end; then it gets SIGKILL, so that it does not work on a
+checkpoint that is copied or restored."""
 _LOOK_S: Final = 0.2
 """How often that is looked for; a larger value replaces the process later."""
 _JOIN_S: Final = 150.0
@@ -71,10 +77,11 @@ class Nemesis:
         inspector: Inspector,
         recorder: Recorder,
         progress: Progress,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         """Sorts the plan into tracks; `start` begins it.
 
-        The caller goes on reading `progress`.
+        The caller goes on reading `progress`. `checkpoints` are those of the Spark query.
         """
         self._seconds = seconds
         self._cluster = cluster
@@ -85,6 +92,7 @@ class Nemesis:
         self._inspector = inspector
         self._recorder = recorder
         self._progress = progress
+        self._checkpoints = checkpoints
         self._tracks: dict[str, list[Fault]] = {}
         for fault in plan:
             self._tracks.setdefault(TRACKS[fault.role], []).append(fault)
@@ -237,7 +245,10 @@ class Nemesis:
         target = member.process_name
         if not member.child.is_running:
             return False
-        if fault.what in (What.REPLACE, What.INTERRUPT) and not self._is_connected(target):
+        of_spark = fault.role is Role.SPARK
+        limit_s = _SPARK_CONNECTED_S if of_spark else _CONNECTED_S
+        at_work = of_spark or fault.what in (What.REPLACE, What.INTERRUPT)
+        if at_work and not self._is_connected(target, limit_s):
             return False
         if fault.what is What.MISLEAD:
             return self._mislead(fault, member, target)
@@ -267,10 +278,10 @@ class Nemesis:
             self._proxies.heal_lead(name)
         return True
 
-    def _is_connected(self, target: str) -> bool:
+    def _is_connected(self, target: str, limit_s: float) -> bool:
         # A process that was paused before its first transaction would connect when it wakes, and
         # rightly fence its successor. One that is interrupted then is still starting.
-        until_s = time.monotonic() + _CONNECTED_S
+        until_s = time.monotonic() + limit_s
         while target not in self._progress.connected:
             if time.monotonic() > until_s or self._stopping.wait(_LOOK_S):
                 return False
@@ -279,6 +290,21 @@ class Nemesis:
     def _kill(self, fault: Fault, member: Member, target: str) -> None:
         self._tell("kill", target)
         member.kill()
+        if fault.role is Role.SPARK and self._checkpoints is not None:
+            self._checkpoints.back_up()
+        self._stopping.wait(fault.for_s)
+        member.start()
+        self._tell("start", member.process_name)
+
+    def _restore(self, fault: Fault, member: Member, target: str) -> None:
+        assert self._checkpoints is not None
+        has_backup = self._checkpoints.has_backup
+        self._tell("restore" if has_backup else "kill", target)
+        member.kill()
+        if has_backup:
+            self._checkpoints.restore()
+        else:
+            self._checkpoints.back_up()
         self._stopping.wait(fault.for_s)
         member.start()
         self._tell("start", member.process_name)
@@ -316,9 +342,15 @@ class Nemesis:
         zombie = member.replace()
         self._tell("start", member.process_name)
         self._stopping.wait(fault.for_s)
+        of_spark = fault.role is Role.SPARK
+        if of_spark:
+            # So that the zombie finds a successor at work, however long a JVM takes to start.
+            self._is_connected(member.process_name, _SPARK_CONNECTED_S)
         self._tell("resume", target)
         zombie.resume()
         self._let_live(zombie)
+        if of_spark:
+            zombie.await_end(_SPARK_ZOMBIE_S)
 
     def _let_live(self, zombie: Child) -> None:
         until_s = time.monotonic() + _ZOMBIE_S
@@ -332,6 +364,7 @@ class Nemesis:
         What.PAUSE: _pause,
         What.RESTART: _restart,
         What.REPLACE: _replace,
+        What.RESTORE: _restore,
         What.INTERRUPT: _interrupt,
         What.UPGRADE: _upgrade,
     }

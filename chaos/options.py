@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +41,8 @@ class ChaosOptions:
     upgrade_from: str | None = None
     """A commit or a tag, whose coordinators are started first. In the middle of the load today's
     take their places, one after the other. None: all are today's."""
+    spark: bool = False
+    """Whether a Spark query is one of the workers."""
     launcher: tuple[str, ...] = ()
     """Module and arguments that start each process of logtx; the process's own module and arguments
     follow them. Tests break logtx on purpose this way."""
@@ -59,6 +62,11 @@ class ChaosOptions:
         if self.upgrade_from is not None and self.system is not System.LOGTX:
             raise ChaosError("--upgrade-from is for logtx: Kafka has no coordinators of its own.")
 
+        if self.spark and self.system is not System.LOGTX:
+            raise ChaosError("--spark is for logtx: Spark's own sink has no transactions.")
+        if self.spark and find_spec("pyspark") is None:
+            raise ChaosError("--spark needs PySpark: pip install 'logtx[spark]'.")
+
     def counts(self) -> dict[Role, int]:
         """Returns how many of each role run."""
         logtx = self.system is System.LOGTX
@@ -68,6 +76,7 @@ class ChaosOptions:
             Role.PRODUCER: self.producers,
             Role.WORKER: self.workers,
             Role.CONSUMER: self.consumers if logtx else self.consumers - 1,
+            Role.SPARK: 1 if self.spark else 0,
             Role.TOPIC: 2,
             Role.FLEETING: 1 if logtx else 0,
             Role.TOPICS: 1,

@@ -10,6 +10,7 @@ Faults of one *track* follow each other with a pause between them. Tracks run si
 - ``trim``: old records are deleted, instantly.
 - ``fleeting``: one topic is deleted and made anew.
 - ``topics``: the other topics get one more partition each.
+- ``spark``: the driver of a Spark query, and its checkpoint.
 
 Every fault is over by the end of the plan.
 """
@@ -65,6 +66,8 @@ class What(StrEnum):
     """A topic is deleted and made anew."""
     GROW = "grow"
     """Topics get one more partition."""
+    RESTORE = "restore"
+    """As KILL; an older copy of the checkpoint is put back meanwhile."""
     UPGRADE = "upgrade"
     """A coordinator of an older commit is stopped in order, and one of today's takes its place."""
 
@@ -77,6 +80,8 @@ class Role(StrEnum):
     PRODUCER = "producer"
     WORKER = "worker"
     CONSUMER = "consumer"
+    SPARK = "spark"
+    """The driver of a Spark query."""
     TOPIC = "topic"
     FLEETING = "fleeting"
     """The topic that is deleted and made anew."""
@@ -90,6 +95,7 @@ TRACKS: Final[Mapping[Role, str]] = {
     Role.PRODUCER: "client",
     Role.WORKER: "client",
     Role.CONSUMER: "client",
+    Role.SPARK: "spark",
     Role.TOPIC: "trim",
     Role.FLEETING: "fleeting",
     Role.TOPICS: "topics",
@@ -184,6 +190,14 @@ _TRACKS: Final[Mapping[str, _Track]] = {
     "trim": _Track((_Kind(What.TRIM, Role.TOPIC, 1),), (12.0, 25.0)),
     "fleeting": _Track((_Kind(What.RECREATE, Role.FLEETING, 1),), (15.0, 30.0)),
     "topics": _Track((_Kind(What.GROW, Role.TOPICS, 1),), (20.0, 60.0)),
+    "spark": _Track(
+        (
+            _Kind(What.KILL, Role.SPARK, 3, (0.1, 2.0)),
+            _Kind(What.RESTORE, Role.SPARK, 3, (0.1, 2.0)),
+            _Kind(What.REPLACE, Role.SPARK, 2, (4.0, 9.0)),
+        ),
+        (6.0, 15.0),
+    ),
 }
 """The tracks by name. Longer faults and pauses mean fewer faults in a run."""
 _MILD: Final[Mapping[str, _Track]] = {
@@ -205,6 +219,13 @@ _MILD: Final[Mapping[str, _Track]] = {
         (2.0, 4.0),
     ),
     "trim": _Track((_Kind(What.TRIM, Role.TOPIC, 1),), (6.0, 8.0)),
+    "spark": _Track(
+        (
+            _Kind(What.KILL, Role.SPARK, 1, (0.1, 0.5)),
+            _Kind(What.RESTORE, Role.SPARK, 1, (0.1, 0.5)),
+        ),
+        (3.0, 5.0),
+    ),
 }
 """The same for runs of seconds, without a broker's death."""
 

@@ -14,7 +14,7 @@ _READ_MAX_BYTES: Final = 4 * 1024 * 1024
 
 
 class Progress:
-    """Counts the outcomes in the files of producers and workers as they grow."""
+    """Counts the outcomes in the files of producers, workers and Spark drivers as they grow."""
 
     def __init__(self, history: Path) -> None:
         """Starts empty."""
@@ -26,7 +26,7 @@ class Progress:
 
     def read(self) -> None:
         """Reads what was written since the last call, up to a limit for each file."""
-        for role in ("producer", "worker"):
+        for role in ("producer", "worker", "spark"):
             for path in self._history.glob(f"{role}-*.jsonl"):
                 self._read(path)
 

@@ -28,21 +28,23 @@ def history_of(directory: Path, process: str) -> Path:
 class Recorder:
     """Appends events to `<directory>/<process>.jsonl`. Safe from any thread."""
 
-    def __init__(self, directory: Path, process: str) -> None:
+    def __init__(self, directory: Path, process: str, *, joins: bool = False) -> None:
         """Creates the file.
 
         Args:
             directory: of the history.
             process: `<role>-<number>.<life>`.
+            joins: go on with the file that another process of this life has created.
 
         Raises:
             FileExistsError: that life has a history already.
+            FileNotFoundError: it has none, and `joins`.
         """
         self.process = process
         self._lock = threading.Lock()
         self._file: int | None = os.open(
             history_of(directory, process),
-            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND,
+            os.O_WRONLY | os.O_APPEND | (0 if joins else os.O_CREAT | os.O_EXCL),
             0o644,
         )
 

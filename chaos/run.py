@@ -29,10 +29,13 @@ from ..journal.errors import LogtxError
 from ..journal.logs.open import open_log
 from .bounded import ends_within
 from .brokers import brokers
+from .checkpoints import Checkpoints
 from .display import Display, Snapshot
 from .drain import (
     CONSUMERS_S,
     PRODUCERS_S,
+    SPARK_S,
+    WORKED_OFF_S,
     await_decided,
     await_until,
     await_worked_off,
@@ -56,6 +59,7 @@ from .settings import (
     HISTORY,
     KEYED_PRODUCERS,
     REBALANCES,
+    SPARK_TOPIC,
     Settings,
 )
 from .topics import Topics
@@ -216,6 +220,7 @@ class _Run:
             inspector=self._inspector,
             recorder=stack.enter_context(Recorder(directory / HISTORY, "nemesis-0.0")),
             progress=self._progress,
+            checkpoints=Checkpoints(directory) if options.spark else None,
         )
 
     def _start_coordinators(self) -> None:
@@ -234,8 +239,9 @@ class _Run:
         for member in self._fleet.clients:
             member.start()
         # On a busy machine Python alone takes seconds to start: no fault before all clients work.
-        if not await_until(self._all_began, READY_S, self._tick):
-            raise ChaosError(f"Not all processes began to work within {READY_S:.0f} s.")
+        limit_s = READY_S + self._spark_s
+        if not await_until(self._all_began, limit_s, self._tick):
+            raise ChaosError(f"Not all processes began to work within {limit_s:.0f} s.")
         self._started_s = time.monotonic()
         self._phase = "load"
         self._nemesis.start()
@@ -249,12 +255,20 @@ class _Run:
             self._nemesis.stop()
         self._nemesis.healed()
 
+    @property
+    def _spark_s(self) -> float:
+        return SPARK_S if self._options.spark else 0.0
+
     def _all_began(self) -> bool:
         histories = (
             history_of(self._directory / HISTORY, member.process_name)
             for member in self._fleet.clients
         )
-        return all(path.exists() and path.stat().st_size > 0 for path in histories)
+        if not all(path.exists() and path.stat().st_size > 0 for path in histories):
+            return False
+        # A Spark query takes so long to begin that a short load would be over before.
+        sparks = {member.process_name for member in self._fleet.sparks}
+        return sparks <= self._progress.connected
 
     def _tick(self) -> None:
         self._fleet.watch()
@@ -291,16 +305,17 @@ class _Run:
 
     def _stop_producers(self) -> None:
         # A producer that was started again a moment ago would die of SIGTERM while Python starts.
-        await_until(self._all_began, READY_S, self._tick)
+        await_until(self._all_began, READY_S + self._spark_s, self._tick)
         self._stop(self._fleet.producers, PRODUCERS_S)
 
     def _drain(self) -> None:
         await_decided(self._inspector, self._tick)
         last = write_last(self._directory, self._settings)
-        await_worked_off(self._inspector, last, self._tick)
+        await_worked_off(self._inspector, last, self._tick, WORKED_OFF_S + self._spark_s)
 
     def _stop_readers(self) -> None:
-        self._stop([*self._fleet.workers, *self._fleet.consumers], CONSUMERS_S)
+        readers = [*self._fleet.workers, *self._fleet.sparks, *self._fleet.consumers]
+        self._stop(readers, CONSUMERS_S + self._spark_s)
 
     def _stop(self, members: Sequence[Member], limit_s: float) -> None:
         if bad := stop_members(members, limit_s, self._tick):
@@ -341,6 +356,7 @@ def _settings_of(options: ChaosOptions, servers: str) -> Settings:
         bootstrap_servers=servers,
         rebalance=REBALANCES[options.seed % len(REBALANCES)],
         fleeting_topic=FLEETING_TOPIC if options.system is System.LOGTX else None,
+        spark_topic=SPARK_TOPIC if options.spark else None,
         producers=options.producers,
         keyed_producers=min(KEYED_PRODUCERS, options.producers // 2),
     )

@@ -25,6 +25,12 @@ _GROWN: Final = "partitions"
 """File with the number of partitions once it has grown, so that all processes see it."""
 WORKERS_GROUP: Final = "chaos-workers"
 """Consumer group of the workers, and also their transaction group."""
+SPARK_TOPIC: Final = "chaos-spark"
+"""Topic that the Spark query writes."""
+SPARK_GROUP: Final = "chaos-spark"
+"""Its consumer group."""
+SPARK_PARTITIONS: Final = 8
+"""Partitions of its topic: as many as the others can grow to."""
 READERS_GROUP: Final = "chaos-readers"
 KEYED_PRODUCERS: Final = 2
 """Producers with transaction keys: the last of all, and half of them at most. With two of them,
@@ -68,6 +74,8 @@ class Settings:
     out_topic: str = OUT_TOPIC
     fleeting_topic: str | None = None
     """The topic that is deleted and made anew; None: there is none."""
+    spark_topic: str | None = None
+    """The topic that the Spark query writes; None: there is no query."""
     partitions: int = PARTITIONS
     """Partitions of the other two topics, each, at the start."""
     workers_group: str = WORKERS_GROUP
@@ -87,7 +95,8 @@ class Settings:
     @property
     def topics(self) -> list[str]:
         """All topics with data."""
-        return [self.data_topic, self.out_topic, *filter(None, [self.fleeting_topic])]
+        others = [self.fleeting_topic, self.spark_topic]
+        return [self.data_topic, self.out_topic, *filter(None, others)]
 
     def partition_of(self, key: int) -> int:
         """Returns the partition of a key's records. It stays the same when topics grow."""

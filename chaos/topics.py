@@ -14,14 +14,20 @@ from confluent_kafka.cimpl import NewPartitions
 from ..integration.local.errors import TopicError
 from ..integration.local.topics import create_topic, delete_topic
 from .errors import ChaosError
-from .settings import FLEETING_PARTITIONS, Settings, partitions_now, tell_partitions
+from .settings import (
+    FLEETING_PARTITIONS,
+    SPARK_PARTITIONS,
+    Settings,
+    partitions_now,
+    tell_partitions,
+)
 
 TOPIC_SETTINGS: Final = {
     # Small, so that trimming deletes whole files.
     "segment.bytes": str(1024 * 1024),
     "retention.ms": "-1",
 }
-PARTITIONS_MAX: Final = 8
+PARTITIONS_MAX: Final = SPARK_PARTITIONS
 """Partitions of a topic that does not grow any more: more of them only take processor time."""
 _LIMIT_S: Final = 90.0
 """Bounds each change of topics. Kafka refuses to make a topic of three replicas while one of three
@@ -51,7 +57,11 @@ class Topics:
         """Creates all topics. Raises TopicError."""
         settings = self._settings
         for topic in settings.topics:
-            count = FLEETING_PARTITIONS if topic == settings.fleeting_topic else settings.partitions
+            fixed = {
+                settings.fleeting_topic: FLEETING_PARTITIONS,
+                settings.spark_topic: SPARK_PARTITIONS,
+            }
+            count = fixed.get(topic, settings.partitions)
             create_topic(self._servers, topic, partitions=count, config=TOPIC_SETTINGS)
 
     def delete(self) -> None:

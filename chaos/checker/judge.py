@@ -37,7 +37,7 @@ CHECKS: Final[tuple[Callable[[Facts, Findings], None], ...]] = (
 
 FAULTS: Final = (
     *("kill", "pause", "restart", "replace", "cut", "stall", "delay", "trim"),
-    *("fill", "mislead", "interrupt", "recreate", "grow", "upgrade"),
+    *("fill", "mislead", "interrupt", "recreate", "grow", "upgrade", "restore"),
 )
 """Events of the nemesis that hurt; the others heal."""
 NOT_PROMISED: Final = {KAFKA: frozenset({"g0", "g1c"})}

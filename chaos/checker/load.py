@@ -46,7 +46,8 @@ def read_settings(run_dir: Path) -> RunSettings:
     path = run_dir / SETTINGS
     try:
         told = json.loads(path.read_text("utf-8"))
-        topics = told["data_topic"], told["out_topic"], told.get("fleeting_topic")
+        topics = [told["data_topic"], told["out_topic"]]
+        topics += [told.get("fleeting_topic"), told.get("spark_topic")]
         settings = RunSettings(
             told["system"],
             tuple(filter(None, topics)),

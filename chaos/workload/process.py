@@ -35,7 +35,7 @@ class Process:
     def __init__(self, role: str, directory: Path, number: int, life: int) -> None:
         """Reads the settings, and creates the file of the history."""
         self.settings: Final = Settings.load(directory)
-        self._directory = directory
+        self.directory: Final = directory
         self.number: Final = number
         self.life: Final = life
         self.name: Final = f"{role}-{number}.{life}"
@@ -49,7 +49,7 @@ class Process:
     @property
     def partitions(self) -> int:
         """Partitions that the data topic has by now."""
-        return partitions_now(self._directory, self.settings)
+        return partitions_now(self.directory, self.settings)
 
     @property
     def keys(self) -> int:

@@ -17,7 +17,7 @@ from ...consumer.consumer import Consumer
 from ...journal.errors import BrokerError, RetriableError, UnknownTopicError
 from ..options import System
 from ..recorder import Recorder
-from ..settings import FLEETING_PARTITIONS, METADATA_MS, Settings
+from ..settings import FLEETING_PARTITIONS, METADATA_MS, SPARK_PARTITIONS, Settings
 from .process import Process
 from .record import polled
 
@@ -165,6 +165,8 @@ def all_partitions(process: Process, offset: int) -> list[KafkaPartition]:
     counts = dict.fromkeys((settings.data_topic, settings.out_topic), process.partitions)
     if settings.fleeting_topic is not None:
         counts[settings.fleeting_topic] = FLEETING_PARTITIONS
+    if settings.spark_topic is not None:
+        counts[settings.spark_topic] = SPARK_PARTITIONS
     return [
         KafkaPartition(topic, number, offset)
         for topic, count in counts.items()

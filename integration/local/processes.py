@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -183,9 +184,9 @@ class Child:
 
     def leave_behind(self) -> Child:
         """Returns the running process as a child of its own; a successor can start beside it."""
-        left = Child(f"zombie {self.starts} of {self.name}", self._log, self._arguments)
-        left._process, self._process = self._process, None
-        left._log_start = self._log_start
+        left = copy(self)
+        left.name = f"zombie {self.starts} of {self.name}"
+        self._process = None
         return left
 
     def kill(self) -> None:

@@ -168,12 +168,19 @@ class Txn:
 class World:
     """Everything of one run. A tick passes between any two events."""
 
-    def __init__(self, system: str = "logtx", partitions: int = 2, journals: int = 1) -> None:
+    def __init__(
+        self,
+        system: str = "logtx",
+        partitions: int = 2,
+        journals: int = 1,
+        outputs: tuple[str, ...] = (OUT,),
+    ) -> None:
         self.system = system
+        self.topics = (IN, *outputs)
         self.now = 0
         self.events: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.logs: dict[Partition, list[store.RawRecord]] = {
-            (topic, number): [] for topic in (IN, OUT) for number in range(partitions)
+            (topic, number): [] for topic in self.topics for number in range(partitions)
         }
         self.order: dict[Partition, list[int]] = {partition: [] for partition in self.logs}
         """As readers of committed records are to be given them."""
@@ -407,7 +414,7 @@ class World:
 
     def judge(self) -> Verdict:
         """The checker's verdict."""
-        settings = RunSettings(self.system, (IN, OUT), IN, "")
+        settings = RunSettings(self.system, self.topics, IN, "")
         history = self.history()
         committed = self.committed() if self.system == "kafka" else []
         return judge(assemble(settings, history, self.data(), committed, self.journal_logs()))

@@ -650,11 +650,11 @@ def test_committed_though_nobody_asked() -> None:
 # ---- inputs -------------------------------------------------------------------------------------
 
 
-def process(world: World, *inputs: int) -> None:
+def process(world: World, *inputs: int, who: str = "worker-0.0", topic: str = OUT) -> None:
     """A worker's transaction, without claims in the journal."""
-    worker = world.begin("worker-0.0")
+    worker = world.begin(who)
     for offset in inputs:
-        worker.append(0, OUT, source=(0, offset))
+        worker.append(0, topic, source=(0, offset))
     worker.commit()
 
 
@@ -698,6 +698,20 @@ def test_iov_overlap_of_an_input_processed_twice() -> None:
     found = shown(only(world.finals(), "iov-overlap"), "iov-overlap")
     assert "worker-0.0/1" in found
     assert "worker-0.0/2" in found
+
+
+def test_those_who_write_to_another_topic_process_all_input_again() -> None:
+    def world_with(*inputs: int) -> World:
+        world = World(outputs=(OUT, "chaos-spark"))
+        for _ in range(3):
+            world.plain()
+        process(world, 0, 1, 2)
+        process(world, *inputs, who="spark-0.0", topic="chaos-spark")
+        return world.finals()
+
+    assert world_with(0, 1, 2).judge().ok
+    assert "chaos[0]@1" in shown(only(world_with(0, 2), "iov-gap"), "iov-gap")
+    assert "spark-0.0" in shown(only(world_with(0, 1, 1, 2), "iov-overlap"), "iov-overlap")
 
 
 def test_iov_overlap_of_claims() -> None:

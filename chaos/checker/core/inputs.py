@@ -33,30 +33,34 @@ def check_inputs(facts: Facts, found: Findings) -> None:
 
 
 def _check_outputs(facts: Facts, found: Findings) -> None:
-    made, perhaps = _outputs(facts)
-    if not made and not perhaps:
-        return
-    for source, appends in made.items():
-        if len(appends) > 1:
-            _report_overlap(facts, source, appends, found)
-        _check_source(facts, source, appends[0], found)
-    for (topic, number), view in facts.views.items():
-        if topic == facts.input_topic:
-            _check_gaps(facts, view, {o for p, o in made if p == number}, perhaps, found)
+    for made, perhaps in _outputs(facts).values():
+        if not made and not perhaps:
+            continue
+        for source, appends in made.items():
+            if len(appends) > 1:
+                _report_overlap(facts, source, appends, found)
+            _check_source(facts, source, appends[0], found)
+        for (topic, number), view in facts.views.items():
+            if topic == facts.input_topic:
+                _check_gaps(facts, view, {o for p, o in made if p == number}, perhaps, found)
 
 
-def _outputs(facts: Facts) -> tuple[Outputs, set[tuple[int, int]]]:
-    made: Outputs = {}
-    perhaps: set[tuple[int, int]] = set()
+def _outputs(facts: Facts) -> dict[str, tuple[Outputs, set[tuple[int, int]]]]:
+    """Returns topic → what was made of which input, and input whose output is not known.
+
+    Those who write to one topic share the input, and others process it for themselves.
+    """
+    found: dict[str, tuple[Outputs, set[tuple[int, int]]]] = {}
     for append in facts.history.appends.values():
         op = append.op
         if append.source is None or op is None:
             continue
+        made, perhaps = found.setdefault(append.partition[0], ({}, set()))
         if facts.committed(op):
             made.setdefault(append.source, []).append(append)
         elif facts.truth(op) is Truth.UNKNOWN and op.outcome == "unknown" and op.asked:
             perhaps.add(append.source)
-    return made, perhaps
+    return found
 
 
 def _report_overlap(

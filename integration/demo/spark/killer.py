@@ -13,9 +13,9 @@ from typing import Final
 
 from ....journal.logs.interface import Log
 from ....journal.records.scan import SeenTransaction
+from ...local.spark_driver import SparkChild
 from ..deeds import WorkerKill
 from ..journal_view import JournalTail, Key, key_of
-from .processes import SparkChild
 
 KILLS_MAX: Final = 2
 """Kills of the driver at most; each costs the start of another driver."""

@@ -12,6 +12,7 @@ from ....journal.producer_ids import DEFAULT_TRANSACTION_GROUP
 from ... import spark
 from ...local.errors import ProcessDiedError
 from ...local.processes import CoordinatorChild
+from ...local.spark_driver import SparkChild
 from ..cluster import PARTITIONS, coordinator_options
 from ..display import LiveProgress
 from ..options import DemoOptions
@@ -20,7 +21,7 @@ from ..reports import read_status
 from ..verdict import Tally
 from .display import STAGES, SparkSnapshot, print_outcome
 from .killer import DriverKiller, kills_for
-from .processes import BACKUP, CHECKPOINT, SparkChild
+from .processes import BACKUP, CHECKPOINT
 from .verdict import SparkOutcome, reasons_against
 
 _BATCHES: Final = 6

@@ -30,10 +30,10 @@ from logtx.integration.demo.spark.booking import book
 from logtx.integration.demo.spark.display import SparkSnapshot, print_outcome
 from logtx.integration.demo.spark.inspector import Inspection, read_export
 from logtx.integration.demo.spark.killer import KILLS_MAX, DriverKiller, kills_for
-from logtx.integration.demo.spark.processes import SparkChild
 from logtx.integration.demo.spark.supervisor import run_spark_demo
 from logtx.integration.demo.spark.verdict import SparkOutcome, reasons_against
 from logtx.integration.demo.verdict import Tally
+from logtx.integration.local.spark_driver import SparkChild
 from logtx.integration.spark.errors import JavaMissingError, PySparkMissingError, SparkError
 from logtx.journal.txid import TxId
 
