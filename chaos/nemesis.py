@@ -40,6 +40,8 @@ _CONNECTED_S: Final = 10.0
 """How long a process to be replaced has to end its first transaction; after that it is spared."""
 _SPARK_CONNECTED_S: Final = 120.0
 """The same for a Spark driver, which starts a JVM first."""
+_SPARK_WORKS_S: Final = 5.0
+"""How long it works before it is hurt: several micro-batches, so that a copy gets old."""
 _SPARK_ZOMBIE_S: Final = 30.0
 """How long a woken driver may take to end; then it gets SIGKILL, so that it does not work on a
 checkpoint that is copied or restored."""
@@ -249,6 +251,8 @@ class Nemesis:
         limit_s = _SPARK_CONNECTED_S if of_spark else _CONNECTED_S
         at_work = of_spark or fault.what in (What.REPLACE, What.INTERRUPT)
         if at_work and not self._is_connected(target, limit_s):
+            return False
+        if of_spark and self._stopping.wait(_SPARK_WORKS_S):
             return False
         if fault.what is What.MISLEAD:
             return self._mislead(fault, member, target)

@@ -223,6 +223,7 @@ _MILD: Final[Mapping[str, _Track]] = {
         (
             _Kind(What.KILL, Role.SPARK, 1, (0.1, 0.5)),
             _Kind(What.RESTORE, Role.SPARK, 1, (0.1, 0.5)),
+            _Kind(What.REPLACE, Role.SPARK, 1, (3.5, 5.0)),
         ),
         (3.0, 5.0),
     ),
