@@ -700,7 +700,7 @@ def test_iov_overlap_of_an_input_processed_twice() -> None:
     assert "worker-0.0/2" in found
 
 
-def test_those_who_write_to_another_topic_process_all_input_again() -> None:
+def test_processes_of_another_role_process_all_input_again() -> None:
     def world_with(*inputs: int) -> World:
         world = World(outputs=(OUT, "chaos-spark"))
         for _ in range(3):

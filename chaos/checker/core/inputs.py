@@ -46,16 +46,17 @@ def _check_outputs(facts: Facts, found: Findings) -> None:
 
 
 def _outputs(facts: Facts) -> dict[str, tuple[Outputs, set[tuple[int, int]]]]:
-    """Returns topic → what was made of which input, and input whose output is not known.
+    """Returns role → what was made of which input, and input whose output is not known.
 
-    Those who write to one topic share the input, and others process it for themselves.
+    Processes of one role share the input; those of another process all of it for themselves.
     """
     found: dict[str, tuple[Outputs, set[tuple[int, int]]]] = {}
     for append in facts.history.appends.values():
         op = append.op
         if append.source is None or op is None:
             continue
-        made, perhaps = found.setdefault(append.partition[0], ({}, set()))
+        role = append.line.process.partition("-")[0]
+        made, perhaps = found.setdefault(role, ({}, set()))
         if facts.committed(op):
             made.setdefault(append.source, []).append(append)
         elif facts.truth(op) is Truth.UNKNOWN and op.outcome == "unknown" and op.asked:
