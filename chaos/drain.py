@@ -109,9 +109,17 @@ def _some(unfinished: frozenset[str]) -> str:
 
 
 def await_worked_off(
-    inspector: Inspector, last: dict[int, int], tick: Tick, limit_s: float = WORKED_OFF_S
+    inspector: Inspector, last: dict[int, int], tick: Tick, more_s: float = 0.0
 ) -> None:
-    """Waits until workers have committed everything up to these offsets. Raises ChaosError."""
+    """Waits until workers have committed everything up to these offsets. Raises ChaosError.
+
+    Args:
+        inspector: of the run.
+        last: partition → last offset that is to be committed.
+        tick: called now and then.
+        more_s: what they may take beyond `WORKED_OFF_S`.
+    """
+    limit_s = WORKED_OFF_S + more_s
 
     def behind() -> dict[int, int]:
         found = inspector.worked_off() or {}

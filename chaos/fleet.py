@@ -273,7 +273,7 @@ class Fleet:
         self.consumers: Final = self._members(Role.CONSUMER, counts[Role.CONSUMER])
         self.sparks: Final = [
             Member(Role.SPARK, n, ChaosSpark("spark", n, directory, options.launcher))
-            for n in range(counts[Role.SPARK])
+            for n in range(counts.get(Role.SPARK, 0))
         ]
         self.finals: list[Member] = []
         self.deaths: list[Death] = []

@@ -35,7 +35,6 @@ from .drain import (
     CONSUMERS_S,
     PRODUCERS_S,
     SPARK_S,
-    WORKED_OFF_S,
     await_decided,
     await_until,
     await_worked_off,
@@ -311,7 +310,7 @@ class _Run:
     def _drain(self) -> None:
         await_decided(self._inspector, self._tick)
         last = write_last(self._directory, self._settings)
-        await_worked_off(self._inspector, last, self._tick, WORKED_OFF_S + self._spark_s)
+        await_worked_off(self._inspector, last, self._tick, self._spark_s)
 
     def _stop_readers(self) -> None:
         readers = [*self._fleet.workers, *self._fleet.sparks, *self._fleet.consumers]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,7 @@ from confluent_kafka import Message
 from logtx.integration.spark.errors import DataLossError
 from logtx.integration.spark.planning import Planner, SourceOptions
 from logtx.integration.spark.reading import Range, RangeReader, ReadConfig, Share
-from logtx.integration.spark.vector import Spot
+from logtx.integration.spark.vector import Spot, Vector
 from logtx.integration.testing import Cluster
 from logtx.journal.errors import (
     ConfigError,
@@ -166,17 +167,21 @@ def plan(cluster: Cluster, topic: str, **options: str) -> Planner:
 def test_where_reading_begins_and_ends(logtx_memory_cluster: Cluster, busy_topic: str) -> None:
     cluster, key = logtx_memory_cluster, (busy_topic, 0)
     end = whole(cluster, busy_topic).end
-    at = lambda **options: plan(cluster, busy_topic, **options)  # noqa: E731
-    assert at().start("earliest")[key].o2 == 0
-    assert at().start("latest")[key].o2 == end
-    assert at(startingoffsets="latest").start("earliest")[key].o2 == end
-    assert at(startingoffsets=f'{{"{busy_topic}": {{"0": 23}}}}').start("earliest")[key].o2 == 23
-    assert at(startingoffsets=f'{{"{busy_topic}": {{"0": -1}}}}').start("earliest")[key].o2 == end
-    assert at(startingtimestamp="0").start("latest")[key].o2 == 0
-    assert at(startingtimestamp=str(2**52)).start("earliest")[key].o2 == end
+    at = partial(plan, cluster, busy_topic)
+
+    def start(default: str, **options: str) -> Vector:
+        return at(**options).start(default).places
+
+    assert start("earliest")[key].o2 == 0
+    assert start("latest")[key].o2 == end
+    assert start("earliest", startingoffsets="latest")[key].o2 == end
+    assert start("earliest", startingoffsets=f'{{"{busy_topic}": {{"0": 23}}}}')[key].o2 == 23
+    assert start("earliest", startingoffsets=f'{{"{busy_topic}": {{"0": -1}}}}')[key].o2 == end
+    assert start("latest", startingtimestamp="0")[key].o2 == 0
+    assert start("earliest", startingtimestamp=str(2**52))[key].o2 == end
     assert at(endingoffsets=f'{{"{busy_topic}": {{"0": 7}}}}').end() == {key: 7}
     assert at().end() == {key: end}
-    ranges = at(minpartitions="4").ranges(at().start("earliest"), {key: end})
+    ranges = at(minpartitions="4").ranges(start("earliest"), {key: end})
     assert [r.start.o2 for r in ranges] == [0, *(r.end for r in ranges[:-1])]
     assert len(ranges) == 4
 
@@ -215,11 +220,11 @@ def test_a_groups_iov_is_a_bound(logtx_memory_cluster: Cluster) -> None:
     inner = Position(o1=0, o2=10, o3=4)
     with cluster.producer().begin_transaction() as txn:
         txn.send_offsets("readers", [OffsetStep(topic, 0, None, inner)])
-    start = plan(cluster, topic, startingiov="readers").start("latest")
+    start = plan(cluster, topic, startingiov="readers").start("latest").places
     assert start == {(topic, 0): Spot(10, 4, 0), (topic, 1): Spot(0, fresh=True)}
-    assert plan(cluster, topic, group="readers").start("latest") == start
+    assert plan(cluster, topic, group="readers").start("latest").places == start
     iov = {"startingoffsets": "iov", "group": "readers"}
-    assert plan(cluster, topic, **iov).start("latest") == start
+    assert plan(cluster, topic, **iov).start("latest").places == start
     assert plan(cluster, topic, endingiov="readers").end() == {(topic, 0): 10, (topic, 1): 0}
     (part,) = plan(cluster, topic).ranges(start, {(topic, 0): 11, (topic, 1): 0})
     assert values(read(cluster, part)) == [b"%d" % n for n in range(4, 10)]
@@ -238,4 +243,4 @@ def test_a_groups_iov_is_a_bound(logtx_memory_cluster: Cluster) -> None:
 
     eventually(is_refused)  # the offsets are sent in the background
     holder.commit()
-    assert plan(cluster, topic, startingiov="readers").start("latest")[topic, 0] == Spot(11)
+    assert plan(cluster, topic, startingiov="readers").start("latest").places[topic, 0] == Spot(11)
