@@ -126,8 +126,15 @@ class StreamSource(Shipped, DataSourceStreamReader):
             raise ConfigError("a stream has no end: remove the ending… options, or read a batch")
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Returns where a new query begins."""
-        return to_offsets(self._begin(self._planner()))
+        """Returns where the query begins, also if its first micro-batch is to be repeated."""
+        place = self._place
+        if place is None or self._is_first:
+            return to_offsets(self._begin(self._planner()))
+        # A restarted query told the end of its last micro-batch before, see `partitions`. Returned
+        # as the beginning, it would leave the first micro-batch without input.
+        if place.began is None:
+            return to_offsets(self._planner().start("latest"))
+        return to_offsets(SourceOffset(place.began, place.topic_ids))
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802
         """Returns the limit of the options, from PySpark 4.2 on."""
@@ -198,6 +205,9 @@ class StreamSource(Shipped, DataSourceStreamReader):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Returns what each task of a micro-batch reads. After a restart, Spark may ask again.
+
+        A restarted query first asks for an empty range, at the end of the last micro-batch, whether
+        or not that is committed.
 
         Raises:
             DataLossError: what is to be read is gone, by retention or with its topic.

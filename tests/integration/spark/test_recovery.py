@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -128,6 +128,44 @@ def test_a_stream_without_its_checkpoint(
     produce(logtx_cluster, source, range(30, 50))
     run("second")
     assert values(logtx_cluster, target, 50) == expected(range(50))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("of_group", [True, False])
+def test_a_query_that_failed_in_its_first_micro_batch_repeats_it(
+    spark: Any, sink: Callable[..., Any], logtx_cluster: Cluster, tmp_path: Path, of_group: bool
+) -> None:
+    source, target = logtx_cluster.topic(2), logtx_cluster.topic(1)
+    started = tmp_path / "started"
+
+    def once_failing(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            if not started.exists():
+                started.touch()
+                raise OSError("the first run ends here")
+            yield batch
+
+    def run() -> None:
+        if of_group:
+            frame = resume(spark, logtx_cluster, "g-" + source, source, stream=True)
+        else:
+            servers = {"kafka.bootstrap.servers": logtx_cluster.bootstrap_servers}
+            options = {**servers, "subscribe": source, "startingOffsets": "earliest"}
+            frame = spark.readStream.format("logtx").options(**options).load()
+        frame = out_of(frame).mapInArrow(once_failing, "value string")
+        group = {"group": "g-" + source} if of_group else {}
+        to_the_end(sink(frame, topic=target, **group), tmp_path / "checkpoint")
+
+    produce(logtx_cluster, source, range(20))
+    with pytest.raises(Exception, match="the first run ends here"):
+        run()
+    assert [p.name for p in (tmp_path / "checkpoint" / "offsets").glob("[0-9]*")] == ["0"]
+    assert not list((tmp_path / "checkpoint").glob("commits/[0-9]*"))
+    produce(logtx_cluster, source, range(20, 30))
+    run()
+    assert values(logtx_cluster, target, 20) == expected(range(20))
+    run()  # Before 4.2 a run with Trigger.AvailableNow that repeats a micro-batch does no other.
+    assert values(logtx_cluster, target, 30) == expected(range(30))
 
 
 @pytest.mark.slow
