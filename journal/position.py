@@ -44,6 +44,18 @@ class Place:
     """Number of records already delivered of the transaction whose marker lies at `o2`."""
 
 
+@value(frozen=True, slots=True)
+class Passed:
+    """How far a reader has delivered what a home places in a partition."""
+
+    home: Journal
+    sequence: int
+    """Every transaction that is placed there, up to this commit sequence, is delivered."""
+    taken: int = 0
+    """Number of records already delivered of the next one. Apart from o3: what is placed at an
+    offset comes before the marker that may lie at it, and either may be half delivered."""
+
+
 @value(frozen=True, slots=True, kw_only=True)
 class Position:
     """(o1, o2, o3) of one partition, and the last commit sequence met per journal partition."""
@@ -64,6 +76,9 @@ class Position:
 
     Empty unless the consumer reads in serial order.
     """
+    passed: Passed | None = None
+    """Of a partition whose topic's home places there; None: not known, and no transaction of it was
+    delivered. Not part of `to_metadata`."""
     topic_id: str = ""
     """Id of the topic; "" if it is not known. A topic that was deleted and created anew has another
     one: a place in the former says nothing about it. Not part of `to_metadata`, for Kafka drops a

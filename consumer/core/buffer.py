@@ -384,9 +384,12 @@ class PartitionBuffer(DeliveryQueue):
         entry.state = EntryState.READY
         entry.pending, entry.selects = pending, selects
         entry.total = entry.stated
-        if entry.marker_offset == self._start.o2:
-            entry.taken = min(self._start.o3, entry.total)
+        entry.taken = min(self._delivered_before(entry), entry.total)
         self._filled(entry)
+
+    def _delivered_before(self, entry: EndedTransaction) -> int:
+        # Returns how many of its records an earlier life of the reader delivered.
+        return self._start.o3 if entry.marker_offset == self._start.o2 else 0
 
     def _filled(self, entry: EndedTransaction) -> None:
         self._open_stream(entry)
@@ -453,7 +456,7 @@ class PartitionBuffer(DeliveryQueue):
             False if records are missing that retention did not delete, and the marker names their
             topic: `answer_topic` must follow. The entry waits until then.
         """
-        entry = next((e for e in self._waiting() if e.marker_offset == request.marker_offset), None)
+        entry = self._asker(request)
         if entry is not None and duplicate:
             self.counters.duplicate_markers += 1
             entry.state = EntryState.READY
@@ -468,13 +471,17 @@ class PartitionBuffer(DeliveryQueue):
             self._pending_map.discard(found)
         return entry is None or entry.state is not EntryState.WAITING
 
+    def _asker(self, request: SideRead) -> EndedTransaction | None:
+        asked = request.txid, request.marker_offset
+        return next((e for e in self._waiting() if (e.txid, e.marker_offset) == asked), None)
+
     def answer_topic(self, request: SideRead, topic_id: str) -> None:
         """Ends a transaction whose records are missing, by the id of the topic that is read here.
 
         If the marker names another topic, that one had the records: it was deleted, and its name
         given to this one, before the marker was written (trap 12).
         """
-        entry = next((e for e in self._waiting() if e.marker_offset == request.marker_offset), None)
+        entry = self._asker(request)
         if entry is None:
             return
         if topic_id and topic_id != entry.marker.topic_id:

@@ -158,7 +158,7 @@ def _record(offset: int, item: Item) -> LogRecord:
     return LogRecord(offset, headers, payload=None)
 
 
-class _OneLog:
+class OneLog:
     """The part of a `Log`, and of its consumer, that a side read calls."""
 
     def __init__(self, records: list[LogRecord]) -> None:
@@ -168,7 +168,7 @@ class _OneLog:
     def start_offset(self, *_: Any, timeout_s: float) -> int:  # noqa: ARG002
         return 0
 
-    def consumer(self, _: Any) -> _OneLog:
+    def consumer(self, _: Any) -> OneLog:
         return self
 
     def assign(self, partitions: list[Any]) -> None:
@@ -227,7 +227,7 @@ class LiveBuffer:
             case ("take",):
                 self._given += [("record", record.offset()) for record in buffer.take(1)]
             case ("side read", log):
-                reader = SideReader(_OneLog(self._logs.records(log)), {}, self._map)  # type: ignore[arg-type]
+                reader = SideReader(OneLog(self._logs.records(log)), {}, self._map)  # type: ignore[arg-type]
                 while buffer.side_reads() and reader.busy_with is None:
                     reader.step(buffer, 0)
             case ("resolve", begin, end_offset):

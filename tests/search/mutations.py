@@ -24,7 +24,7 @@ from . import scenarios as s
 from .explore import Report, explore
 from .journal_world import Budget, Scenario
 from .marker_world import Budget as MarkerBudget
-from .marker_world import MarkerScenario
+from .placed_scenarios import PLACED_MUTATIONS
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Mutation:
     traps: str
     """Numbers of the traps; "" if no trap describes it."""
     what: str
-    scenario: Scenario | MarkerScenario
+    scenario: s.Scenario
     apply: Callable[[Patch], None]
 
 
@@ -169,6 +169,7 @@ MUTATIONS: Final = (
              ONE, _position(lambda p: replace(p, o2=p.o2 + 1, o3=0) if p.o3 else p)),
     Mutation("o3 forgotten", "18", "the position says nothing of the records delivered",
              ONE, _position(lambda p: replace(p, o3=0))),
+    *(Mutation(name, "", what, scenario, apply) for name, what, scenario, apply in PLACED_MUTATIONS),
 )  # fmt: skip
 
 

@@ -12,10 +12,12 @@ from typing import Any, Final
 import pytest
 
 from .explore import Report, World, explore
+from .fences_world import FencesWorld
 from .journal_world import JournalWorld
 from .marker_world import MarkerWorld
 from .mutations import MUTATIONS
 from .mutations import search as search_mutation
+from .places_world import PlacesWorld
 from .scenarios import SEARCHES, world_of
 
 GIB: Final = 2**30
@@ -65,6 +67,8 @@ def _search_mutation(name: str, told: Told) -> Report:
 
 
 def _notes(searched: World) -> dict[str, float]:
+    if isinstance(searched, PlacesWorld | FencesWorld):
+        return {"steps of cores": searched.steps_of_cores}
     assert isinstance(searched, JournalWorld | MarkerWorld)
     notes: dict[str, float] = {"steps of cores": searched.tenures.steps_taken}
     if isinstance(searched, MarkerWorld):

@@ -13,6 +13,9 @@ from . import journal_world as j
 from . import marker_world as m
 from .clients import GROUP, INPUT, START, Client, Script, request
 from .explore import World
+from .fences_world import FencesScenario, FencesWorld
+from .placed_scenarios import PLACED_SEARCHES
+from .places_world import PlacesScenario, PlacesWorld
 from .tenures import TIMEOUT_MS, txid_of
 
 TWO_PRODUCERS: Final = (
@@ -54,23 +57,32 @@ def _offsets_preamble() -> tuple[commands.Command, ...]:
     return (commands.Connect(producer_id="p", nonce=1), *begins, *steps)
 
 
+Scenario = j.Scenario | m.MarkerScenario | PlacesScenario | FencesScenario
+
+
 @dataclass(frozen=True)
 class Search:
     """A configuration in full, and its smaller form for every test run."""
 
-    full: j.Scenario | m.MarkerScenario
-    reduced: j.Scenario | m.MarkerScenario
+    full: Scenario
+    reduced: Scenario
 
     def world(self, *, reduced: bool = False) -> World:
         """Returns a world to explore."""
         return world_of(self.reduced if reduced else self.full)
 
 
-def world_of(scenario: j.Scenario | m.MarkerScenario) -> World:
+def world_of(scenario: Scenario) -> World:
     """Returns the world of a scenario."""
-    if isinstance(scenario, j.Scenario):
-        return j.JournalWorld(scenario)
-    return m.MarkerWorld(scenario)
+    match scenario:
+        case j.Scenario():
+            return j.JournalWorld(scenario)
+        case m.MarkerScenario():
+            return m.MarkerWorld(scenario)
+        case PlacesScenario():
+            return PlacesWorld(scenario)
+        case FencesScenario():
+            return FencesWorld(scenario)
 
 
 def _search(
@@ -253,4 +265,5 @@ SEARCHES: Final = (
     # The largest first, so that two processes end at about the same time.
     *(MARKERS, PLAIN, DUPLICATES, LOOK_UPS, FENCING, EXPIRY),
     *(CLAIMS, OWNERSHIP, PARTS, DUEL, QUESTIONS, UNKNOWN, DOUBLE_START, OFFSETS),
+    *(Search(full, reduced) for full, reduced in PLACED_SEARCHES),
 )

@@ -1,0 +1,337 @@
+"""What one consumer knows of a home: the journal partition that places what its partitions hold.
+
+The shell reads the home's journal through `EpochFilter`, so that records of a replaced owner count
+for no reader (R6), and tells the view what the valid ones say. The view keeps
+
+- the BEGINs of transactions that are undecided, as numbers;
+- for each partition of the consumer, what is decided with writes there and not passed yet.
+
+Everything else of the home has ended: so late data is told from open data by what is *not* kept, and
+the view does not grow with what was.
+
+Where reading may begin (`where_to_begin`, R12), and why that is enough. A reader at offset *x* must
+learn of every transaction whose place is *x* or above. Behind its own sequence it finds the
+decisions of all that it has not delivered. At a fence whose last place lies below *x* it finds in
+the snapshot all that is not placed, and what is placed later lies behind the fence. What is placed
+exactly *at* x is due, so a fence whose last place is *x* is not enough, unless the log itself begins
+at *x*: then all records of what is placed there are gone.
+
+A reader that reads data from below *x* again, for what was pending there, meets records of what it
+has delivered, too. To tell them from those of open transactions, it begins at a fence whose last
+place is at or below that, if there is one: then it reads of all these decisions. Else look-ups tell.
+
+What a new reader counts as delivered (R11): everything that is placed below *x*. It may not know yet
+which that is. So `passed` is None until the first transaction with a place at or above *x* is known,
+or until a gate proves that all that is decided is placed below; and before that nothing is delivered
+(`placed_input`).
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from ...journal.control import BranchRange
+from ...journal.places import GONE, PartitionId, Placed, Unplaced
+from ...journal.position import Journal
+from ...journal.value import value
+
+KEPT_MAX: Final = 10_000
+"""Transactions that a view keeps of one partition before reading the journal should pause until the
+partition's data is read on: about 5 MB. Fewer make a reader with a backlog stop and go."""
+
+
+class Fate(Enum):
+    """What a view knows of a TxId of its home, as seen from one partition."""
+
+    AHEAD = auto()
+    """Its BEGIN was not read yet."""
+    OPEN = auto()
+    """Undecided."""
+    DECIDED = auto()
+    """Committed with writes to be placed here, and not placed yet."""
+    PLACED = auto()
+    """Its place is known, and the partition is not delivered so far."""
+    MARKED = auto()
+    """Committed with writes here that a marker ends."""
+    UNKNOWN = auto()
+    """It began below where reading began, and nothing was read of it: a marker or a look-up tells."""
+    ENDED = auto()
+    """Nothing of it is to be delivered here from now on."""
+
+
+@value(frozen=True, slots=True)
+class HomeWrites:
+    """What a decision accepts in one data partition."""
+
+    partition: PartitionId
+    branches: tuple[BranchRange, ...]
+    placed: bool
+    """Whether it is to be placed there, rather than marked."""
+
+
+@value(frozen=True, slots=True)
+class Due:
+    """A committed transaction, as one partition is to deliver it."""
+
+    begin: int
+    sequence: int
+    branches: tuple[BranchRange, ...]
+
+
+@value(frozen=True, slots=True)
+class Listed:
+    """An unfinished transaction that a snapshot lists."""
+
+    begin: int
+    sequence: int | None = None
+    """Commit sequence; None if it is undecided or aborted."""
+    aborted: bool = False
+    writes: tuple[HomeWrites, ...] = ()
+    places: Mapping[PartitionId, int] = field(default_factory=dict)
+
+
+@value(frozen=True, slots=True)
+class Candidate:
+    """A snapshot at which reading may begin."""
+
+    offset: int
+    last: Mapping[PartitionId, int]
+    """Partition → its last place at that moment."""
+
+
+@value(frozen=True, slots=True)
+class Start:
+    """Where one partition's reader stands when it begins to follow its home."""
+
+    x: int
+    """Its o2: it has delivered every plain record below."""
+    passed: int | None
+    """It has delivered every placed transaction up to this sequence; None: see the module."""
+    o1: int
+    """It reads the partition from here on; below `x` for what is pending."""
+    log_start: int = 0
+    """First offset of the partition's log."""
+    mode_offset: int = -1
+    """Journal offset of the MODE record from which on the home places there; -1: from its start."""
+
+
+def where_to_begin(
+    partition: PartitionId, start: Start, journal_start: int, candidates: Iterable[Candidate]
+) -> tuple[int, bool] | None:
+    """Returns where to read the home's journal from, for one partition (R12).
+
+    Args:
+        partition: the data partition.
+        start: where its reader stands.
+        journal_start: first offset that can still be read.
+        candidates: the snapshots that are known.
+
+    Returns:
+        (offset, whether it is a snapshot's, whose unfinished transactions are to be taken in first);
+        None if retention took what the reader needs.
+    """
+    behind = max(start.mode_offset, -1 if start.passed is None else start.passed) + 1
+    is_known = start.passed is not None and behind >= journal_start
+    if is_known and start.o1 >= start.x:
+        return behind, False
+    x = max(start.x, start.log_start)
+    fit = [
+        c.offset
+        for c in candidates
+        if c.offset >= max(journal_start, start.mode_offset)
+        and (c.last.get(partition, -1) < x or c.last[partition] <= start.log_start)
+        and (not is_known or c.last.get(partition, -1) <= start.o1)
+    ]
+    if fit:
+        return max(fit), True
+    if start.mode_offset + 1 >= journal_start:
+        return start.mode_offset + 1, False
+    return (behind, False) if is_known else None
+
+
+class _Part:
+    """What is decided with writes in one partition, and not passed there."""
+
+    def __init__(self, start: Start, begins: int, *, is_whole: bool) -> None:
+        self.x = start.x
+        self.passed = start.passed
+        self.begins = begins
+        """Journal offset from which on it was followed."""
+        self.is_whole = is_whole
+        """Whether everything that was unfinished there is known."""
+        self.placed: deque[tuple[int, Due]] = deque()
+        """(place, transaction), in commit-sequence order, in which places rise."""
+        self.last = -1
+        """The highest place read."""
+        self.kept: dict[int, Fate] = {}
+        """BEGINs of what waits for its place, of what is placed and not passed, and of what a
+        marker ends."""
+
+
+class HomeView:
+    """What is known of one home journal."""
+
+    def __init__(self, journal: Journal, offset: int) -> None:
+        """Begins without partitions; reads on from a journal offset."""
+        self.journal = journal
+        self.next_offset = offset
+        """Everything below was read."""
+        self._open: set[int] = set()
+        self._ended: set[int] = set()
+        """BEGINs that were not read, of transactions that were read to be decided."""
+        self._parts: dict[PartitionId, _Part] = {}
+        self._unplaced: Unplaced[Due] = Unplaced()
+
+    # ---- partitions -----------------------------------------------------------------------------
+
+    def attach(
+        self, partition: PartitionId, start: Start, listed: Collection[Listed] | None = None
+    ) -> None:
+        """Adds a partition of the consumer, to be followed from `next_offset` on.
+
+        That must be the offset that `where_to_begin` returns for it. If partitions have different
+        ones, reading begins at the lowest, and each is attached when reading comes to its own.
+
+        Args:
+            partition: the partition.
+            start: where its reader stands.
+            listed: all that the snapshot there lists as unfinished; None without a snapshot.
+        """
+        is_whole = listed is not None or self.next_offset == 0
+        self._parts[partition] = _Part(start, self.next_offset, is_whole=is_whole)
+        for each in sorted(listed or (), key=lambda t: t.sequence or 0):
+            if each.sequence is not None:
+                writes = [w for w in each.writes if w.partition == partition]
+                self._decide(each.begin, each.sequence, writes, each.places)
+            elif not each.aborted:
+                self._open.add(each.begin)
+
+    def detach(self, partition: PartitionId) -> None:
+        """Drops a partition."""
+        self._parts.pop(partition, None)
+
+    # ---- what the journal says ------------------------------------------------------------------
+
+    def begun(self, begin: int) -> None:
+        """Takes a BEGIN."""
+        self._open.add(begin)
+
+    def committed(self, begin: int, sequence: int, writes: Iterable[HomeWrites]) -> None:
+        """Takes a decision to commit."""
+        self._end(begin)
+        self._decide(begin, sequence, writes, {})
+
+    def aborted(self, begin: int) -> None:
+        """Takes a decision to abort: nothing of it is delivered anywhere."""
+        self._end(begin)
+
+    def _end(self, begin: int) -> None:
+        if begin in self._open:
+            self._open.discard(begin)
+        else:
+            self._ended.add(begin)
+
+    def _decide(
+        self,
+        begin: int,
+        sequence: int,
+        writes: Iterable[HomeWrites],
+        places: Mapping[PartitionId, int],
+    ) -> None:
+        for each in writes:
+            part = self._parts.get(each.partition)
+            if part is None or not each.branches:
+                continue
+            due = Due(begin, sequence, each.branches)
+            place = places.get(each.partition)
+            if not each.placed:
+                part.kept[begin] = Fate.MARKED
+            elif part.passed is not None and sequence <= part.passed:
+                pass  # Delivered by an earlier life of the reader.
+            elif place is None:
+                part.kept[begin] = Fate.DECIDED
+                self._unplaced.add(each.partition, sequence, due)
+            else:
+                self._place(part, place, due)
+
+    def placed(self, record: Placed) -> None:
+        """Takes a PLACED record."""
+        for partition, place, (_, due) in self._unplaced.cover(record):
+            part = self._parts.get(partition)
+            if part is not None:
+                self._place(part, place, due)
+
+    def _place(self, part: _Part, place: int, due: Due) -> None:
+        part.kept.pop(due.begin, None)
+        part.last = max(part.last, place)
+        if place == GONE or (part.passed is None and place < part.x):
+            return
+        if part.passed is None:
+            part.passed = due.sequence - 1
+        part.kept[due.begin] = Fate.PLACED
+        part.placed.append((place, due))
+
+    def read_to(self, offset: int) -> None:
+        """Notes that everything below a journal offset was read, and taken in if it counts."""
+        self.next_offset = max(self.next_offset, offset)
+
+    # ---- what a partition asks ------------------------------------------------------------------
+
+    def next_place(self, partition: PartitionId) -> tuple[int, Due] | None:
+        """Returns the next transaction to deliver in a partition, and its place (R8)."""
+        placed = self._parts[partition].placed
+        return placed[0] if placed else None
+
+    def last_place(self, partition: PartitionId) -> int:
+        """Returns the highest place read of a partition, below which nothing will be placed; -1
+        before the first."""
+        return self._parts[partition].last
+
+    def is_settled(self, partition: PartitionId, end: int) -> bool:
+        """Returns whether the journal is read up to `end`, and all that is decided below it with
+        writes to be placed in the partition is placed (R7)."""
+        if self.next_offset < end:
+            return False
+        waiting = self._unplaced.of(partition)
+        return not waiting or waiting[0].sequence >= end
+
+    def settle_start(self, partition: PartitionId, end: int) -> None:
+        """Notes that a gate was passed: what is decided below `end` and not known as due was placed
+        below where the partition's reader began (R11)."""
+        part = self._parts[partition]
+        if part.passed is None:
+            part.passed = end - 1
+
+    def passed(self, partition: PartitionId) -> int | None:
+        """Returns the sequence up to which nothing is due that is not known; None: see `Start`."""
+        return self._parts[partition].passed
+
+    def pass_over(self, partition: PartitionId) -> None:
+        """Removes the transaction that `next_place` returns: it is on its way to delivery."""
+        part = self._parts[partition]
+        _, due = part.placed.popleft()
+        part.passed = due.sequence
+        del part.kept[due.begin]
+
+    def fate(self, partition: PartitionId, begin: int) -> Fate:
+        """Returns what is known of a TxId of this home, by the offset of its BEGIN."""
+        part = self._parts[partition]
+        if begin in part.kept:
+            return part.kept[begin]
+        if begin in self._open:
+            return Fate.OPEN
+        if begin >= self.next_offset:
+            return Fate.AHEAD
+        if begin < part.begins and not part.is_whole and begin not in self._ended:
+            return Fate.UNKNOWN
+        return Fate.ENDED
+
+    def kept(self, partition: PartitionId) -> int:
+        """Returns how many transactions are kept of a partition: see `KEPT_MAX`."""
+        return len(self._parts[partition].kept)

@@ -1,0 +1,173 @@
+"""PlacedBuffer: a `PartitionBuffer` that ends transactions of the home at their places.
+
+What is placed is an end like a marker, which was not read but known: same checks, side reads and
+spilling. What differs:
+
+- Several transactions may end at one offset, before the record at it. So a position says which of
+  them are delivered by the commit sequence (`Position.passed`), and of how many records of the next
+  one. By (o2, o3) alone a restart would repeat one of them (R10).
+- A TxId of the home that has ended is known without having met a marker. Its records are dropped,
+  and counted as late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from ...journal.control import Marker, TopicPartition
+from ...journal.position import Journal, Passed, Position
+from ...journal.txid import TxId
+from .buffer import JOURNAL_BYTES, MalformedFactory, PartitionBuffer
+from .counters import ConsumerCounters
+from .entries import EndedTransaction, PlainRun
+from .headers import well_formed
+from .home_view import Due
+from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
+from .shared import Shared
+
+
+class PlacedTransaction(EndedTransaction):
+    """A committed transaction at its place. `marker_offset` is the place, and `marker` was made of
+    what the journal says."""
+
+    __slots__ = ()
+
+
+class PlacedBuffer(PartitionBuffer):
+    """Applies the rules of ``read_committed`` to a partition in which one home places."""
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        start: Position,
+        pending_map: PendingTransactionMap,
+        *,
+        home: Journal,
+        has_ended: Callable[[int], bool],
+        malformed: MalformedFactory,
+        counters: ConsumerCounters | None = None,
+        torn_skip_below: int = 0,
+        shared: Shared | None = None,
+    ) -> None:
+        """Begins at a position, with the arguments of `PartitionBuffer`.
+
+        Args:
+            partition: see `PartitionBuffer`.
+            start: see `PartitionBuffer`.
+            pending_map: see `PartitionBuffer`.
+            home: the journal that places here.
+            has_ended: says of a TxId of the home, by the offset of its BEGIN, whether nothing of it
+                is to be delivered here any more.
+            malformed: see `PartitionBuffer`.
+            counters: see `PartitionBuffer`.
+            torn_skip_below: see `PartitionBuffer`.
+            shared: see `PartitionBuffer`.
+        """
+        super().__init__(
+            partition,
+            start,
+            pending_map,
+            malformed=malformed,
+            counters=counters,
+            torn_skip_below=torn_skip_below,
+            shared=shared,
+        )
+        self._home = home
+        self._prefix = TxId(*home, 0).to_bytes()[:JOURNAL_BYTES]
+        self._has_ended_there = has_ended
+        known = start.passed
+        self._known = known if known is not None and known.home == home else None
+        self.begun_behind = None if self._known is None else self._known.sequence
+        """What was placed up to this sequence was delivered before this buffer began; None: not
+        known yet, and nothing may be fed at o2 or above."""
+
+    # ---- in -------------------------------------------------------------------------------------
+
+    def end_at(self, due: Due, place: int) -> bool:
+        """Ends a transaction at its place. Everything below the place must have been fed.
+
+        Returns:
+            False if more was fed: the transaction comes now, behind its place.
+        """
+        offset = max(place, self.next_offset)
+        raw = TxId(*self._home, due.begin).to_bytes()
+        marker = Marker(
+            committed=True, commit_sequence=due.sequence, hw=0, epoch=0, branches=due.branches
+        )
+        pending = self._pending.pop(raw, None)
+        self._met[self._home] = max(due.sequence, self._met.get(self._home, -1))
+        self._commit(PlacedTransaction(raw, marker, offset), pending)
+        return offset == place
+
+    def is_met(self, due: Due) -> bool:
+        """Returns whether a transaction was delivered before, by an end of a higher sequence."""
+        return due.sequence <= self._met.get(self._home, -1)
+
+    def drop_ended(self) -> None:
+        """Drops pending transactions of the home that have ended."""
+        for raw in [r for r in self._pending if self._is_over(r)]:
+            self._drop(raw)
+
+    def _is_over(self, raw: RawTxId) -> bool:
+        return raw.startswith(self._prefix) and self._has_ended_there(TxId.from_bytes(raw).offset)
+
+    def _begin(self, raw: bytes | None, record: Record, live: bool) -> PendingTransaction | None:
+        # A marker of a TxId that is over still counts here, if it was not met: the topic was
+        # switched while it was on its way. Then a side read brings the records.
+        if raw is not None and well_formed(raw) and self._is_over(raw):
+            self.counters.late_records += live
+            return None
+        return super()._begin(raw, record, live)
+
+    def _delivered_before(self, entry: EndedTransaction) -> int:
+        if not isinstance(entry, PlacedTransaction):
+            return super()._delivered_before(entry)
+        # Those behind `begun_behind` are delivered in order, so the first that comes is the one.
+        known = self._known
+        is_next = known is not None and self._sequence(self._met_taken) == known.sequence
+        return known.taken if known is not None and is_next and self._is_first(entry) else 0
+
+    def _is_first(self, entry: EndedTransaction) -> bool:
+        placed = (e for e in self._queue if isinstance(e, PlacedTransaction))
+        first = next(placed, entry)
+        return first.marker.commit_sequence >= entry.marker.commit_sequence
+
+    # ---- positions ------------------------------------------------------------------------------
+
+    def _sequence(self, met: Mapping[Journal, int]) -> int | None:
+        # Markers of the home count too: what both end stands in commit-sequence order.
+        if self.begun_behind is None:
+            return None
+        return max(self.begun_behind, met.get(self._home, -1))
+
+    def _position(
+        self,
+        o2: int,
+        o3: int,
+        met: Mapping[Journal, int],
+        queue: Iterable[PlainRun | EndedTransaction],
+    ) -> Position:
+        queue = list(queue)
+        sequence = self._sequence(met)
+        if sequence is None:
+            return super()._position(o2, o3, met, queue)
+        taken = 0
+        if o3 and self._is_half_delivered(o2, sequence, queue):
+            taken, o3 = o3, 0
+        elif self._known is not None and sequence == self._known.sequence:
+            taken = self._known.taken
+        position = super()._position(o2, o3, met, queue)
+        return replace(position, passed=Passed(self._home, sequence, taken))
+
+    @staticmethod
+    def _is_half_delivered(
+        o2: int, sequence: int, queue: Iterable[PlainRun | EndedTransaction]
+    ) -> bool:
+        # What is placed at an offset comes before the marker that may lie at it.
+        return any(
+            isinstance(e, PlacedTransaction)
+            and e.marker_offset == o2
+            and e.marker.commit_sequence > sequence
+            for e in queue
+        )

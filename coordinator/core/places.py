@@ -1,0 +1,172 @@
+"""Places of one journal partition: the part of its state that decisions and PLACED records change.
+
+`Shard.replay` feeds it. What it holds is in each snapshot, so a new owner has it as the old one had.
+
+Three of the rules of order are kept here (the others: `placing`, `modes`):
+
+- A place is never below the partition's last place (R3): so places rise with the commit sequence,
+  whatever end a broker tells. Nor is it below what the transaction wrote: a reader that comes to a
+  place has read all that is to be delivered there.
+- The first valid PLACED that covers a transaction in a partition counts (R6). Replay hands over
+  valid records only; a second one finds nothing to cover.
+- A fence (a snapshot, seen as a place to begin reading at) holds the last place of each partition,
+  and all that is unfinished (R13). The journal is trimmed to a fence only when every partition's
+  log starts at or behind its last place there (R14): then no reader of what is left of the data
+  needs anything that lies before the fence.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ...journal.places import GONE, PartitionId, Placed, Unplaced
+from ...journal.value import value
+
+
+@value(frozen=True, slots=True)
+class Fence:
+    """A snapshot, as those see it who begin to read the journal there."""
+
+    offset: int
+    """Journal offset of its first chunk: records from there on are read."""
+    last: Mapping[PartitionId, int]
+    """Partition → its last place at that moment."""
+
+    def passed(self, log_starts: Mapping[PartitionId, int]) -> bool:
+        """Returns whether the journal may be trimmed to it, as far as places go (R14).
+
+        Args:
+            log_starts: first offset of each partition's log; `GONE` if its topic was deleted. One
+                that is not known must be left out: nothing is trimmed before it is.
+        """
+        return all(
+            partition in log_starts
+            and (log_starts[partition] == GONE or log_starts[partition] >= place)
+            for partition, place in self.last.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedWrites:
+    """An unfinished transaction's writes that are placed rather than marked: a row of a snapshot."""
+
+    begin: int
+    sequence: int
+    ends: Mapping[PartitionId, int]
+    """Partition → the offset behind the last record that the commit accepts there."""
+    places: Mapping[PartitionId, int]
+    """Partition → place, or `GONE`, where it has one."""
+
+
+class _Placing:
+    """A decided, unfinished transaction."""
+
+    __slots__ = ("ends", "places", "sequence")
+
+    def __init__(self, sequence: int, ends: Mapping[PartitionId, int]) -> None:
+        self.sequence = sequence
+        self.ends = dict(ends)
+        self.places: dict[PartitionId, int] = {}
+
+
+class Places:
+    """What is decided and not placed, and where everything else of it stands."""
+
+    def __init__(self) -> None:
+        self.unplaced: Unplaced[int] = Unplaced()
+        """BEGINs of what waits."""
+        self.last: dict[PartitionId, int] = {}
+        """Partition → the highest place given there."""
+        self._unfinished: dict[int, _Placing] = {}
+
+    # ---- what the journal says ------------------------------------------------------------------
+
+    def replay_commit(self, begin: int, sequence: int, ends: Mapping[PartitionId, int]) -> None:
+        """Applies a decision.
+
+        Args:
+            begin: offset of the transaction's BEGIN.
+            sequence: offset of the decision.
+            ends: partition in which it is to be placed → the offset behind the last record that the
+                commit accepts there. A partition without accepted records needs no place.
+        """
+        if not ends:
+            return
+        self._unfinished[begin] = _Placing(sequence, ends)
+        for partition in ends:
+            self.unplaced.add(partition, sequence, begin)
+
+    def replay_placed(self, placed: Placed) -> list[int]:
+        """Applies a valid PLACED record.
+
+        Returns:
+            BEGINs of the transactions that now have all their places, by commit sequence.
+        """
+        touched: dict[int, _Placing] = {}
+        for partition, place, (_, begin) in self.unplaced.cover(placed):
+            transaction = touched[begin] = self._unfinished[begin]
+            transaction.places[partition] = place
+            if place == GONE:
+                self.last.pop(partition, None)
+            else:
+                self.last[partition] = max(place, self.last.get(partition, 0))
+        whole = [b for b, t in touched.items() if len(t.places) == len(t.ends)]
+        return sorted(whole, key=lambda begin: touched[begin].sequence)
+
+    def replay_finished(self, begin: int) -> None:
+        """Forgets a finished transaction."""
+        self._unfinished.pop(begin, None)
+
+    # ---- what an owner decides ------------------------------------------------------------------
+
+    def place(self, upto: int, ends: Mapping[PartitionId, int]) -> Placed | None:
+        """Returns the PLACED record that places what waits at these ends; None if nothing does.
+
+        Args:
+            upto: commit sequence of the last decision that was acknowledged before the ends were
+                asked for.
+            ends: ends of partitions as their leaders told them, or `GONE`.
+        """
+        places: dict[PartitionId, int] = {}
+        for partition, end in ends.items():
+            covered = [w for w in self.unplaced.of(partition) if w.sequence <= upto]
+            if covered and end == GONE:
+                places[partition] = GONE
+            elif covered:
+                written = max(self._unfinished[w.what].ends[partition] for w in covered)
+                places[partition] = max(end, written, self.last.get(partition, 0))
+        return Placed(upto, places) if places else None
+
+    # ---- snapshots ------------------------------------------------------------------------------
+
+    def fence(self, offset: int) -> Fence:
+        """Returns what a snapshot whose first chunk lies at `offset` says of places."""
+        return Fence(offset, dict(self.last))
+
+    def rows(self) -> list[PlacedWrites]:
+        """Returns the unfinished transactions with writes to place, by commit sequence.
+
+        Those that have places count too: a reader that begins at this snapshot may begin below one.
+        """
+        rows = [
+            PlacedWrites(begin, t.sequence, dict(t.ends), dict(t.places))
+            for begin, t in self._unfinished.items()
+        ]
+        return sorted(rows, key=lambda row: row.sequence)
+
+    @classmethod
+    def restore(cls, fence: Fence, rows: Iterable[PlacedWrites]) -> Places:
+        """Returns the places as they were when `fence` and `rows` gave them."""
+        places = cls()
+        places.last = dict(fence.last)
+        for row in sorted(rows, key=lambda row: row.sequence):
+            transaction = _Placing(row.sequence, row.ends)
+            transaction.places = dict(row.places)
+            places._unfinished[row.begin] = transaction
+            for partition in row.ends:
+                if partition not in row.places:
+                    places.unplaced.add(partition, row.sequence, row.begin)
+        return places
