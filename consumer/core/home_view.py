@@ -6,24 +6,25 @@ for no reader (R6), and tells the view what the valid ones say. The view keeps
 - the BEGINs of transactions that are undecided, as numbers;
 - for each partition of the consumer, what is decided with writes there and not passed yet.
 
-Everything else of the home has ended: so late data is told from open data by what is *not* kept, and
-the view does not grow with what was.
+Everything else of the home has ended: so late data is told from open data by what is *not* kept,
+and the view does not grow with what was.
 
 Where reading may begin (`where_to_begin`, R12), and why that is enough. A reader at offset *x* must
 learn of every transaction whose place is *x* or above. Behind its own sequence it finds the
 decisions of all that it has not delivered. At a fence whose last place lies below *x* it finds in
 the snapshot all that is not placed, and what is placed later lies behind the fence. What is placed
-exactly *at* x is due, so a fence whose last place is *x* is not enough, unless the log itself begins
-at *x*: then all records of what is placed there are gone.
+exactly *at* x is due, so a fence whose last place is *x* is not enough, unless the log itself
+begins at *x*: then all records of what is placed there are gone.
 
 A reader that reads data from below *x* again, for what was pending there, meets records of what it
 has delivered, too. To tell them from those of open transactions, it begins at a fence whose last
-place is at or below that, if there is one: then it reads of all these decisions. Else look-ups tell.
+place is at or below that, if there is one: then it reads of all these decisions. Else look-ups
+tell.
 
-What a new reader counts as delivered (R11): everything that is placed below *x*. It may not know yet
-which that is. So `passed` is None until the first transaction with a place at or above *x* is known,
-or until a gate proves that all that is decided is placed below; and before that nothing is delivered
-(`placed_input`).
+What a new reader counts as delivered (R11): everything that is placed below *x*. It may not know
+yet which that is. So `passed` is None until the first transaction with a place at or above *x* is
+known, or until a gate proves that all that is decided is placed below; and before that nothing is
+delivered (`placed_input`).
 
 Pure.
 """
@@ -32,7 +33,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, auto
 from typing import Final
 
@@ -60,7 +61,7 @@ class Fate(Enum):
     MARKED = auto()
     """Committed with writes here that a marker ends."""
     UNKNOWN = auto()
-    """It began below where reading began, and nothing was read of it: a marker or a look-up tells."""
+    """It began before reading did, and nothing was read of it. A marker or a look-up tells."""
     ENDED = auto()
     """Nothing of it is to be delivered here from now on."""
 
@@ -133,7 +134,7 @@ def where_to_begin(
         candidates: the snapshots that are known.
 
     Returns:
-        (offset, whether it is a snapshot's, whose unfinished transactions are to be taken in first);
+        (offset, whether it is a snapshot's: then its unfinished transactions are taken in first);
         None if retention took what the reader needs.
     """
     behind = max(start.mode_offset, -1 if start.passed is None else start.passed) + 1

@@ -8,11 +8,11 @@ A switch takes two MODE records, with mode records in the data partitions betwee
 
 - markers → metadata: MODE says TO_METADATA. Decisions are still marked. A mode record goes to each
   partition by its marker lane, so behind this journal's earlier markers. When all are written, MODE
-  says METADATA, with their offsets. From here on decisions are placed. So a reader that comes to the
-  mode record reads the journal from the first MODE record on, and misses no placed transaction.
-- metadata → markers: MODE says TO_MARKERS. Decisions are marked from here on, but no marker goes out
-  in a partition, nor its mode record, before all that is decided earlier is placed there (R4). When
-  all mode records are written, MODE says MARKERS. So behind a mode record nothing is placed.
+  says METADATA, with their offsets. From here on decisions are placed. So a reader that comes to
+  the mode record reads the journal from the first MODE record on, and misses no placed transaction.
+- metadata → markers: MODE says TO_MARKERS. Decisions are marked from here on, but no marker goes
+  out in a partition, nor its mode record, before all that is decided earlier is placed there (R4).
+  When all mode records are written, MODE says MARKERS. So behind a mode record nothing is placed.
 
 In its lane a mode record stands at the journal offset of its MODE record, as a marker stands at its
 commit sequence. A new owner that finds a switch under way writes all mode records again. A mode

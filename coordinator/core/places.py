@@ -1,6 +1,7 @@
 """Places of one journal partition: the part of its state that decisions and PLACED records change.
 
-`Shard.replay` feeds it. What it holds is in each snapshot, so a new owner has it as the old one had.
+`Shard.replay` feeds it. What it holds is in each snapshot, so a new owner has it as the old one
+had.
 
 Three of the rules of order are kept here (the others: `placing`, `modes`):
 
@@ -51,7 +52,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class PlacedWrites:
-    """An unfinished transaction's writes that are placed rather than marked: a row of a snapshot."""
+    """What an unfinished transaction wrote and is placed, not marked: a row of a snapshot."""
 
     begin: int
     sequence: int

@@ -15,16 +15,16 @@ Two rules of order are kept here:
   asked for the journal's end before the decision so knows that nothing will be placed below what it
   had read by then.
 - In a partition, what one journal ends (by marker or place) keeps the commit-sequence order (R4). A
-  transaction is not placed while a marker of a lower sequence is on its way there, and a marker does
-  not go out while a transaction of a lower sequence has no durable place there (`may_mark`). Each
-  waits for lower sequences alone, so they never wait for each other. A mode record takes part with
-  the offset of its MODE record.
+  transaction is not placed while a marker of a lower sequence is on its way there, and a marker
+  does not go out while a transaction of a lower sequence has no durable place there (`may_mark`).
+  Each waits for lower sequences alone, so they never wait for each other. A mode record takes part
+  with the offset of its MODE record.
 
 A new owner's lanes write the markers of all unfinished transactions again, and hold it to the same:
 `first_marker` is asked when a round begins, after the effects of loading were carried out.
 
-Volatile: a tenure that pauses or ends calls `drop`, and whoever goes on asks again. The first PLACED
-that is valid counts, and each end that was asked for is above what readers had passed on.
+Volatile: a tenure that pauses or ends calls `drop`, and whoever goes on asks again. The first
+PLACED that is valid counts, and each end that was asked for is above what readers had passed on.
 
 Pure: the caller asks the brokers, and has the clock.
 """

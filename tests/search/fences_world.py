@@ -1,11 +1,10 @@
 """The small world of fences: where readers begin, and what retention and trimming leave them.
 
 Its steps make histories without a reader: records, decisions, PLACED, snapshots anywhere. In each
-state in which all is over, and for every start of the partition's log that retention may leave, every
-fence that the journal may then be trimmed to, and every offset in the log, a reader begins there,
-knowing nothing, and must deliver what the naive reading of both whole logs says. The one that begins
-at the log's start is also killed behind each record, and goes on.
-"""
+state in which all is over, and for every start of the partition's log that retention may leave,
+every fence that the journal may then be trimmed to, and every offset in the log, a reader begins
+there, knowing nothing, and must deliver what the naive reading of both whole logs says. The one
+that begins at the log's start is also killed behind each record, and goes on."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from logtx.consumer.core.placed_buffer import PlacedBuffer
 from logtx.consumer.core.placed_input import PlacedInput, has_ended
 from logtx.consumer.side_read import SideReader
 from logtx.coordinator.core.modes import Phase
-from logtx.coordinator.core.places import Fence, Places, PlacedWrites
+from logtx.coordinator.core.places import Fence, PlacedWrites, Places
 from logtx.journal.control import BranchRange
 from logtx.journal.position import Position
 
@@ -284,9 +283,11 @@ class FencesWorld:
         assert begin is not None, "retention took what is needed"
         offset, is_snapshot = begin
         view = HomeView(HOME, offset)
-        listed = next(self._listed(s, told) for s in snapshots if s.fence.offset == offset) if (
-            is_snapshot
-        ) else None
+        listed = (
+            next(self._listed(s, told) for s in snapshots if s.fence.offset == offset)
+            if (is_snapshot)
+            else None
+        )
         view.attach(DATA, start, listed)
         pending = PendingTransactionMap(2**62)
         buffer = PlacedBuffer(

@@ -22,7 +22,7 @@ from ..simulation import mutations as shared
 from ..simulation.mutations import Patch
 from . import scenarios as s
 from .explore import Report, explore
-from .journal_world import Budget, Scenario
+from .journal_world import Budget
 from .marker_world import Budget as MarkerBudget
 from .placed_scenarios import PLACED_MUTATIONS
 
@@ -169,7 +169,7 @@ MUTATIONS: Final = (
              ONE, _position(lambda p: replace(p, o2=p.o2 + 1, o3=0) if p.o3 else p)),
     Mutation("o3 forgotten", "18", "the position says nothing of the records delivered",
              ONE, _position(lambda p: replace(p, o3=0))),
-    *(Mutation(name, "", what, scenario, apply) for name, what, scenario, apply in PLACED_MUTATIONS),
+    *(Mutation(name, "", *rest) for name, *rest in PLACED_MUTATIONS),
 )  # fmt: skip
 
 

@@ -15,7 +15,6 @@ from logtx.coordinator.core.modes import ModeChange, Phase, TopicModes
 from logtx.coordinator.core.places import Places
 from logtx.coordinator.core.placing import Placer, PlaceWrites, Question
 from logtx.journal.control import BranchRange, Marker
-from logtx.journal.places import Placed
 from logtx.journal.position import Passed, Position
 from logtx.journal.records.fate import EpochFilter
 from logtx.journal.txid import TxId
@@ -284,9 +283,7 @@ class LiveReader:
                 self._deliver()
                 position = self.buffer.position()
                 passed = Passed(HOME, mode_offset)
-                position = Position(
-                    o1=position.o1, o2=offset, met=position.met, passed=passed
-                )
+                position = Position(o1=position.o1, o2=offset, met=position.met, passed=passed)
                 self._anew(True, mode_offset, position)
                 return False
             if phase == Phase.TO_MARKERS and self.input is not None and self._back is None:
@@ -309,9 +306,9 @@ class LiveReader:
         view = self.view
         assert view is not None
         epoch, item = record
-        if self._epochs.accept(offset, entry_of(offset, epoch, item)):
-            if offset >= view.next_offset:
-                take_in(view, offset, item)
+        counts = self._epochs.accept(offset, entry_of(offset, epoch, item))
+        if counts and offset >= view.next_offset:
+            take_in(view, offset, item)
         view.read_to(offset + 1)
 
     def _deliver(self) -> None:
@@ -365,8 +362,3 @@ def take_in(view: HomeView, offset: int, item: Item) -> None:
             view.placed(placed_of(item))
         case _:
             pass
-
-
-def placed_at(upto: int, place: int) -> Placed:
-    """Returns a PLACED record of the one partition."""
-    return Placed(upto, {DATA: place})

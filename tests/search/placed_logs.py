@@ -85,9 +85,7 @@ def record_of(offset: int, item: Item, number: int) -> LogRecord:
 
 def _marker(offset: int, txid: TxId, sequence: int, accepted: BranchRange) -> LogRecord:
     # It states a HW of 0: what the HW makes readers forget is searched with markers alone.
-    marker = Marker(
-        committed=True, commit_sequence=sequence, hw=0, epoch=0, branches=(accepted,)
-    )
+    marker = Marker(committed=True, commit_sequence=sequence, hw=0, epoch=0, branches=(accepted,))
     headers: list[tuple[str, bytes | None]] = [
         (TXID_HEADER, txid.to_bytes()),
         (TXCTL_HEADER, encode_marker(marker)),

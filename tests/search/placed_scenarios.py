@@ -62,9 +62,7 @@ TOO_LOW: Final = PlacesScenario(
     "too low", "an end is told too low: order may differ, no record may", (1, 1),
     Budget(plain=1, stale=1, restarts=1), keeps_order=False,
 )  # fmt: skip
-FENCES: Final = FencesScenario(
-    "fences", "every log start, trim and start offset of every history"
-)
+FENCES: Final = FencesScenario("fences", "every log start, trim and start offset of every history")
 FENCES_TOO_LOW: Final = FencesScenario(
     "fences, too low", "the same, ends are told too low", plain=1, stale=2, snapshots=1
 )
@@ -76,8 +74,8 @@ FENCES_SWITCHED: Final = FencesScenario(
 PLACED_SEARCHES: Final[tuple[tuple[Any, Any], ...]] = (
     # In full, and as every test run visits it.
     (LATE, replace(LATE, records=(1,), budget=Budget(plain=1, late=1, aborts=1))),
-    (PLACES, replace(PLACES, budget=Budget(plain=1, restarts=1), length_max=3,
-                     reads_in_steps=False)),
+    (PLACES, replace(PLACES, budget=Budget(plain=1, restarts=1), written=BOTH_WRITTEN,
+                     length_max=3, reads_in_steps=False)),
     (HALVES, replace(HALVES, records=(2,))),
     (AND_BACK, replace(AND_BACK, records=(1,), written=(("d", 0),))),
     (TO_PLACES, replace(TO_PLACES, budget=Budget(switches=1, duplicates=1))),
@@ -278,7 +276,11 @@ TIED: Final = replace(
     PLACES, budget=Budget(plain=1), written=BOTH_WRITTEN, reads_in_steps=False, length_max=3
 )
 ZOMBIE: Final = replace(
-    PLACED_BY_TWO, records=(1,), written=(("d", 0),), length_max=2, budget=Budget(plain=1, crashes=1)
+    PLACED_BY_TWO,
+    records=(1,),
+    written=(("d", 0),),
+    length_max=2,
+    budget=Budget(plain=1, crashes=1),
 )
 SWITCH: Final = replace(TO_PLACES, budget=Budget(plain=1, switches=1))
 SMALL_FENCES: Final = replace(FENCES, length_max=4)

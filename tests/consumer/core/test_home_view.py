@@ -1,0 +1,227 @@
+"""What a consumer knows of a home, and where it may begin to read the journal."""
+
+from __future__ import annotations
+
+import pytest
+
+from logtx.consumer.core.home_view import (
+    Candidate,
+    Due,
+    Fate,
+    HomeView,
+    HomeWrites,
+    Listed,
+    Start,
+    where_to_begin,
+)
+from logtx.journal.control import BranchRange
+from logtx.journal.places import GONE, PartitionId, Placed
+
+A, B = PartitionId("a", 0, "id"), PartitionId("b", 3, "id")
+HOME = (2, 0xABC)
+RANGE = (BranchRange(0, 1, 2, 2),)
+
+
+def writes(*partitions: PartitionId, placed: bool = True) -> list[HomeWrites]:
+    return [HomeWrites(p, RANGE, placed) for p in partitions]
+
+
+def view_of(*partitions: PartitionId, x: int = 0, passed: int | None = None) -> HomeView:
+    view = HomeView(HOME, 0)
+    for partition in partitions or (A,):
+        view.attach(partition, Start(x, passed, x))
+    return view
+
+
+def test_fates_of_a_transaction_from_its_begin_to_its_delivery() -> None:
+    view = view_of(A, B)
+    fates = [view.fate(A, 3)]
+    view.begun(3)
+    view.read_to(4)
+    fates.append(view.fate(A, 3))
+    view.committed(3, 5, writes(A))
+    view.read_to(6)
+    fates.append(view.fate(A, 3))
+    assert view.fate(B, 3) is Fate.ENDED  # nothing of it counts there
+    view.placed(Placed(5, {A: 7}))
+    fates.append(view.fate(A, 3))
+    assert view.next_place(A) == (7, Due(3, 5, RANGE))
+    view.pass_over(A)
+    fates.append(view.fate(A, 3))
+    assert fates == [Fate.AHEAD, Fate.OPEN, Fate.DECIDED, Fate.PLACED, Fate.ENDED]
+    assert view.kept(A) == 0
+
+
+def test_an_aborted_transaction_has_ended_everywhere() -> None:
+    view = view_of()
+    view.begun(3)
+    view.aborted(3)
+    view.read_to(6)
+    assert view.fate(A, 3) is Fate.ENDED
+
+
+def test_a_marked_transaction_is_left_to_its_marker() -> None:
+    view = view_of()
+    view.begun(3)
+    view.committed(3, 5, writes(A, placed=False))
+    view.placed(Placed(9, {A: 7}))
+    view.read_to(10)
+    assert view.fate(A, 3) is Fate.MARKED
+    assert view.next_place(A) is None
+    assert view.is_settled(A, 10)
+
+
+def test_places_are_delivered_in_commit_order_each_partition_for_itself() -> None:
+    view = view_of(A, B)
+    view.committed(2, 4, writes(A, B))
+    view.committed(1, 5, writes(A))
+    view.placed(Placed(5, {A: 7}))
+    assert view.last_place(A) == 7
+    assert view.last_place(B) == -1
+    delivered = []
+    while (following := view.next_place(A)) is not None:
+        delivered.append((following[0], following[1].begin))
+        view.pass_over(A)
+    assert delivered == [(7, 2), (7, 1)]
+    view.read_to(6)
+    assert view.is_settled(A, 6)
+    assert not view.is_settled(B, 6)
+    assert not view.is_settled(A, 7)  # not read so far
+    assert view.is_settled(B, 4)  # decided behind the end that was asked for
+
+
+def test_what_is_placed_nowhere_has_ended() -> None:
+    view = view_of()
+    view.committed(1, 4, writes(A))
+    view.placed(Placed(4, {A: GONE}))
+    view.read_to(6)
+    assert view.next_place(A) is None
+    assert view.fate(A, 1) is Fate.ENDED
+
+
+def test_a_topic_created_anew_is_another_partition() -> None:
+    view = view_of()
+    view.committed(1, 4, writes(A._replace(topic_id="other")))
+    view.placed(Placed(4, {A: 7}))
+    assert view.next_place(A) is None
+
+
+# ---- beginning ----------------------------------------------------------------------------------
+
+
+def test_a_new_reader_counts_what_is_placed_below_its_start_as_delivered() -> None:
+    view = view_of(A, x=7)
+    assert view.passed(A) is None
+    for begin, sequence, place in ((1, 4, 6), (2, 5, 7), (3, 6, 7)):
+        view.committed(begin, sequence, writes(A))
+        view.placed(Placed(sequence, {A: place}))
+    assert view.passed(A) == 4
+    assert view.next_place(A) == (7, Due(2, 5, RANGE))
+
+
+def test_a_gate_proves_that_nothing_is_due() -> None:
+    view = view_of(A, x=7)
+    view.committed(1, 4, writes(A))
+    view.placed(Placed(4, {A: 6}))
+    view.read_to(8)
+    assert view.is_settled(A, 8)
+    view.settle_start(A, 8)
+    assert view.passed(A) == 7
+
+
+def test_a_reader_that_goes_on_is_due_what_it_has_not_passed_wherever_that_is_placed() -> None:
+    view = view_of(A, x=7, passed=4)
+    for begin, sequence, place in ((1, 4, 5), (2, 5, 6)):  # the second one behind the reader
+        view.committed(begin, sequence, writes(A))
+        view.placed(Placed(sequence, {A: place}))
+    assert view.next_place(A) == (6, Due(2, 5, RANGE))
+
+
+def test_a_snapshot_tells_what_is_unfinished_and_so_what_has_ended() -> None:
+    view = HomeView(HOME, 20)
+    listed = [
+        Listed(3),
+        Listed(4, 12, writes=tuple(writes(A))),
+        Listed(5, 13, writes=tuple(writes(A)), places={A: 9}),
+        Listed(6, aborted=True),
+        Listed(7, 14, writes=tuple(writes(A, placed=False))),
+    ]
+    view.attach(A, Start(9, None, 9), listed)
+    fates = {begin: view.fate(A, begin) for begin in (2, 3, 4, 5, 6, 7, 20)}
+    assert fates == {
+        2: Fate.ENDED,
+        3: Fate.OPEN,
+        4: Fate.DECIDED,
+        5: Fate.PLACED,
+        6: Fate.ENDED,
+        7: Fate.MARKED,
+        20: Fate.AHEAD,
+    }
+
+
+def test_without_a_snapshot_what_began_earlier_is_unknown_until_it_is_decided() -> None:
+    view = HomeView(HOME, 20)
+    view.attach(A, Start(9, 19, 9))
+    assert view.fate(A, 3) is Fate.UNKNOWN
+    view.aborted(3)
+    view.read_to(22)
+    assert view.fate(A, 3) is Fate.ENDED
+    assert view.fate(A, 4) is Fate.UNKNOWN
+
+
+def test_partitions_are_attached_where_each_begins() -> None:
+    view = HomeView(HOME, 20)
+    view.attach(A, Start(9, 19, 9))
+    view.committed(3, 25, writes(A, B))
+    view.read_to(30)
+    view.attach(B, Start(4, None, 4), [Listed(3, 25, writes=tuple(writes(A, B)))])
+    view.placed(Placed(25, {A: 9, B: 4}))
+    assert view.next_place(A) == (9, Due(3, 25, RANGE))
+    assert view.next_place(B) == (4, Due(3, 25, RANGE))
+    view.detach(A)
+    view.committed(4, 31, writes(A))
+    view.placed(Placed(31, {A: 9}))
+
+
+def fence(offset: int, last: int) -> Candidate:
+    return Candidate(offset, {A: last})
+
+
+@pytest.mark.parametrize(
+    ("start", "journal_start", "found"),
+    [
+        # Behind its own sequence, if that can still be read.
+        (Start(50, 33, 50), 0, (34, False)),
+        (Start(50, 33, 50), 34, (34, False)),
+        # Else at the last fence whose last place lies below; at the start offset is not enough.
+        (Start(50, 33, 50), 35, (60, True)),
+        (Start(50, None, 50), 0, (60, True)),
+        (Start(40, None, 40), 0, (40, True)),
+        (Start(41, None, 41), 0, (60, True)),
+        # At the log's start it is: the records of what is placed there are gone.
+        (Start(40, None, 40, log_start=40), 0, (60, True)),
+        # What lies below the log's start is read from there on.
+        (Start(10, None, 10, log_start=45), 50, (60, True)),
+        # What is pending from below needs a fence at or below that.
+        (Start(50, 33, 25), 0, (40, True)),
+        (Start(50, 33, 20), 0, (40, True)),
+        (Start(50, 33, 19), 0, (0, False)),
+        (Start(50, 33, 19), 10, (34, False)),
+        # Never from before the topic was switched.
+        (Start(20, None, 20, mode_offset=70), 0, (71, False)),
+        (Start(50, 70, 50, mode_offset=70), 0, (71, False)),
+        # From the beginning, if nothing was trimmed.
+        (Start(20, None, 20), 0, (0, False)),
+        # Retention took it.
+        (Start(20, None, 20), 10, None),
+    ],
+)
+def test_where_reading_begins(
+    start: Start, journal_start: int, found: tuple[int, bool] | None
+) -> None:
+    fences = [fence(40, 20), fence(60, 40)]
+    assert where_to_begin(A, start, journal_start, fences) == found
+
+
+def test_a_partition_that_a_fence_does_not_name_has_no_place_below_it() -> None:
+    assert where_to_begin(B, Start(0, None, 0), 30, [fence(40, 20)]) == (40, True)
