@@ -82,7 +82,7 @@ class PlacesWorld(Cores):
         self.name = scenario.name
         self.scenario = scenario
         super().__init__()
-        self._expected: dict[tuple[int, int], list[int] | None] = {}
+        self._expected: dict[tuple[int, int], list[int]] = {}
 
     @property
     def steps_of_cores(self) -> int:
@@ -129,7 +129,7 @@ class PlacesWorld(Cores):
 
     def check(self, state: State) -> str | None:
         """Returns what a state breaks."""
-        data, journal, owner, _, _, reader, known, delivered, _ = state
+        data, journal, owner, _, budget, *_ = state
         told = self.decided(journal)
         due = {item[1] for _, item in owner[3] if item[0] == "m"}
         if due or any(t.committed and t.placed and t.place is None for t in told.values()):
@@ -137,21 +137,16 @@ class PlacesWorld(Cores):
         key = data, journal
         if key not in self._expected:
             self._expected[key] = expected(self.data.items(data), told)
-        want = self._expected[key]
-        assert want is not None
-        return self._compare(
-            list(self.delivered.items(delivered)), want, state, told, known, reader
-        )
+        want, items = self._expected[key], self.data.items(data)
+        if self.scenario.budget.foreign and not budget[FOREIGN]:
+            # It is committed, so it is due, even if nothing here says where.
+            is_marked = any(item[0] == "foreign" for item in items)
+            want = want if is_marked else [*want, items.index(("fd",))]
+        return self._compare(want, state, told)
 
-    def _compare(
-        self,
-        got: list[int],
-        want: list[int],
-        state: State,
-        told: dict[int, Decided],
-        known: int,
-        reader: int,
-    ) -> str | None:
+    def _compare(self, want: list[int], state: State, told: dict[int, Decided]) -> str | None:
+        _, _, _, _, _, reader, known, delivered, _ = state
+        got = list(self.delivered.items(delivered))
         facts: ReaderFacts = self.readers.facts[reader]
         if len(set(got)) < len(got):
             return f"delivered twice: {got}"
@@ -195,9 +190,7 @@ class PlacesWorld(Cores):
             add(("foreign marker", len(items)), Draft(self, state, FOREIGN).write(item))
         elif budget[FOREIGN]:
             # It places there, in its own journal, which no reader of this partition follows.
-            draft = Draft(self, state, FOREIGN)
-            draft.problem = f"never delivers [{items.index(('fd',))}] (placed by another journal)"
-            add(("foreign place", len(items)), draft)
+            add(("foreign place", len(items)), Draft(self, state, FOREIGN))
 
     def _moves_of_owner(self, state: State, add: Any) -> None:
         _, number, asked, lane = state[2]
