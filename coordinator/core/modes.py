@@ -51,7 +51,7 @@ VALID_PREVIOUS: Final[Mapping[Phase, frozenset[Phase]]] = {
 }
 """Phase → phases that may precede it; a topic starts in MARKERS. A switch is not turned round: it
 is short, and half of its mode records may be written."""
-_NEXT: Final = {before: phase for phase, befores in VALID_PREVIOUS.items() for before in befores}
+_NEXT: Final = {old: new for new, before in VALID_PREVIOUS.items() for old in before}
 _SWITCHING: Final = frozenset({Phase.TO_METADATA, Phase.TO_MARKERS})
 _TOWARDS: Final = {
     Phase.METADATA: frozenset({Phase.TO_METADATA, Phase.METADATA}),

@@ -82,8 +82,9 @@ PLACED_SEARCHES: Final[tuple[tuple[Any, Any], ...]] = (
     (PLACED_BY_TWO, replace(PLACED_BY_TWO, budget=Budget(crashes=1), length_max=3)),
     (SWITCH_REPLACED, replace(SWITCH_REPLACED, budget=Budget(crashes=1, switches=1))),
     (FOREIGN, replace(FOREIGN, budget=Budget(foreign=1, restarts=1))),
-    (TOO_LOW, replace(TOO_LOW, budget=Budget(stale=1), length_max=3)),
-    (FENCES, replace(FENCES, length_max=4, plain=1, snapshots=1)),
+    (TOO_LOW, replace(TOO_LOW, budget=Budget(plain=1, stale=1), written=BOTH_WRITTEN,
+                      length_max=3, reads_in_steps=False)),
+    (FENCES, replace(FENCES, records=(2, 1), length_max=3, plain=1, snapshots=1)),
     (FENCES_TOO_LOW, replace(FENCES_TOO_LOW, records=(1, 1), length_max=3)),
     (FENCES_SWITCHED, replace(FENCES_SWITCHED, plain=0, snapshots=1)),
 )  # fmt: skip
@@ -271,8 +272,7 @@ def places_before_mode_records(patch: Patch) -> None:
     patch(TopicModes, "is_placed", mutant)
 
 
-TIES: Final = replace(PLACES, budget=Budget(plain=1, restarts=1))
-TIED: Final = replace(
+TIES: Final = replace(
     PLACES, budget=Budget(plain=1), written=BOTH_WRITTEN, reads_in_steps=False, length_max=3
 )
 ZOMBIE: Final = replace(
@@ -286,14 +286,15 @@ SWITCH: Final = replace(TO_PLACES, budget=Budget(plain=1, switches=1))
 SMALL_FENCES: Final = replace(FENCES, length_max=4)
 PLACED_MUTATIONS: Final[tuple[tuple[str, str, Any, Any], ...]] = (
     ("any journal places", "two journals place in one partition (R1)", FOREIGN, any_journal_places),
-    ("an end before the decision", "the end was asked for before the decision (R2)", TIED,
+    ("an end before the decision", "the end was asked for before the decision (R2)", TIES,
      end_before_decision),
     ("places fall", "a place lies below the partition's last (R3)", FENCES_TOO_LOW, places_fall),
     ("places below records", "a place lies below what it places (R3)", TOO_LOW,
      below_what_was_written),
     ("places overtake markers", "a place overtakes a marker of the same journal (R4)", SWITCH,
      places_overtake_markers),
-    ("markers overtake places", "a marker overtakes a place of the same journal (R4)", AND_BACK,
+    ("markers overtake places", "a marker overtakes a place of the same journal (R4)",
+     replace(AND_BACK, budget=Budget(switches=2)),
      markers_overtake_places),
     ("all markers block", "a place waits for markers of higher sequences too (R4)", AND_BACK,
      all_markers_block),
@@ -305,7 +306,8 @@ PLACED_MUTATIONS: Final[tuple[tuple[str, str, Any, Any], ...]] = (
     ("not waited for", "what is decided and not placed is not waited for (R7)", TIES,
      not_waited_for),
     ("late data counts", "what ended is not told from what is open (R9)", LATE, late_data_counts),
-    ("position without sequence", "a position says (o2, o3) alone (R10)", TIES,
+    ("position without sequence", "a position says (o2, o3) alone (R10)",
+     replace(TIES, budget=Budget(restarts=1)),
      position_without_sequence),
     ("fence for sequence", "a fence is taken for the last sequence (R11)", SMALL_FENCES,
      fence_for_sequence),
