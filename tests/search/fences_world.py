@@ -156,7 +156,7 @@ class FencesWorld:
         marked = [(b, t) for b, t in told.items() if not t.placed and not _marker(items, b)]
         if marked and len(items) < self.scenario.length_max:
             begin, each = marked[0]
-            landed = ("m", begin, each.sequence, each.first, each.last, each.count)
+            landed = ("m", begin, each.sequence, each.first, each.last, each.count, 0)
             finished = append(("finished", begin))
             add(("marker", begin), self.data.append(data, landed), finished)
         if not marked and any(t.placed and t.place is None for t in told.values()):

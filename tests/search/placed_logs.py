@@ -4,7 +4,7 @@ Items of the data partition are tuples:
 
 - ("x",): a plain record
 - ("d", begin): a record of the transaction that began at this journal offset
-- ("m", begin, sequence, first, last, count): a marker of it
+- ("m", begin, sequence, first, last, count, HW): a marker of it
 - ("foreign", first): a marker of a transaction of another journal, whose one record lies at `first`
 - ("fd",): that record
 - ("s", phase, offset): a mode record of the MODE record at this journal offset
@@ -73,19 +73,19 @@ def record_of(offset: int, item: Item, number: int) -> LogRecord:
             record = LogRecord(offset, [(TXID_HEADER, txid_of(begin).to_bytes())])
         case ("fd",):
             record = LogRecord(offset, [(TXID_HEADER, FOREIGN.to_bytes())])
-        case ("m", begin, sequence, first, last, count):
-            record = _marker(offset, txid_of(begin), sequence, BranchRange(0, first, last, count))
+        case ("m", begin, sequence, first, last, count, hw):
+            accepted = BranchRange(0, first, last, count)
+            record = _marker(offset, txid_of(begin), sequence, accepted, hw)
         case ("foreign", first):
-            record = _marker(offset, FOREIGN, 9, BranchRange(0, first, first, 1))
+            record = _marker(offset, FOREIGN, 9, BranchRange(0, first, first, 1), 0)
         case _:
             record = LogRecord(offset)
     object.__setattr__(record, "number", number)
     return record
 
 
-def _marker(offset: int, txid: TxId, sequence: int, accepted: BranchRange) -> LogRecord:
-    # It states a HW of 0: what the HW makes readers forget is searched with markers alone.
-    marker = Marker(committed=True, commit_sequence=sequence, hw=0, epoch=0, branches=(accepted,))
+def _marker(offset: int, txid: TxId, sequence: int, accepted: BranchRange, hw: int) -> LogRecord:
+    marker = Marker(committed=True, commit_sequence=sequence, hw=hw, epoch=0, branches=(accepted,))
     headers: list[tuple[str, bytes | None]] = [
         (TXID_HEADER, txid.to_bytes()),
         (TXCTL_HEADER, encode_marker(marker)),
@@ -163,6 +163,21 @@ def decided(journal: Sequence[Item]) -> dict[int, Decided]:
             case _:
                 pass
     return told
+
+
+def high_watermark(data: Sequence[Item], begins: Sequence[int], told: dict[int, Decided]) -> int:
+    """Returns the HW that a marker states which lands now: the oldest unfinished BEGIN."""
+    marked = {item[1] for item in data if item[0] == "m"}
+
+    def is_finished(begin: int) -> bool:
+        each = told.get(begin)
+        if each is None:
+            return False
+        if not each.committed:
+            return True
+        return each.place is not None if each.placed else begin in marked
+
+    return min(begin for begin in begins if not is_finished(begin))
 
 
 def expected(data: Sequence[Item], told: dict[int, Decided], start: int = 0) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from .explore import State
 from .machines import Chains, Interner, Machine
 from .placed_cores import LiveOwner, LiveReader, OwnerFacts, ReaderFacts
-from .placed_logs import Decided, Item, Told, decided
+from .placed_logs import Decided, Item, Told, decided, high_watermark
 from .tenures import CORE_ERRORS
 
 
@@ -136,6 +136,13 @@ class Draft:
     def land(self, item: Item) -> Draft:
         """Lets the first of the lane land."""
         offset = self.world.data.lengths[self.data]
+        if item[0] == "m":
+            records = self.world.journals.items(self.journal)
+            begins = [o for o, (_, each) in enumerate(records) if each == ("begin",)]
+            data, told = self.world.data.items(self.data), self.world.decided(self.journal)
+            # Its transaction is not finished, unless another marker of it has landed.
+            hw = high_watermark(data, begins, told | {item[1]: Decided(0, True)})
+            item = (*item, hw)
         self.write(item)
         self.owner[3] = self.owner[3][1:]
         if item[0] == "s":
@@ -164,7 +171,8 @@ class Draft:
         redo: list[tuple[int, Item]] = []
         for begin, told in world.decided(self.journal).items():
             item = ("m", begin, told.sequence, told.first, told.last, told.count)
-            if told.committed and not told.placed and item not in items:
+            landed = any(each[:6] == item for each in items)
+            if told.committed and not told.placed and not landed:
                 redo.append((told.sequence, item))
         facts: OwnerFacts = world.owners.facts[number]
         if facts.mode_offset >= 0:
