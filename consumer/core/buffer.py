@@ -620,7 +620,7 @@ class PartitionBuffer(DeliveryQueue):
             return self._position(entry.marker_offset, share.start + index + 1, share.met, rest)
         met = dict(share.met)
         advance(met, entry)
-        return self._position(entry.marker_offset + 1, 0, met, rest)
+        return self._position(entry.behind, 0, met, rest)
 
     def put_back(self) -> None:
         """Sets `position` back to before the last `take`: the application did not get its records.

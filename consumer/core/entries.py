@@ -83,6 +83,11 @@ class EndedTransaction:
         self.error: ConsumerError | None = None
 
     @property
+    def behind(self) -> int:
+        """o2 of a reader that has delivered it, and nothing behind it."""
+        return self.marker_offset + 1
+
+    @property
     def is_foreign(self) -> bool:
         """Whether its marker claims records that can't be in this log: at its own offset or behind.
 

@@ -18,8 +18,9 @@ from dataclasses import replace
 from ...journal.control import Marker, TopicPartition
 from ...journal.position import Journal, Passed, Position
 from ...journal.txid import TxId
-from .buffer import JOURNAL_BYTES, MalformedFactory, PartitionBuffer
+from .buffer import MalformedFactory, PartitionBuffer
 from .counters import ConsumerCounters
+from .ended import JOURNAL_BYTES
 from .entries import EndedTransaction, PlainRun
 from .headers import well_formed
 from .home_view import Due
@@ -32,6 +33,11 @@ class PlacedTransaction(EndedTransaction):
     what the journal says."""
 
     __slots__ = ()
+
+    @property
+    def behind(self) -> int:
+        """Its place: the record at it comes next."""
+        return self.marker_offset
 
 
 class PlacedBuffer(PartitionBuffer):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from logtx.consumer.core.buffer import PartitionBuffer
+from logtx.consumer.core.ended import EndedTxIds
 from logtx.consumer.core.home_view import HomeView, HomeWrites, Start, where_to_begin
 from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.core.placed_buffer import PlacedBuffer
@@ -51,6 +52,9 @@ _READER: Final = Fingerprint(
             }
         ),
         PlacedInput: frozenset({"_view", "_buffer", "_partition"}),
+        # Their sets are told apart by what is in them, in order.
+        HomeView: frozenset(),
+        EndedTxIds: frozenset(),
     },
     {
         LogRecord: lambda record: (record.at, record.number),

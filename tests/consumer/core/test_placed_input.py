@@ -148,6 +148,25 @@ def test_each_position_goes_on_exactly() -> None:
         assert list(again.buffer.pending()) == []
 
 
+def test_any_record_delivered_lately_may_be_committed() -> None:
+    def everything(reader: Reader) -> None:
+        reader.feed([record(0, 1), record(1, 2), record(2, 2), plain(3), plain(4)])
+        reader.commit(1, 5, (0, 0, 1))
+        reader.commit(2, 6, (1, 2, 2))
+        reader.place(6, 3)
+        reader.gate(7)
+
+    reader = Reader()
+    everything(reader)
+    delivered = reader.take()
+    assert delivered == [0, 1, 2, 3, 4]
+    for count, offset in enumerate(delivered, 1):
+        position = reader.buffer.position_after(offset)
+        again = Reader(position)
+        everything(again)
+        assert again.take() == delivered[count:], position
+
+
 def test_put_back_and_earlier_positions_say_the_sequence_too() -> None:
     reader = Reader()
     three_at_one_place(reader)
@@ -156,8 +175,9 @@ def test_put_back_and_earlier_positions_say_the_sequence_too() -> None:
     after_1, after_3 = reader.buffer.position_after(1), reader.buffer.position_after(3)
     assert after_1 is not None
     assert after_3 is not None
-    assert after_1.passed == Passed(HOME, 5, 1)
-    assert after_3.passed == Passed(HOME, 7)
+    assert (after_1.o2, after_1.passed) == (4, Passed(HOME, 5, 1))
+    # What lies at the place itself comes next.
+    assert (after_3.o2, after_3.passed) == (4, Passed(HOME, 7))
     reader.buffer.put_back()
     assert reader.buffer.position().passed == Passed(HOME, 5, 1)
 
