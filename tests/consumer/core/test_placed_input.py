@@ -154,7 +154,8 @@ def test_any_record_delivered_lately_may_be_committed() -> None:
         reader.commit(1, 5, (0, 0, 1))
         reader.commit(2, 6, (1, 2, 2))
         reader.place(6, 3)
-        reader.gate(7)
+        if reader.input.frontier() is not None:
+            reader.gate(7)
 
     reader = Reader()
     everything(reader)
