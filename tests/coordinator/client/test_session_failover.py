@@ -321,8 +321,11 @@ def test_an_end_of_the_session_is_no_answer_to_what_was_sent(
     answers = Answers()
     with scripted() as owner:
         one = connected(journal, client, owner)
-        owner.refusal = JournalTopicError("8 partitions for the client and 4 here")
-        owner.script = lambda _request: None
+
+        def die(_request: pb.Request) -> None:
+            owner.refusal = JournalTopicError("8 partitions for the client and 4 here")
+
+        owner.script = die
         one.end(TXID, commands.Action.COMMIT, {}, answers.take(0))
         told = answers.collect(1)[0]
         assert isinstance(told, SessionClosedError)

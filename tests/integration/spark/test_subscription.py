@@ -115,7 +115,7 @@ def test_a_topic_that_comes_later_is_read_from_its_start(logtx_memory_cluster: C
     assert query.trigger() == [0, 1, 2, 3, 4]
     cluster.log.create_topic("later-2", partitions=1)
     put(cluster, "later-2", range(10, 15))
-    query.resume()
+    query.restart()
     assert query.trigger() == list(range(10, 15))
     told = from_offsets(json.loads(query.ends[-1]))
     assert set(told.topic_ids) == {"later-1", "later-2"}
@@ -201,7 +201,7 @@ def test_a_topic_that_a_broker_does_not_know_for_a_moment_goes_on_where_it_was(
         assert len(query.ends) == 2
         assert caplog.text.count("data_loss topic behind-1 was deleted, or the broker") == 1
         put(cluster, "behind-2", range(12, 14))
-        query.resume()
+        query.restart()
         assert query.trigger() == [12, 13]
         commit()
         if group is not None:
@@ -245,10 +245,10 @@ def test_a_checkpoint_of_another_query(logtx_memory_cluster: Cluster) -> None:
     query.trigger()
     kafka = {"kafka.bootstrap.servers": cluster.bootstrap_servers}
     query.options = SourceOptions.parse({**kafka, "subscribe": f"{others},{more}"})
-    query.resume()
+    query.restart()
     assert query.trigger() == []
     query.options = SourceOptions.parse({**kafka, "subscribe": mine})
-    query.resume()
+    query.restart()
     with pytest.raises(ConfigError, match="is of another query, give this one a checkpointLocat"):
         query.trigger()
 
@@ -326,7 +326,7 @@ def test_a_limit(logtx_memory_cluster: Cluster, kind: Any, option: str) -> None:
         put(cluster, topic, range(number, number + 1))
     assert query.trigger() == [0, 1]
     assert query.trigger() == [2, 3]
-    query.resume()
+    query.restart()
     assert query.trigger() == [4, 5]
     assert query.trigger() == []
 
