@@ -64,26 +64,21 @@ class LookedUp:
         """Whether the transaction is finished, or not in the journal any more."""
         return self.fate.state.finished or self.fate.state is State.UNKNOWN
 
-    def tell(self, buffer: PartitionBuffer, now_s: float) -> bool:
-        """Answers the buffer, if the answer may be believed yet. Else it must be looked up again.
-
-        Returns:
-            Whether the buffer was answered.
-        """
+    def tell(self, buffer: PartitionBuffer, now_s: float) -> None:
+        """Answers the buffer, if the answer may be believed yet. Else it is looked up again."""
         pending = buffer.find(self.txid)
         if pending is None:
-            return False
+            return
         pending.state = self.fate.state
         if self.ended:
             if pending.ended_s is None:
                 pending.ended_s = now_s
             if self.asked_s - pending.ended_s < self._apart_s(buffer):
                 pending.since = None  # look again later
-                return False
+                return
         else:
             pending.ended_s = None
         buffer.resolve(self.txid, end_offset=self.end_offset, ended=self.ended)
-        return True
 
     def _apart_s(self, buffer: PartitionBuffer) -> float:
         # Negative: it may be believed at once.

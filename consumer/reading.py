@@ -544,11 +544,12 @@ class Reading:
         position = assigned.buffer.position()
         reset = self._config.auto_offset_reset
         started_at = StartedAt.ELSEWHERE
-        if position.o2 > end and self.topic_ids.becomes_another(topic, assigned.topic_id):
-            self.recreated()  # which finds it again, and says so
-            return
-        if position.o2 > end and not self._is_cut(assigned, end):
-            return
+        if position.o2 > end:
+            if self.topic_ids.becomes_another(topic, assigned.topic_id):
+                self.recreated()  # which finds it again, and says so
+                return
+            if not self._is_cut(assigned, end):
+                return
         if start <= position.o2 <= end:
             # Only data between o1 and o2 is gone: side reads and `torn.reset` settle each
             # transaction.

@@ -54,7 +54,7 @@ from .buffer import MalformedFactory, PartitionBuffer, met_before
 from .counters import ConsumerCounters
 from .entries import EndedTransaction, EntryState, PlainRun, advance
 from .headers import txid_error
-from .looks import CONTRADICTED_APART_S, LOOKS_APART_S
+from .looks import Looks
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
 from .shared import Shared
 
@@ -319,6 +319,8 @@ class Whole:
 
 
 Buffers = Mapping[TopicPartition, SerialBuffer]
+_Head = tuple[CommitDecision, list[TopicPartition]]
+"""The first decision that is due, and those of our partitions in which it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,16 +333,6 @@ class Floor:
     decided below it; all others below it are finished."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """Ends of partitions, as they were told at one time."""
-
-    answered_s: float
-    finished: frozenset[TxId]
-    """What the journal had called finished before they were asked for."""
-    ends: Mapping[TopicPartition, int]
-
-
 @dataclass(slots=True)
 class SerialOrder:
     """Takes decisions in journal order; lets each through when it has ended in our partitions."""
@@ -351,16 +343,8 @@ class SerialOrder:
     _finished: dict[TxId, frozenset[TopicPartition]] = field(default_factory=dict)
     """Transactions in `_decisions` that the journal calls finished, with partitions that were gone
     before they took its marker."""
-    _look: _Look | None = None
-    """The latest look at ends since the journal is read."""
-    _ends: dict[TopicPartition, int] = field(default_factory=dict)
-    """Ends that two looks told."""
-    _covered: frozenset[TxId] = frozenset()
-    """Those of `_finished` that were finished before the first of these two looks."""
-    _contradicted: tuple[TxId, float] | None = None
-    """The first decision, and when an end was first told behind which its marker should lie."""
-    _given_up: TxId | None = None
-    """The first decision, if that was told for so long that its marker is no longer waited for."""
+    _looks: Looks = field(default_factory=Looks)
+    """At ends of our partitions, since the journal is read."""
     _floor: Floor | None = None
     """Set until nothing below the floor is due any more."""
 
@@ -368,9 +352,7 @@ class SerialOrder:
         """Forgets everything: the journal will be read again, from a floor if there is one."""
         self._decisions.clear()
         self._finished.clear()
-        self._look, self._covered = None, frozenset()
-        self._contradicted = self._given_up = None
-        self._ends.clear()
+        self._looks.clear()
         self._floor = floor
 
     def __len__(self) -> int:
@@ -404,8 +386,7 @@ class SerialOrder:
         found = self._head(buffers)
         return None if found is None else found[0]
 
-    def _head(self, buffers: Buffers) -> tuple[CommitDecision, list[TopicPartition]] | None:
-        # Returns it with those of our partitions in which it is due.
+    def _head(self, buffers: Buffers) -> _Head | None:
         while True:
             if self._floor is not None:
                 if self._unread(self._floor, buffers):
@@ -431,12 +412,8 @@ class SerialOrder:
             for key, buffer in buffers.items()
             if buffer.first() is None
             and buffer.delivered.get(floor.journal, -1) < floor.sequence - 1
-            and not self._read_to_end(key, buffer)
+            and not self._looks.is_read(key, buffer.next_offset)
         ]
-
-    def _read_to_end(self, key: TopicPartition, buffer: SerialBuffer) -> bool:
-        end = self._ends.get(key)
-        return end is not None and buffer.next_offset >= end
 
     def _below(self, floor: Floor, buffers: Buffers) -> None:
         # Called when every partition shows its next marker, or has none below the floor.
@@ -459,7 +436,9 @@ class SerialOrder:
 
     def missing(self, buffers: Buffers) -> list[TopicPartition]:
         """Returns the partitions whose next marker the order waits for, which must be read on."""
-        head = self._head(buffers)
+        return self._missing(self._head(buffers), buffers)
+
+    def _missing(self, head: _Head | None, buffers: Buffers) -> list[TopicPartition]:
         if head is None:
             return [] if self._floor is None else self._unread(self._floor, buffers)
         decision, needed = head
@@ -467,7 +446,7 @@ class SerialOrder:
         return [
             key
             for key in needed
-            if buffers[key].ended(raw) is None and not buffers[key].has_ended(raw)
+            if buffers[key].ended(raw) is None and not self._is_behind(decision, key, buffers[key])
         ]
 
     def wants_ends(self, buffers: Buffers, now_s: float) -> list[TopicPartition]:
@@ -478,30 +457,19 @@ class SerialOrder:
             now_s: any clock that goes on, in seconds.
         """
         head = self._head(buffers)
-        look = self._look
-        is_early = look is not None and now_s - look.answered_s < LOOKS_APART_S
-        if head is not None:
-            decision, needed = head
-            journal = decision.txid.journal
-            missing = [k for k in needed if self._is_missing(decision, k, buffers[k])]
-            if not missing or decision.txid not in self._finished:
-                return []
-            if all(buffers[k].last_met(journal) is not None for k in missing):
-                return [] if is_early else missing
-        elif self._floor is not None and self._unread(self._floor, buffers):
-            journal = self._floor.journal
-        else:
+        missing = self._missing(head, buffers)
+        txid = None if head is None else head[0].txid
+        if not missing or (txid is not None and txid not in self._finished):
             return []
-        # All that may be in doubt soon: each further partition would need two looks of its own.
-        wanted = [
-            key
-            for key, buffer in buffers.items()
-            if buffer.first() is None and (head is None or buffer.last_met(journal) is None)
-        ]
-        covers = look is not None and look.ends.keys() >= set(wanted)
-        if head is not None:
-            covers = covers and look is not None and head[0].txid in look.finished
-        return [] if covers and is_early else wanted
+        is_early = self._looks.is_early(now_s)
+        # All that may be in doubt soon: each further one would need two looks of its own.
+        wanted = [key for key, buffer in buffers.items() if buffer.first() is None]
+        if txid is not None:
+            unmet = {k for k, b in buffers.items() if b.last_met(txid.journal) is None}
+            if unmet.isdisjoint(missing):
+                return [] if is_early else missing
+            wanted = [key for key in wanted if key in unmet]
+        return [] if is_early and self._looks.covers(wanted, txid) else wanted
 
     def set_ends(self, ends: Mapping[TopicPartition, int], now_s: float) -> None:
         """Takes the end offsets of what `wants_ends` returned, asked for after that.
@@ -510,17 +478,8 @@ class SerialOrder:
             ends: as they were told.
             now_s: the time of the answer, on the clock of `wants_ends`.
         """
-        former = self._look
-        self._look = _Look(now_s, frozenset(self._finished), dict(ends))
-        if former is not None and now_s - former.answered_s >= LOOKS_APART_S:
-            told = ends.keys() & former.ends.keys()
-            self._ends = {key: max(ends[key], former.ends[key]) for key in told}
-            self._covered = former.finished
         first = self._decisions[0].txid if self._decisions else None
-        if first is None or self._contradicted is None or self._contradicted[0] != first:
-            self._contradicted = None if first is None else (first, now_s)
-        elif now_s - self._contradicted[1] >= CONTRADICTED_APART_S:
-            self._given_up = first
+        self._looks.add(ends, self._finished, first, now_s)
 
     def take(
         self, buffers: Buffers, paused: Collection[TopicPartition] = frozenset()
@@ -576,18 +535,8 @@ class SerialOrder:
             return True
         met = buffer.last_met(txid.journal)
         if met is None:
-            return txid in self._covered and self._read_to_end(key, buffer)
-        if met >= decision.sequence:
-            return True
-        told = self._look.ends.get(key) if self._look is not None else None
-        return txid == self._given_up and told is not None and buffer.next_offset >= told
-
-    def _is_missing(
-        self, decision: CommitDecision, key: TopicPartition, buffer: SerialBuffer
-    ) -> bool:
-        # Whether its marker was not met, and may come.
-        collected = buffer.ended(decision.txid.to_bytes()) is not None
-        return not collected and not self._is_behind(decision, key, buffer)
+            return self._looks.is_below(txid, key, buffer.next_offset)
+        return met >= decision.sequence or self._looks.is_given_up(txid, key, buffer.next_offset)
 
     def _pass(
         self, buffers: Buffers, keep: Mapping[TopicPartition, EndedTransaction] | None = None

@@ -9,7 +9,7 @@ import pytest
 
 from logtx.consumer import lookup, reading
 from logtx.consumer.consumer import Consumer
-from logtx.consumer.core import serial_order
+from logtx.consumer.core import looks
 from logtx.journal.logs.interface import Log
 
 from .logs import Transactions
@@ -21,7 +21,7 @@ LOOKS_APART_S = 0.2
 
 @pytest.fixture
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (lookup, reading, serial_order):
+    for module in (lookup, looks, reading):
         monkeypatch.setattr(module, "LOOKS_APART_S", LOOKS_APART_S)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from logtx.consumer import lookup
-from logtx.consumer.core import buffer, serial_order
+from logtx.consumer.core import buffer, looks
 from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.entries import EntryState, PlainRun
 from logtx.consumer.core.ranges import ControlCache, Match
@@ -656,10 +656,10 @@ def finished_before_its_ends(patch: Patch) -> None:
         self._finished[decision.txid] = frozenset()
 
     patch(SerialOrder, "decide", mutant)
-    patch(serial_order, "LOOKS_APART_S", 0.0)
+    patch(looks, "LOOKS_APART_S", 0.0)
 
 
 @caught_by("serial-order", of="serial")
 def ends_believed_at_once(patch: Patch) -> None:
     """One end is believed, though a former leader may have told it (trap 63)."""
-    patch(serial_order, "LOOKS_APART_S", 0.0)
+    patch(looks, "LOOKS_APART_S", 0.0)
