@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -17,6 +15,7 @@ from logtx.chaos.options import ChaosOptions, System
 from logtx.chaos.plan import Role, What, plan_faults
 from logtx.integration.local.spark_driver import SparkChild
 
+from ..waiting import eventually
 from .test_run import console, killed, run, told
 
 __all__ = ["console"]
@@ -74,25 +73,17 @@ def test_a_pause_and_a_kill_reach_the_jvm_of_a_replaced_driver(
     child = SparkChild("driver", tmp_path / "log", [])
     monkeypatch.setattr(child, "_command", lambda: ["timeit", "-n1", f"{script};time.sleep(60)"])
     child.start()
-    eventually(lambda: (tmp_path / "log").read_text().endswith("\n"))
+    eventually(lambda: (tmp_path / "log").read_text().endswith("\n"), 30)
     jvm = psutil.Process(int((tmp_path / "log").read_text()))
     zombie = child.leave_behind()
     assert not child.is_running
     zombie.pause()
-    eventually(lambda: jvm.status() == psutil.STATUS_STOPPED)
+    eventually(lambda: jvm.status() == psutil.STATUS_STOPPED, 30)
     zombie.resume()
-    eventually(lambda: jvm.status() != psutil.STATUS_STOPPED)
+    eventually(lambda: jvm.status() != psutil.STATUS_STOPPED, 30)
     zombie.kill()
-    eventually(lambda: not jvm.is_running() or jvm.status() == psutil.STATUS_ZOMBIE)
+    eventually(lambda: not jvm.is_running() or jvm.status() == psutil.STATUS_ZOMBIE, 30)
     assert issubclass(ChaosSpark, SparkChild)
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    """Wait until it does."""
-    deadline_s = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
 
 
 @pytest.mark.kafka

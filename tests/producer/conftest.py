@@ -82,11 +82,3 @@ def read_topic(log: Log, topic: str, partitions: int = 1) -> list[Message]:
     consumer.close()
     assert len(found) == wanted
     return sorted(found, key=lambda m: (m.partition(), m.offset()))
-
-
-def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    """Wait until something holds; fails if it does not in time."""
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "did not come about in time"
-        time.sleep(0.005)

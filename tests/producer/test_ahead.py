@@ -16,7 +16,8 @@ from logtx.producer.producer import Producer
 from logtx.producer.transaction import Transaction
 
 from ..coordinator.scripted import later
-from .conftest import MakeProducer, eventually
+from ..waiting import eventually
+from .conftest import MakeProducer
 from .fake import FakeCoordinators
 
 MINUTE = 60_000

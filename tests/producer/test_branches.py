@@ -23,7 +23,8 @@ from logtx.producer.core.summary import BranchSummary
 from logtx.producer.sender import SERVE_EVERY
 
 from ..conftest import MakeTopic
-from .conftest import MakeProducer, ReadAll, eventually
+from ..waiting import eventually
+from .conftest import MakeProducer, ReadAll
 from .fake import FakeCoordinators
 
 Join = Callable[..., Branch]

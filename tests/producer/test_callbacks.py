@@ -18,7 +18,8 @@ from logtx.journal.state import State
 from logtx.producer.producer import Producer
 from logtx.producer.transaction import Transaction
 
-from .conftest import MakeProducer, eventually, read_topic
+from ..waiting import eventually
+from .conftest import MakeProducer, read_topic
 from .fake import FakeCoordinators
 
 

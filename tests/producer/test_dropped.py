@@ -20,7 +20,8 @@ from logtx.journal.state import State
 from logtx.producer.producer import Producer
 
 from ..conftest import MakeTopic
-from .conftest import eventually, read_topic
+from ..waiting import eventually
+from .conftest import read_topic
 from .fake import FakeCoordinators
 
 Make = Callable[..., Producer]

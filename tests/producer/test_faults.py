@@ -31,7 +31,8 @@ from logtx.producer.core.tally import BranchTally
 from logtx.producer.producer import Producer
 from logtx.producer.transaction import Transaction
 
-from .conftest import MakeProducer, eventually, read_topic
+from ..waiting import eventually
+from .conftest import MakeProducer, read_topic
 from .fake import FakeCoordinators
 
 T = "t"

@@ -18,7 +18,8 @@ from logtx.journal.state import State
 from logtx.producer.producer import Producer
 
 from ..signals import KINDS, Tracer
-from .conftest import MakeProducer, eventually
+from ..waiting import eventually
+from .conftest import MakeProducer
 from .fake import FakeCoordinators
 
 RECORDS = 3

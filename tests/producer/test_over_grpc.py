@@ -33,7 +33,8 @@ from logtx.producer.branch import Branch
 from logtx.producer.producer import Producer
 
 from ..conftest import MakeTopic
-from .conftest import ReadAll, eventually, read_topic
+from ..waiting import eventually
+from .conftest import ReadAll, read_topic
 
 
 @pytest.fixture

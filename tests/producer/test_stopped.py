@@ -20,7 +20,8 @@ from logtx.producer.sender import Sender
 from logtx.producer.transaction import Transaction
 
 from ..conftest import MakeTopic
-from .conftest import MakeProducer, eventually, read_topic
+from ..waiting import eventually
+from .conftest import MakeProducer, read_topic
 from .fake import FakeCoordinators
 
 Stop = Callable[[Producer | Branches], None]

@@ -27,7 +27,8 @@ from logtx.journal.txid import TxId
 from logtx.producer.transaction import Transaction
 
 from ..conftest import MakeTopic
-from .conftest import MakeProducer, ReadAll, eventually, read_topic
+from ..waiting import eventually
+from .conftest import MakeProducer, ReadAll, read_topic
 from .fake import FakeCoordinators
 
 

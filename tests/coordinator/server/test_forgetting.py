@@ -5,7 +5,6 @@ Finding 22 of the coordinator.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -29,6 +28,7 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import journal_partition_of
 from logtx.producer.producer import Producer
 
+from ...waiting import eventually
 from ..streams import TIMEOUT_S
 
 PARTITIONS = 2
@@ -83,14 +83,6 @@ def shards(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Shard]]:
 
     monkeypatch.setattr(service, "PartitionRuntime", Kept)
     return lambda: [runtime.shard for runtime in made]
-
-
-def eventually(holds: Callable[[], bool], timeout_s: float) -> None:
-    """Waits until something holds; fails if it does not in time."""
-    deadline_s = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline_s, "did not come about in time"
-        time.sleep(0.02)
 
 
 def read_and_commit(log: MemoryLog, topic: str, group: str, transaction_group: str) -> list[bytes]:

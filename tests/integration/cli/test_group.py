@@ -27,7 +27,8 @@ from logtx.journal.position import Place, Position
 from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.records.types import OffsetStep
 
-from ..spark.conftest import ROOT, eventually
+from ...waiting import eventually
+from ..spark.conftest import ROOT
 
 
 def move(cluster: Cluster, begin: int | None, end: int, group: str = "ledger") -> str:

@@ -21,7 +21,8 @@ from logtx.integration.spark.session import check_java
 from logtx.integration.testing import Cluster
 from logtx.journal.errors import ConfigError, NotSupportedError
 
-from ..spark.conftest import ROOT, eventually
+from ...waiting import eventually
+from ..spark.conftest import ROOT
 
 
 def run(cluster: Cluster, *arguments: str) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -68,14 +67,6 @@ def sink(logtx_cluster: Cluster) -> Callable[..., Any]:
         return writer
 
     return make
-
-
-def eventually(holds: Callable[[], bool], timeout_s: float = 20) -> None:
-    """Wait until it does."""
-    deadline_s = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline_s, "it never came about"
-        time.sleep(0.02)
 
 
 def committed(cluster: Cluster, topic: str, count: int, timeout_s: float = 20) -> Rows:

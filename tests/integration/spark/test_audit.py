@@ -29,7 +29,7 @@ from logtx.journal.records.types import OffsetStep
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
-from .conftest import eventually
+from ...waiting import eventually
 
 Raw = Callable[..., None]
 

@@ -18,7 +18,7 @@ from logtx.integration.spark.reading import RangeReader, Share
 from logtx.integration.testing import Cluster
 from logtx.journal.errors import ConfigError, ProducerFencedError, UnsupportedTopicError
 
-from .conftest import eventually
+from ...waiting import eventually
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(200)]
 

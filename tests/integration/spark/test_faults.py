@@ -18,7 +18,8 @@ import pytest
 
 from logtx.integration.testing import Cluster
 
-from .conftest import ROOT, committed, eventually
+from ...waiting import eventually
+from .conftest import ROOT, committed
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(600)]
 DRIVER = Path(__file__).with_name("driver.py")

@@ -18,7 +18,8 @@ from logtx.integration.spark.session import keeper_of
 from logtx.integration.testing import Cluster
 from logtx.journal.errors import ConfigError
 
-from .conftest import committed, eventually
+from ...waiting import eventually
+from .conftest import committed
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(400)]
 Sink = Callable[..., Any]

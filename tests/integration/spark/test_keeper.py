@@ -41,7 +41,7 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Place, Position
 from logtx.journal.records.types import OffsetStep
 
-from .conftest import eventually
+from ...waiting import eventually
 
 QUERY = "0b1e5c9e-0000-4000-8000-000000000001"
 

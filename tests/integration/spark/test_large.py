@@ -20,7 +20,7 @@ from logtx.journal.errors import IntegrityError
 from logtx.journal.position import Position
 from logtx.producer.branch import Branches
 
-from .conftest import eventually
+from ...waiting import eventually
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from logtx.journal.position import Position
 from logtx.journal.records.types import OffsetStep
 from logtx.journal.txid import TxId
 
-from .conftest import eventually
+from ...waiting import eventually
 
 
 def read(cluster: Cluster, part: Range, **settings: object) -> list[Share]:

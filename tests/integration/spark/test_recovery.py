@@ -16,7 +16,8 @@ import logtx
 from logtx.integration.inspect.committed_offsets import iov_rows, step_rows
 from logtx.integration.testing import Cluster
 
-from .conftest import committed, eventually
+from ...waiting import eventually
+from .conftest import committed
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
 

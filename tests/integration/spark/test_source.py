@@ -15,7 +15,8 @@ import logtx
 from logtx.integration.spark.versions import find
 from logtx.integration.testing import Cluster
 
-from .conftest import committed, eventually
+from ...waiting import eventually
+from .conftest import committed
 
 STAMP_MS = int(time.time()) * 1_000
 """Not older than the topic's retention, by which Kafka would delete the records."""

@@ -22,7 +22,7 @@ from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.position import Position
 from logtx.journal.records.types import OffsetStep
 
-from .conftest import eventually
+from ...waiting import eventually
 from .test_data_loss import Query, make_anew
 
 
