@@ -27,10 +27,14 @@ class Checkpoints:
         self._driver = self.place / "driver"
 
     @property
+    def number(self) -> int:
+        """How many the query has had before it."""
+        return int(self._number.read_text()) if self._number.exists() else 0
+
+    @property
     def path(self) -> Path:
         """The query's checkpoint."""
-        number = self._number.read_text() if self._number.exists() else "0"
-        return self.place / f"checkpoint-{number}"
+        return self.place / f"checkpoint-{self.number}"
 
     @property
     def is_restored(self) -> bool:
@@ -55,8 +59,7 @@ class Checkpoints:
 
     def begin_anew(self) -> None:
         """Lets the query have a new one."""
-        number = int(self._number.read_text()) if self._number.exists() else 0
-        self._number.write_text(str(number + 1))
+        self._number.write_text(str(self.number + 1))
         self.goes_on()
 
     def goes_on(self) -> None:

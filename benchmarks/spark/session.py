@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 import psutil
 
-from logtx.integration.spark.session import close_keeper, start_session
+from logtx.integration.spark.session import local_session
 
 from .bare import Bare
 from .jars import connector_jars
@@ -27,26 +27,17 @@ _EVERY_S: Final = 0.5
 @contextmanager
 def session_at(directory: Path) -> Iterator[Any]:
     """Yields a session on this machine alone, with the formats "logtx" and "bare"."""
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     # Spark's workers import the bare source and sink.
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     settings = {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.jars": ",".join(connector_jars()),
-        "spark.local.dir": str(directory / "local"),
-        "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.shuffle.partitions": "4",
     }
-    session = start_session(MASTER, MEMORY, settings)
-    session.dataSource.register(Bare)
-    session.sparkContext.setLogLevel("OFF")  # tasks of a stopped query log errors
-    try:
+    with local_session(directory, MASTER, MEMORY, settings) as session:
+        session.dataSource.register(Bare)
+        session.sparkContext.setLogLevel("OFF")  # tasks of a stopped query log errors
         yield session
-    finally:
-        session.stop()
-        close_keeper()
 
 
 class PeakMemory:

@@ -9,9 +9,7 @@ error says: the query gets a new checkpoint, and goes on from the group's commit
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Final
 
 from ...integration.spark.application import Application
@@ -19,7 +17,7 @@ from ...integration.spark.errors import BatchGapError, DataLossError, ReplayDiff
 from ...integration.spark.jobs import Jobs
 from ...integration.spark.plans import Plans
 from ...integration.spark.recovery import resume
-from ...integration.spark.session import close_keeper, keeper_of, start_session
+from ...integration.spark.session import SHORT_LIVED, keeper_of, local_session
 from ...journal.errors import LogtxError, OffsetsConflictError
 from ...journal.state import State
 from ..checkpoints import Checkpoints
@@ -206,30 +204,11 @@ def _essence(said: str) -> str:
     return next((line for line in lines if line.startswith("logtx.")), said)[:_SAID]
 
 
-@contextmanager
-def _session(process: Process) -> Iterator[Any]:
-    place = Checkpoints(process.directory).place
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    settings = {
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        # It lives for seconds, too short to gain from the JVM's second compiler.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.local.dir": str(place / "local"),
-        "spark.sql.warehouse.dir": str(place / "warehouse"),
-        "spark.log.level": "OFF",
-    }
-    session = start_session("local[1]", MEMORY, settings)
-    try:
-        yield session
-    finally:
-        session.stop()
-        close_keeper()
-
-
 def work(process: Process) -> None:
     """Runs the query in a session of its own."""
-    with _session(process) as spark:
+    place = Checkpoints(process.directory).place
+    settings = {**SHORT_LIVED, "spark.log.level": "OFF"}
+    with local_session(place, "local[1]", MEMORY, settings) as spark:
         process.recorder.write("note", note="the session is there")
         _Driver(process, spark).work()
 

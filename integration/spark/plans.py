@@ -122,26 +122,13 @@ class Plans:
         """Returns what to say of planned steps that do not continue a group's committed IOV."""
         with self._guard:
             plan = self._plans.get(group)
-        found = ""
-        for step in plan.steps if plan is not None else ():
-            at = iov.get((step.topic, step.partition))
-            if (at and at.place) != step.from_place:
-                stands = "nowhere" if at is None else f"at {at.o2}"
-                begins = 0 if step.from_place is None else step.from_place.o2
-                found = (
-                    f" stands {stands} in {step.topic}[{step.partition}], and the input that was"
-                )
-                found += f" read begins at {begins}"
-                break
+        stands = _stands(plan.steps if plan is not None else (), iov)
+        said = f"group {group} stands {stands}: another job has committed it"
         if plan is None or plan.reader is None:
-            return (
-                f"group {group}{found or ' stands elsewhere'}: another job has committed it; read"
-                " again by logtx.spark.resume"
-            )
+            return f"{said}; read again by logtx.spark.resume"
         return (
-            f"group {group}{found or ' stands elsewhere'}: another job has committed it, the group"
-            " was reset, or foreachBatch wrote nothing before a restart; start the query with a"
-            " new checkpointLocation, and it goes on where the group stands"
+            f"{said}, the group was reset, or foreachBatch wrote nothing before a restart; start"
+            " the query with a new checkpointLocation, and it goes on where the group stands"
         )
 
     def use(self, group: str | None) -> None:
@@ -160,6 +147,18 @@ class Plans:
                 plan.failed = not plan.used
 
 
+def _stands(steps: Iterable[OffsetStep], iov: Mapping[TopicPartition, Position]) -> str:
+    """Returns where a group stands that is not where its planned steps begin."""
+    for step in steps:
+        at = iov.get((step.topic, step.partition))
+        if (at and at.place) != step.from_place:
+            stands = "nowhere" if at is None else f"at {at.o2}"
+            begins = 0 if step.from_place is None else step.from_place.o2
+            partition = f"{step.topic}[{step.partition}]"
+            return f"{stands} in {partition}, and the input that was read begins at {begins}"
+    return "elsewhere"
+
+
 def _together(
     before: _Plan | None, planned: list[OffsetStep], reader: int | None
 ) -> list[OffsetStep]:
@@ -176,8 +175,10 @@ def _together(
     for step in planned:
         key = step.topic, step.partition
         former = left.get(key)
-        follows = former is not None and step.from_place == former.to.place
-        left[key] = replace(step, from_place=former.from_place) if follows and former else step
+        if former is None or step.from_place != former.to.place:
+            left[key] = step
+        else:
+            left[key] = replace(step, from_place=former.from_place)
     return list(left.values())
 
 

@@ -6,9 +6,11 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ..local.errors import JavaNotFoundError
 from ..local.java import JAVA_VERSION_MIN, find_java
@@ -19,6 +21,11 @@ from .keeper import Keeper
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+SHORT_LIVED: Final = MappingProxyType(
+    {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+)
+"""Settings of a session that lives for seconds: too short to gain from the second compiler."""
 
 _guard = threading.Lock()
 _keeper: Keeper | None = None
@@ -67,6 +74,39 @@ def start_session(
     session = builder.getOrCreate()
     register(session)
     return session
+
+
+@contextmanager
+def local_session(
+    directory: Path,
+    master: str,
+    driver_memory: str,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[SparkSession]:
+    """Provides a session on this machine alone, with its files in `directory`.
+
+    Args:
+        directory: where Spark spills, and keeps its warehouse.
+        master: one of Spark's local masters.
+        driver_memory: memory of the JVM, for example "1g".
+        settings: further settings of Spark.
+
+    Raises:
+        JavaMissingError: there is no Java that Spark starts on.
+    """
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    on_this_machine = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(directory / "local"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+    }
+    session = start_session(master, driver_memory, {**on_this_machine, **settings})
+    try:
+        yield session
+    finally:
+        session.stop()
+        close_keeper()
 
 
 def check_java(environ: Mapping[str, str] = os.environ) -> None:

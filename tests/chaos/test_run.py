@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from rich.console import Console
@@ -23,6 +24,12 @@ pytestmark = pytest.mark.kafka
 def console(tmp_path: Path) -> Console:
     """What is printed is in `console.txt`."""
     return Console(file=(tmp_path / "console.txt").open("w"), width=200)
+
+
+SMALL: Final = partial(
+    ChaosOptions, mild=True, brokers=1, coordinators=2, producers=2, workers=1, consumers=2
+)
+"""One broker and few clients, so that a run takes half a minute."""
 
 
 def told(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -64,21 +71,10 @@ def killed(directory: Path) -> set[str]:
 
 @pytest.mark.timeout(300)
 def test_a_short_run(tmp_path: Path, console: Console) -> None:
-    # One broker and few clients, so that it takes half a minute. By this seed a coordinator, a
-    # producer and a worker are killed early enough, however late the machine makes them.
+    # By this seed a coordinator, a producer and a worker are killed early enough, however late the
+    # machine makes them.
     directory = tmp_path / "run"
-    options = ChaosOptions(
-        seconds=9,
-        seed=27,
-        mild=True,
-        rate=40,
-        data_dir=directory,
-        brokers=1,
-        coordinators=2,
-        producers=2,
-        workers=1,
-        consumers=2,
-    )
+    options = SMALL(seconds=9, seed=27, rate=40, data_dir=directory)
     found = run(options, console, tmp_path)
     assert found["producer committed"] >= 20
     assert found["worker committed"] > 0

@@ -16,7 +16,7 @@ from logtx.chaos.plan import Role, What, plan_faults
 from logtx.integration.local.spark_driver import SparkChild
 
 from ..waiting import eventually
-from .test_run import console, killed, run, told
+from .test_run import SMALL, console, killed, run, told
 
 __all__ = ["console"]
 
@@ -92,19 +92,7 @@ def test_a_pause_and_a_kill_reach_the_jvm_of_a_replaced_driver(
 def test_a_query_whose_checkpoint_is_restored(tmp_path: Path, console: Console) -> None:
     # By this seed a kill comes first, which leaves the copy, and then it is put back.
     directory = tmp_path / "run"
-    options = ChaosOptions(
-        seconds=60,
-        seed=9,
-        mild=True,
-        rate=20,
-        data_dir=directory,
-        spark=True,
-        brokers=1,
-        coordinators=2,
-        producers=2,
-        workers=1,
-        consumers=2,
-    )
+    options = SMALL(seconds=60, seed=9, rate=20, data_dir=directory, spark=True)
     found = run(options, console, tmp_path)
     assert found["spark committed"] > 2
     assert found["worker committed"] > 0
