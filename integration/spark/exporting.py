@@ -13,6 +13,11 @@ A run takes whole transactions, each in the run of its decision:
 4. It reads [place of the last run, *end*), and keeps the commits after the last run's S, up to and
    including this S.
 5. The next run begins at *next*: the markers of commits after S lie at or behind it.
+
+Where partitions have replicas, steps 2 and 3 ask twice, seconds apart: a broker that does not know
+yet that another leads a partition tells an end of before. With the journal's, a decision whose
+marker lies below *next* would come after S. With the data's, a marker up to S would lie behind
+*end*. No run would have those records.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ...consumer.core.looks import LOOKS_APART_S
 from ...journal.errors import ConfigError, LogtxError, RequestTimedOutError
 from ...journal.logs.interface import Log
 from ...journal.logs.open import open_log
@@ -108,7 +114,7 @@ def export(
         following = planner.latest()
         above = -1 if last is None else int(last.state["sequence"])
         up_to = _decided(log, transaction_group)
-        end = planner.latest()
+        end = planner.latest_surely()
         start = (
             planner.start("earliest").places
             if last is None
@@ -146,6 +152,9 @@ def _decided(log: Log, transaction_group: str) -> int:
     partition = journal_partition_of(transaction_group, count)
     with closing(Journal(log)) as journal:
         journal.read_on()
+        if log.topic_info(JOURNAL_TOPIC).replication_factor > 1:
+            time.sleep(LOOKS_APART_S)
+            journal.read_on()
         transactions = journal.parts[partition].transactions
         decided = [s for s in transactions.values() if s.state.commits]
         last = max((s.commit_sequence or -1 for s in decided), default=-1)

@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 from confluent_kafka import KafkaError
 
+from ...consumer.core.looks import LOOKS_APART_S
 from ...coordinator.client.queries import CoordinatorQueries
 from ...journal.control import TopicPartition
 from ...journal.errors import (
@@ -192,6 +193,23 @@ class Planner:
         """Returns the end offset of each partition."""
         return self._log.end_offsets(self._partitions)
 
+    def latest_surely(self) -> dict[TopicPartition, int]:
+        """Returns ends that have all records which were written before this call.
+
+        A broker that does not know yet that another leads the partition tells an end of before. So
+        it asks twice, some seconds apart, where partitions have replicas.
+        """
+        first = self.latest()
+        if not self.replicated:
+            return first
+        time.sleep(LOOKS_APART_S)
+        return {key: max(end, first.get(key, 0)) for key, end in self.latest().items()}
+
+    @property
+    def replicated(self) -> bool:
+        """Whether partitions of the topics may have had another leader."""
+        return any(info.replication_factor > 1 for info in self._topics.values())
+
     @cached_property
     def _topics(self) -> dict[str, TopicInfo]:
         what = self._options.what
@@ -271,6 +289,7 @@ class Planner:
                 " checkpointLocation of its own"
             )
         others = made_anew(offset.topic_ids, self.topic_ids)
+        cut = self._cut({k: s for k, s in offset.places.items() if k[0] not in others}, latest)
         places = dict(offset.places)
         anew = []
         for key, spot in offset.places.items():
@@ -286,9 +305,9 @@ class Planner:
                     f"topic {key[0]} was deleted and created again: what it had from offset "
                     f"{spot.o2} of partition {key[1]} on is gone"
                 )
-            elif key in latest and latest[key] < spot.o2:
+            elif key in cut:
                 self._lost(
-                    f"{key[0]}[{key[1]}] ends at {latest[key]} now, and reading stood at "
+                    f"{key[0]}[{key[1]}] ends at {cut[key]} now, and reading stood at "
                     f"{spot.o2}: it was created again, or lost records"
                 )
             else:
@@ -299,6 +318,20 @@ class Planner:
             stood = spot.stood or (None if spot.fresh else Place(spot.o2, spot.o3))
             places[key] = Spot(start, fresh=spot.fresh, stood=stood)
         return places
+
+    def _cut(
+        self, places: Vector, latest: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, int]:
+        """Returns the ends that lie before where reading stood; asks for such ones twice."""
+
+        def below(ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+            return {k: end for k, end in ends.items() if k in places and end < places[k].o2}
+
+        cut = below(latest)
+        if cut and self.replicated:
+            time.sleep(LOOKS_APART_S)
+            cut = below(self._log.end_offsets(list(cut)))
+        return cut
 
     def _lost(self, what: str) -> None:
         if self._options.read.fail_on_data_loss:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -13,8 +14,33 @@ import pytest
 import logtx
 from logtx.integration.spark import exporting
 from logtx.integration.testing import Cluster
+from logtx.journal.producer_ids import DEFAULT_TRANSACTION_GROUP
+from logtx.journal.reader import JOURNAL_TOPIC
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(400)]
+
+
+def test_a_former_leader_of_the_journal_hides_no_decision(
+    logtx_memory_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its marker would lie below where the next run begins, which takes only what comes after.
+    cluster, topic = logtx_memory_cluster, logtx_memory_cluster.topic(1)
+    log, end_offset = cluster.log, cluster.log.end_offset
+    with cluster.producer().begin_transaction() as txn:
+        txn.produce(topic, b"v")
+    sequence = txn.commit().commit_sequence
+    looks = []
+
+    def told(topic: str, partition: int, **more: Any) -> int:
+        looks.append(topic)
+        end = end_offset(topic, partition, **more)
+        return min(end, sequence or 0) if len(looks) <= log.partition_count(topic) else end
+
+    info = replace(log.topic_info(JOURNAL_TOPIC), replication_factor=3)
+    monkeypatch.setattr(log, "topic_info", lambda *_, **__: info)
+    monkeypatch.setattr(log, "end_offset", told)
+    monkeypatch.setattr(exporting, "LOOKS_APART_S", 0.01)
+    assert exporting._decided(log, DEFAULT_TRANSACTION_GROUP) == sequence
 
 
 @pytest.mark.slow
