@@ -28,6 +28,7 @@ from rocksdict import (
 
 from ...journal.errors import SpillError
 from .scratch import ScratchDirectory
+from .threads import start_threads
 
 _LOG = logging.getLogger(__name__)
 _MIB: Final = 1024 * 1024
@@ -175,6 +176,7 @@ class Families:
         if self._directory is None:
             self._directory = ScratchDirectory.make(self._parent)
         if self._database is None:
+            start_threads()
             self._options = _options()
             self._database = Rdict(str(self._directory.path / "rocksdb"), self._options)
         return self._database
