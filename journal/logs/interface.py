@@ -216,6 +216,24 @@ class Log(Protocol):
     ) -> dict[TopicPartition, int]:
         """Returns what `end_offset` returns of each partition, by one request for all."""
 
+    def each_start_offset(
+        self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
+    ) -> dict[TopicPartition, int | LogtxError]:
+        """Works like `each_end_offset`, for `start_offset`."""
+
+    def each_end_offset(
+        self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
+    ) -> dict[TopicPartition, int | LogtxError]:
+        """Asks once for the end of each partition, and repeats nothing.
+
+        A broker that does not answer holds back the answer of the others until the time is up, and
+        spoils only its own.
+
+        Returns:
+            Partition → its end, or the error: `UnknownTopicError` if it does not exist, as far as
+            the broker that was asked knows; `BrokerError` if nobody answered for it.
+        """
+
     def offset_for_time(
         self, topic: str, partition: int, wall_ms: int, *, timeout_s: float = 10
     ) -> int | None:

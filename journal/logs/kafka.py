@@ -95,6 +95,7 @@ _NOT_TOLD: Final = _UNSUPPORTED | {
 """Errors of a question for a topic's settings after which it can do without them."""
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_NO_LEADER: Final = KafkaError(KafkaError._TRANSPORT, "the leader did not answer")
 _CONTROLLER_S: Final = 1.0
 """First wait for the controller, before the metadata is renewed; doubled each time.
 
@@ -134,6 +135,10 @@ def _has_members(asking: Asking, future: Promise[Any]) -> bool:
             return True  # One group that may not be seen must not hide all others.
         raise
     return found is not None and (bool(found.members) or found.state.name not in ("EMPTY", "DEAD"))
+
+
+def _no_partition(topic: str, partition: int) -> UnknownTopicError:
+    return UnknownTopicError(f"topic {topic!r} has no partition {partition}")
 
 
 def _topic_info(topic: str, described: Any, settings: Mapping[str, str] | None) -> TopicInfo:
@@ -473,6 +478,18 @@ class KafkaLog:
         """Returns the end offset of each partition, by one request. Raises as `end_offset`."""
         return self._offsets(dict.fromkeys(partitions, _LATEST), timeout_s)
 
+    def each_start_offset(
+        self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
+    ) -> dict[TopicPartition, int | LogtxError]:
+        """Asks once for the first offset of each partition; see `Log.each_end_offset`."""
+        return self._each(dict.fromkeys(partitions, _EARLIEST), timeout_s)
+
+    def each_end_offset(
+        self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
+    ) -> dict[TopicPartition, int | LogtxError]:
+        """Asks once for the end offset of each partition; see `Log.each_end_offset`."""
+        return self._each(dict.fromkeys(partitions, _LATEST), timeout_s)
+
     def offset_for_time(
         self, topic: str, partition: int, wall_ms: int, *, timeout_s: float = 10
     ) -> int | None:
@@ -506,7 +523,7 @@ class KafkaLog:
             if offset == OFFSET_INVALID:
                 # librdkafka reports this, as a success, if the partition's leader broke the
                 # connection or was replaced before it answered.
-                raise KafkaException(KafkaError(KafkaError._TRANSPORT, "the leader did not answer"))
+                raise KafkaException(_NO_LEADER)
             return offset
 
         return self._ask_leader(topic, partition, asking, ask)
@@ -515,21 +532,67 @@ class KafkaLog:
         self, specs: Mapping[TopicPartition, OffsetSpec], timeout_s: float
     ) -> dict[TopicPartition, int]:
         asking = self._asking(f"offsets of {len(specs)} partitions", timeout_s, "DESCRIBE")
-        found: dict[TopicPartition, int] = {}
-        if specs:
-            wanted = {KafkaPartition(*key): spec for key, spec in specs.items()}
-            futures = self._admin().list_offsets(wanted, request_timeout=asking.left_s)
-            for place, future in futures.items():
-                with suppress(KafkaException):
-                    offset = int(asking.result(future).offset)
-                    if offset != OFFSET_INVALID:
-                        found[place.topic, place.partition] = offset
-        for key, spec in specs.items():
-            # Those whose leaders changed, or that don't exist, are asked for by themselves: that
-            # finds out which it is.
-            if key not in found:
-                found[key] = self._offset(*key, spec, asking.left_s)
+        # Those whose leaders changed, or that don't exist, are asked for by themselves: that finds
+        # out which it is.
+        return {
+            key: told if isinstance(told, int) else self._offset(*key, specs[key], asking.left_s)
+            for key, told in self._told(specs, asking).items()
+        }
+
+    def _told(
+        self, specs: Mapping[TopicPartition, OffsetSpec], asking: Asking
+    ) -> dict[TopicPartition, int | KafkaError]:
+        """Returns what one request tells of each partition."""
+        found: dict[TopicPartition, int | KafkaError] = {}
+        if not specs:
+            return found
+        wanted = {KafkaPartition(*key): spec for key, spec in specs.items()}
+        futures = self._admin().list_offsets(wanted, request_timeout=asking.left_s)
+        for place, future in futures.items():
+            key = place.topic, place.partition
+            try:
+                offset = int(asking.result(future).offset)
+                # A leader that is gone is told as a success, see `_offset`.
+                found[key] = _NO_LEADER if offset == OFFSET_INVALID else offset
+            except KafkaException as exception:
+                found[key] = exception.args[0]
         return found
+
+    def _each(
+        self, specs: Mapping[TopicPartition, OffsetSpec], timeout_s: float
+    ) -> dict[TopicPartition, int | LogtxError]:
+        asking = self._asking(f"offsets of {len(specs)} partitions", timeout_s)
+        told = self._told(specs, asking)
+        unled = {
+            topic
+            for (topic, _), answer in told.items()
+            if isinstance(answer, KafkaError) and answer.code() == KafkaError._NOENT
+        }
+        infos = self._known(unled, asking)
+        found: dict[TopicPartition, int | LogtxError] = {}
+        for (topic, partition), answer in told.items():
+            info = infos.get(topic)
+            if isinstance(answer, int):
+                found[topic, partition] = answer
+            elif isinstance(info, LogtxError):
+                found[topic, partition] = info
+            elif info is not None and partition >= info:
+                found[topic, partition] = _no_partition(topic, partition)
+            else:
+                one = f"offset of {topic}-{partition}"
+                named = self._asking(one, 0, "DESCRIBE", topic=topic)
+                found[topic, partition] = named.error(answer)
+        return found
+
+    def _known(self, topics: Collection[str], asking: Asking) -> dict[str, int | LogtxError]:
+        """Returns the number of partitions of each topic, or why it is not told."""
+        if not topics:
+            return {}
+        try:
+            infos = self._topic_infos(sorted(topics), asking)
+        except BrokerError as error:
+            return dict.fromkeys(topics, error)
+        return {t: i.partition_count if isinstance(i, TopicInfo) else i for t, i in infos.items()}
 
     def _ask_leader(
         self, topic: str, partition: int, asking: Asking, ask: Callable[[float], _T]
@@ -559,7 +622,7 @@ class KafkaLog:
 
     def _require_partition(self, topic: str, partition: int, asking: Asking) -> None:
         if partition >= self.topic_info(topic, timeout_s=asking.left_s).partition_count:
-            raise UnknownTopicError(f"topic {topic!r} has no partition {partition}")
+            raise _no_partition(topic, partition)
 
     def delete_records(
         self, topic: str, partition: int, before_offset: int, *, timeout_s: float = 10

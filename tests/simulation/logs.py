@@ -6,7 +6,7 @@ fault says otherwise. `LogView` is the `Log` that look-ups, side reads and loadi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from logtx.coordinator.core.decision import TopicFacts
 from logtx.coordinator.protocol.checkpoint import Checkpoint
 from logtx.journal import reader
 from logtx.journal.control import TopicPartition
+from logtx.journal.errors import LogtxError, UnknownTopicError
 from logtx.journal.logs.interface import GroupOffset, TopicInfo
 from logtx.journal.reader import JOURNAL_TOPIC
 
@@ -326,6 +327,35 @@ class LogView:
         # An answer of before the tail was lost names records that no reader ever gets: a real one
         # would wait for them, and fail.
         return min(self._next_answer(self._answers), self._broker.end(topic, partition))
+
+    def each_start_offset(
+        self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
+    ) -> dict[TopicPartition, int | LogtxError]:
+        """Returns the start of each partition, or why it is not told."""
+        del timeout_s
+        return {key: self._unknown(key) or self.start_offset(*key) for key in partitions}
+
+    def each_end_offset(
+        self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
+    ) -> dict[TopicPartition, int | LogtxError]:
+        """Returns the end of each partition, as of the answer, or why it is not told.
+
+        Raises:
+            NotYetError: there is no answer yet.
+        """
+        del timeout_s
+        return {key: self._unknown(key) or self.end_offset(*key) for key in partitions}
+
+    def _unknown(self, key: TopicPartition) -> UnknownTopicError | None:
+        topic, partition = key
+        facts = self._broker.topics.get(topic)
+        if topic == JOURNAL_TOPIC:
+            count = len(self._broker.starts)
+        else:
+            count = 0 if facts is None else facts.partition_count
+        if partition < count:
+            return None
+        return UnknownTopicError(f"topic {topic!r} has no partition {partition}")
 
     def _next_answer(self, answers: list[int]) -> int:
         self._asked += 1

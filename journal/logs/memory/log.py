@@ -9,7 +9,7 @@ record fails alone), no replication, no compaction and no retention by time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError
 from ...control import TopicPartition
 from ...errors import BrokerError, LogtxError, UnknownTopicError
 from ..interface import GroupOffset, TopicInfo
-from .broker import METADATA_MAX_CHARS, SCHEME, MemoryBroker, MemoryTopic
+from .broker import METADATA_MAX_CHARS, SCHEME, MemoryBroker, MemoryPartition, MemoryTopic
 from .consumer import MemoryConsumer
 from .producer import MemoryProducer
 
@@ -147,6 +147,36 @@ class MemoryLog(MemoryBroker):
     ) -> dict[TopicPartition, int]:
         """Returns the end offset of each partition."""
         return {key: self.end_offset(*key, timeout_s=timeout_s) for key in partitions}
+
+    def each_start_offset(
+        self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
+    ) -> dict[TopicPartition, int | LogtxError]:
+        """Returns the first offset of each partition, or why it is not told."""
+        return self._each(partitions, lambda found: found.start, timeout_s)
+
+    def each_end_offset(
+        self, partitions: Collection[TopicPartition], *, timeout_s: float = 10
+    ) -> dict[TopicPartition, int | LogtxError]:
+        """Returns the end offset of each partition, or why it is not told."""
+        return self._each(partitions, lambda found: found.end, timeout_s)
+
+    def _each(
+        self,
+        partitions: Collection[TopicPartition],
+        offset_of: Callable[[MemoryPartition], int],
+        timeout_s: float,
+    ) -> dict[TopicPartition, int | LogtxError]:
+        found: dict[TopicPartition, int | LogtxError] = {}
+        try:
+            with self._asked(timeout_s):
+                for key in partitions:
+                    try:
+                        found[key] = offset_of(self._partition(*key))
+                    except UnknownTopicError as error:
+                        found[key] = error
+        except BrokerError as error:
+            return dict.fromkeys(partitions, error)
+        return found
 
     def offset_for_time(
         self, topic: str, partition: int, wall_ms: int, *, timeout_s: float = 10

@@ -126,6 +126,23 @@ def test_the_offsets_of_many_partitions_at_once(
     assert log.end_offsets([]) == {}
 
 
+def test_the_offsets_of_many_partitions_with_their_errors_one_by_one(
+    log: Log, make_topic: MakeTopic, append: Append
+) -> None:
+    first, second = make_topic(), make_topic()
+    append(first, 0, [b"x"] * 3)
+    append(second, 0, [b"x"])
+    asked = [(first, 0), ("there-is-none", 0), (second, 0), (second, 99)]
+    for ask, wanted in ((log.each_end_offset, (3, 1)), (log.each_start_offset, (0, 0))):
+        told = ask(asked, timeout_s=5)
+        assert list(told) == asked
+        assert (told[first, 0], told[second, 0]) == wanted
+        for unknown in (("there-is-none", 0), (second, 99)):
+            assert isinstance(told[unknown], UnknownTopicError)
+        assert unknown[0] in str(told[unknown])
+        assert ask([]) == {}
+
+
 def test_records_come_back_as_they_were(
     make_topic: MakeTopic, append: Append, consumer: LogConsumer
 ) -> None:
@@ -369,6 +386,10 @@ def test_questions_to_nobody_are_bounded() -> None:
         with pytest.raises(BrokerError):
             ask()
         assert time.monotonic() - began < 2
+    began = time.monotonic()
+    told = log.each_end_offset([("t", 0), ("u", 7)], timeout_s=0.2)
+    assert [type(error) for error in told.values()] == [BrokerError, BrokerError]
+    assert time.monotonic() - began < 2
 
 
 def test_groups_with_members(

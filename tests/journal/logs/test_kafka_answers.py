@@ -99,6 +99,38 @@ def test_a_partition_that_gets_no_leader(monkeypatch: pytest.MonkeyPatch) -> Non
         log.end_offset("data", 3, timeout_s=0.2)
 
 
+class SomeLeaders(Admin):
+    """Answers for one partition, and for each other one with another error."""
+
+    def list_offsets(self, asked: dict[Any, Any], **_: Any) -> dict[Any, Future[Any]]:
+        """As the admin client's."""
+        self.asked += 1
+        codes = {1: KafkaError.LEADER_NOT_AVAILABLE, 2: KafkaError.UNKNOWN_TOPIC_OR_PART}
+        futures = {}
+        for place in asked:
+            future = futures[place] = Future[Any]()
+            if place.partition in codes:
+                future.set_exception(KafkaException(KafkaError(codes[place.partition], "no")))
+            else:
+                offset = OFFSET_INVALID if place.partition == 3 else 17
+                future.set_result(SimpleNamespace(offset=offset))
+        return futures
+
+
+def test_a_partition_without_a_leader_spoils_only_its_own_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    admin = SomeLeaders(0)
+    log = log_with(admin, monkeypatch)
+    told = log.each_end_offset([("t", n) for n in range(5)], timeout_s=5)
+    assert (told["t", 0], told["t", 4]) == (17, 17)
+    errors = [told["t", n] for n in (1, 2, 3)]
+    assert [type(error) for error in errors] == [BrokerError, UnknownTopicError, BrokerError]
+    for number, error in enumerate(errors, 1):
+        assert f"t-{number}" in str(error)
+    assert admin.asked == 1, "nothing is repeated"
+
+
 class DeadController:
     """Waits for a controller that is gone, until it is asked for its metadata again."""
 
