@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing
 from operator import methodcaller
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 from confluent_kafka import KafkaError, Message
@@ -217,7 +218,13 @@ def decode_message(message: Message, *, lazily: bool = False) -> Entry:
         raise type(error)(f"{where}: {error}") from error
 
 
-def find_fates(log: Log, txids: Iterable[TxId], *, timeout_s: float) -> dict[TxId, Fate]:
+def find_fates(
+    log: Log,
+    txids: Iterable[TxId],
+    *,
+    timeout_s: float,
+    reached: Mapping[int, int] = MappingProxyType({}),
+) -> dict[TxId, Fate]:
     """Returns what became of transactions, as of the journal's end when this is called.
 
     Reads each journal partition once, from the lowest BEGIN to the end, and stops early when
@@ -227,13 +234,14 @@ def find_fates(log: Log, txids: Iterable[TxId], *, timeout_s: float) -> dict[TxI
         log: the log that the journal lies in.
         txids: TxIds found in data or returned by a coordinator; see `FateScan` on made-up ones.
         timeout_s: longest time for the whole call, in seconds.
+        reached: journal partition → an end that it is known to have reached.
 
     Returns:
         The fate of each TxId, without its writes; `State.UNKNOWN` if its BEGIN was trimmed or never
         was, or lies behind the end that was told.
 
     Raises:
-        BrokerError: no answer in time.
+        BrokerError: no answer in time, or one of a broker that leads the partition no more.
         JournalError: a record on the way does not decode.
         UnknownTopicError: there is no journal.
     """
@@ -245,7 +253,7 @@ def find_fates(log: Log, txids: Iterable[TxId], *, timeout_s: float) -> dict[TxI
     for partition, wanted in sorted(by_partition.items()):
         for attempt in range(_TRIMMED_RETRIES):
             try:
-                fates |= _scan(log, partition, wanted, deadline_s)
+                fates |= _scan(log, partition, wanted, deadline_s, reached.get(partition, 0))
                 break
             except RecordsTrimmedError:
                 # The owner trimmed after this asked for the start, and before it read there.
@@ -254,7 +262,9 @@ def find_fates(log: Log, txids: Iterable[TxId], *, timeout_s: float) -> dict[TxI
     return fates
 
 
-def _scan(log: Log, partition: int, txids: list[TxId], deadline_s: float) -> dict[TxId, Fate]:
+def _scan(
+    log: Log, partition: int, txids: list[TxId], deadline_s: float, reached: int
+) -> dict[TxId, Fate]:
     def left_s() -> float:
         left = deadline_s - time.monotonic()
         if left <= 0:
@@ -272,6 +282,11 @@ def _scan(log: Log, partition: int, txids: list[TxId], deadline_s: float) -> dic
             # dropped.
             raise BrokerError(f"{JOURNAL_TOPIC}-{partition} is there, but: {error}") from error
         return dict.fromkeys(txids, UNKNOWN_FATE)
+    if end < reached:
+        raise BrokerError(
+            f"{JOURNAL_TOPIC}-{partition} reaches {reached}, and a broker tells {end} for its end:"
+            " it stood still, and does not know yet that another one leads the partition"
+        )
     fates = {t: Fate(State.UNKNOWN, ahead=t.offset >= end) for t in txids}
     present = [t for t in txids if log_start <= t.offset < end]
     if not present:

@@ -300,7 +300,11 @@ class Serving:
         self._looking_up = False
 
     async def _find(self, txids: set[TxId]) -> dict[TxId, Fate] | LogtxError:
-        find = partial(find_fates, self._services.log, txids, timeout_s=LOOK_UP_TIMEOUT_S)
+        # A broker that leads the journal no more must not make an old transaction unknown.
+        reached = {self._partition: self.tenure.acknowledged_end}
+        find = partial(
+            find_fates, self._services.log, txids, timeout_s=LOOK_UP_TIMEOUT_S, reached=reached
+        )
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._services.reading, find)

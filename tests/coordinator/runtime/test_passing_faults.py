@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Collection
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -26,6 +26,7 @@ from logtx.journal.logs.interface import Log
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC
 from logtx.journal.records.fate import Fate
+from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
 from ..runtimes import DATA, TIMEOUT_S, abort, loop_test, prepare, running
@@ -192,6 +193,37 @@ async def test_a_look_up_that_fails_is_answered(
         assert not left
         assert isinstance(reply, CoordinatorLoadingError)
         assert isinstance(await driver.ask(commands.GetOutcome(txid=txids[0])), commands.Outcome)
+
+
+@on_loop
+async def test_trap_63_a_former_leader_of_the_journal_makes_nothing_unknown(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("logtx.coordinator.core.transactions.OUTCOMES_MAX", 1)
+    async with running(log) as driver:
+        session = await driver.connect()
+        txids = [await driver.begun(session) for _ in range(3)]
+        for txid in txids:
+            await driver.ask(abort(session, txid))
+        find = shell.find_fates
+
+        class FormerLeader:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(log, name)
+
+            def end_offset(self, *_: Any, **__: Any) -> int:
+                return txids[0].offset
+
+        def of_the_past(_: Log, *asked: Any, **more: Any) -> dict[TxId, Fate]:
+            return find(cast(Log, FormerLeader()), *asked, **more)
+
+        monkeypatch.setattr(shell, "find_fates", of_the_past)
+        reply = await driver.ask(commands.GetOutcome(txid=txids[0]))
+        assert isinstance(reply, CoordinatorLoadingError)
+        monkeypatch.setattr(shell, "find_fates", find)
+        reply = await driver.ask(commands.GetOutcome(txid=txids[0]))
+        assert isinstance(reply, commands.Outcome)
+        assert reply.state is State.ABORTED
 
 
 @passing
