@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from ...consumer.core.looks import LOOKS_APART_S
 from ...journal.control import TXCTL_HEADER, TXID_HEADER, TopicPartition
 from ...journal.errors import (
     BrokerError,
@@ -225,13 +227,14 @@ class _Run:
         """Returns where each partition goes on."""
         topic = self._source.topic
         keys = [(topic, p) for p in range(self._source.partition_count)]
-        first, last = self._log.start_offsets(keys), self._log.end_offsets(keys)
+        first = self._log.start_offsets(keys)
         starts = {key: _Place(offset) for key, offset in first.items()}
         if restart:
             return starts
         asked = [KafkaPartition(*key) for key in keys]
         found = {(p.topic, p.partition): p for p in self._places.committed(asked, ANSWER_S)}
         places = {key: p.offset for key, p in found.items() if p.offset >= 0}
+        last = self._ends(self._source, places)
         if not places:
             self._check_empty()
         for key, offset in places.items():
@@ -254,10 +257,23 @@ class _Run:
             starts[key] = _Place(offset, before.get("records", 0))
         return starts
 
+    def _ends(
+        self, info: TopicInfo, expected: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Returns the ends of partitions; asks twice if one lies below what is expected.
+
+        A broker that does not know yet that another leads a partition tells an end of before.
+        """
+        ends = self._log.end_offsets(list(expected))
+        if info.replication_factor > 1 and any(ends[k] < least for k, least in expected.items()):
+            time.sleep(LOOKS_APART_S)
+            ends = self._log.end_offsets(list(expected))
+        return ends
+
     def _check_empty(self) -> None:
         target = self._target.topic
         keys = [(target, p) for p in range(self._target.partition_count)]
-        if any(self._log.end_offsets(keys).values()):
+        if any(self._ends(self._target, dict.fromkeys(keys, 1)).values()):
             raise ConfigError(
                 f"topic {target} has records, and Kafka has no place of an export of"
                 f" {self._source.topic} into it: it is somebody else's, or the place has expired"

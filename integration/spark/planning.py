@@ -391,7 +391,7 @@ class Planner:
                 )
             ends = {k: found[k].o2 if k in found else 0 for k in self._partitions}
             mend = "the log lost records; give endingOffsets"
-            _check_inside("endingIov", ends, self.latest(), mend)
+            self._check_inside("endingIov", ends, self.latest(), mend)
             return ends
         return self._offsets(bound, "latest")
 
@@ -416,8 +416,26 @@ class Planner:
             key: first[key] if o == EARLIEST else last[key] if o == LATEST else o
             for key, o in wanted.items()
         }
-        _check_inside(f"{which}Offsets", named, last)
+        self._check_inside(f"{which}Offsets", named, last)
         return named
+
+    def _check_inside(
+        self,
+        option: str,
+        named: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        mend: str = "",
+    ) -> None:
+        if any(offset > ends[key] for key, offset in named.items()):
+            ends = self.latest_surely()
+        for (topic, partition), offset in named.items():
+            end = ends[topic, partition]
+            if not 0 <= offset <= end:
+                instead = f"give one from 0 to {end}, {LATEST} (the end) or {EARLIEST} (the start)"
+                raise ConfigError(
+                    f"{option} names offset {offset} of {topic}[{partition}], which ends at {end}:"
+                    f" {mend or instead}"
+                )
 
     def _complete(
         self, given: Mapping[TopicPartition, int], what: str
@@ -535,24 +553,6 @@ class Planner:
                     f"{key[0]}[{key[1]}] begins at {first} now, and offset {spot.o2} was to be "
                     "read: retention deleted it; start anew, or set failOnDataLoss=false"
                 )
-
-
-def _check_inside(
-    option: str,
-    named: Mapping[TopicPartition, int],
-    ends: Mapping[TopicPartition, int],
-    mend: str = "",
-) -> None:
-    for (topic, partition), offset in named.items():
-        end = ends[topic, partition]
-        if not 0 <= offset <= end:
-            raise ConfigError(
-                f"{option} names offset {offset} of {topic}[{partition}], which ends at {end}: "
-                + (
-                    mend
-                    or f"give one from 0 to {end}, {LATEST} (the end) or {EARLIEST} (the start)"
-                )
-            )
 
 
 def _ids_of(iov: Mapping[TopicPartition, Position]) -> dict[str, str]:

@@ -367,6 +367,20 @@ def test_all_that_is_there_lies_below_the_ends_that_are_sure(
     assert Planner(cluster.log, SourceOptions.parse(options)).latest_surely() == {(topic, 0): 11}
 
 
+def test_an_offset_beyond_an_end_of_the_past_is_taken(
+    logtx_memory_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = logtx_memory_cluster
+    put(cluster, topic, range(10))
+    options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": topic}
+    tells_before(cluster, monkeypatch)
+    ending = {**options, "endingOffsets": json.dumps({topic: {"0": 11}})}
+    assert Planner(cluster.log, SourceOptions.parse(ending)).end() == {(topic, 0): 11}
+    beyond = {**options, "endingOffsets": json.dumps({topic: {"0": 12}})}
+    with pytest.raises(ConfigError, match="ends at 11"):
+        Planner(cluster.log, SourceOptions.parse(beyond)).end()
+
+
 def test_a_query_that_began_at_the_end_reads_the_new_topic_from_its_start(
     logtx_memory_cluster: Cluster, topic: str
 ) -> None:
