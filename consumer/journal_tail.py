@@ -245,7 +245,7 @@ class JournalTail:
         elif isinstance(record, Committed):
             done = self._waiting.pop(record.begin, None)
             if done is not None:
-                self._order.finish(done, record.gone)
+                self._order.finish(done, offset, record.gone)
 
     def close(self) -> None:
         """Closes the journal's consumer."""

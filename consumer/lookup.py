@@ -72,13 +72,15 @@ class LookedUp:
         pending.state = self.fate.state
         if self.ended:
             if pending.ended_s is None:
-                pending.ended_s = now_s
+                pending.ended_s, pending.end_offset = now_s, 0
+            # One of two looks is true, whichever it is, and none tells more than the true end.
+            pending.end_offset = max(pending.end_offset, self.end_offset)
             if self.asked_s - pending.ended_s < self._apart_s(buffer):
                 pending.since = None  # look again later
                 return
         else:
-            pending.ended_s = None
-        buffer.resolve(self.txid, end_offset=self.end_offset, ended=self.ended)
+            pending.ended_s, pending.end_offset = None, self.end_offset
+        buffer.resolve(self.txid, end_offset=pending.end_offset, ended=self.ended)
 
     def _apart_s(self, buffer: PartitionBuffer) -> float:
         # Negative: it may be believed at once.

@@ -24,7 +24,7 @@ from ..journal.position import Position
 from .config import MIB, ConsumerConfig, IsolationLevel
 from .core.buffer import PartitionBuffer
 from .core.counters import ConsumerCounters
-from .core.looks import LOOKS_APART_S
+from .core.looks import LOOK_TIMEOUT_S, LOOKS_APART_S
 from .core.pending import PendingTransactionMap, Record
 from .core.shared import Shared
 from .core.uncommitted import UncommittedBuffer
@@ -507,7 +507,7 @@ class Reading:
         for event in self._ends:
             assigned = self._owner(event)
             if assigned is not None:
-                assigned.eof = event
+                assigned.eof, assigned.cut_s = event, None
                 # Kafka's own markers may lie at the end, and records that it does not show.
                 assigned.buffer.skip_unseen(cast(int, event.offset()))
         self._ends.clear()
@@ -593,6 +593,16 @@ class Reading:
         due = [k for k in self._doubted if (a := self.assigned.get(k)) is None or _is_due(a, now)]
         self._doubted.difference_update(due)
         again = [key for key in due if key in self.assigned]
+        if not again:
+            return
+        ends = self._log.each_end_offset(again, timeout_s=LOOK_TIMEOUT_S)
+        for key, end in ends.items():
+            assigned = self.assigned[key]
+            if not isinstance(end, int):
+                self._doubted.add(key)
+                again.remove(key)
+            elif end >= assigned.buffer.position().o2:
+                assigned.cut_s = None
         if again:
             self.reassign(again)
 

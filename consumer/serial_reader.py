@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -29,6 +29,7 @@ from ..journal.value import value
 from .config import ConsumerConfig
 from .core.counters import ConsumerCounters
 from .core.entries import EndedTransaction
+from .core.looks import LOOK_TIMEOUT_S
 from .core.serial_order import CommitDecision, SerialBuffer, SerialOrder, Whole
 from .journal_tail import JournalTail
 from .malformed import malformed_event
@@ -193,13 +194,25 @@ class SerialReader:
         if not self._shares:
             wanted = self._order.wants_ends(self._buffers, time.monotonic())
             if wanted:
-                # The journal has said "finished": any marker here lies below these ends.
-                ends = {k: self._log.end_offset(*k, timeout_s=OFFSET_TIMEOUT_S) for k in wanted}
-                self._order.set_ends(ends, time.monotonic())
+                self._look(wanted)
                 busy = True
         self._balance()
         self._idle = not busy
         return busy
+
+    def _look(self, wanted: Sequence[TopicPartition]) -> None:
+        # The journal's end comes first: what is finished below it has its markers below the others.
+        journal = JOURNAL_TOPIC, self._tail.partition
+        told = self._log.each_end_offset([journal], timeout_s=LOOK_TIMEOUT_S)[journal]
+        journal_end = max(self._tail.next_offset, told if isinstance(told, int) else 0)
+        asked_s = time.monotonic()
+        found = self._log.each_end_offset(wanted, timeout_s=LOOK_TIMEOUT_S)
+        ends: dict[TopicPartition, int | None] = {}
+        for key, end in found.items():
+            ends[key] = end if isinstance(end, int) else None
+            if not isinstance(end, int):
+                _LOG.warning("end_not_told topic=%s partition=%d error=%s", *key, end)
+        self._order.set_ends(ends, journal_end, asked_s, time.monotonic())
 
     def _balance(self) -> None:
         # Partitions that ran ahead stay throttled, but never one that the first decision waits for.

@@ -5,27 +5,38 @@ another does now. A broker that stood still (a long pause of its JVM, a frozen m
 waited for it with the end of before. That end may lie below markers that the new leader took
 meanwhile. A reader that believes it passes over a transaction whose marker is still to come.
 
-So the commit sequences decide where they can: ends stand in commit-sequence order, and what is
-higher than the last one met lies ahead, whatever end is told. Where nothing was met yet, an end is
-believed when a second look, `LOOKS_APART_S` after the first one was answered, told it too: by then
-the former leader has heard of its successor.
+So a partition is *looked* at several times. A former leader that runs again hears of its successor
+within a second or two. So of two looks, the second `LOOKS_APART_S` after the first was answered,
+one at least is true, whichever it is. No look tells more than the true end. So the highest end that
+they told lies at or above the markers of everything that was finished before the first of them.
+That is known by the journal's end, asked for before each look: what has its COMMITTED below it was
+finished. If that end is of the past, it is lower, and merely proves less. One pair of looks so
+serves all that the journal holds, however long it is.
+
+The commit sequences say more where a marker was met: ends stand in commit-sequence order, and what
+is higher than the last one met lies ahead. Only looks through all of `CONTRADICTED_APART_S`
+overrule that.
 
 What would go wrong otherwise: trap 63.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from ...journal.control import TopicPartition
-from ...journal.txid import TxId
 
 LOOKS_APART_S: Final = 5.0
 """Shortest time between the answer to a first look and the question of the second, which is
 believed. A former leader that runs again hears of its successor within a second or two. A longer
-time holds up, for as long, a serializable reader that begins in a partition without markers."""
+time holds up, for as long, a serializable reader that begins in a partition without markers. It is
+also the pause between looks."""
+LOOK_TIMEOUT_S: Final = 2.0
+"""Longest wait for partitions' ends. A partition whose leader is away is asked again later, and a
+longer wait would hold up the others meanwhile; a shorter one fails on a slow broker."""
 CONTRADICTED_APART_S: Final = 60.0
 """The same where what was read contradicts the end: a marker should lie ahead, or a TxId lies
 behind the journal's end. A longer time keeps stray records in memory for longer. A shorter one
@@ -34,86 +45,85 @@ loses a commit if a broker is cut off from the others, and not from its readers,
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Ends of partitions, as they were told at one time."""
+    """A partition's end, as it was told at one time."""
 
+    asked_s: float
     answered_s: float
-    finished: frozenset[TxId]
-    """What the journal had called finished before they were asked for."""
-    ends: Mapping[TopicPartition, int]
+    journal_end: int
+    """A place up to which the journal reached before the question."""
+    end: int
 
 
 class Looks:
-    """Looks at partitions' ends, each with what was finished before it."""
+    """Looks at the ends of a reader's partitions."""
 
     def __init__(self) -> None:
         """Begins without any."""
-        self.clear()
+        self._looks: dict[TopicPartition, deque[_Look]] = {}
+        """Oldest first; none is older than `CONTRADICTED_APART_S` needs."""
+        self._failed_s: dict[TopicPartition, float] = {}
+        """Partition → when its end was asked for and not told."""
 
     def clear(self) -> None:
-        """Forgets everything: what was finished is to be learnt anew."""
-        self._last: _Look | None = None
-        self._ends: dict[TopicPartition, int] = {}
-        self._covered: frozenset[TxId] = frozenset()
-        self._contradicted: tuple[TxId, float] | None = None
-        self._given_up: TxId | None = None
+        """Forgets everything: the journal may be another one."""
+        self._looks.clear()
+        self._failed_s.clear()
 
-    def is_early(self, now_s: float) -> bool:
-        """Returns whether the last look was just now."""
-        return self._last is not None and now_s - self._last.answered_s < LOOKS_APART_S
-
-    def covers(self, keys: Collection[TopicPartition], txid: TxId | None) -> bool:
-        """Returns whether the last look was at these ends, with a transaction finished before it.
-
-        Args:
-            keys: the partitions.
-            txid: the transaction; None if any look will do.
-        """
-        look = self._last
-        return (
-            look is not None
-            and look.ends.keys() >= set(keys)
-            and (txid is None or txid in look.finished)
-        )
+    def wants(self, key: TopicPartition, next_offset: int, now_s: float) -> bool:
+        """Returns whether it is time to look at a partition that was read up to `next_offset`."""
+        if now_s - self._failed_s.get(key, -LOOKS_APART_S) < LOOKS_APART_S:
+            return False
+        looks = self._looks.get(key)
+        if not looks:
+            return True
+        # What lies below the end that was told last is to be read first.
+        return next_offset >= looks[-1].end and now_s - looks[-1].answered_s >= LOOKS_APART_S
 
     def add(
         self,
-        ends: Mapping[TopicPartition, int],
-        finished: Collection[TxId],
-        first: TxId | None,
-        now_s: float,
+        ends: Mapping[TopicPartition, int | None],
+        journal_end: int,
+        asked_s: float,
+        answered_s: float,
     ) -> None:
         """Takes the answer to a look.
 
         Args:
-            ends: as they were told.
-            finished: what the journal called finished before.
-            first: the transaction whose turn it is.
-            now_s: the time of the answer.
+            ends: as they were told; None where none was.
+            journal_end: a place up to which the journal reached before the question.
+            asked_s: the time of the question.
+            answered_s: the time of the answer.
         """
-        former = self._last
-        self._last = _Look(now_s, frozenset(finished), dict(ends))
-        if former is not None and now_s - former.answered_s >= LOOKS_APART_S:
-            told = ends.keys() & former.ends.keys()
-            self._ends = {key: max(ends[key], former.ends[key]) for key in told}
-            self._covered = former.finished
-        if first is None or self._contradicted is None or self._contradicted[0] != first:
-            self._contradicted = None if first is None else (first, now_s)
-        elif now_s - self._contradicted[1] >= CONTRADICTED_APART_S:
-            self._given_up = first
+        for key, end in ends.items():
+            if end is None:
+                self._failed_s[key] = asked_s
+                continue
+            self._failed_s.pop(key, None)
+            looks = self._looks.setdefault(key, deque())
+            looks.append(_Look(asked_s, answered_s, journal_end, end))
+            while len(looks) > 1 and asked_s - looks[1].answered_s >= CONTRADICTED_APART_S:
+                looks.popleft()
 
-    def is_read(self, key: TopicPartition, next_offset: int) -> bool:
-        """Returns whether a partition was read up to an end that two looks told."""
-        end = self._ends.get(key)
-        return end is not None and next_offset >= end
+    def is_read(
+        self, key: TopicPartition, next_offset: int, finished: int, apart_s: float | None = None
+    ) -> bool:
+        """Returns whether a partition was read beyond all markers of what is finished.
 
-    def is_below(self, txid: TxId, key: TopicPartition, next_offset: int) -> bool:
-        """Returns whether a finished transaction's marker lies below what was read, if anywhere.
-
-        For a partition in which nothing was met that says more.
+        Args:
+            key: the partition.
+            next_offset: up to where it was read.
+            finished: journal offset of the record that says so.
+            apart_s: how far apart two of the looks must be; None: `LOOKS_APART_S`.
         """
-        return txid in self._covered and self.is_read(key, next_offset)
-
-    def is_given_up(self, txid: TxId, key: TopicPartition, next_offset: int) -> bool:
-        """Returns whether no end told, for very long, that the marker of `first` lies ahead."""
-        end = None if self._last is None else self._last.ends.get(key)
-        return txid == self._given_up and end is not None and next_offset >= end
+        apart_s = LOOKS_APART_S if apart_s is None else apart_s
+        looks = self._looks.get(key)
+        if not looks:
+            return False
+        newest, end = looks[-1], 0
+        for look in reversed(looks):
+            end = max(end, look.end)
+            if end > next_offset:
+                return False
+            if newest.asked_s - look.answered_s >= apart_s:
+                return finished < look.journal_end
+        return False

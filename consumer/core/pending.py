@@ -92,6 +92,7 @@ class PendingTransaction:
         "charges",
         "control",
         "counted",
+        "end_offset",
         "ended_s",
         "first_offset",
         "further_headers",
@@ -146,6 +147,8 @@ class PendingTransaction:
         """When the shell first saw it pending, on the shell's clock in seconds; None = not yet."""
         self.state: State | None = None
         """Its state as the last look-up found it; None before one."""
+        self.end_offset = 0
+        """Highest end of the data partition that was told since `ended_s`."""
         self.ended_s: float | None = None
         """When a look-up first found it ended, on the shell's clock in seconds; None before."""
         self.written_ms: int | None = None

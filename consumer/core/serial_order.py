@@ -11,12 +11,12 @@ the journal knows that no other decision comes before.
 Why waiting ends. The first decision waits for its markers in our partitions. Each marker is written
 in the end, unless the journal says that the partition is gone, and we read it unless it lies below
 our start in that partition. In one partition markers stand in commit-sequence order. So a decision
-above the last marker met there lies ahead, and one below it lies below our start. (What should lie
-ahead, and is not below any end that is told for `CONTRADICTED_APART_S`, went with a deleted topic:
-it is passed over.) Where we know of no marker yet, we wait until the journal says "finished", and
-*then* ask for the partition's end and read up to it. A finished transaction's markers lie below
-that end, so a marker not met by then lies below our start, and we pass over the transaction there.
-What is told may be an end of the past, so it takes two looks (`looks`).
+above the last marker read there lies ahead, and one below it lies below our start. Where we have
+read no marker yet, we wait until the journal says "finished", and *then* ask for the partition's
+end and read up to it. A finished transaction's markers lie below that end, so a marker not met by
+then lies below our start, and we pass over the transaction there. What is told may be an end of the
+past, so it takes two looks (`looks`). What should lie ahead, and is below no end that is told for
+`CONTRADICTED_APART_S`, went with a deleted topic: it is passed over, too.
 
 Below the *floor*, the first journal offset that can still be read. The journal may be trimmed while
 data is still there, so the floor may lie above decisions that are due. Of all transactions decided
@@ -32,7 +32,8 @@ ended below o2 are delivered, and o3 records of the one that ended at o2. `deliv
 commit sequence up to which nothing is due in this partition. It says which decisions of the journal
 lie behind the partition, also those without records in it. So each partition has a place of its
 own. In the middle of a transaction, partitions that were delivered have passed it, those that come
-later have not, and one stands within it.
+later have not, and one stands within it. `met` is of markers that were read: `delivered` says
+nothing of what lies ahead, for it rises also where a transaction has no marker.
 
 What would go wrong otherwise: traps 18, 23 and 63.
 """
@@ -43,7 +44,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from ...journal.control import Marker, TopicPartition
 from ...journal.errors import ConsumerError, MalformedHeaderError
@@ -52,14 +53,16 @@ from ...journal.txid import TxId
 from ...journal.value import value
 from .buffer import MalformedFactory, PartitionBuffer, met_before
 from .counters import ConsumerCounters
-from .entries import EndedTransaction, EntryState, PlainRun, advance
+from .entries import EndedTransaction, EntryState, PlainRun, advance, journal_of
 from .headers import txid_error
-from .looks import Looks
+from .looks import CONTRADICTED_APART_S, Looks
 from .pending import PendingTransaction, PendingTransactionMap, RawTxId, Record
 from .shared import Shared
 
 PARTITION_BYTES: Final = 2
 """Length of a TxId's first part, which names the journal partition."""
+_READ_KEPT: Final = 2
+"""Markers at or below the position that a buffer keeps in mind."""
 NO_TIMESTAMP: Final = -1
 """The time of a decision that was trimmed from the journal; Kafka uses the same value."""
 
@@ -106,6 +109,12 @@ class SerialBuffer(PartitionBuffer):
         """Records of `_held`, which count against the memory limit and may be spilled."""
         self._fresh: list[PendingTransaction] = []
         """What this batch added to `_parked`."""
+        self._read: dict[Journal, deque[int]] = {
+            journal: deque([sequence])
+            for journal, sequence in start.met.items()
+            if journal[0] == journal_partition
+        }
+        """Commit sequences of the markers that were read, without those that no position needs."""
         self.malformed: deque[tuple[Record, MalformedHeaderError]] = deque()
         """Events for records whose headers did not decode; each is reported once."""
 
@@ -127,8 +136,25 @@ class SerialBuffer(PartitionBuffer):
         return super()._begin(raw, record, live)
 
     def _end(self, raw: RawTxId, marker: Marker, offset: int, live: bool) -> None:
-        if raw[:PARTITION_BYTES] == self._wanted:
-            super()._end(raw, marker, offset, live)
+        if raw[:PARTITION_BYTES] != self._wanted:
+            return
+        super()._end(raw, marker, offset, live)
+        if marker.committed:
+            self._note_read(journal_of(raw), marker.commit_sequence)
+
+    def _note_read(self, journal: Journal, sequence: int) -> None:
+        read = self._read.setdefault(journal, deque())
+        if not read or sequence > read[-1]:
+            read.append(sequence)
+        passed = self._met_taken.get(journal, -1)
+        # One more than the position needs: `put_back` may go back to before the last `take`.
+        while len(read) > _READ_KEPT and read[_READ_KEPT] <= passed:
+            read.popleft()
+
+    def last_met(self, journal: Journal) -> int | None:
+        """Returns the commit sequence of the last marker of a journal that was read, if any."""
+        read = self._read.get(journal)
+        return read[-1] if read else None
 
     def _report(
         self, record: Record, raw: bytes | None, error: MalformedHeaderError | None, live: bool
@@ -199,9 +225,10 @@ class SerialBuffer(PartitionBuffer):
         """Returns the collected transaction of this TxId, if any."""
         return self._held.get(raw)
 
-    def first(self) -> EndedTransaction | None:
-        """Returns the collected transaction of the lowest commit sequence, if any."""
-        return next(iter(self._held.values()), None)
+    def first(self, journal: Journal | None = None) -> EndedTransaction | None:
+        """Returns the collected transaction of the lowest commit sequence, of a journal or any."""
+        held = self._held.values()
+        return next((e for e in held if journal in (None, e.journal)), None)
 
     def release(self, journal: Journal, sequence: int) -> None:
         """Drops what is collected up to this commit sequence: none of it is due here any more."""
@@ -223,6 +250,11 @@ class SerialBuffer(PartitionBuffer):
         # behind it.
         self._queue.append(entry)
         self._unhold(raw)
+
+    @property
+    def has_read(self) -> bool:
+        """Whether a marker of the journal partition was read."""
+        return bool(self._read)
 
     @property
     def delivering(self) -> bool:
@@ -282,7 +314,12 @@ class SerialBuffer(PartitionBuffer):
     ) -> Position:
         place = super()._position(o2, o3, met, [*queue, *self._held.values()])
         # Below the start's o2 nothing was let through, but decisions may have been passed over.
-        return replace(place, met={}, delivered=dict(met))
+        below = {
+            journal: max((s for s in read if s <= met.get(journal, -1)), default=-1)
+            for journal, read in self._read.items()
+        }
+        read = {journal: sequence for journal, sequence in below.items() if sequence >= 0}
+        return replace(place, met=read, delivered=dict(met))
 
     def close(self) -> None:
         """Drops everything that is held, in memory and on disk."""
@@ -323,6 +360,15 @@ _Head = tuple[CommitDecision, list[TopicPartition]]
 """The first decision that is due, and those of our partitions in which it is."""
 
 
+class _Finished(NamedTuple):
+    """What the journal says of a finished transaction."""
+
+    offset: int
+    """Journal offset of the record that says so."""
+    gone: frozenset[TopicPartition]
+    """Partitions that were deleted before they took its marker."""
+
+
 @dataclass(frozen=True, slots=True)
 class Floor:
     """The place at which reading the journal began, above decisions that may be due."""
@@ -340,9 +386,8 @@ class SerialOrder:
     counters: ConsumerCounters
     _decisions: deque[CommitDecision] = field(default_factory=deque)
     """Decisions that wait, the first that is due in front."""
-    _finished: dict[TxId, frozenset[TopicPartition]] = field(default_factory=dict)
-    """Transactions in `_decisions` that the journal calls finished, with partitions that were gone
-    before they took its marker."""
+    _finished: dict[TxId, _Finished] = field(default_factory=dict)
+    """Transactions in `_decisions` that the journal calls finished."""
     _looks: Looks = field(default_factory=Looks)
     """At ends of our partitions, since the journal is read."""
     _floor: Floor | None = None
@@ -363,16 +408,19 @@ class SerialOrder:
         """Takes the next decision of the journal."""
         self._decisions.append(decision)
 
-    def finish(self, decision: CommitDecision, gone: Iterable[TopicPartition] = ()) -> None:
+    def finish(
+        self, decision: CommitDecision, offset: int, gone: Iterable[TopicPartition] = ()
+    ) -> None:
         """Notes that the journal calls a transaction finished: all its markers are written.
 
         Args:
             decision: the transaction's, as `decide` got it.
+            offset: journal offset of the record that says so.
             gone: partitions that were deleted before they took a marker.
         """
         # Most are delivered before that; nobody would take their TxIds out again.
         if self._decisions and decision.sequence >= self._decisions[0].sequence:
-            self._finished[decision.txid] = frozenset(gone)
+            self._finished[decision.txid] = _Finished(offset, frozenset(gone))
 
     @property
     def waits_for_finish(self) -> bool:
@@ -410,9 +458,9 @@ class SerialOrder:
         return [
             key
             for key, buffer in buffers.items()
-            if buffer.first() is None
+            if buffer.first(floor.journal) is None
             and buffer.delivered.get(floor.journal, -1) < floor.sequence - 1
-            and not self._looks.is_read(key, buffer.next_offset)
+            and not self._looks.is_read(key, buffer.next_offset, floor.sequence)
         ]
 
     def _below(self, floor: Floor, buffers: Buffers) -> None:
@@ -420,7 +468,7 @@ class SerialOrder:
         found = {
             key: entry
             for key, buffer in buffers.items()
-            if (entry := buffer.first()) is not None and entry.journal == floor.journal
+            if (entry := buffer.first(floor.journal)) is not None
         }
         lowest = min((e.marker.commit_sequence for e in found.values()), default=floor.sequence)
         known = self._decisions[0].sequence if self._decisions else floor.sequence
@@ -457,29 +505,37 @@ class SerialOrder:
             now_s: any clock that goes on, in seconds.
         """
         head = self._head(buffers)
-        missing = self._missing(head, buffers)
-        txid = None if head is None else head[0].txid
-        if not missing or (txid is not None and txid not in self._finished):
+        if head is not None and head[0].txid not in self._finished:
             return []
-        is_early = self._looks.is_early(now_s)
-        # All that may be in doubt soon: each further one would need two looks of its own.
-        wanted = [key for key, buffer in buffers.items() if buffer.first() is None]
-        if txid is not None:
-            unmet = {k for k, b in buffers.items() if b.last_met(txid.journal) is None}
-            if unmet.isdisjoint(missing):
-                return [] if is_early else missing
-            wanted = [key for key in wanted if key in unmet]
-        return [] if is_early and self._looks.covers(wanted, txid) else wanted
+        wanted = {k for k in self._missing(head, buffers) if self._wants(k, buffers, now_s)}
+        if wanted:
+            # All that may be in doubt soon: each further one would take two looks of its own.
+            wanted |= {
+                key
+                for key, buffer in buffers.items()
+                if not buffer.has_read and self._wants(key, buffers, now_s)
+            }
+        return sorted(wanted)
 
-    def set_ends(self, ends: Mapping[TopicPartition, int], now_s: float) -> None:
-        """Takes the end offsets of what `wants_ends` returned, asked for after that.
+    def _wants(self, key: TopicPartition, buffers: Buffers, now_s: float) -> bool:
+        return self._looks.wants(key, buffers[key].next_offset, now_s)
+
+    def set_ends(
+        self,
+        ends: Mapping[TopicPartition, int | None],
+        journal_end: int,
+        asked_s: float,
+        answered_s: float,
+    ) -> None:
+        """Takes the end offsets of what `wants_ends` returned.
 
         Args:
-            ends: as they were told.
-            now_s: the time of the answer, on the clock of `wants_ends`.
+            ends: as they were told; None for a partition whose end nobody told.
+            journal_end: a place up to which the journal reached *before* they were asked for.
+            asked_s: the time of the question, on the clock of `wants_ends`.
+            answered_s: the time of the answer.
         """
-        first = self._decisions[0].txid if self._decisions else None
-        self._looks.add(ends, self._finished, first, now_s)
+        self._looks.add(ends, journal_end, asked_s, answered_s)
 
     def take(
         self, buffers: Buffers, paused: Collection[TopicPartition] = frozenset()
@@ -531,12 +587,14 @@ class SerialOrder:
         # Whether a transaction that was not collected here will not come: its marker was read, or
         # lies below our start, or was never written.
         txid = decision.txid
-        if buffer.has_ended(txid.to_bytes()) or key in self._finished.get(txid, ()):
-            return True
         met = buffer.last_met(txid.journal)
-        if met is None:
-            return self._looks.is_below(txid, key, buffer.next_offset)
-        return met >= decision.sequence or self._looks.is_given_up(txid, key, buffer.next_offset)
+        if buffer.has_ended(txid.to_bytes()) or (met is not None and met >= decision.sequence):
+            return True
+        finished = self._finished.get(txid)
+        if finished is None or key in finished.gone:
+            return finished is not None
+        apart_s = None if met is None else CONTRADICTED_APART_S
+        return self._looks.is_read(key, buffer.next_offset, finished.offset, apart_s)
 
     def _pass(
         self, buffers: Buffers, keep: Mapping[TopicPartition, EndedTransaction] | None = None

@@ -152,6 +152,34 @@ def test_trap_63_a_former_leaders_end_drops_nothing(
     assert consumer.counters.discarded_transactions == 0
 
 
+def test_trap_63_a_true_end_is_not_forgotten_for_one_of_the_past(
+    written: Transactions,
+    log: MemoryLog,
+    consumer: Consumer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    txid = written.begin()
+    written.write(txid, "t", [b"x"])
+    wait_for(lambda: pending(consumer) == 1, consumer)
+    before, real = log.end_offset("t", 0), log.end_offset
+    consumer.pause([PLACE])
+    written.mark(txid, "t")
+    written.finish(txid)
+    looked = consumer.counters.look_ups
+    wait_for(lambda: consumer.counters.look_ups > looked + 1, consumer)
+
+    def end_offset(topic: str, partition: int, *, timeout_s: float = 10) -> int:
+        return before if topic == "t" else real(topic, partition, timeout_s=timeout_s)
+
+    monkeypatch.setattr(log, "end_offset", end_offset)
+    looked = consumer.counters.look_ups
+    until_s = time.monotonic() + 2 * LOOKS_APART_S
+    wait_for(lambda: time.monotonic() > until_s, consumer)
+    consumer.resume([PLACE])
+    assert read(consumer, 1) == [b"x"]
+    assert consumer.counters.discarded_transactions == 0
+
+
 def test_trap_63_a_txid_behind_the_journals_end_is_kept(
     written: Transactions, log: MemoryLog, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +249,20 @@ def test_trap_63_a_log_that_ends_below_the_position_is_asked_twice(
     # The leader answers again: it has what its former one had not.
     written.append("t", [b"3", b"4", b"5"])
     assert read(consumer, 1) == [b"5"]
+
+
+def test_trap_63_a_doubt_that_ended_well_is_forgotten(
+    written: Transactions, make_consumer: MakeConsumer
+) -> None:
+    # Else the next single answer of the past would be believed at once.
+    written.append("t", [b"0", b"1", b"2"])
+    consumer = make_consumer()
+    consumer.assign([TopicPartition("t", 0, 5)])
+    assert nothing_more(consumer, LOOKS_APART_S / 2)
+    written.append("t", [b"3", b"4"])
+    (assigned,) = consumer._reading.assigned.values()
+    wait_for(lambda: assigned.cut_s is None, consumer)
+    assert nothing_more(consumer, LOOKS_APART_S)
 
 
 def test_a_failed_partition_does_not_stop_the_others(

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import pytest
 from confluent_kafka import TopicPartition
 
 from logtx.consumer.consumer import Consumer
+from logtx.consumer.core import serial_order
 from logtx.consumer.journal_tail import JournalTail
 from logtx.consumer.serial_reader import CommittedTransaction
 from logtx.journal.control import TXID_HEADER
 from logtx.journal.errors import (
     BrokerError,
+    LogtxError,
     MalformedHeaderError,
     NotSupportedError,
     UnknownRecordError,
+    UnknownTopicError,
 )
 from logtx.journal.logs.memory.log import MemoryLog
 from logtx.journal.reader import JOURNAL_TOPIC
@@ -183,6 +186,24 @@ class FormerLeader:
             return ends.get((topic, partition), end) if is_former else end
 
         monkeypatch.setattr(log, "end_offset", end_offset)
+        tell_each(log, monkeypatch)
+
+
+def tell_each(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the log tell ends of many partitions as it tells that of one."""
+
+    def each_end_offset(
+        partitions: Collection[tuple[str, int]], *, timeout_s: float = 10
+    ) -> dict[tuple[str, int], int | LogtxError]:
+        told: dict[tuple[str, int], int | LogtxError] = {}
+        for key in partitions:
+            try:
+                told[key] = log.end_offset(*key, timeout_s=timeout_s)
+            except LogtxError as error:
+                told[key] = error
+        return told
+
+    monkeypatch.setattr(log, "each_end_offset", each_end_offset)
 
 
 @pytest.mark.parametrize("met", [False, True])
@@ -211,6 +232,87 @@ def test_trap_63_a_former_leaders_end_passes_nothing_over(
     assert everything(consumer, 2 * LOOKS_APART_S if met else LOOKS_APART_S) == []
     consumer.resume([TopicPartition("t", 0)])
     assert everything(consumer) == [[b"0", b"1"]]
+
+
+def test_trap_63_true_ends_for_long_do_not_prove_an_end_of_the_past(
+    log: MemoryLog,
+    written: Transactions,
+    make_consumer: MakeConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serial_order, "CONTRADICTED_APART_S", 1.0)
+    written.finish(written.transaction("t", [b"met"], 0))
+    consumer = assigned(make_consumer())
+    assert everything(consumer) == [[b"met"]]
+    consumer.pause([TopicPartition("t", 0)])
+    former = FormerLeader(log, monkeypatch)
+    former.until_s = 0
+    txid = written.begin()
+    written.write(txid, "t", [b"0"], 0)
+    written.write(txid, "t", [b"1"], 1)
+    written.mark(txid, "t", 0)
+    written.mark(txid, "t", 1)
+    written.finish(txid)
+    assert everything(consumer, 2.0) == []
+    former.until_s = time.monotonic() + LOOKS_APART_S
+    assert everything(consumer, 2 * LOOKS_APART_S) == []
+    consumer.resume([TopicPartition("t", 0)])
+    assert everything(consumer) == [[b"0", b"1"]]
+
+
+def test_what_was_passed_over_says_nothing_of_what_lies_ahead(
+    log: MemoryLog, written: Transactions, make_consumer: MakeConsumer
+) -> None:
+    # Retention took the markers of partitions 0 and 2. A consumer that goes on in the middle, with
+    # a further partition, waits no longer than the first one.
+    for number in range(5):
+        txid = written.begin()
+        for partition in range(3):
+            written.write(txid, "t", [b"%d" % number], partition)
+        for partition in range(3):
+            written.mark(txid, "t", partition)
+        written.finish(txid)
+    for partition in (0, 2):
+        log.delete_records("t", partition, log.end_offset("t", partition))
+    first = assigned(make_consumer(enable_auto_commit=False), 0, 1)
+    transactions = first.transactions(10)
+    for number in range(2):
+        assert [r.value() for r in next(transactions).records] == [b"%d" % number]
+    first.commit(asynchronous=False)
+    first.close()
+    again = assigned(make_consumer(group_id=first.group_id), 0, 1, 2)
+    assert everything(again, 2.0) == [[b"2"], [b"3"], [b"4"]]
+
+
+@pytest.mark.parametrize("error", [UnknownTopicError, BrokerError])
+def test_a_partition_that_tells_no_end_holds_up_nothing_else(
+    log: MemoryLog,
+    written: Transactions,
+    make_consumer: MakeConsumer,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[LogtxError],
+) -> None:
+    log.create_topic("u", partitions=1)
+    for value in (b"0", b"1"):
+        txid = written.begin()
+        written.write(txid, "t", [b"below"], 0)
+        written.write(txid, "t", [value], 1)
+        written.mark(txid, "t", 0)
+        written.mark(txid, "t", 1)
+        written.finish(txid)
+    consumer = make_consumer()
+    end = log.end_offset("t", 0)
+    consumer.assign([TopicPartition("t", 0, end), TopicPartition("t", 1), TopicPartition("u", 0)])
+    real = log.end_offset
+
+    def end_offset(topic: str, partition: int, *, timeout_s: float = 10) -> int:
+        if topic == "u":
+            raise error("it tells no end")
+        return real(topic, partition, timeout_s=timeout_s)
+
+    monkeypatch.setattr(log, "end_offset", end_offset)
+    tell_each(log, monkeypatch)
+    assert everything(consumer, 2.0) == [[b"0"], [b"1"]]
 
 
 def test_trap_63_a_partition_that_was_gone_holds_nothing_up(

@@ -653,7 +653,7 @@ def finished_before_its_ends(patch: Patch) -> None:
 
     def mutant(self: SerialOrder, decision: Any) -> None:
         decide(self, decision)
-        self._finished[decision.txid] = frozenset()
+        self.finish(decision, -1)
 
     patch(SerialOrder, "decide", mutant)
     patch(looks, "LOOKS_APART_S", 0.0)

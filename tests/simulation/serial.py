@@ -19,6 +19,7 @@ from logtx.consumer.side_read import SideReader
 from logtx.journal.control import TopicPartition
 from logtx.journal.logs.interface import Log
 from logtx.journal.position import Position
+from logtx.journal.reader import JOURNAL_TOPIC
 
 from .consumers import MemoryStore, malformed
 from .history import Given, Resumed, Serial
@@ -130,8 +131,9 @@ class SerialConsumer(Party):
         if not self._turn:
             wanted = self._order.wants_ends(self._buffers, setting.readers_s)
             if wanted:
+                end, now_s = setting.told_end(JOURNAL_TOPIC, self._journal), setting.readers_s
                 ends = {key: setting.told_end(*key) for key in wanted}
-                self._order.set_ends(ends, setting.readers_s)
+                self._order.set_ends(ends, max(self._tail.next_offset, end), now_s, now_s)
         self._deliver(1_000 if self._steady else setting.chance.choice((1, 1, 1, 2, 5, 50)))
         if not self._steady and setting.chance.random() < 0.4:
             self._committed = {key: buffer.position() for key, buffer in self._buffers.items()}

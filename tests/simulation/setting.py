@@ -56,6 +56,8 @@ class Setting:
     counters: ConsumerCounters = field(default_factory=ConsumerCounters)
     _former: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     """From when until when a former leader answers for a partition, now or next."""
+    _told_ms: dict[TopicPartition, int] = field(default_factory=dict)
+    """Since when that one has heard nothing: it stood still before it answered."""
 
     @property
     def now_ms(self) -> int:
@@ -77,19 +79,20 @@ class Setting:
         return bisect_right(broker.data((topic, partition)), since_ms, key=lambda r: r.time_ms)
 
     def _former_since(self, key: TopicPartition) -> int | None:
-        """Returns since when a former leader answers for a partition; None if the leader does."""
+        """Returns since when a former leader that answers now has heard nothing, or None."""
         ends = self.faults.ends
         if ends is None:
             return None
         since_ms, until_ms = self._former.get(key, (0, 0))
         while until_ms < self.now_ms:
-            since_ms = until_ms + ends.randint(*LEADER_MS)
+            before_ms, since_ms = until_ms, until_ms + ends.randint(*LEADER_MS)
             until_ms = since_ms + ends.randint(*FORMER_LEADER_MS)
+            self._told_ms[key] = ends.randint(before_ms, since_ms)
         self._former[key] = since_ms, until_ms
         if not since_ms <= self.now_ms < until_ms:
             return None
         self.faults.count("former leader answered")
-        return since_ms
+        return self._told_ms[key]
 
     def home(self, name: str) -> int:
         """Returns the home of a transaction group or consumer group."""

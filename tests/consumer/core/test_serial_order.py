@@ -23,6 +23,10 @@ KEYS: tuple[TopicPartition, ...] = (("t", 0), ("t", 1), ("u", 0))
 Event = tuple[str, CommitDecision]
 
 
+JOURNAL_END = 10**6
+"""The journals of these worlds are whole from the start."""
+
+
 @dataclass
 class World:
     """Three data partitions and the journal, as a coordinator writes them."""
@@ -128,7 +132,7 @@ class Life:
             if kind == "decided":
                 self.order.decide(decision)
             else:
-                self.order.finish(decision)
+                self.order.finish(decision, self.journal_at)
         elif behind:
             key = chance.choice(behind)
             size = chance.randrange(1, 6)
@@ -147,7 +151,8 @@ class Life:
         missing = self.order.wants_ends(self.buffers, self.now_s)
         if not missing:
             return False
-        self.order.set_ends({k: self.told(k) for k in missing}, self.now_s)
+        ends = {k: self.told(k) for k in missing}
+        self.order.set_ends(ends, JOURNAL_END, self.now_s, self.now_s)
         return True
 
     def told(self, key: TopicPartition) -> int:
@@ -367,7 +372,7 @@ def test_what_should_lie_ahead_is_given_up_when_no_end_shows_it_for_long() -> No
     life.buffers["t", 0].feed(log)
     for decision in (CommitDecision(2, met, 0, KEYS[:1]), CommitDecision(3, lost, 0, KEYS[:1])):
         life.order.decide(decision)
-        life.order.finish(decision)
+        life.order.finish(decision, decision.sequence)
     assert life.take() == (2, [(("t", 0), 0)])
     while life.now_s < CONTRADICTED_APART_S:
         life.ask_for_ends()
