@@ -9,6 +9,7 @@ The parent pays nothing for that: the calls are replaced in the child, right aft
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from typing import Any, Final, NoReturn, Protocol
@@ -63,8 +64,6 @@ def forked_error(kind: str) -> ForkedError:
 
 
 def _abandon() -> None:
-    import ctypes
-
     clients = list(_CLIENTS)
     _CLIENTS.clear()
     for client in clients:

@@ -6,6 +6,7 @@ reach the disk, and at the end of the process it would wait for them, and crash 
 
 from __future__ import annotations
 
+import ctypes
 import os
 from typing import Final
 
@@ -47,8 +48,6 @@ def _end_at_once() -> None:
 
     Handlers run in reverse order. RocksDB's is older, and so is never reached.
     """
-    import ctypes
-
     library = ctypes.CDLL(None)
     if hasattr(library, "on_exit"):
         library.on_exit(library._exit, None)
