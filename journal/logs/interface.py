@@ -226,8 +226,8 @@ class Log(Protocol):
     ) -> dict[TopicPartition, int | LogtxError]:
         """Asks once for the end of each partition, and repeats nothing.
 
-        A broker that does not answer holds back the answer of the others until the time is up, and
-        spoils only its own.
+        A broker that does not answer holds back the answer of the others until most of the time is
+        up, and spoils only its own. The next question goes to who leads by then.
 
         Returns:
             Partition → its end, or the error: `UnknownTopicError` if it does not exist, as far as

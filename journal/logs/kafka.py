@@ -56,6 +56,7 @@ from .group_clients import NEVER_POLLED, GroupCommitter, GroupReader
 from .interface import GroupOffset, LogConsumer, LogProducer, TopicInfo
 
 _T = TypeVar("_T")
+_LOG = logging.getLogger(__name__)
 _LIBRDKAFKA: Final = logging.getLogger("logtx.librdkafka")
 """Takes librdkafka's log, off standard error, unless the user sets another ``logger``."""
 _SHARED_PREFIXES: Final = (
@@ -96,6 +97,9 @@ _NOT_TOLD: Final = _UNSUPPORTED | {
 _LATEST: Final = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _EARLIEST: Final = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _NO_LEADER: Final = KafkaError(KafkaError._TRANSPORT, "the leader did not answer")
+_ASKED_SHARE: Final = 0.6
+"""Part of the time in which the leaders may answer. The rest is for finding out who leads those
+partitions that got no answer: with less of it the next question may go to the same brokers."""
 _CONTROLLER_S: Final = 1.0
 """First wait for the controller, before the metadata is renewed; doubled each time.
 
@@ -561,8 +565,11 @@ class KafkaLog:
     def _each(
         self, specs: Mapping[TopicPartition, OffsetSpec], timeout_s: float
     ) -> dict[TopicPartition, int | LogtxError]:
-        asking = self._asking(f"offsets of {len(specs)} partitions", timeout_s)
-        told = self._told(specs, asking)
+        what = f"offsets of {len(specs)} partitions"
+        asking = self._asking(what, timeout_s)
+        told = self._told(specs, self._asking(what, timeout_s * _ASKED_SHARE))
+        if any(not isinstance(answer, int) for answer in told.values()):
+            self._renew_leaders(asking.left_s)
         unled = {
             topic
             for (topic, _), answer in told.items()
@@ -583,6 +590,13 @@ class KafkaLog:
                 named = self._asking(one, 0, "DESCRIBE", topic=topic)
                 found[topic, partition] = named.error(answer)
         return found
+
+    def _renew_leaders(self, timeout_s: float) -> None:
+        """Learns who leads, for the next question: `list_offsets` does not find out by itself."""
+        try:
+            self._admin().list_topics(timeout=timeout_s)
+        except KafkaException as error:
+            _LOG.debug("leaders_not_told error=%s", error)
 
     def _known(self, topics: Collection[str], asking: Asking) -> dict[str, int | LogtxError]:
         """Returns the number of partitions of each topic, or why it is not told."""

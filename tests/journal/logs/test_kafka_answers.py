@@ -129,6 +129,7 @@ def test_a_partition_without_a_leader_spoils_only_its_own_answer(
     for number, error in enumerate(errors, 1):
         assert f"t-{number}" in str(error)
     assert admin.asked == 1, "nothing is repeated"
+    assert admin.refreshed, "else the next question would go to the same brokers"
 
 
 class DeadController:
