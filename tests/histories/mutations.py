@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 
 from logtx.consumer.assignment import Assignment
 from logtx.consumer.core.buffer import PartitionBuffer
-from logtx.consumer.core.serial_order import SerialOrder
+from logtx.consumer.core.serial_order import SerialOrder, _Finished
 from logtx.consumer.core.shared import Shared
 from logtx.consumer.journal_tail import JournalTail
 from logtx.consumer.positions import Positions
@@ -129,7 +129,7 @@ def a_rewind_that_failed_is_forgotten(patch: Patch) -> None:
     patch(Positions, "rewind", tries_once)
 
 
-@finding(14, "goes-on", 118)
+@finding(14, "goes-on", 255)
 def the_journal_is_not_read_on(patch: Patch) -> None:
     """While many decisions wait the journal is not read, not even for what is finished."""
     patch(SerialOrder, "waits_for_finish", property(lambda _: False))
@@ -144,7 +144,7 @@ def what_is_finished_is_kept(patch: Patch) -> None:
         take(self, offset, entry)
         if isinstance(entry.record, Committed):
             txid = TxId(self.partition, entry.incarnation, entry.record.begin)
-            self._order._finished[txid] = frozenset()
+            self._order._finished[txid] = _Finished(offset, frozenset())
 
     patch(JournalTail, "_take", mutant)
 
