@@ -40,6 +40,7 @@ What would go wrong otherwise: traps 18, 23 and 63.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -61,8 +62,9 @@ from .shared import Shared
 
 PARTITION_BYTES: Final = 2
 """Length of a TxId's first part, which names the journal partition."""
-_READ_KEPT: Final = 2
-"""Markers at or below the position that a buffer keeps in mind."""
+_READ_KEPT: Final = 1_000
+"""Markers at or below the position that a buffer keeps in mind, about as many as it remembers
+delivered transactions. With fewer, an older position may not say which marker was read."""
 NO_TIMESTAMP: Final = -1
 """The time of a decision that was trimmed from the journal; Kafka uses the same value."""
 
@@ -109,12 +111,12 @@ class SerialBuffer(PartitionBuffer):
         """Records of `_held`, which count against the memory limit and may be spilled."""
         self._fresh: list[PendingTransaction] = []
         """What this batch added to `_parked`."""
-        self._read: dict[Journal, deque[int]] = {
-            journal: deque([sequence])
+        self._read: dict[Journal, list[int]] = {
+            journal: [sequence]
             for journal, sequence in start.met.items()
             if journal[0] == journal_partition
         }
-        """Commit sequences of the markers that were read, without those that no position needs."""
+        """Commit sequences of the markers that were read, which rise, but for the oldest."""
         self.malformed: deque[tuple[Record, MalformedHeaderError]] = deque()
         """Events for records whose headers did not decode; each is reported once."""
 
@@ -143,13 +145,12 @@ class SerialBuffer(PartitionBuffer):
             self._note_read(journal_of(raw), marker.commit_sequence)
 
     def _note_read(self, journal: Journal, sequence: int) -> None:
-        read = self._read.setdefault(journal, deque())
+        read = self._read.setdefault(journal, [])
         if not read or sequence > read[-1]:
             read.append(sequence)
-        passed = self._met_taken.get(journal, -1)
-        # One more than the position needs: `put_back` may go back to before the last `take`.
-        while len(read) > _READ_KEPT and read[_READ_KEPT] <= passed:
-            read.popleft()
+        if len(read) > 2 * _READ_KEPT:
+            passed = bisect_right(read, self._met_taken.get(journal, -1))
+            del read[: max(0, passed - _READ_KEPT)]
 
     def last_met(self, journal: Journal) -> int | None:
         """Returns the commit sequence of the last marker of a journal that was read, if any."""
@@ -314,11 +315,10 @@ class SerialBuffer(PartitionBuffer):
     ) -> Position:
         place = super()._position(o2, o3, met, [*queue, *self._held.values()])
         # Below the start's o2 nothing was let through, but decisions may have been passed over.
-        below = {
-            journal: max((s for s in read if s <= met.get(journal, -1)), default=-1)
-            for journal, read in self._read.items()
-        }
-        read = {journal: sequence for journal, sequence in below.items() if sequence >= 0}
+        read = {}
+        for journal, sequences in self._read.items():
+            if below := bisect_right(sequences, met.get(journal, -1)):
+                read[journal] = sequences[below - 1]
         return replace(place, met=read, delivered=dict(met))
 
     def close(self) -> None:
