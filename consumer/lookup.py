@@ -71,8 +71,10 @@ class LookedUp:
             return
         pending.state = self.fate.state
         if self.ended:
-            if pending.ended_s is None:
-                pending.ended_s, pending.end_offset = now_s, 0
+            if pending.ended_s is None or (pending.ahead and not self.fate.ahead):
+                # A journal that ended before its BEGIN was one of the past. It may have been open
+                # then, so an end that was told with that answer proves nothing.
+                pending.ended_s, pending.end_offset, pending.ahead = now_s, 0, self.fate.ahead
             # One of two looks is true, whichever it is, and none tells more than the true end.
             pending.end_offset = max(pending.end_offset, self.end_offset)
             if self.asked_s - pending.ended_s < self._apart_s(buffer):

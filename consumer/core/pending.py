@@ -87,6 +87,7 @@ class PendingTransaction:
     """
 
     __slots__ = (
+        "ahead",
         "charged_bytes",
         "charged_records",
         "charges",
@@ -151,6 +152,8 @@ class PendingTransaction:
         """Highest end of the data partition that was told since `ended_s`."""
         self.ended_s: float | None = None
         """When a look-up first found it ended, on the shell's clock in seconds; None before."""
+        self.ahead = False
+        """Whether it was found so only as the journal that was seen ended before its BEGIN."""
         self.written_ms: int | None = None
         """Timestamp of its first record in milliseconds, once it was asked for."""
 

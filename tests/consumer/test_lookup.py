@@ -196,6 +196,37 @@ def test_trap_63_a_txid_behind_the_journals_end_is_kept(
     assert read(consumer, 1) == [b"x"]
 
 
+def test_trap_63_a_journal_of_the_past_is_no_look_at_what_was_finished(
+    written: Transactions, log: MemoryLog, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    txid = written.begin()
+    written.write(txid, "t", [b"x"])
+    wait_for(lambda: pending(consumer) == 1, consumer)
+    real, before = log.end_offset, log.end_offset("t", 0)
+    journal_is_past = True
+
+    def end_offset(topic: str, partition: int, *, timeout_s: float = 10) -> int:
+        if topic == "t":
+            return before  # true while the journal is of the past, and of the past afterwards
+        return txid.offset if journal_is_past else real(topic, partition, timeout_s=timeout_s)
+
+    monkeypatch.setattr(log, "end_offset", end_offset)
+    looked = consumer.counters.look_ups
+    until_s = time.monotonic() + 2 * LOOKS_APART_S
+    wait_for(lambda: time.monotonic() > until_s, consumer)
+    assert consumer.counters.look_ups > looked
+    consumer.pause([PLACE])
+    written.mark(txid, "t")
+    written.finish(txid)
+    journal_is_past = False
+    looked = consumer.counters.look_ups
+    wait_for(lambda: consumer.counters.look_ups > looked + 1, consumer)
+    monkeypatch.setattr(log, "end_offset", real)
+    consumer.resume([PLACE])
+    assert read(consumer, 1) == [b"x"]
+    assert consumer.counters.discarded_transactions == 0
+
+
 def test_without_a_journal_nothing_is_discarded(
     log: MemoryLog, make_consumer: MakeConsumer
 ) -> None:

@@ -14,6 +14,7 @@ from logtx.consumer import lookup
 from logtx.consumer.core import buffer, looks
 from logtx.consumer.core.buffer import PartitionBuffer
 from logtx.consumer.core.entries import EntryState, PlainRun
+from logtx.consumer.core.pending import PendingTransaction
 from logtx.consumer.core.ranges import ControlCache, Match
 from logtx.consumer.core.serial_order import SerialBuffer, SerialOrder
 from logtx.coordinator.core import shard, snapshot
@@ -610,6 +611,12 @@ def end_before_the_fate(patch: Patch) -> None:
 def look_up_believed_at_once(patch: Patch) -> None:
     """One look-up is believed, though a former leader may have told the end (trap 63)."""
     patch(lookup.LookedUp, "_apart_s", lambda *_: -1.0)
+
+
+@caught_by("exactly-once", of="consumer")
+def looks_counted_from_a_journal_of_the_past(patch: Patch) -> None:
+    """The first of two looks may have been at a journal that ended before the BEGIN (trap 63)."""
+    patch(PendingTransaction, "ahead", property(lambda _: False, lambda *_: None))
 
 
 # ---- serializable readers -----------------------------------------------------------------------

@@ -31,6 +31,7 @@ SEEN_AT: Final = {
     "gone_long_ago_is_gone": 704,
     "later_effects_overtake": 28,
     "latest_topic_is_stated": 255,
+    "looks_counted_from_a_journal_of_the_past": 1918,
     "markers_name_no_topic": 255,
     "new_partitions_are_refused": 31,
     "offsets_not_asserted_again": 28,
