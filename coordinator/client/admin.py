@@ -71,8 +71,8 @@ class AdminQueries(CoordinatorQueries):
             )
             page = self._ask(partition, command, Transactions)
             yield from page.transactions
-            more = page.more
-            if page.transactions:
+            more = page.more and bool(page.transactions)
+            if more:
                 after = page.transactions[-1].txid.offset
 
     def describe(self, txid: TxId) -> TransactionInfo | None:
@@ -136,8 +136,8 @@ class AdminQueries(CoordinatorQueries):
         while more:
             page = self._ask(partition, ListKeys(after=after), Keys)
             yield from page.keys
-            more = page.more
-            if page.keys:
+            more = page.more and bool(page.keys)
+            if more:
                 after = page.keys[-1].name
 
     def get_key(self, name: str) -> KeyInfo:
