@@ -128,7 +128,9 @@ class Plans:
             return f"{said}; read again by logtx.spark.resume"
         return (
             f"{said}, the group was reset, or foreachBatch wrote nothing before a restart; start"
-            " the query with a new checkpointLocation, and it goes on where the group stands"
+            " the query with a new checkpointLocation, and it goes on where the group stands; if"
+            " foreachBatch does not always write, put its writes into a logtx.spark.transaction,"
+            " which commits the input in any case"
         )
 
     def use(self, group: str | None) -> None:
