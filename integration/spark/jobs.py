@@ -30,6 +30,7 @@ from ...producer.transaction import Transaction
 from .application import Application
 from .cluster import PAUSE_S, Cluster
 from .commits import Commit, Commits
+from .errors import ReplayDiffersError
 from .identity import Identity, file_logs
 from .options import SinkOptions
 from .plans import Plans
@@ -400,8 +401,16 @@ class Jobs:
             raise
         job.identity = job.identity or self._identity(job, query_id, batch_id)
         if job.identity is not None:
-            committed = self._cluster(job.options).committed(job.identity.group)
-            if job.identity.is_done(committed):
+            cluster = self._cluster(job.options)
+            committed = cluster.committed(job.identity.group)
+            try:
+                is_done = job.identity.is_done(committed)
+            except ReplayDiffersError:
+                # A newer driver of this query may have gone on: then no checkpoint was restored.
+                if cluster.queries.outcome(job.transaction.txid).state.aborts:
+                    job.transaction.commit()  # raises by whom it was aborted, and why
+                raise
+            if is_done:
                 job.done = self._replayed(job)
                 return
             job.transaction.send_offsets(job.identity.group, job.identity.steps(committed))

@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 import logtx
-from logtx.integration.spark.keeper import Keeper
+from logtx.integration.spark.jobs import Jobs
 from logtx.journal.errors import LogtxError
 from logtx.producer.transaction_shell import TransactionShell
 from tests.integration.spark.conftest import make_session
@@ -39,16 +39,16 @@ def die() -> None:
 
 
 def at_commit(number: int, act: Callable[..., Any]) -> None:
-    """Put `act(original, keeper, **fields)` in the place of the keeper's commit, once."""
-    original, seen = Keeper.commit, [0]
+    """Put `act(original, jobs, **fields)` in the place of the commit of jobs, once."""
+    original, seen = Jobs.commit, [0]
 
-    def commit(keeper: Keeper, **fields: Any) -> Any:
+    def commit(jobs: Jobs, **fields: Any) -> Any:
         seen[0] += 1
         if seen[0] == number:
-            return act(lambda: original(keeper, **fields), keeper, **fields)
-        return original(keeper, **fields)
+            return act(lambda: original(jobs, **fields), jobs, **fields)
+        return original(jobs, **fields)
 
-    Keeper.commit = commit  # type: ignore[method-assign,assignment]
+    Jobs.commit = commit  # type: ignore[method-assign,assignment]
 
 
 def inject(fault: str, config: dict[str, Any]) -> None:

@@ -132,7 +132,7 @@ def test_two_drivers_of_one_query(drivers: Drivers) -> None:
         assert drivers.run("none") == 0, drivers.log(2)[-3000:]
         Path(drivers.config["go_on"]).touch()
         assert older.wait(RUN_S) == 1
-        assert "ProducerFencedError" in drivers.log(1)
+        assert "ProducerFencedError" in drivers.log(1), drivers.log(1)[-6000:]
     finally:
         older.kill()
     drivers.check()

@@ -164,6 +164,19 @@ def test_a_replayed_batch_is_reported_done(
     assert seen(logtx_memory_cluster, topic) == {b"a": 1, b"b": 1, b"c": 1}
 
 
+def test_a_driver_that_was_replaced_is_fenced_though_the_newer_one_went_further(
+    start: Start, logtx_memory_cluster: Cluster, topic: str
+) -> None:
+    older = start()
+    begun = older.begin()
+    summaries = older.write(begun, b"older")
+    newer = start()
+    assert [newer.run(0, b"newer"), newer.run(1, b"further")] == ["committed", "committed"]
+    with pytest.raises(ProducerFencedError):
+        older.commit(begun, 0, summaries)
+    assert seen(logtx_memory_cluster, topic) == {b"newer": 1, b"further": 1}
+
+
 def test_the_older_of_two_drivers_is_fenced(
     start: Start, logtx_memory_cluster: Cluster, topic: str
 ) -> None:
