@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import ClassVar, Final, Generic, NamedTuple, TypeVar
 
 from .control import TopicPartition
+from .record_type import RecordType
 from .value import value
 
 GONE: Final = -1
@@ -34,13 +35,14 @@ class PartitionId(NamedTuple):
 
 @value(frozen=True, slots=True)
 class Placed:
-    """What a PLACED record says: ends of partitions, asked for after the decisions it covers.
+    """Ends of partitions (PLACED), asked for after the decisions that it covers.
 
     In each partition named, it places every transaction that is decided up to `upto`, has writes to
     be placed there, and is not placed there yet. It says nothing of other partitions, so one whose
     end can't be asked for delays only itself.
     """
 
+    type: ClassVar[RecordType] = RecordType.PLACED
     upto: int
     """Commit sequence of the last decision that it covers."""
     ends: Mapping[PartitionId, int]

@@ -32,6 +32,18 @@ def is_position(metadata: str | None) -> bool:
 
 
 @value(frozen=True, slots=True)
+class Passed:
+    """How far a reader has delivered what a home places in a partition."""
+
+    home: Journal
+    sequence: int
+    """Every transaction that is placed there, up to this commit sequence, is delivered."""
+    taken: int = 0
+    """Number of records already delivered of the next one. Apart from o3: what is placed at an
+    offset comes before the marker that may lie at it, and either may be half delivered."""
+
+
+@value(frozen=True, slots=True)
 class Place:
     """The exact point up to which records were delivered.
 
@@ -42,18 +54,8 @@ class Place:
     """Every record below it is delivered or pending; a marker's offset, while that is delivered."""
     o3: int = 0
     """Number of records already delivered of the transaction whose marker lies at `o2`."""
-
-
-@value(frozen=True, slots=True)
-class Passed:
-    """How far a reader has delivered what a home places in a partition."""
-
-    home: Journal
-    sequence: int
-    """Every transaction that is placed there, up to this commit sequence, is delivered."""
-    taken: int = 0
-    """Number of records already delivered of the next one. Apart from o3: what is placed at an
-    offset comes before the marker that may lie at it, and either may be half delivered."""
+    passed: Passed | None = None
+    """See `Position.passed`: several transactions may be placed at one offset."""
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -87,7 +89,7 @@ class Position:
     @property
     def place(self) -> Place:
         """The part that compare-and-set compares; o1 and `met` only say how to get there."""
-        return Place(self.o2, self.o3)
+        return Place(self.o2, self.o3, self.passed)
 
     @classmethod
     def at(cls, offset: int) -> Position:

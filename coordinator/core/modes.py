@@ -26,22 +26,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
 from ...journal.errors import CorruptRecordError
+from ...journal.modes import ModeChange, Phase
 from ...journal.places import PartitionId
-from ...journal.value import value
-
-
-class Phase(StrEnum):
-    """What is true of a topic between two MODE records."""
-
-    MARKERS = "markers"
-    TO_METADATA = "to-metadata"
-    METADATA = "metadata"
-    TO_MARKERS = "to-markers"
-
 
 VALID_PREVIOUS: Final[Mapping[Phase, frozenset[Phase]]] = {
     Phase.MARKERS: frozenset({Phase.TO_MARKERS}),
@@ -57,18 +46,6 @@ _TOWARDS: Final = {
     Phase.METADATA: frozenset({Phase.TO_METADATA, Phase.METADATA}),
     Phase.MARKERS: frozenset({Phase.TO_MARKERS, Phase.MARKERS}),
 }
-
-
-@value(frozen=True, slots=True)
-class ModeChange:
-    """What a MODE record says."""
-
-    topic: str
-    topic_id: str
-    phase: Phase
-    since: Mapping[int, int] = field(default_factory=dict)
-    """Partition → offset of its mode record; empty while the topic is switching. A partition that
-    is not named came later: it is in the topic's mode from offset 0 on."""
 
 
 @dataclass(slots=True)

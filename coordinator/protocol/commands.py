@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import LogtxError
+from ...journal.modes import Mode, Phase
 from ...journal.position import Position
 from ...journal.records.types import AbortReason, OffsetStep
 from ...journal.state import State
@@ -255,6 +256,27 @@ class DeleteKey:
     name: str
 
 
+@value(frozen=True, slots=True, kw_only=True)
+class SetTopicMode:
+    """Begin to switch a topic's mode, on an operator's request. To be asked again until it is done.
+
+    The topic must be bound to the transaction group whose journal partition is asked.
+    """
+
+    topic: str
+    mode: Mode
+    without_records: bool = False
+    """Writes no mode records to its partitions: it takes no writes any more, or nobody reads it."""
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class DescribeTopics:
+    """Ask for the modes of topics whose home the journal partition is."""
+
+    topics: tuple[str, ...] = ()
+    """Only these; empty: all that were ever switched."""
+
+
 Command: TypeAlias = (
     Connect
     | Begin
@@ -396,6 +418,30 @@ class Keys:
     keys: tuple[KeyInfo, ...]
     more: bool = False
     """There is a further page, after the last of these."""
+
+
+@value(frozen=True, slots=True, kw_only=True)
+class TopicModeInfo:
+    """The mode of one topic, as its home has it."""
+
+    topic: str
+    topic_id: str
+    phase: Phase
+    mode_offset: int
+    """Journal offset of the MODE record with which its latest switch began; -1: it had none."""
+    since: Mapping[int, int] = field(default_factory=dict)
+    """Partition → offset of its mode record."""
+    published: bool = False
+    """Whether readers are told of it: the topic `__transaction_topics` has it."""
+    waiting: int = 0
+    """Number of (transaction, partition) that are decided and not placed."""
+
+
+@value(frozen=True, slots=True)
+class TopicModes:
+    """Answer to `SetTopicMode` and `DescribeTopics`."""
+
+    topics: tuple[TopicModeInfo, ...]
 
 
 Reply: TypeAlias = (

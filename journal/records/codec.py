@@ -15,6 +15,7 @@ import fastavro
 from ..control import BranchRange, TopicPartition
 from ..errors import CorruptRecordError, UnknownRecordError
 from ..position import Journal, Place, Position
+from ..record_type import RecordType
 from ..state import State
 from .fast_reader import LAZY_READERS, NEWER_READERS, READERS, read_head
 from .fast_writer import WRITERS, signed, write_head
@@ -39,7 +40,6 @@ from .types import (
     PrepareAbort,
     PrepareCommit,
     ProducerRecord,
-    RecordType,
     Snapshot,
     SnapshotClaim,
     SnapshotGroup,

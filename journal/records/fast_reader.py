@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from ..control import BranchRange, TopicPartition
 from ..position import Journal, Place, Position
+from ..record_type import RecordType
 from .types import (
     UNKNOWN_OFFSET,
     Aborted,
@@ -33,7 +34,6 @@ from .types import (
     PartitionWrites,
     PrepareCommit,
     ProducerRecord,
-    RecordType,
 )
 
 T = TypeVar("T")

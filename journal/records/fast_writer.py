@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
+from ..record_type import RecordType
 from .types import (
     Aborted,
     AddWrites,
@@ -22,7 +23,6 @@ from .types import (
     Committed,
     PartitionWrites,
     PrepareCommit,
-    RecordType,
 )
 
 _LOW: Final = tuple(

@@ -13,34 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import field
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 from ..control import BranchRange, TopicPartition
+from ..modes import ModeChange, Phase
+from ..places import PartitionId, Placed
 from ..position import Place, Position
+from ..record_type import RecordType
 from ..state import State
 from ..value import Lazy, value
-
-
-class RecordType(IntEnum):
-    """Type byte of a journal record. A number is never given to another type."""
-
-    OWNER = 1
-    PRODUCER = 2
-    BEGIN = 3
-    ADD_PARTITIONS = 4
-    ADD_OFFSETS = 5
-    PREPARE_COMMIT = 6
-    PREPARE_ABORT = 7
-    COMMITTED = 8
-    ABORTED = 9
-    BIND = 10
-    # Numbers given to types that this version neither writes nor reads: ADD_ACKS 11, PREPARE 12,
-    # EXTEND 14 (decision 0018 has no use for it), PLACED 15.
-    CLAIM = 13
-    SNAPSHOT = 16
-    FORGET = 17
-    ADD_WRITES = 18
 
 
 class AbortReason(StrEnum):
@@ -214,6 +196,8 @@ class PrepareCommit(Lazy):
     added: tuple[DataPartition, ...] = ()
     """The partitions that `writes` does not name: all that branches wrote there is in the parts
     (`AddWrites`). Every one of them has records."""
+    placed: tuple[TopicPartition, ...] = ()
+    """Those of its partitions in which it is placed, rather than marked."""
 
     @property
     def written(self) -> list[TopicPartition]:
@@ -374,6 +358,33 @@ class SnapshotClaim(NamedTuple):
     """Partitions that no newer claim names."""
 
 
+class SnapshotMode(NamedTuple):
+    """The mode of a topic whose home the journal partition is."""
+
+    topic: str
+    topic_id: str
+    phase: Phase
+    offset: int
+    """Journal offset of the MODE record with which its latest switch began."""
+    since: tuple[tuple[int, int], ...] = ()
+    """(partition, offset of its mode record); empty while the topic is switching."""
+
+
+class SnapshotPlaces(NamedTuple):
+    """Where an unfinished transaction is placed; a large one's is spread over several rows.
+
+    Those partitions count too that have their place: a reader that begins at the snapshot may begin
+    below it.
+    """
+
+    begin: int
+    sequence: int
+    """Commit sequence."""
+    places: tuple[tuple[PartitionId, int, int | None], ...]
+    """(partition, offset behind the last record that the commit accepts there, place or `GONE`, or
+    None while it has no place)."""
+
+
 @value(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """A chunk of a snapshot: what a coordinator knew just before the snapshot's first chunk.
@@ -408,6 +419,17 @@ class Snapshot:
     """Highest generation of a producer that was forgotten; -1: none was."""
     group_uses: tuple[tuple[str, int], ...] = ()
     """(consumer group, hour of service in which it was used last)."""
+    modes: tuple[SnapshotMode, ...] = ()
+    """Topics of this home that were ever switched."""
+    last_places: tuple[tuple[PartitionId, int], ...] = ()
+    """(partition, its last place): what makes the snapshot a fence."""
+    places: tuple[SnapshotPlaces, ...] = ()
+    """What unfinished transactions wrote in partitions in which they are placed."""
+    fence: int = -1
+    """Offset of the first chunk of the snapshot to which the journal would be trimmed next, if that
+    waits for data to be deleted; -1: none does."""
+    fence_places: tuple[tuple[PartitionId, int], ...] = ()
+    """`last_places` of that snapshot."""
 
 
 JournalRecord: TypeAlias = (
@@ -425,6 +447,8 @@ JournalRecord: TypeAlias = (
     | Claim
     | Snapshot
     | Forget
+    | Placed
+    | ModeChange
 )
 
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from logtx.journal.control import VERSION as CONTROL_VERSION
 from logtx.journal.control import TopicPartition
+from logtx.journal.record_type import RecordType
 from logtx.journal.records.codec import FORMAT_VERSION
-from logtx.journal.records.types import RecordType
 
 from ..consumer.records import FakeRecord
 

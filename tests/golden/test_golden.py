@@ -29,8 +29,9 @@ from logtx.journal.control import (
 from logtx.journal.logs.interface import GroupOffset
 from logtx.journal.position import Position
 from logtx.journal.reader import COORDINATORS_GROUP, JOURNAL_TOPIC
+from logtx.journal.record_type import RecordType
 from logtx.journal.records.codec import encode_entry
-from logtx.journal.records.types import AbortReason, RecordType
+from logtx.journal.records.types import AbortReason
 from logtx.journal.state import State
 
 from ..consumer.logs import nothing_more

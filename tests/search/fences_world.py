@@ -25,9 +25,9 @@ from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.core.placed_buffer import PlacedBuffer
 from logtx.consumer.core.placed_input import PlacedInput, has_ended
 from logtx.consumer.side_read import SideReader
-from logtx.coordinator.core.modes import Phase
 from logtx.coordinator.core.places import Fence, PlacedWrites, Places
 from logtx.journal.control import BranchRange
+from logtx.journal.modes import Phase
 from logtx.journal.position import Position
 
 from ..consumer.records import malformed

@@ -12,10 +12,11 @@ from logtx.consumer.core.home_view import HomeView, HomeWrites, Start, where_to_
 from logtx.consumer.core.pending import PendingTransactionMap
 from logtx.consumer.core.placed_buffer import PlacedBuffer
 from logtx.consumer.core.placed_input import PlacedInput, has_ended
-from logtx.coordinator.core.modes import ModeChange, Phase, TopicModes
+from logtx.coordinator.core.modes import TopicModes
 from logtx.coordinator.core.places import Places
 from logtx.coordinator.core.placing import Placer, PlaceWrites, Question
 from logtx.journal.control import BranchRange, Marker
+from logtx.journal.modes import ModeChange, Phase
 from logtx.journal.position import Passed, Position
 from logtx.journal.records.fate import EpochFilter
 from logtx.journal.txid import TxId

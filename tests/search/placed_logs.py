@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from logtx.coordinator.core.modes import ModeChange, Phase
 from logtx.journal.control import TXCTL_HEADER, TXID_HEADER, BranchRange, Marker, encode_marker
+from logtx.journal.modes import ModeChange, Phase
 from logtx.journal.places import PartitionId, Placed
 from logtx.journal.records.fate import NO_EPOCH
 from logtx.journal.records.types import Entry, Owner

@@ -9,9 +9,10 @@ from logtx.consumer.core import home_view
 from logtx.consumer.core.home_view import HomeView
 from logtx.consumer.core.placed_buffer import PlacedBuffer
 from logtx.consumer.core.placed_input import PlacedInput
-from logtx.coordinator.core.modes import Phase, TopicModes
+from logtx.coordinator.core.modes import TopicModes
 from logtx.coordinator.core.places import Fence, Places
 from logtx.coordinator.core.placing import Placer
+from logtx.journal.modes import Phase
 from logtx.journal.places import PartitionId, Placed
 from logtx.journal.position import Position
 from logtx.journal.records.fate import EpochFilter

@@ -19,7 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from logtx.coordinator.core.modes import Phase, TopicModes
+from logtx.coordinator.core.modes import TopicModes
+from logtx.journal.modes import Phase
 from logtx.journal.places import PartitionId
 
 from .explore import Move, State

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from logtx.coordinator.core.modes import VALID_PREVIOUS, ModeChange, Phase, TopicModes
+from logtx.coordinator.core.modes import VALID_PREVIOUS, TopicModes
 from logtx.coordinator.core.places import Fence, Places
 from logtx.coordinator.core.placing import (
     RETRY_MAX_MS,
@@ -16,6 +16,7 @@ from logtx.coordinator.core.placing import (
 from logtx.coordinator.core.placing import VALID_PREVIOUS as ROUNDS
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import CorruptRecordError
+from logtx.journal.modes import ModeChange, Phase
 from logtx.journal.places import GONE, PartitionId, Placed
 
 A, B = PartitionId("a", 0, "id"), PartitionId("b", 3, "id")
