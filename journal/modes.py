@@ -47,3 +47,6 @@ class ModeChange:
     since: Mapping[int, int] = field(default_factory=dict)
     """Partition → offset of its mode record; empty while the topic is switching. A partition that
     is not named came later: it is in the topic's mode from offset 0 on."""
+    with_records: bool = True
+    """Whether its partitions get mode records. A topic that takes no writes any more gets none:
+    `since` then has its partitions' ends, asked for after the switch began."""
