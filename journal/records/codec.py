@@ -1,4 +1,4 @@
-"""Encodes and decodes journal records: version byte, type byte, Avro body (``schemas/v4.avsc``)."""
+"""Encodes and decodes journal records: version byte, type byte, Avro body (``schemas/v5.avsc``)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from typing import Any, Final, TypeAlias
 import fastavro
 
 from ..errors import CorruptRecordError, UnknownRecordError
-from ..position import Position
+from ..modes import ModeChange
+from ..places import Placed
+from ..position import Place, Position
 from ..record_type import RecordType
 from .conversion import FROM_AVRO, TO_AVRO, Avro
-from .fast_reader import LAZY_READERS, NEWER_READERS, READERS, read_head
-from .fast_writer import WRITERS, write_head
+from .fast_reader import LAZY_READERS, NEWER_LAZY_READERS, NEWER_READERS, READERS, read_head
+from .fast_writer import PLACED_WRITERS, WRITERS, write_head
 from .types import (
+    NO_FENCE,
     Aborted,
     AddOffsets,
     AddPartitions,
@@ -36,15 +39,25 @@ from .types import (
     Snapshot,
 )
 
-FORMAT_VERSION: Final = 4
+FORMAT_VERSION: Final = 5
 """Newest format version; a change that old readers can't read needs the next one."""
-_CHANGED_IN: Final = {RecordType.SNAPSHOT: 3, RecordType.FORGET: 3, RecordType.ADD_WRITES: 4}
+_CHANGED_IN: Final = {
+    RecordType.SNAPSHOT: 3,
+    RecordType.FORGET: 3,
+    RecordType.ADD_WRITES: 4,
+    RecordType.PLACED: 5,
+    RecordType.MODE: 5,
+}
 """Version in which a type's schema changed last for all its records: their version byte. It is 2
 for all others, so a program of the version before still reads them."""
-_IF_NEEDED: Final = 4
+_WITH_PARTS: Final = 4
 """Version of a decision and of a snapshot's chunk that speak of a transaction with parts, and of
 records whose input offsets name their topics' ids. All others are written as before, so that
 programs of the version before read them."""
+_WITH_PLACES: Final = 5
+"""Version of a decision that is placed somewhere, of a snapshot's chunk that speaks of modes or
+places, and of records whose input offsets say what was passed. An older program that met one would
+wait for markers that nobody writes: it stops, and asks to be upgraded."""
 
 _CLASSES: Final[Mapping[int, type[JournalRecord]]] = {
     cls.type: cls
@@ -63,6 +76,8 @@ _CLASSES: Final[Mapping[int, type[JournalRecord]]] = {
         Claim,
         Snapshot,
         Forget,
+        Placed,
+        ModeChange,
     )
 }
 
@@ -95,10 +110,13 @@ def _load_schemas(version: int) -> dict[int, Any]:
     return {code: parsed[cls.__name__] for code, cls in _CLASSES.items() if cls.__name__ in parsed}
 
 
-_SCHEMAS: Final[Mapping[int, Mapping[int, Any]]] = {v: _load_schemas(v) for v in (1, 2, 3, 4)}
+_SCHEMAS: Final[Mapping[int, Mapping[int, Any]]] = {v: _load_schemas(v) for v in range(1, 6)}
 _CURRENT: Final = _SCHEMAS[FORMAT_VERSION]
 _VERSIONS: Final = {code: _CHANGED_IN.get(cls.type, 2) for code, cls in _CLASSES.items()}
 _PREFIX: Final = {code: bytes((version, code)) for code, version in _VERSIONS.items()}
+
+
+_PLACED_PREFIX: Final = {code: bytes((_WITH_PLACES, code)) for code in PLACED_WRITERS}
 
 
 def _positions(record: Snapshot) -> Iterator[Position]:
@@ -109,8 +127,19 @@ def _positions(record: Snapshot) -> Iterator[Position]:
         yield from (step.to for moved in transaction.steps for step in moved.steps)
 
 
+def _starts(record: Snapshot) -> Iterator[Place | None]:
+    """Yields the places of the steps of a snapshot's chunk that are not among `_positions`."""
+    for transaction in record.transactions:
+        for moved in transaction.steps:
+            yield from (step.from_place for step in moved.steps)
+            for _, _, start, to in moved.sent:
+                yield from (start, to)
+
+
 def _version(record: JournalRecord) -> int:
     """Returns the version byte of a record: the oldest whose programs read it rightly."""
+    if _speaks_of_places(record):
+        return _WITH_PLACES
     match record:
         case PrepareCommit():
             needed = bool(record.added)
@@ -121,7 +150,29 @@ def _version(record: JournalRecord) -> int:
             needed = needed or any(position.topic_id for position in _positions(record))
         case _:
             needed = False
-    return _IF_NEEDED if needed else _VERSIONS[record.type]
+    return _WITH_PARTS if needed else _VERSIONS[record.type]
+
+
+def _speaks_of_places(record: JournalRecord) -> bool:
+    match record:
+        case PrepareCommit():
+            return bool(record.placed)
+        case AddOffsets():
+            return any(_passed(step.to) or _passed(step.from_place) for step in record.steps)
+        case Snapshot():
+            rows = record.modes or record.last_places or record.places or record.fence_places
+            return (
+                bool(rows)
+                or record.fence != NO_FENCE
+                or any(map(_passed, _positions(record)))
+                or any(map(_passed, _starts(record)))
+            )
+        case _:
+            return False
+
+
+def _passed(where: Position | Place | None) -> bool:
+    return where is not None and where.passed is not None
 
 
 def encode_entry(entry: Entry) -> bytes:
@@ -133,9 +184,12 @@ def encode_entry(entry: Entry) -> bytes:
     code = entry.record.type
     write = WRITERS.get(code)
     body = write(entry.record) if write is not None else None
+    prefix = _PREFIX[code]
+    if body is None and (write := PLACED_WRITERS.get(code)) is not None:
+        body, prefix = write(entry.record), _PLACED_PREFIX[code]
     if body is None:
         return encode_by_schema(entry)
-    return _PREFIX[code] + write_head(entry.epoch, entry.incarnation, entry.predicted) + body
+    return prefix + write_head(entry.epoch, entry.incarnation, entry.predicted) + body
 
 
 def encode_by_schema(entry: Entry) -> bytes:
@@ -161,9 +215,9 @@ def decode_entry(raw: bytes | None, *, lazily: bool = False) -> Entry:
 
     Args:
         raw: the record's value.
-        lazily: leaves the fields of a PREPARE_COMMIT or ADD_WRITES undecoded until they are used;
-            their first use may then raise ValueError or IndexError. Takes half the time where most
-            of them are never used.
+        lazily: leaves the fields of a PREPARE_COMMIT or ADD_WRITES undecoded until they are used,
+            but for `begin` and `placed`; their first use may then raise ValueError or IndexError.
+            Takes half the time where most of them are never used.
 
     Raises:
         UnknownRecordError: a newer format version or record type.
@@ -175,7 +229,7 @@ def decode_entry(raw: bytes | None, *, lazily: bool = False) -> Entry:
     read = (LAZY_READERS if lazily else READERS).get(code)
     try:
         if read is None or version != _VERSIONS[code]:
-            read = NEWER_READERS.get((version, code))
+            read = (NEWER_LAZY_READERS if lazily else NEWER_READERS).get((version, code))
         if read is None:
             return _decode_other(raw)
         epoch, incarnation, predicted, at = read_head(raw)
@@ -207,7 +261,7 @@ def decode_by_schema(raw: bytes) -> Entry:
     source = io.BytesIO(raw)
     source.seek(2)
     # Resolving a schema against itself would take as long as reading does.
-    newer = None if version == _VERSIONS[code] else _CURRENT[code]
+    newer = None if version in (_VERSIONS[code], FORMAT_VERSION) else _CURRENT[code]
     body = fastavro.schemaless_reader(source, _SCHEMAS[version][code], newer)
     if not isinstance(body, dict) or source.read(1):
         raise CorruptRecordError("the journal record has bytes left over")

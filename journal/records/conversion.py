@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from ..control import BranchRange, TopicPartition
-from ..position import Journal, Place, Position
+from ..modes import Phase
+from ..places import PartitionId
+from ..position import Journal, Passed, Place, Position
 from ..state import State
 from .fast_writer import signed
 from .types import (
@@ -18,6 +20,8 @@ from .types import (
     PartitionWrites,
     SnapshotClaim,
     SnapshotGroup,
+    SnapshotMode,
+    SnapshotPlaces,
     SnapshotProducer,
     SnapshotSteps,
     SnapshotTransaction,
@@ -25,6 +29,7 @@ from .types import (
 )
 
 Avro = dict[str, Any]
+Item = TypeVar("Item")
 
 
 def _partitions_to_avro(partitions: Iterable[DataPartition]) -> list[Avro]:
@@ -97,6 +102,60 @@ def _writes_from_avro(rows: Sequence[Avro]) -> tuple[PartitionWrites, ...]:
     return tuple(found)
 
 
+def _placed_to_avro(keys: Iterable[TopicPartition]) -> list[Avro]:
+    grouped: dict[str, list[int]] = {}
+    for topic, partition in keys:
+        grouped.setdefault(topic, []).append(partition)
+    return [{"topic": topic, "partitions": found} for topic, found in grouped.items()]
+
+
+def _placed_from_avro(rows: Sequence[Avro]) -> tuple[TopicPartition, ...]:
+    return tuple((row["topic"], partition) for row in rows for partition in row["partitions"])
+
+
+def _by_topic(
+    partitions: Iterable[tuple[PartitionId, Item]],
+) -> Iterator[tuple[Avro, list[Item]]]:
+    """Yields a row for each topic and topic id, and what belongs to each of its partitions."""
+    grouped: dict[tuple[str, str], tuple[list[int], list[Item]]] = {}
+    for (topic, number, topic_id), item in partitions:
+        numbers, items = grouped.setdefault((topic, topic_id), ([], []))
+        numbers.append(number)
+        items.append(item)
+    for (topic, topic_id), (numbers, items) in grouped.items():
+        yield {"topic": topic, "topic_id": topic_id, "partitions": numbers}, items
+
+
+def _partition_ids(row: Avro) -> Iterator[PartitionId]:
+    return (PartitionId(row["topic"], number, row["topic_id"]) for number in row["partitions"])
+
+
+def _offsets_to_avro(offsets: Iterable[tuple[PartitionId, int]]) -> list[Avro]:
+    return [row | {"offsets": found} for row, found in _by_topic(offsets)]
+
+
+def _offsets_from_avro(rows: Iterable[Avro]) -> tuple[tuple[PartitionId, int], ...]:
+    return tuple(
+        pair for row in rows for pair in zip(_partition_ids(row), row["offsets"], strict=True)
+    )
+
+
+def _ends_to_avro(ends: Mapping[PartitionId, int]) -> list[Avro]:
+    return _offsets_to_avro(ends.items())
+
+
+def _ends_from_avro(rows: Iterable[Avro]) -> dict[PartitionId, int]:
+    return dict(_offsets_from_avro(rows))
+
+
+def _since_to_avro(since: Mapping[int, int] | Iterable[tuple[int, int]]) -> list[Avro]:
+    return [{"partition": p, "offset": o} for p, o in sorted(dict(since).items())]
+
+
+def _since_from_avro(rows: Iterable[Avro]) -> dict[int, int]:
+    return {row["partition"]: row["offset"] for row in rows}
+
+
 def _sequences_to_avro(sequences: Mapping[Journal, int]) -> list[Avro]:
     return [
         {"partition": p, "incarnation": i, "sequence": s} for (p, i), s in sorted(sequences.items())
@@ -107,6 +166,24 @@ def _sequences_from_avro(rows: Sequence[Avro]) -> dict[Journal, int]:
     return {(r["partition"], r["incarnation"]): r["sequence"] for r in rows}
 
 
+def _passed_to_avro(passed: Passed | None) -> Avro | None:
+    if passed is None:
+        return None
+    partition, incarnation = passed.home
+    return {
+        "partition": partition,
+        "incarnation": incarnation,
+        "sequence": passed.sequence,
+        "taken": passed.taken,
+    }
+
+
+def _passed_from_avro(row: Avro | None) -> Passed | None:
+    if row is None:
+        return None
+    return Passed((row["partition"], row["incarnation"]), row["sequence"], row["taken"])
+
+
 def _position_to_avro(position: Position) -> Avro:
     return {
         "o1": position.o1,
@@ -115,6 +192,7 @@ def _position_to_avro(position: Position) -> Avro:
         "met": _sequences_to_avro(position.met),
         "delivered": _sequences_to_avro(position.delivered),
         "topic_id": position.topic_id,
+        "passed": _passed_to_avro(position.passed),
     }
 
 
@@ -126,6 +204,7 @@ def _position_from_avro(row: Avro) -> Position:
         met=_sequences_from_avro(row["met"]),
         delivered=_sequences_from_avro(row["delivered"]),
         topic_id=row.get("topic_id", ""),
+        passed=_passed_from_avro(row.get("passed")),
     )
 
 
@@ -133,11 +212,14 @@ def _from_place_to_avro(place: Place | None) -> Avro:
     return {
         "from_o2": None if place is None else place.o2,
         "from_o3": 0 if place is None else place.o3,
+        "from_passed": None if place is None else _passed_to_avro(place.passed),
     }
 
 
 def _from_place_from_avro(row: Avro) -> Place | None:
-    return None if row["from_o2"] is None else Place(row["from_o2"], row["from_o3"])
+    if row["from_o2"] is None:
+        return None
+    return Place(row["from_o2"], row["from_o3"], _passed_from_avro(row.get("from_passed")))
 
 
 def _steps_to_avro(steps: Iterable[OffsetStep]) -> list[Avro]:
@@ -167,6 +249,7 @@ def _sent_to_avro(sent: Iterable[StepIdentity]) -> list[Avro]:
             **_from_place_to_avro(from_place),
             "o2": to.o2,
             "o3": to.o3,
+            "passed": _passed_to_avro(to.passed),
         }
         for topic, partition, from_place, to in sent
     ]
@@ -174,7 +257,12 @@ def _sent_to_avro(sent: Iterable[StepIdentity]) -> list[Avro]:
 
 def _sent_from_avro(rows: Sequence[Avro]) -> tuple[StepIdentity, ...]:
     return tuple(
-        (r["topic"], r["partition"], _from_place_from_avro(r), Place(r["o2"], r["o3"]))
+        (
+            r["topic"],
+            r["partition"],
+            _from_place_from_avro(r),
+            Place(r["o2"], r["o3"], _passed_from_avro(r.get("passed"))),
+        )
         for r in rows
     )
 
@@ -280,6 +368,46 @@ def _claims_from_avro(rows: Iterable[Avro]) -> tuple[SnapshotClaim, ...]:
     return tuple(SnapshotClaim(**row) for row in rows)
 
 
+def _modes_to_avro(rows: Iterable[SnapshotMode]) -> list[Avro]:
+    return [row._asdict() | {"since": _since_to_avro(row.since)} for row in rows]
+
+
+def _modes_from_avro(rows: Iterable[Avro]) -> tuple[SnapshotMode, ...]:
+    for row in rows:
+        row["phase"] = Phase(row["phase"])
+        row["since"] = tuple(_since_from_avro(row["since"]).items())
+    return tuple(SnapshotMode(**row) for row in rows)
+
+
+def _places_to_avro(rows: Iterable[SnapshotPlaces]) -> list[Avro]:
+    return [
+        {
+            "begin": row.begin,
+            "sequence": row.sequence,
+            "places": [
+                topic | {"ends": [end for end, _ in found], "places": [at for _, at in found]}
+                for topic, found in _by_topic((p, (end, at)) for p, end, at in row.places)
+            ],
+        }
+        for row in rows
+    ]
+
+
+def _places_from_avro(rows: Iterable[Avro]) -> tuple[SnapshotPlaces, ...]:
+    return tuple(
+        SnapshotPlaces(
+            row["begin"],
+            row["sequence"],
+            tuple(
+                item
+                for topic in row["places"]
+                for item in zip(_partition_ids(topic), topic["ends"], topic["places"], strict=True)
+            ),
+        )
+        for row in rows
+    )
+
+
 _NAMES: Final = ("Forget.producers", "Forget.groups", "Forget.bindings")
 # Converters of the fields whose Avro form differs from the dataclass's own value, by field name. A
 # name means the same in every record, so one table serves them all. The exceptions are a claim's
@@ -297,6 +425,13 @@ TO_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "claims": _claims_to_avro,
     "group_uses": _uses_to_avro,
     "topics": _topics_to_avro,
+    "placed": _placed_to_avro,
+    "ends": _ends_to_avro,
+    "since": _since_to_avro,
+    "modes": _modes_to_avro,
+    "last_places": _offsets_to_avro,
+    "places": _places_to_avro,
+    "fence_places": _offsets_to_avro,
     "Claim.partitions": _keys_to_avro,
     **dict.fromkeys(_NAMES, list),
 }
@@ -315,6 +450,14 @@ FROM_AVRO: Final[Mapping[str, Callable[[Any], Any]]] = {
     "claims": _claims_from_avro,
     "group_uses": _uses_from_avro,
     "topics": _topics_from_avro,
+    "placed": _placed_from_avro,
+    "ends": _ends_from_avro,
+    "phase": Phase,
+    "since": _since_from_avro,
+    "modes": _modes_from_avro,
+    "last_places": _offsets_from_avro,
+    "places": _places_from_avro,
+    "fence_places": _offsets_from_avro,
     "Claim.partitions": _keys_from_avro,
     "past_epochs": tuple,
     **dict.fromkeys(_NAMES, tuple),
