@@ -40,6 +40,7 @@ from ...journal.errors import (
     ClaimFencedError,
     CoordinatorBusyError,
     LogtxError,
+    NotSupportedError,
     OffsetsConflictError,
     ProducerFencedError,
     TransactionAbortedError,
@@ -146,6 +147,8 @@ class Shard(ShardState):
                 case commands.ListTransactions() | commands.ListKeys() | commands.GetKey():
                     answer = admin.answer(command, self.producers, self.transactions, now)
                     return Decision(replies=((ref, answer),), fresh=True)
+                case commands.SetTopicMode() | commands.DescribeTopics():
+                    raise NotSupportedError("topics can't be switched yet")
         except UnknownTransactionError as error:
             return self._missing(command, ref, error)
         except LogtxError as error:
