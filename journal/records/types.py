@@ -367,7 +367,9 @@ class SnapshotMode(NamedTuple):
     offset: int
     """Journal offset of the MODE record with which its latest switch began."""
     since: tuple[tuple[int, int], ...] = ()
-    """(partition, offset of its mode record); empty while the topic is switching."""
+    """(partition, offset of its mode record), of the latest switch that was ended."""
+    with_records: bool = True
+    """Whether the latest switch wrote mode records to the partitions."""
 
 
 class SnapshotPlaces(NamedTuple):
@@ -382,7 +384,11 @@ class SnapshotPlaces(NamedTuple):
     """Commit sequence."""
     places: tuple[tuple[PartitionId, int, int | None], ...]
     """(partition, offset behind the last record that the commit accepts there, place or `GONE`, or
-    None while it has no place)."""
+    None while it has no place).
+
+    (partition, 0, `GONE`) where nothing is delivered, and no marker written: the commit accepts no
+    records there, or the transaction is aborted.
+    """
 
 
 @value(frozen=True, slots=True, kw_only=True)
