@@ -50,6 +50,8 @@ class AbortReason(StrEnum):
 
 UNKNOWN_OFFSET: Final = -1
 """Stands for a first offset that is not known."""
+NO_FENCE: Final = -1
+"""Stands for the offset of a fence where there is none."""
 
 
 @value(frozen=True, slots=True)
@@ -369,7 +371,7 @@ class SnapshotMode(NamedTuple):
     since: tuple[tuple[int, int], ...] = ()
     """(partition, offset of its mode record), of the latest switch that was ended."""
     with_records: bool = True
-    """Whether the latest switch wrote mode records to the partitions."""
+    """See `ModeChange`: a new owner goes on with a switch as the one before began it."""
 
 
 class SnapshotPlaces(NamedTuple):
@@ -431,9 +433,9 @@ class Snapshot:
     """(partition, its last place): what makes the snapshot a fence."""
     places: tuple[SnapshotPlaces, ...] = ()
     """What unfinished transactions wrote in partitions in which they are placed."""
-    fence: int = -1
+    fence: int = NO_FENCE
     """Offset of the first chunk of the snapshot to which the journal would be trimmed next, if that
-    waits for data to be deleted; -1: none does."""
+    waits for data to be deleted; `NO_FENCE`: none does."""
     fence_places: tuple[tuple[PartitionId, int], ...] = ()
     """`last_places` of that snapshot."""
 
