@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...journal.places import PartitionId
-from ...journal.records.types import Snapshot
+from ...journal.records.types import NO_FENCE, Snapshot
 from .places import Fence
 
 
@@ -48,7 +48,7 @@ class Fences:
         if not chunk.last:
             return
         self._newest = Fence(chunk.first, self._last)
-        self.waiting = self._newest if chunk.fence < 0 else Fence(chunk.fence, self._stated)
+        self.waiting = self._newest if chunk.fence == NO_FENCE else Fence(chunk.fence, self._stated)
         self._first, self._last, self._stated = -1, {}, {}
         self.advance({})
 

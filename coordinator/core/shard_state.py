@@ -212,7 +212,7 @@ class ShardState:
             if self.watermark.serving:
                 moved = self.offsets.committed(group, steps)
                 self.watermark.emit(offset, WriteOffsets(group, record.begin, moved))
-        if self.modes.places_any and record.placed:
+        if record.placed:
             self._replay_placed_writes(offset, transaction, record)
         if self.watermark.serving:
             self.watermark.emit(offset, WriteMarkers(transaction))

@@ -38,6 +38,7 @@ from ...journal.position import Position
 from ...journal.records.fate import EpochFilter
 from ...journal.records.snapshots import SnapshotCollector
 from ...journal.records.types import (
+    NO_FENCE,
     DataPartition,
     Entry,
     OffsetStep,
@@ -123,7 +124,7 @@ class SnapshotTaker:
         self._owner = shard.owner
         self._past_epochs = tuple(shard.past_epochs)
         self._hour, self._floor = shard.ages.hour, shard.producers.floor
-        self._fence = -1 if shard.fences.waiting is None else shard.fences.waiting.offset
+        self._fence = NO_FENCE if shard.fences.waiting is None else shard.fences.waiting.offset
         self._index = 0
         with collector_paused():
             self._pieces = _pieces(_rows(shard))

@@ -371,7 +371,7 @@ class SnapshotMode(NamedTuple):
     since: tuple[tuple[int, int], ...] = ()
     """(partition, offset of its mode record), of the latest switch that was ended."""
     with_records: bool = True
-    """Whether the latest switch wrote mode records to the partitions."""
+    """See `ModeChange`: a new owner goes on with a switch as the one before began it."""
 
 
 class SnapshotPlaces(NamedTuple):
