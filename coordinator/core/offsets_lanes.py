@@ -5,9 +5,10 @@
 a lane is in flight: so no value overtakes a newer one. One that fails is repeated.
 
 `OffsetsLanes` has one lane per consumer group and tenure. A record holds the whole IOV, so one
-write may stand for many commits. The larger the IOV, the longer the pause to the next write: so a busy group of thousands
-of partitions takes neither the owner's time nor the brokers', and a commit costs what its own steps
-cost. A transaction is finished when a write that contains its steps is durable.
+write may stand for many commits. The larger the IOV, the longer the pause to the next write. So a
+busy group of thousands of partitions takes neither the owner's time nor the brokers', and a commit
+costs what its own steps cost. A transaction is finished when a write that contains its steps is
+durable.
 
 The removal of a group's record is a write of the same lane. So it never overtakes an IOV that is
 still on its way, and is repeated until it is durable.

@@ -57,7 +57,7 @@ class ModesWriter:
     def clear_former(self, key: ModeKey) -> None:
         """Removes an earlier owner's record. If that fails, readers ignore it by its offset.
 
-        Call it when this owner's is durable: a reader would meet the removal, and nothing behind it.
+        Call it when this owner's is durable: else a reader would meet the removal alone.
         """
 
         def acknowledge(_offset: int | None, error: KafkaError | None) -> None:
@@ -109,7 +109,9 @@ class ModesWriter:
         async with self._preparing:
             if self._appender is None:
                 try:
-                    await asyncio.to_thread(prepare_modes_topic, self._log, self._replication_factor)
+                    await asyncio.to_thread(
+                        prepare_modes_topic, self._log, self._replication_factor
+                    )
                 except (LogtxError, KafkaException) as error:
                     # Until readers are told, the switch is not final for who asked for it.
                     _LOG.error("modes_topic_not_prepared error=%s", error)
