@@ -19,6 +19,7 @@ from logtx.coordinator.runtime.housekeeping import HousekeepingConfig
 from logtx.journal.control import (
     TXCTL_HEADER,
     TXID_HEADER,
+    BranchRange,
     Marker,
     ModeRecord,
     TopicPartition,
@@ -34,7 +35,7 @@ from logtx.journal.records.types import Committed, PrepareCommit
 from logtx.journal.state import State
 from logtx.journal.txid import TxId
 
-from ..runtimes import DATA, Driver, abort, commit, loop_test, prepare, running
+from ..runtimes import DATA, Driver, abort, loop_test, prepare, running
 
 P0, P1 = (DATA, 0), (DATA, 1)
 
@@ -109,11 +110,9 @@ async def committed(driver: Driver, *partitions: TopicPartition) -> TxId:
     ends = {p: driver.log.end_offset(*p) for p in partitions}
     for partition in partitions:
         driver.log.append_directly(*partition, b"value", headers=[(TXID_HEADER, txid.to_bytes())])
-    end = commit(session, txid)
-    writes = {
-        p: commit(session, txid, p, first=ends[p], last=ends[p]).writes[p] for p in partitions
-    }
-    reply = await driver.ask(commands.End(session, txid, end.action, writes=writes))
+    writes = {p: (BranchRange(0, ends[p], ends[p], 1),) for p in partitions}
+    end = commands.End(session=session, txid=txid, action=commands.Action.COMMIT, writes=writes)
+    reply = await driver.ask(end)
     assert isinstance(reply, commands.Outcome), reply
     return txid
 
@@ -185,10 +184,10 @@ async def test_the_last_marker_the_mode_record_and_the_first_place_come_in_this_
 ) -> None:
     async with running(log) as driver:
         log.hold_appends(*P0)
-        before = await committed_while_held(driver, log, P0)
+        before = await committed(driver, P0)
         switching = asyncio.create_task(switch(driver))
         await driver.until(lambda: bool(journal(log, ModeChange)))
-        during = await committed_while_held(driver, log, P0)
+        during = await committed(driver, P0)
         log.release_appends(*P0)
         await switching
         for txid in (before, during):
@@ -199,11 +198,6 @@ async def test_the_last_marker_the_mode_record_and_the_first_place_come_in_this_
         await finished(driver, after)
         [(_, placed)] = journal(log, Placed)
         assert placed.ends[id_of(log, P0)] > controls(log, P0)[-1][0]
-
-
-async def committed_while_held(driver: Driver, log: MemoryLog, partition: TopicPartition) -> TxId:
-    """Commits, with a record that lands though appends are held: past the holds."""
-    return await committed(driver, partition)
 
 
 @on_loop
@@ -321,7 +315,7 @@ async def test_an_owner_that_dies_between_decision_and_place_leaves_it_to_the_ne
     # Records that came after the former owner looked: the place is asked for again.
     log.append_directly(*P0, b"plain")
     held.clear()
-    async with running(log, address="127.0.0.1:2") as driver:
+    async with running(log) as driver:
         await finished(driver, txid)
         places = {
             p.key: end for _, record in journal(log, Placed) for p, end in record.ends.items()
@@ -339,8 +333,8 @@ async def test_an_owner_that_dies_while_a_topic_is_switched_leaves_it_to_the_nex
         reply = await driver.ask(commands.SetTopicMode(topic=DATA, mode=Mode.METADATA))
         assert isinstance(reply, commands.TopicModes)
         await driver.until(lambda: len(controls(log, P0)) == 1)
-    log.release_appends(*P1, 0)
-    async with running(log, address="127.0.0.1:2") as driver:
+    log.release_appends(*P1)
+    async with running(log) as driver:
         info = await switch(driver)
         assert [c.phase for _, c in journal(log, ModeChange)] == [Phase.TO_METADATA, Phase.METADATA]
         assert info.mode_offset == reply.topics[0].mode_offset
@@ -417,7 +411,7 @@ async def test_a_mode_is_published_and_a_new_owner_publishes_it_again(log: Memor
         assert first.home == (0, driver.runtime.shard.incarnation)
         assert log.topic_info(MODES_TOPIC).partition_count == 1
         assert log.topic_info(MODES_TOPIC).compacted
-    async with running(log, address="127.0.0.1:2") as driver:
+    async with running(log) as driver:
         await driver.until(lambda: len(rows(log)) == 3)
         again, removal = rows(log)[1:]
         assert again.value == rows(log)[0].value
