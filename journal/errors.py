@@ -341,6 +341,13 @@ class JournalTopicError(TopicError):
     kafka_code = KafkaError.INVALID_CONFIG
 
 
+class TopicModeError(TopicError):
+    """A topic can't be switched between markers and places; the message says what is in the way."""
+
+    code = 44
+    kafka_code = KafkaError.INVALID_CONFIG
+
+
 class JournalError(LogtxError):
     """The journal can't be read in its present state; its partition is not served."""
 

@@ -275,6 +275,8 @@ class DescribeTopics:
 
     topics: tuple[str, ...] = ()
     """Only these; empty: all that were ever switched."""
+    after: str = ""
+    """Name of the last topic on the page before; empty for the first page."""
 
 
 Command: TypeAlias = (
@@ -297,6 +299,8 @@ Command: TypeAlias = (
     | ForgetProducer
     | ForgetGroup
     | UnbindGroup
+    | SetTopicMode
+    | DescribeTopics
 )
 
 
@@ -386,6 +390,8 @@ class TransactionInfo:
     """Time since it began, by the coordinator's own clock."""
     reason: AbortReason | None = None
     """Why it is being aborted."""
+    placing: bool = False
+    """Whether it is decided, and waits for nothing but places in the journal."""
 
 
 @value(frozen=True, slots=True)
@@ -442,6 +448,9 @@ class TopicModes:
     """Answer to `SetTopicMode` and `DescribeTopics`."""
 
     topics: tuple[TopicModeInfo, ...]
+    """By name."""
+    more: bool = False
+    """There is a further page, after the last of these."""
 
 
 Reply: TypeAlias = (
@@ -455,5 +464,6 @@ Reply: TypeAlias = (
     | Transactions
     | KeyInfo
     | Keys
+    | TopicModes
     | LogtxError
 )

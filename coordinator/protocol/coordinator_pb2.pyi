@@ -30,7 +30,7 @@ class CallRequest(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., request: _Optional[_Union[Request, _Mapping]] = ..., partition_count: _Optional[int] = ...) -> None: ...
 
 class Request(_message.Message):
-    __slots__ = ("request_id", "connect", "begin", "add_partitions", "add_offsets", "end", "get_outcome", "fetch_offsets", "bind_group", "list_transactions", "abort_transaction", "list_keys", "get_key", "delete_key", "claim_offsets", "forget_producer", "forget_group", "unbind_group", "extend_transaction", "add_writes")
+    __slots__ = ("request_id", "connect", "begin", "add_partitions", "add_offsets", "end", "get_outcome", "fetch_offsets", "bind_group", "list_transactions", "abort_transaction", "list_keys", "get_key", "delete_key", "claim_offsets", "forget_producer", "forget_group", "unbind_group", "extend_transaction", "add_writes", "set_topic_mode", "describe_topics")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     CONNECT_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +51,8 @@ class Request(_message.Message):
     UNBIND_GROUP_FIELD_NUMBER: _ClassVar[int]
     EXTEND_TRANSACTION_FIELD_NUMBER: _ClassVar[int]
     ADD_WRITES_FIELD_NUMBER: _ClassVar[int]
+    SET_TOPIC_MODE_FIELD_NUMBER: _ClassVar[int]
+    DESCRIBE_TOPICS_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     connect: Connect
     begin: Begin
@@ -71,10 +73,12 @@ class Request(_message.Message):
     unbind_group: UnbindGroup
     extend_transaction: ExtendTransaction
     add_writes: AddWrites
-    def __init__(self, request_id: _Optional[int] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., add_offsets: _Optional[_Union[AddOffsets, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., get_outcome: _Optional[_Union[GetOutcome, _Mapping]] = ..., fetch_offsets: _Optional[_Union[FetchOffsets, _Mapping]] = ..., bind_group: _Optional[_Union[BindGroup, _Mapping]] = ..., list_transactions: _Optional[_Union[ListTransactions, _Mapping]] = ..., abort_transaction: _Optional[_Union[AbortTransaction, _Mapping]] = ..., list_keys: _Optional[_Union[ListKeys, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., delete_key: _Optional[_Union[DeleteKey, _Mapping]] = ..., claim_offsets: _Optional[_Union[ClaimOffsets, _Mapping]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping]] = ..., forget_group: _Optional[_Union[ForgetGroup, _Mapping]] = ..., unbind_group: _Optional[_Union[UnbindGroup, _Mapping]] = ..., extend_transaction: _Optional[_Union[ExtendTransaction, _Mapping]] = ..., add_writes: _Optional[_Union[AddWrites, _Mapping]] = ...) -> None: ...
+    set_topic_mode: SetTopicMode
+    describe_topics: DescribeTopics
+    def __init__(self, request_id: _Optional[int] = ..., connect: _Optional[_Union[Connect, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., add_partitions: _Optional[_Union[AddPartitions, _Mapping]] = ..., add_offsets: _Optional[_Union[AddOffsets, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., get_outcome: _Optional[_Union[GetOutcome, _Mapping]] = ..., fetch_offsets: _Optional[_Union[FetchOffsets, _Mapping]] = ..., bind_group: _Optional[_Union[BindGroup, _Mapping]] = ..., list_transactions: _Optional[_Union[ListTransactions, _Mapping]] = ..., abort_transaction: _Optional[_Union[AbortTransaction, _Mapping]] = ..., list_keys: _Optional[_Union[ListKeys, _Mapping]] = ..., get_key: _Optional[_Union[GetKey, _Mapping]] = ..., delete_key: _Optional[_Union[DeleteKey, _Mapping]] = ..., claim_offsets: _Optional[_Union[ClaimOffsets, _Mapping]] = ..., forget_producer: _Optional[_Union[ForgetProducer, _Mapping]] = ..., forget_group: _Optional[_Union[ForgetGroup, _Mapping]] = ..., unbind_group: _Optional[_Union[UnbindGroup, _Mapping]] = ..., extend_transaction: _Optional[_Union[ExtendTransaction, _Mapping]] = ..., add_writes: _Optional[_Union[AddWrites, _Mapping]] = ..., set_topic_mode: _Optional[_Union[SetTopicMode, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ...) -> None: ...
 
 class Reply(_message.Message):
-    __slots__ = ("request_id", "error", "connected", "began", "done", "outcome", "group_offsets", "binding", "transactions", "key", "keys", "claimed")
+    __slots__ = ("request_id", "error", "connected", "began", "done", "outcome", "group_offsets", "binding", "transactions", "key", "keys", "claimed", "topic_modes")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +91,7 @@ class Reply(_message.Message):
     KEY_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     CLAIMED_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_MODES_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     error: Error
     connected: Connected
@@ -99,7 +104,8 @@ class Reply(_message.Message):
     key: KeyInfo
     keys: Keys
     claimed: Claimed
-    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., connected: _Optional[_Union[Connected, _Mapping]] = ..., began: _Optional[_Union[Began, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., group_offsets: _Optional[_Union[GroupOffsets, _Mapping]] = ..., binding: _Optional[_Union[Binding, _Mapping]] = ..., transactions: _Optional[_Union[Transactions, _Mapping]] = ..., key: _Optional[_Union[KeyInfo, _Mapping]] = ..., keys: _Optional[_Union[Keys, _Mapping]] = ..., claimed: _Optional[_Union[Claimed, _Mapping]] = ...) -> None: ...
+    topic_modes: TopicModes
+    def __init__(self, request_id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., connected: _Optional[_Union[Connected, _Mapping]] = ..., began: _Optional[_Union[Began, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., group_offsets: _Optional[_Union[GroupOffsets, _Mapping]] = ..., binding: _Optional[_Union[Binding, _Mapping]] = ..., transactions: _Optional[_Union[Transactions, _Mapping]] = ..., key: _Optional[_Union[KeyInfo, _Mapping]] = ..., keys: _Optional[_Union[Keys, _Mapping]] = ..., claimed: _Optional[_Union[Claimed, _Mapping]] = ..., topic_modes: _Optional[_Union[TopicModes, _Mapping]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "hint")
@@ -320,7 +326,7 @@ class Transactions(_message.Message):
     def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionInfo, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class TransactionInfo(_message.Message):
-    __slots__ = ("txid", "state", "producer_id", "generation", "started_ms", "timeout_ms", "partitions", "groups", "age_ms", "reason")
+    __slots__ = ("txid", "state", "producer_id", "generation", "started_ms", "timeout_ms", "partitions", "groups", "age_ms", "reason", "placing")
     TXID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -331,6 +337,7 @@ class TransactionInfo(_message.Message):
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     AGE_MS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    PLACING_FIELD_NUMBER: _ClassVar[int]
     txid: bytes
     state: Outcome.State
     producer_id: str
@@ -341,7 +348,8 @@ class TransactionInfo(_message.Message):
     groups: _containers.RepeatedScalarFieldContainer[str]
     age_ms: int
     reason: str
-    def __init__(self, txid: _Optional[bytes] = ..., state: _Optional[_Union[Outcome.State, str]] = ..., producer_id: _Optional[str] = ..., generation: _Optional[int] = ..., started_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[Partitions, _Mapping]]] = ..., groups: _Optional[_Iterable[str]] = ..., age_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    placing: bool
+    def __init__(self, txid: _Optional[bytes] = ..., state: _Optional[_Union[Outcome.State, str]] = ..., producer_id: _Optional[str] = ..., generation: _Optional[int] = ..., started_ms: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[Partitions, _Mapping]]] = ..., groups: _Optional[_Iterable[str]] = ..., age_ms: _Optional[int] = ..., reason: _Optional[str] = ..., placing: _Optional[bool] = ...) -> None: ...
 
 class AbortTransaction(_message.Message):
     __slots__ = ("txid",)
@@ -396,6 +404,73 @@ class UnbindGroup(_message.Message):
     GROUP_FIELD_NUMBER: _ClassVar[int]
     group: str
     def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class SetTopicMode(_message.Message):
+    __slots__ = ("topic", "mode", "without_records")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    mode: TopicMode.Mode
+    without_records: bool
+    def __init__(self, topic: _Optional[str] = ..., mode: _Optional[_Union[TopicMode.Mode, str]] = ..., without_records: _Optional[bool] = ...) -> None: ...
+
+class DescribeTopics(_message.Message):
+    __slots__ = ("topics", "after")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedScalarFieldContainer[str]
+    after: str
+    def __init__(self, topics: _Optional[_Iterable[str]] = ..., after: _Optional[str] = ...) -> None: ...
+
+class TopicModes(_message.Message):
+    __slots__ = ("topics", "more")
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    topics: _containers.RepeatedCompositeFieldContainer[TopicMode]
+    more: bool
+    def __init__(self, topics: _Optional[_Iterable[_Union[TopicMode, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class TopicMode(_message.Message):
+    __slots__ = ("topic", "topic_id", "phase", "mode_offset", "since", "published", "waiting")
+    class Mode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        MARKERS: _ClassVar[TopicMode.Mode]
+        METADATA: _ClassVar[TopicMode.Mode]
+    MARKERS: TopicMode.Mode
+    METADATA: TopicMode.Mode
+    class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        IN_MARKERS: _ClassVar[TopicMode.Phase]
+        TO_METADATA: _ClassVar[TopicMode.Phase]
+        IN_METADATA: _ClassVar[TopicMode.Phase]
+        TO_MARKERS: _ClassVar[TopicMode.Phase]
+    IN_MARKERS: TopicMode.Phase
+    TO_METADATA: TopicMode.Phase
+    IN_METADATA: TopicMode.Phase
+    TO_MARKERS: TopicMode.Phase
+    class SinceEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    MODE_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: str
+    phase: TopicMode.Phase
+    mode_offset: int
+    since: _containers.ScalarMap[int, int]
+    published: bool
+    waiting: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[str] = ..., phase: _Optional[_Union[TopicMode.Phase, str]] = ..., mode_offset: _Optional[int] = ..., since: _Optional[_Mapping[int, int]] = ..., published: _Optional[bool] = ..., waiting: _Optional[int] = ...) -> None: ...
 
 class KeyInfo(_message.Message):
     __slots__ = ("name", "epoch", "connected_ms", "age_ms", "transactions")

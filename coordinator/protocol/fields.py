@@ -12,6 +12,7 @@ from unicodedata import category
 
 from ...journal.control import BranchRange, TopicPartition, group_by_topic
 from ...journal.errors import ConfigError, NotSupportedError
+from ...journal.modes import Mode, Phase
 from ...journal.position import Journal, Place, Position
 from ...journal.records.types import UNKNOWN_OFFSET, OffsetStep
 from ...journal.state import State
@@ -40,6 +41,18 @@ STATES: Final[Mapping[State, pb.Outcome.State]] = {
     State.ABORTED: pb.Outcome.ABORTED,
 }
 STATES_FROM_WIRE: Final[Mapping[pb.Outcome.State, State]] = {w: s for s, w in STATES.items()}
+MODES: Final[Mapping[Mode, pb.TopicMode.Mode]] = {
+    Mode.MARKERS: pb.TopicMode.MARKERS,
+    Mode.METADATA: pb.TopicMode.METADATA,
+}
+MODES_FROM_WIRE: Final[Mapping[pb.TopicMode.Mode, Mode]] = {w: m for m, w in MODES.items()}
+PHASES: Final[Mapping[Phase, pb.TopicMode.Phase]] = {
+    Phase.MARKERS: pb.TopicMode.IN_MARKERS,
+    Phase.TO_METADATA: pb.TopicMode.TO_METADATA,
+    Phase.METADATA: pb.TopicMode.IN_METADATA,
+    Phase.TO_MARKERS: pb.TopicMode.TO_MARKERS,
+}
+PHASES_FROM_WIRE: Final[Mapping[pb.TopicMode.Phase, Phase]] = {w: p for p, w in PHASES.items()}
 
 # ---- names --------------------------------------------------------------------------------------
 
@@ -269,3 +282,15 @@ def state_from_wire(wire: pb.Outcome.State) -> State:
     if state is None:
         raise NotSupportedError(f"state {wire} of a newer client: this coordinator has none such")
     return state
+
+
+def mode_from_wire(wire: pb.TopicMode.Mode) -> Mode:
+    """Decodes a mode.
+
+    Raises:
+        NotSupportedError: this version has no such mode.
+    """
+    mode = MODES_FROM_WIRE.get(wire)
+    if mode is None:
+        raise NotSupportedError(f"mode {wire} of a newer client: this coordinator has none such")
+    return mode

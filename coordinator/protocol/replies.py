@@ -21,6 +21,8 @@ from ...journal.txid import TxId
 from . import commands
 from . import coordinator_pb2 as pb
 from .fields import (
+    PHASES,
+    PHASES_FROM_WIRE,
     STATES,
     STATES_FROM_WIRE,
     partitions_from_wire,
@@ -158,6 +160,7 @@ def _encode_transactions(wire: pb.Transactions, reply: commands.Transactions) ->
                 groups=info.groups,
                 age_ms=info.age_ms,
                 reason=info.reason or "",
+                placing=info.placing,
             )
         )
     wire.more = reply.more
@@ -176,6 +179,7 @@ def _decode_transactions(wire: pb.Transactions) -> commands.Transactions:
             groups=tuple(info.groups),
             age_ms=info.age_ms,
             reason=_REASONS_FROM_WIRE.get(info.reason),
+            placing=info.placing,
         )
         for info in wire.transactions
     )
@@ -208,6 +212,44 @@ def _decode_keys(wire: pb.Keys) -> commands.Keys:
     return commands.Keys(tuple(map(_decode_key, wire.keys)), wire.more)
 
 
+def _encode_topic_modes(wire: pb.TopicModes, reply: commands.TopicModes) -> None:
+    wire.SetInParent()
+    for info in reply.topics:
+        topic = wire.topics.add(
+            topic=info.topic,
+            topic_id=info.topic_id,
+            phase=PHASES[info.phase],
+            since=info.since,
+            published=info.published,
+            waiting=info.waiting,
+        )
+        if info.mode_offset >= 0:
+            topic.mode_offset = info.mode_offset
+    wire.more = reply.more
+
+
+def _decode_topic_modes(wire: pb.TopicModes) -> commands.TopicModes | NotSupportedError:
+    unknown = [topic for topic in wire.topics if topic.phase not in PHASES_FROM_WIRE]
+    if unknown:
+        # Any known phase in its place would be a false answer to an operator.
+        return NotSupportedError(
+            f"topic {unknown[0].topic} is in a phase that this program does not know: upgrade it"
+        )
+    infos = tuple(
+        commands.TopicModeInfo(
+            topic=topic.topic,
+            topic_id=topic.topic_id,
+            phase=PHASES_FROM_WIRE[topic.phase],
+            mode_offset=topic.mode_offset if topic.HasField("mode_offset") else -1,
+            since=dict(topic.since),
+            published=topic.published,
+            waiting=topic.waiting,
+        )
+        for topic in wire.topics
+    )
+    return commands.TopicModes(infos, wire.more)
+
+
 # ---- the table ----------------------------------------------------------------------------------
 
 
@@ -233,6 +275,7 @@ CODECS: Final[Mapping[type[commands.Reply], Codec]] = {
     commands.Transactions: Codec("transactions", _encode_transactions, _decode_transactions),
     commands.KeyInfo: Codec("key", _encode_key, _decode_key),
     commands.Keys: Codec("keys", _encode_keys, _decode_keys),
+    commands.TopicModes: Codec("topic_modes", _encode_topic_modes, _decode_topic_modes),
 }
 _BY_KIND: Final = {codec.kind: codec for codec in (ERROR, *CODECS.values())}
 

@@ -13,6 +13,7 @@ from ...journal.txid import TxId
 from . import commands
 from . import coordinator_pb2 as pb
 from .fields import (
+    MODES,
     STATES,
     check_group,
     check_name,
@@ -23,6 +24,7 @@ from .fields import (
     expected_to_wire,
     first_offsets_from_wire,
     first_offsets_to_wire,
+    mode_from_wire,
     partitions_from_wire,
     partitions_to_wire,
     state_from_wire,
@@ -308,6 +310,32 @@ def _decode_unbind_group(wire: pb.UnbindGroup, _: Envelope) -> commands.UnbindGr
     return commands.UnbindGroup(group=check_name("consumer group", wire.group))
 
 
+def _encode_set_topic_mode(wire: pb.SetTopicMode, command: commands.SetTopicMode) -> None:
+    wire.topic = command.topic
+    wire.mode = MODES[command.mode]
+    wire.without_records = command.without_records
+
+
+def _decode_set_topic_mode(wire: pb.SetTopicMode, _: Envelope) -> commands.SetTopicMode:
+    check_new_topics((wire.topic,))
+    return commands.SetTopicMode(
+        topic=wire.topic, mode=mode_from_wire(wire.mode), without_records=wire.without_records
+    )
+
+
+def _encode_describe_topics(wire: pb.DescribeTopics, command: commands.DescribeTopics) -> None:
+    # Without fields it must be marked as present.
+    wire.SetInParent()
+    wire.topics.extend(command.topics)
+    wire.after = command.after
+
+
+def _decode_describe_topics(wire: pb.DescribeTopics, _: Envelope) -> commands.DescribeTopics:
+    return commands.DescribeTopics(
+        topics=tuple(map(check_topic, wire.topics)), after=check_topic(wire.after)
+    )
+
+
 # ---- the table ----------------------------------------------------------------------------------
 
 
@@ -357,6 +385,10 @@ CODECS: Final[Mapping[type[commands.Command], Codec]] = {
     ),
     commands.ForgetGroup: Codec("forget_group", _encode_forget_group, _decode_forget_group),
     commands.UnbindGroup: Codec("unbind_group", _encode_unbind_group, _decode_unbind_group),
+    commands.SetTopicMode: Codec("set_topic_mode", _encode_set_topic_mode, _decode_set_topic_mode),
+    commands.DescribeTopics: Codec(
+        "describe_topics", _encode_describe_topics, _decode_describe_topics
+    ),
 }
 _BY_KIND: Final = {codec.kind: codec for codec in CODECS.values()}
 
@@ -377,8 +409,8 @@ def decode_request(request: pb.Request, session: commands.SessionId | None) -> c
         session: session of the stream that it came by; None for a single call.
 
     Raises:
-        NotSupportedError: its kind, its action or a state to filter by is unknown, or it needs a
-            session and came without one.
+        NotSupportedError: its kind, its action, its mode or a state to filter by is unknown, or it
+            needs a session and came without one.
         ConfigError: a name is too long, or one that nobody could read.
         MalformedHeaderError, ValueError: a TxId or a range is impossible.
     """

@@ -369,7 +369,7 @@ class SnapshotMode(NamedTuple):
     offset: int
     """Journal offset of the MODE record with which its latest switch began."""
     since: tuple[tuple[int, int], ...] = ()
-    """(partition, offset of its mode record); empty while the topic is switching."""
+    """(partition, offset of its mode record), of the latest switch that was ended."""
     with_records: bool = True
     """See `ModeChange`: a new owner goes on with a switch as the one before began it."""
 
@@ -388,8 +388,8 @@ class SnapshotPlaces(NamedTuple):
     """(partition, offset behind the last record that the commit accepts there, place or `GONE`, or
     None while it has no place).
 
-    The offset is 0 where nothing of the transaction counts: it needs no place there, and gets no
-    marker either.
+    (partition, 0, `GONE`) where nothing is delivered, and no marker written: the commit accepts no
+    records there, or the transaction is aborted.
     """
 
 

@@ -18,6 +18,7 @@ from logtx.coordinator.protocol.requests import decode_request, encode_request
 from logtx.journal import errors
 from logtx.journal.control import BranchRange
 from logtx.journal.errors import ConfigError, LogtxError, NotSupportedError, error_from_code
+from logtx.journal.modes import Mode, Phase
 from logtx.journal.position import Place, Position
 from logtx.journal.records.types import AbortReason, OffsetStep
 from logtx.journal.state import State
@@ -145,6 +146,17 @@ COMMAND_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
         commands.ForgetGroup, group=NAME, topics=st.lists(NAME, max_size=3).map(tuple)
     ),
     commands.UnbindGroup: st.builds(commands.UnbindGroup, group=NAME),
+    commands.SetTopicMode: st.builds(
+        commands.SetTopicMode,
+        topic=NAME,
+        mode=st.sampled_from(Mode),
+        without_records=st.booleans(),
+    ),
+    commands.DescribeTopics: st.builds(
+        commands.DescribeTopics,
+        topics=st.lists(NAME, max_size=3).map(tuple),
+        after=st.just("") | NAME,
+    ),
 }
 STATE: Final = st.sampled_from(State)
 OFFSETS: Final = st.dictionaries(PARTITION, POSITION, max_size=4)
@@ -163,6 +175,17 @@ INFO: Final = st.builds(
     groups=st.lists(NAME, max_size=3).map(tuple),
     age_ms=LONG,
     reason=st.none() | st.sampled_from(AbortReason),
+    placing=st.booleans(),
+)
+MODE_INFO: Final = st.builds(
+    commands.TopicModeInfo,
+    topic=NAME,
+    topic_id=NAME,
+    phase=st.sampled_from(Phase),
+    mode_offset=st.just(-1) | LONG,
+    since=st.dictionaries(st.integers(0, 2**31 - 1), LONG, max_size=4),
+    published=st.booleans(),
+    waiting=LONG,
 )
 KEY: Final = st.builds(
     commands.KeyInfo,
@@ -191,6 +214,9 @@ REPLY_KINDS: Final[Mapping[type, st.SearchStrategy[Any]]] = {
     ),
     commands.KeyInfo: KEY,
     commands.Keys: st.builds(commands.Keys, st.lists(KEY, max_size=3).map(tuple), st.booleans()),
+    commands.TopicModes: st.builds(
+        commands.TopicModes, st.lists(MODE_INFO, max_size=3).map(tuple), st.booleans()
+    ),
 }
 
 
@@ -272,6 +298,23 @@ def test_a_filter_by_an_unknown_state_is_refused() -> None:
         decode_request(pb.Request.FromString(request.SerializeToString()), None)
 
 
+def test_an_unknown_mode_is_no_switch() -> None:
+    # Its number would else be taken for one that this version has.
+    request = encode_request(1, commands.SetTopicMode(topic="t", mode=Mode.METADATA))
+    request.set_topic_mode.mode = 77  # type: ignore[assignment]
+    with pytest.raises(NotSupportedError, match="mode 77"):
+        decode_request(pb.Request.FromString(request.SerializeToString()), None)
+
+
+def test_an_unknown_phase_is_an_error() -> None:
+    info = commands.TopicModeInfo(topic="t", topic_id="", phase=Phase.METADATA, mode_offset=3)
+    wire = encode_reply(1, commands.TopicModes((info,)))
+    wire.topic_modes.topics[0].phase = 77  # type: ignore[assignment]
+    reply = decode_reply(pb.Reply.FromString(wire.SerializeToString()))
+    assert isinstance(reply, NotSupportedError)
+    assert "topic t" in str(reply)
+
+
 def test_an_unknown_state_is_unknown() -> None:
     wire = encode_reply(1, commands.Outcome(TxId(0, 1, 2), State.ABORTED))
     wire.outcome.state = 77  # type: ignore[assignment]
@@ -329,6 +372,7 @@ NEW_NAMES: Final[Mapping[str, Callable[[str], commands.Command]]] = {
         group="g",
         steps=(OffsetStep(n, 0, None, Position.at(1)),),
     ),
+    "switched topic": lambda n: commands.SetTopicMode(topic=n, mode=Mode.METADATA),
     "topic of a claim": lambda n: commands.ClaimOffsets(
         group="g", partitions=((n, 0),), claimant=1
     ),
@@ -397,6 +441,9 @@ TOPICS: Final[Mapping[str, Callable[[str], commands.Command]]] = {
     "fetch_offsets": lambda t: commands.FetchOffsets(group="g", partitions=((t, 0),)),
     "claim_offsets": lambda t: commands.ClaimOffsets(group="g", partitions=((t, 0),), claimant=1),
     "list_transactions": lambda t: commands.ListTransactions(topic=t),
+    "set_topic_mode": lambda t: commands.SetTopicMode(topic=t, mode=Mode.METADATA),
+    "describe_topics": lambda t: commands.DescribeTopics(topics=(t,)),
+    "page of topics": lambda t: commands.DescribeTopics(after=t),
 }
 
 
@@ -476,6 +523,7 @@ CODES: Final = {
     41: errors.UnsupportedTopicError,
     42: errors.JournalTopicError,
     43: errors.TopicError,
+    44: errors.TopicModeError,
     50: errors.BrokerError,
     60: errors.JournalError,
     61: errors.CorruptRecordError,
