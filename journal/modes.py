@@ -17,13 +17,12 @@ MODES_TOPIC: Final = "__transaction_topics"
 """Compacted topic in which each home publishes the modes of its topics, for consumers."""
 
 
-TOPIC_BINDING: Final = "&topic&"
-"""Begins the name by which a topic is bound to its transaction group, as consumer groups are."""
-
-
 def binding_of(topic: str) -> str:
-    """Returns the name by which a topic is bound to the transaction group that may place there."""
-    return TOPIC_BINDING + topic
+    """Returns the name under which a topic is bound to its transaction group (BIND).
+
+    It is bound like a consumer group, once for ever: in the journal partition of this name's hash.
+    """
+    return f"&topic&{topic}"
 
 
 class Mode(StrEnum):
