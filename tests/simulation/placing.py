@@ -26,6 +26,8 @@ from .logs import Pipe
 from .schedule import Party
 from .setting import Setting
 
+FAULTS_SHARE: Final = 0.1
+"""Share of the questions that are answered late, and of the partitions that are left out."""
 MODE_PAUSE_MS: Final = 10
 """Pause between two attempts to end a switch without mode records."""
 
@@ -61,7 +63,7 @@ class Placing:
         setting.history.counts["rounds of placing"] += 1
         ends: dict[PartitionId, int] = {}
         asked_ms, told_ms = setting.chance.randint(1, 5), setting.chance.randint(1, 5)
-        if setting.faults.happens("ends of partitions told late", 0.1):
+        if self._happens("ends of partitions told late"):
             told_ms += setting.chance.randint(20, 300)
 
         def tell() -> None:
@@ -84,9 +86,16 @@ class Placing:
                 case Existence.ALIVE:
                     if partition.topic not in self._setting.broker.topics:
                         self._look_up(partition.topic)
-                    elif not self._setting.faults.happens("end of a partition not told", 0.1):
+                    elif not self._happens("end of a partition not told"):
                         found[partition] = self._setting.broker.end(*partition.key)
         return found
+
+    def _happens(self, fault: str) -> bool:
+        # Drawn only where something is placed: other histories are as they would be without it.
+        if not self._setting.faults.on or self._setting.chance.random() >= FAULTS_SHARE:
+            return False
+        self._setting.history.counts[fault] += 1
+        return True
 
     def _look_up(self, topic: str) -> None:
         self._coordinator.later(0, lambda: self._markers.look_up(topic))
