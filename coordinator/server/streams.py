@@ -30,7 +30,7 @@ from ...journal.errors import (
     NotSupportedError,
     SessionClosedError,
 )
-from ...journal.keys import is_key_name
+from ...journal.keys import is_key_name, is_topic_binding
 from ...journal.reader import JOURNAL_TOPIC, OFFSETS_TOPIC, journal_partition_of
 from ...journal.state import State
 from ...journal.value import value
@@ -44,6 +44,7 @@ from ..runtime.partition import PartitionRuntime, Role
 from ..runtime.serving import Answer
 from ..runtime.topics import TopicLookUps
 from .bindings import GroupBindings
+from .switching import Switching
 from .window import Window
 
 MESSAGE_MAX_BYTES: Final = 4 * 1024 * 1024
@@ -208,6 +209,7 @@ class Streams(pb_grpc.CoordinatorServicer):
         runtimes: Mapping[int, PartitionRuntime],
         topics: TopicLookUps,
         bindings: GroupBindings,
+        switching: Switching,
         limits: StreamLimits,
         counters: CoordinatorCounters,
     ) -> None:
@@ -217,12 +219,14 @@ class Streams(pb_grpc.CoordinatorServicer):
             runtimes: journal partition → its runtime; may be filled until the server starts.
             topics: looks up data topics.
             bindings: bindings of consumer groups.
+            switching: checks switches of topics.
             limits: how much of clients' work may be under way.
             counters: counters for the metrics.
         """
         self._runtimes = runtimes
         self._topics = topics
         self._bindings = bindings
+        self._switching = switching
         self._limits = limits
         self._counters = counters
         self._all_loaded = False
@@ -431,11 +435,15 @@ class Streams(pb_grpc.CoordinatorServicer):
             CoordinatorBusyError: too many markers wait for a data partition, or too many commits
                 for their offsets.
             ConfigError: a consumer group's binding has its home in another journal partition.
+            TopicModeError: a topic can't be switched here.
         """
         match command:
             case commands.BindGroup():
                 # With two homes a group could have two bindings (trap 28).
                 self._check_home("consumer group", command.group, runtime)
+                if is_topic_binding(command.group) and command.transaction_group is not None:
+                    # It is for ever, so not for a name that nobody gave to a topic.
+                    await self._switching.check_bindable(command.group)
             case commands.Begin() | commands.AddPartitions():
                 _check_lanes(command.partitions, runtime)
                 return await self._topics.learn(command.partitions)
@@ -458,13 +466,20 @@ class Streams(pb_grpc.CoordinatorServicer):
                     )
             case commands.UnbindGroup():
                 self._check_home("consumer group", command.group, runtime)
-                if not await self._bindings.is_free(command.group):
+                if not is_topic_binding(command.group) and not await self._bindings.is_free(
+                    command.group
+                ):
                     raise NotAllowedError(
                         f"consumer group {command.group!r} has offsets: forget them first"
                     )
+            case commands.SetTopicMode():
+                count = len(self._runtimes)
+                return await self._switching.check(command, runtime.partition, count)
         return None
 
     async def _check_bound(self, group: str, runtime: PartitionRuntime) -> None:
+        if is_topic_binding(group):
+            raise ConfigError(f"{group!r} stands for a topic, and is no consumer group")
         count, has_offsets = len(self._runtimes), runtime.has_offsets(group)
         await self._bindings.check(group, runtime.partition, count, has_offsets=has_offsets)
 
