@@ -213,6 +213,7 @@ class Coordinator:
             who_answers=ownership.peers.who_answers,
             is_free=self._bindings.is_free,
             membership_changed=ownership.changed,
+            decided=self._streams.decided,
             close_session=self._streams.close_session,
             close_sessions=self._streams.close_sessions,
         )

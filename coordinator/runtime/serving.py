@@ -24,12 +24,14 @@ from ...journal.errors import (
 )
 from ...journal.reader import JOURNAL_TOPIC, find_fates
 from ...journal.records.fate import NO_EPOCH, Fate
+from ...journal.records.types import AbortReason
 from ...journal.txid import TxId
 from ..core.answers import answer_fate
 from ..core.decision import ClearOffsets, Effect, Instant, WriteMarkers, WriteOffsets
 from ..core.offsets_lanes import OffsetsKey
 from ..core.shard import Shard
 from ..core.tenure import Tenure
+from ..core.transactions import TransactionMetadata
 from ..protocol import commands
 from .alarm import monotonic_ms
 from .appender import Appender
@@ -329,9 +331,22 @@ class Serving:
                 services.offsets.clear(key, partial(self._clear_former, group))
             case WriteMarkers(transaction):
                 services.counters.decided(self._partition, shard.epoch, transaction)
+                self._tell_producer(transaction)
                 services.markers.lanes.write(
                     transaction, shard.epoch, lambda: shard.hw, tenure.written
                 )
+
+    def _tell_producer(self, transaction: TransactionMetadata) -> None:
+        """Tells a producer of an abort that it did not ask for: it need not produce any more."""
+        reason = transaction.reason
+        if reason is None or reason is AbortReason.REQUESTED:
+            return
+        producer = self.tenure.shard.producers.get(transaction.producer_id)
+        if producer is None or producer.generation != transaction.generation:
+            return  # Fenced: the end of its session says so.
+        decided = commands.Decided(transaction.txid, transaction.state, reason)
+        name, nonce = transaction.producer_id, producer.nonce
+        self._services.decided(self._partition, name, nonce, decided)
 
     def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
         """Ends a producer's session for good."""

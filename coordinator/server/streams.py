@@ -37,7 +37,7 @@ from ...journal.value import value
 from ..protocol import commands
 from ..protocol import coordinator_pb2 as pb
 from ..protocol import coordinator_pb2_grpc as pb_grpc
-from ..protocol.replies import encode_reply
+from ..protocol.replies import encode_decided, encode_reply
 from ..protocol.requests import PROTOCOL_VERSION, decode_request
 from ..runtime.counters import CoordinatorCounters
 from ..runtime.partition import PartitionRuntime, Role
@@ -115,9 +115,9 @@ class StreamLimits:
 
 @value(frozen=True, slots=True)
 class _Out:
-    """A reply on its way out."""
+    """A reply, or a decision that was not asked for, on its way out."""
 
-    reply: pb.Reply
+    reply: pb.Reply | pb.Decided
     size: int
     """Bytes that its request occupies in the window; -1: it answers no request."""
 
@@ -177,6 +177,10 @@ class _Replies:
         """Queues a reply that answers no request in the window."""
         self._queue.put_nowait(_Out(reply, -1))
 
+    def decided(self, decided: commands.Decided) -> None:
+        """Queues a decision that was not asked for."""
+        self._queue.put_nowait(_Out(encode_decided(decided), -1))
+
     def end(self) -> None:
         """Ends `frames` behind what is queued."""
         self._queue.put_nowait(None)
@@ -193,7 +197,10 @@ class _Replies:
                     break
                 batch.append(more)
                 size += more.reply.ByteSize()
-            yield pb.ServerFrame(replies=[b.reply for b in batch])
+            yield pb.ServerFrame(
+                replies=[b.reply for b in batch if type(b.reply) is pb.Reply],
+                decided=[b.reply for b in batch if type(b.reply) is pb.Decided],
+            )
             for sent in batch:
                 if sent.size >= 0:
                     self.window.leave(sent.size)
@@ -533,6 +540,14 @@ class Streams(pb_grpc.CoordinatorServicer):
     def sessions(self) -> Mapping[int, int]:
         """Returns journal partition → number of connected producers."""
         return Counter(partition for partition, _, _ in self._streams)
+
+    def decided(
+        self, partition: int, producer_id: str, nonce: int, decided: commands.Decided
+    ) -> None:
+        """Tells a producer's session of a decision that it did not ask for, if it is connected."""
+        stream = self._streams.get((partition, producer_id, nonce))
+        if stream is not None:
+            stream.out.decided(decided)
 
     def close_session(
         self, partition: int, producer_id: str, nonce: int, error: LogtxError
