@@ -13,9 +13,17 @@ from typing import ClassVar, Final
 from .record_type import RecordType
 from .value import value
 
-
 MODES_TOPIC: Final = "__transaction_topics"
 """Compacted topic in which each home publishes the modes of its topics, for consumers."""
+
+
+TOPIC_BINDING: Final = "&topic&"
+"""Begins the name by which a topic is bound to its transaction group, as consumer groups are."""
+
+
+def binding_of(topic: str) -> str:
+    """Returns the name by which a topic is bound to the transaction group that may place there."""
+    return TOPIC_BINDING + topic
 
 
 class Mode(StrEnum):

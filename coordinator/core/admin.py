@@ -19,6 +19,7 @@ from ...journal.producer_ids import is_called
 from ...journal.txid import TxId
 from ..protocol import commands
 from .decision import Instant
+from .places import Places
 from .producers import ProducerMetadata, Producers
 from .transactions import TransactionMetadata, TransactionMetadataStore
 
@@ -33,7 +34,11 @@ Question: TypeAlias = commands.ListTransactions | commands.ListKeys | commands.G
 
 
 def answer(
-    question: Question, producers: Producers, store: TransactionMetadataStore, now: Instant
+    question: Question,
+    producers: Producers,
+    store: TransactionMetadataStore,
+    places: Places,
+    now: Instant,
 ) -> commands.Reply:
     """Answers an operator's question.
 
@@ -42,7 +47,7 @@ def answer(
     """
     match question:
         case commands.ListTransactions():
-            return list_transactions(store, question, now)
+            return list_transactions(store, question, now, places)
         case commands.ListKeys():
             return list_keys(producers, store, question, now)
         case commands.GetKey():
@@ -50,7 +55,10 @@ def answer(
 
 
 def list_transactions(
-    store: TransactionMetadataStore, command: commands.ListTransactions, now: Instant
+    store: TransactionMetadataStore,
+    command: commands.ListTransactions,
+    now: Instant,
+    places: Places,
 ) -> commands.Transactions:
     """Returns one page of unfinished transactions, in TxId order."""
     found: list[commands.TransactionInfo] = []
@@ -60,7 +68,7 @@ def list_transactions(
         full = len(found) >= min(max(command.limit, 1), commands.PAGE_MAX) or weight > _WEIGHT_MAX
         if found and full:
             return commands.Transactions(tuple(found), more=True)
-        found.append(_info(transaction, now))
+        found.append(_info(transaction, now, places))
     return commands.Transactions(tuple(found))
 
 
@@ -78,7 +86,11 @@ def _matching(
             yield transaction
 
 
-def _info(transaction: TransactionMetadata, now: Instant) -> commands.TransactionInfo:
+def _info(
+    transaction: TransactionMetadata, now: Instant, places: Places
+) -> commands.TransactionInfo:
+    # Which of its markers are written is not known here: one that has markers may wait for them.
+    only_placed = transaction.placed >= transaction.partitions.keys()
     return commands.TransactionInfo(
         txid=transaction.txid,
         state=transaction.state,
@@ -90,6 +102,7 @@ def _info(transaction: TransactionMetadata, now: Instant) -> commands.Transactio
         groups=tuple(transaction.offsets),
         age_ms=max(0, now.wall_ms - transaction.started_ms),
         reason=transaction.reason,
+        placing=only_placed and places.is_waiting(transaction.begin),
     )
 
 

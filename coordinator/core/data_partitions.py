@@ -8,7 +8,9 @@ from typing import Final
 from ...journal.control import BranchRange, TopicPartition
 from ...journal.errors import RequestTooLargeError, UnknownTopicError
 from ...journal.records.types import DataPartition, PartitionWrites
+from ...journal.places import PartitionId
 from .decision import TopicFacts
+from .modes import TopicModes
 from .transactions import TransactionMetadata
 
 BRANCH_MARKER_BYTES: Final = 40
@@ -74,6 +76,7 @@ def writes_of(
     topics: Topics,
     transaction: TransactionMetadata,
     named: Mapping[TopicPartition, tuple[BranchRange, ...]],
+    modes: TopicModes,
 ) -> tuple[tuple[PartitionWrites, ...], tuple[DataPartition, ...]]:
     """Returns what a commit decides for each data partition.
 
@@ -83,6 +86,7 @@ def writes_of(
         topics: what is known of data topics.
         transaction: with its registered partitions, and what its parts have named.
         named: what the commit names.
+        modes: tell where no marker is written.
 
     Returns:
         What the decision says, and the partitions of which the parts say all.
@@ -92,8 +96,8 @@ def writes_of(
         UnknownTopicError: there is no such partition.
     """
     registered, added = transaction.partitions, transaction.branches
-    check_markers_fit(topics, added, named)
     partitions = (*registered.values(), *added_to(topics, transaction, named))
+    check_markers_fit(topics, added, named, placed_of(partitions, modes))
     writes = tuple(
         PartitionWrites(p, named.get(p.key, ()))
         for p in partitions
@@ -107,6 +111,7 @@ def part_of(
     topics: Topics,
     transaction: TransactionMetadata,
     named: Mapping[TopicPartition, tuple[BranchRange, ...]],
+    modes: TopicModes,
 ) -> tuple[PartitionWrites, ...]:
     """Returns what a part says, of which `named` has the branches; arguments as `writes_of`.
 
@@ -116,11 +121,21 @@ def part_of(
     """
     registered, added = transaction.partitions, transaction.branches
     written = {key: branches for key, branches in named.items() if branches}
-    check_markers_fit(topics, {key: added.get(key, ()) for key in written}, written)
     new = {p.key: p for p in added_to(topics, transaction, written)}
+    partitions = {key: registered.get(key) or new[key] for key in written}
+    placed = placed_of(partitions.values(), modes)
+    check_markers_fit(topics, {key: added.get(key, ()) for key in written}, written, placed)
+    return tuple(PartitionWrites(partitions[key], branches) for key, branches in written.items())
+
+
+def placed_of(
+    partitions: Iterable[DataPartition], modes: TopicModes
+) -> tuple[TopicPartition, ...]:
+    """Returns those partitions in which what is decided now is placed, rather than marked."""
+    if not modes.places_any:
+        return ()
     return tuple(
-        PartitionWrites(registered.get(key) or new[key], branches)
-        for key, branches in written.items()
+        p.key for p in partitions if modes.is_placed(PartitionId(*p.key, p.topic_id))
     )
 
 
@@ -128,15 +143,20 @@ def check_markers_fit(
     topics: Topics,
     added: Mapping[TopicPartition, Collection[BranchRange]],
     writes: Mapping[TopicPartition, tuple[BranchRange, ...]],
+    placed: Collection[TopicPartition] = (),
 ) -> None:
     """Refuses a commit whose marker would be larger than its topic takes.
 
-    Called before the decision, for the marker of a decided commit must be written.
+    Called before the decision, for the marker of a decided commit must be written. Where it is
+    placed there is no marker: such a topic may be one that takes no record at all any more.
 
     Raises:
         RequestTooLargeError: the marker would name too many branches.
     """
+    without = frozenset(placed)
     for key in (added.keys() | writes.keys()) if added else writes:
+        if key in without:
+            continue
         topic, partition = key
         facts = topics.get(topic)
         count = len(writes.get(key, ())) + len(added.get(key, ()))

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...journal.errors import LogtxError
+from ...journal.places import Placed
 from ...journal.records.types import JournalRecord
 from ...journal.txid import TxId
 from ...journal.value import value
 from ..protocol.commands import GroupOffsets, Reply
+from .placing import PlaceWrites
 from .transactions import TransactionMetadata
 
 
@@ -77,7 +79,10 @@ class TopicFacts:
 
 @value(frozen=True, slots=True)
 class WriteMarkers:
-    """Effect: the decision is durable; write its markers, then call `Shard.finish`."""
+    """Effect: the decision is durable; write its markers, then call `Shard.finish`.
+
+    The partitions of `TransactionMetadata.placed` get none.
+    """
 
     transaction: TransactionMetadata
 
@@ -103,7 +108,46 @@ class ClearOffsets:
     group: str
 
 
-Effect = WriteMarkers | WriteOffsets | ClearOffsets
+@value(frozen=True, slots=True)
+class PlacesGiven:
+    """Effect: a PLACED record is durable. The tenure takes it itself."""
+
+    placed: Placed
+
+
+@value(frozen=True, slots=True)
+class WriteModeRecords:
+    """Effect: a switch began; write a mode record to each partition of the topic, by its lane.
+
+    `Tenure.mode_recorded` is then told of each. Without records: ask for the partitions' ends, and
+    tell them to `Tenure.mode_ends`.
+    """
+
+    topic: str
+    topic_id: str
+    offset: int
+    """Journal offset of the MODE record: where the mode record stands in its lane."""
+    places: bool
+    """Whether the mode record says that transactions are placed from here on, or marked."""
+    with_records: bool
+
+
+@value(frozen=True, slots=True)
+class PublishMode:
+    """Effect: a topic's mode is final; tell readers of it, then call `Tenure.mode_published`."""
+
+    topic: str
+
+
+Effect = (
+    WriteMarkers
+    | WriteOffsets
+    | ClearOffsets
+    | PlaceWrites
+    | PlacesGiven
+    | WriteModeRecords
+    | PublishMode
+)
 Ref = Any
 """The caller's own token for a request, given back with its reply."""
 

@@ -25,7 +25,7 @@ Pure. `replay` alone changes what comes from the journal.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from ...journal.errors import CorruptRecordError
@@ -41,7 +41,8 @@ VALID_PREVIOUS: Final[Mapping[Phase, frozenset[Phase]]] = {
 """Phase → phases that may precede it; a topic starts in MARKERS. A switch is not turned round: it
 is short, and half of its mode records may be written."""
 _NEXT: Final = {old: new for new, before in VALID_PREVIOUS.items() for old in before}
-_SWITCHING: Final = frozenset({Phase.TO_METADATA, Phase.TO_MARKERS})
+SWITCHING: Final = frozenset({Phase.TO_METADATA, Phase.TO_MARKERS})
+"""Phases between the two records of a switch."""
 _TOWARDS: Final = {
     Phase.METADATA: frozenset({Phase.TO_METADATA, Phase.METADATA}),
     Phase.MARKERS: frozenset({Phase.TO_MARKERS, Phase.MARKERS}),
@@ -57,6 +58,9 @@ class TopicMode:
     offset: int = -1
     """Journal offset of the MODE record with which the latest switch began."""
     since: Mapping[int, int] = field(default_factory=dict)
+    """Partition → offset of its mode record, of the latest switch that was ended."""
+    with_records: bool = True
+    """Whether the latest switch wrote mode records to the partitions."""
     recorded: dict[int, int] = field(default_factory=dict)
     """Partition → offset of the mode record that this owner wrote for the switch under way.
     Volatile."""
@@ -67,6 +71,12 @@ class TopicModes:
 
     def __init__(self) -> None:
         self._topics: dict[str, TopicMode] = {}
+        self._in_metadata: set[str] = set()
+
+    @property
+    def places_any(self) -> bool:
+        """Whether what is decided now may be placed anywhere. Where not, nothing need be read."""
+        return bool(self._in_metadata)
 
     def replay(self, offset: int, change: ModeChange) -> None:
         """Applies a MODE record.
@@ -81,16 +91,32 @@ class TopicModes:
                 f" it was {mode.phase}"
             )
         mode.phase, mode.recorded = change.phase, {}
-        if change.phase in _SWITCHING:
-            mode.offset = offset
+        if change.phase in SWITCHING:
+            mode.offset, mode.with_records = offset, change.with_records
         else:
             mode.since = dict(change.since)
-        self._topics[change.topic] = mode
+        self._keep(change.topic, mode)
+
+    def _keep(self, topic: str, mode: TopicMode) -> None:
+        self._topics[topic] = mode
+        if mode.phase is Phase.METADATA:
+            self._in_metadata.add(topic)
+        else:
+            self._in_metadata.discard(topic)
 
     def _of(self, topic: str, topic_id: str) -> TopicMode:
         mode = self._topics.get(topic)
         # A topic that was created anew starts with markers.
         return mode if mode is not None and mode.topic_id == topic_id else TopicMode(topic_id)
+
+    def of(self, topic: str, topic_id: str) -> TopicMode:
+        """Returns a copy of a topic's mode; one that was never switched has markers."""
+        return replace(self._of(topic, topic_id))
+
+    def get(self, topic: str) -> TopicMode | None:
+        """Returns a copy of the mode of the topic that was switched last under this name."""
+        mode = self._topics.get(topic)
+        return None if mode is None else replace(mode)
 
     def phase(self, topic: str, topic_id: str) -> Phase:
         """Returns the phase of a topic."""
@@ -100,7 +126,14 @@ class TopicModes:
         """Returns whether what is decided now is placed in a partition, rather than marked."""
         return self.phase(partition.topic, partition.topic_id) is Phase.METADATA
 
-    def switch(self, topic: str, topic_id: str, to: Phase) -> ModeChange | None:
+    def is_opposed(self, topic: str, topic_id: str, to: Phase) -> bool:
+        """Returns whether the switch that is under way leads elsewhere than `to`."""
+        now = self.phase(topic, topic_id)
+        return now in SWITCHING and now not in _TOWARDS[to]
+
+    def switch(
+        self, topic: str, topic_id: str, to: Phase, *, with_records: bool = True
+    ) -> ModeChange | None:
         """Returns the record that begins a switch; None if it is made, or under way.
 
         While the opposite switch is under way it is to be asked again later: see `phase`.
@@ -109,11 +142,12 @@ class TopicModes:
             topic: name of the topic.
             topic_id: its id.
             to: METADATA or MARKERS.
+            with_records: whether the partitions get mode records.
         """
         now = self.phase(topic, topic_id)
-        if now in _TOWARDS[to] or now in _SWITCHING:
+        if now in _TOWARDS[to] or now in SWITCHING:
             return None
-        return ModeChange(topic, topic_id, _NEXT[now])
+        return ModeChange(topic, topic_id, _NEXT[now], with_records=with_records)
 
     def recorded(
         self, partition: PartitionId, offset: int, partitions: Collection[int]
@@ -129,7 +163,7 @@ class TopicModes:
             The record that ends the switch, when all partitions have their mode record.
         """
         mode = self._of(partition.topic, partition.topic_id)
-        if mode.phase not in _SWITCHING:
+        if mode.phase not in SWITCHING or not mode.with_records:
             return None
         mode.recorded[partition.partition] = offset
         if not mode.recorded.keys() >= set(partitions):
@@ -137,24 +171,41 @@ class TopicModes:
         since = dict(mode.recorded)
         return ModeChange(partition.topic, partition.topic_id, _NEXT[mode.phase], since)
 
+    def ended(self, topic: str, topic_id: str, since: Mapping[int, int]) -> ModeChange | None:
+        """Returns the record that ends a switch without mode records; None if none is under way.
+
+        Args:
+            topic: name of the topic.
+            topic_id: its id.
+            since: partition → its end, asked for after the switch began.
+        """
+        mode = self._of(topic, topic_id)
+        if mode.phase not in SWITCHING or mode.with_records:
+            return None
+        return ModeChange(topic, topic_id, _NEXT[mode.phase], dict(since), with_records=False)
+
+    def forget_recorded(self) -> None:
+        """Forgets which mode records are written: the tenure that wrote them is over."""
+        for mode in self._topics.values():
+            mode.recorded = {}
+
     def under_way(self) -> Iterator[tuple[str, TopicMode]]:
         """Yields the topics that are switching: a new owner writes their mode records again."""
         for topic, mode in self._topics.items():
-            if mode.phase in _SWITCHING:
+            if mode.phase in SWITCHING:
                 yield topic, mode
 
     # ---- snapshots ------------------------------------------------------------------------------
 
     def rows(self) -> list[tuple[str, TopicMode]]:
         """Returns the topics that were ever switched: rows of a snapshot."""
-        return [(t, TopicMode(m.topic_id, m.phase, m.offset, m.since)) for t, m in self._items()]
-
-    def _items(self) -> list[tuple[str, TopicMode]]:
-        return sorted(self._topics.items())
+        topics = sorted(self._topics.items())
+        return [(topic, replace(mode, recorded={})) for topic, mode in topics]
 
     @classmethod
     def restore(cls, rows: Collection[tuple[str, TopicMode]]) -> TopicModes:
         """Returns the modes as they were when `rows` gave them."""
         modes = cls()
-        modes._topics = dict(rows)
+        for topic, mode in rows:
+            modes._keep(topic, mode)
         return modes

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from ...journal.control import TopicPartition
 from ...journal.places import GONE, PartitionId, Placed, Unplaced
 from ...journal.value import value
 
@@ -121,6 +122,28 @@ class Places:
         """Forgets a finished transaction."""
         self._unfinished.pop(begin, None)
 
+    # ---- what others ask ------------------------------------------------------------------------
+
+    def of(self, begin: int) -> PlacedWrites | None:
+        """Returns where an unfinished transaction is placed; None if it is placed nowhere."""
+        t = self._unfinished.get(begin)
+        return None if t is None else PlacedWrites(begin, t.sequence, dict(t.ends), dict(t.places))
+
+    def is_waiting(self, begin: int) -> bool:
+        """Returns whether an unfinished transaction lacks a place."""
+        t = self._unfinished.get(begin)
+        return t is not None and len(t.places) < len(t.ends)
+
+    def gone(self, begin: int) -> tuple[TopicPartition, ...]:
+        """Returns the partitions of an unfinished transaction whose topic was deleted."""
+        t = self._unfinished.get(begin)
+        return () if t is None else tuple(p.key for p, at in t.places.items() if at == GONE)
+
+    def waiting_in(self, topic: str, topic_id: str) -> int:
+        """Returns the number of (transaction, partition) of a topic that lack a place."""
+        found = (p for p in self.unplaced.partitions() if (p.topic, p.topic_id) == (topic, topic_id))
+        return sum(len(self.unplaced.of(partition)) for partition in found)
+
     # ---- what an owner decides ------------------------------------------------------------------
 
     def place(self, upto: int, ends: Mapping[PartitionId, int]) -> Placed | None:
@@ -152,11 +175,8 @@ class Places:
 
         Those that have places count too: a reader that begins at this snapshot may begin below one.
         """
-        rows = [
-            PlacedWrites(begin, t.sequence, dict(t.ends), dict(t.places))
-            for begin, t in self._unfinished.items()
-        ]
-        return sorted(rows, key=lambda row: row.sequence)
+        found = (self.of(begin) for begin in self._unfinished)
+        return sorted((row for row in found if row is not None), key=lambda row: row.sequence)
 
     @classmethod
     def restore(cls, fence: Fence, rows: Iterable[PlacedWrites]) -> Places:

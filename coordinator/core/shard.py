@@ -32,7 +32,7 @@ Source: Transactional Messaging in Kafka, "Transaction coordinator" and "Transac
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from ...journal.control import TopicPartition
@@ -40,7 +40,6 @@ from ...journal.errors import (
     ClaimFencedError,
     CoordinatorBusyError,
     LogtxError,
-    NotSupportedError,
     OffsetsConflictError,
     ProducerFencedError,
     TransactionAbortedError,
@@ -49,6 +48,7 @@ from ...journal.errors import (
     UnknownTransactionError,
 )
 from ...journal.keys import is_key_name
+from ...journal.places import PartitionId
 from ...journal.records.types import (
     UNKNOWN_OFFSET,
     Aborted,
@@ -69,10 +69,18 @@ from ...journal.state import State
 from ...journal.txid import TxId
 from ..protocol import commands
 from ..protocol.reasons import because
-from . import admin
+from . import admin, switching
 from .answers import is_fact
 from .committed_offsets import StepsVerdict
-from .data_partitions import Topics, added_to, exists, part_of, resolve, writes_of
+from .data_partitions import (
+    Topics,
+    added_to,
+    exists,
+    part_of,
+    placed_of,
+    resolve,
+    writes_of,
+)
 from .decision import Decision, Instant, Ref
 from .producers import check_room, check_timeout
 from .shard_state import ShardState
@@ -145,10 +153,14 @@ class Shard(ShardState):
                 case commands.UnbindGroup():
                     return _done(ref, self.ages.unbind(command.group))
                 case commands.ListTransactions() | commands.ListKeys() | commands.GetKey():
-                    answer = admin.answer(command, self.producers, self.transactions, now)
+                    store = self.transactions
+                    answer = admin.answer(command, self.producers, store, self.places, now)
                     return Decision(replies=((ref, answer),), fresh=True)
-                case commands.SetTopicMode() | commands.DescribeTopics():
-                    raise NotSupportedError("topics can't be switched yet")
+                case commands.SetTopicMode():
+                    return self._handle_set_topic_mode(command, ref, topics, doubt)
+                case commands.DescribeTopics():
+                    page = switching.describe(command, self.modes, self.places, self.published)
+                    return Decision(replies=((ref, page),), fresh=True)
         except UnknownTransactionError as error:
             return self._missing(command, ref, error)
         except LogtxError as error:
@@ -276,7 +288,7 @@ class Shard(ShardState):
             )
         count = sum(map(len, command.writes.values()))
         check_added(self.config.max_added_ranges, transaction, count, self.transactions.added_count)
-        writes = part_of(topics, transaction, command.writes)
+        writes = part_of(topics, transaction, command.writes, self.modes)
         record = AddWrites(begin=transaction.begin, part=command.part, writes=writes)
         return Decision(records=(record,), replies=done)
 
@@ -388,10 +400,16 @@ class Shard(ShardState):
                 )
             self.offsets.check_fits(transaction)
             check_parts(transaction, command.parts)
-            writes, of_parts = writes_of(topics, transaction, command.writes)
+            writes, of_parts = writes_of(topics, transaction, command.writes, self.modes)
         except LogtxError as error:
             return self._refused(refs, error)
-        record = PrepareCommit(begin=begin, writes=writes, decided_ms=now.wall_ms, added=of_parts)
+        record = PrepareCommit(
+            begin=begin,
+            writes=writes,
+            decided_ms=now.wall_ms,
+            added=of_parts,
+            placed=placed_of((*(w.partition for w in writes), *of_parts), self.modes),
+        )
         outcome = commands.Outcome(transaction.txid, State.COMMITTING, self.next_offset)
         return Decision(records=(record,), replies=tuple((ref, outcome) for ref in refs))
 
@@ -421,18 +439,86 @@ class Shard(ShardState):
         return Decision(records=tuple(records), replies=tuple(replies))
 
     def finish(self, begin: int, gone: tuple[TopicPartition, ...]) -> Decision:
-        """Finishes a decided transaction: every marker is acknowledged, or its partition is gone.
+        """Finishes a decided transaction: every marker and place is durable, or its partition gone.
 
         Args:
             begin: offset of its BEGIN. An unknown or open transaction gets an empty decision.
-            gone: its partitions that don't exist any more and got no marker.
+            gone: its partitions that don't exist any more and got no marker. Those that got no
+                place are known.
         """
         transaction = self.transactions.get(begin)
         if transaction is None or transaction.state is State.OPEN:
             return Decision()
         if transaction.state is State.COMMITTING:
+            gone = (*gone, *self.places.gone(begin))
             return Decision(records=(Committed(begin=begin, gone=gone),))
         return Decision(records=(Aborted(begin=begin, gone=gone),))
+
+    # ---- places and modes -----------------------------------------------------------------------
+
+    def place(self, upto: int, ends: Mapping[PartitionId, int]) -> Decision:
+        """Places what waits at the ends of partitions: one PLACED record, or none if nothing does.
+
+        Args:
+            upto: commit sequence of the last decision that was acknowledged before the ends were
+                asked for.
+            ends: ends of partitions as their leaders told them, or `GONE`.
+        """
+        record = self.places.place(upto, ends)
+        return Decision() if record is None else Decision(records=(record,))
+
+    def mode_recorded(
+        self, partition: PartitionId, offset: int, partitions: Collection[int]
+    ) -> Decision:
+        """Notes that a mode record is durable, and ends the switch after the last one.
+
+        Args:
+            partition: the data partition.
+            offset: offset of the mode record in it.
+            partitions: all partitions of the topic.
+        """
+        change = self.modes.recorded(partition, offset, partitions)
+        return Decision() if change is None else Decision(records=(change,))
+
+    def mode_ends(self, topic: str, topic_id: str, ends: Mapping[int, int]) -> Decision:
+        """Ends a switch that writes no mode records.
+
+        Returns an empty decision while something is to be placed in the topic: its readers read the
+        home until all is placed, and none may be placed behind `since`.
+
+        Args:
+            topic: name of the topic.
+            topic_id: its id.
+            ends: partition → its end, asked for after the switch began. All partitions.
+        """
+        if self.places.waiting_in(topic, topic_id):
+            return Decision()
+        last = self.places.last
+        since = {p: max(end, last.get(PartitionId(topic, p, topic_id), 0)) for p, end in ends.items()}
+        change = self.modes.ended(topic, topic_id, since)
+        return Decision() if change is None else Decision(records=(change,))
+
+    def _handle_set_topic_mode(
+        self, command: commands.SetTopicMode, ref: Ref, topics: Topics, doubt: LogtxError | None
+    ) -> Decision:
+        switching.check_name(command.topic)
+        _check_certain(doubt)
+        change = switching.begin(command, topics, self.modes, self.published)
+        topic_id = topics[command.topic].topic_id
+        if change is None:
+            info = switching.info_of(
+                command.topic, topic_id, self.modes, self.places, self.published
+            )
+            return Decision(replies=((ref, commands.TopicModes((info,))),), fresh=True)
+        info = commands.TopicModeInfo(
+            topic=change.topic,
+            topic_id=topic_id,
+            phase=change.phase,
+            mode_offset=self.next_offset,
+            since=self.modes.of(change.topic, topic_id).since,
+            waiting=self.places.waiting_in(change.topic, topic_id),
+        )
+        return Decision(records=(change,), replies=((ref, commands.TopicModes((info,))),))
 
     # ---- what time and other decisions bring about ----------------------------------------------
 

@@ -12,7 +12,10 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
+from ...journal.control import TopicPartition
 from ...journal.errors import CorruptRecordError, TransactionStateError
+from ...journal.modes import ModeChange, Phase
+from ...journal.places import PartitionId, Placed
 from ...journal.records.fate import NO_EPOCH, EpochFilter
 from ...journal.records.types import (
     Aborted,
@@ -39,7 +42,21 @@ from .ages import Ages
 from .claims import Claims
 from .clocks import Clocks
 from .committed_offsets import CommittedOffsets
-from .decision import ClearOffsets, Effect, Instant, ShardConfig, WriteMarkers, WriteOffsets
+from .decision import (
+    ClearOffsets,
+    Effect,
+    Instant,
+    PlacesGiven,
+    PublishMode,
+    ShardConfig,
+    WriteMarkers,
+    WriteModeRecords,
+    WriteOffsets,
+)
+from .fences import Fences
+from .modes import SWITCHING, TopicMode, TopicModes
+from .places import Places
+from .placing import PlaceWrites
 from .producers import Producers
 from .transactions import TransactionMetadata, TransactionMetadataStore
 from .waiting import WaitingCommits
@@ -75,6 +92,12 @@ class ShardState:
         self.claims = Claims()
         self.bindings: dict[str, str] = {}
         """Consumer group → the transaction group that commits its offsets."""
+        self.modes = TopicModes()
+        """Modes of the topics whose home this journal partition is."""
+        self.places = Places()
+        self.fences = Fences()
+        self.published: set[str] = set()
+        """Topics of whose mode readers are told. Volatile."""
         self.watermark = Watermark()
         self.ages = Ages(
             self.config,
@@ -154,9 +177,16 @@ class ShardState:
                 self.ages.use(record.group)
             case Forget():
                 self._replay_forget(offset, record)
-            case Snapshot(last=True):
-                # The last chunk is valid, which proves that the others are.
-                self.snapshot_offset = record.first
+            case Placed():
+                self.places.replay_placed(record)
+                self.watermark.emit(offset, PlacesGiven(record))
+            case ModeChange():
+                self._replay_mode(offset, record)
+            case Snapshot():
+                self.fences.replay(record)
+                if record.last:
+                    # The last chunk is valid, which proves that the others are.
+                    self.snapshot_offset = record.first
 
     def _replay_begin(self, offset: int, record: Begin) -> None:
         transaction = TransactionMetadata(
@@ -182,8 +212,34 @@ class ShardState:
             if self.watermark.serving:
                 moved = self.offsets.committed(group, steps)
                 self.watermark.emit(offset, WriteOffsets(group, record.begin, moved))
+        if record.placed:
+            self._replay_placed_writes(offset, transaction, record)
         if self.watermark.serving:
             self.watermark.emit(offset, WriteMarkers(transaction))
+
+    def _replay_placed_writes(
+        self, offset: int, transaction: TransactionMetadata, record: PrepareCommit
+    ) -> None:
+        begin = transaction.begin
+        self._read_kept(begin)
+        transaction.placed = frozenset(record.placed)
+        ends = {
+            _id_of(transaction, key): 1 + max(r.last_offset for r in transaction.branches[key])
+            for key in record.placed
+            if transaction.branches.get(key)
+        }
+        self.places.replay_commit(begin, offset, ends)
+        if ends:
+            self.watermark.emit(offset, PlaceWrites(begin, offset, tuple(ends)))
+
+    def _replay_mode(self, offset: int, record: ModeChange) -> None:
+        self.modes.replay(offset, record)
+        self.published.discard(record.topic)
+        if record.phase in SWITCHING:
+            mode = self.modes.of(record.topic, record.topic_id)
+            self.watermark.emit(offset, _mode_records(record.topic, mode))
+        else:
+            self.watermark.emit(offset, PublishMode(record.topic))
 
     def _replay_part(self, record: AddWrites) -> None:
         transaction = self.transactions.get(record.begin)
@@ -224,27 +280,34 @@ class ShardState:
         Raises:
             CorruptRecordError: what a transaction wrote does not decode.
         """
-        while self._unread:
-            begin, records = self._unread.popitem()
-            transaction = self.transactions.get(begin)
-            assert transaction is not None, "what is finished is not kept"
-            try:
-                records.reverse()
-                while records:
-                    # Each is let go at once: decoded, a part takes six times as much as packed.
-                    self._replay_writes(transaction, records.pop())
-            except (ValueError, IndexError) as error:
-                where = (
-                    begin if transaction.commit_sequence is None else transaction.commit_sequence
-                )
-                raise CorruptRecordError(
-                    f"journal partition {self.partition} at offset {where}:"
-                    f" the journal record does not decode: {error!r}"
-                ) from error
+        for begin in list(self._unread):
+            self._read_kept(begin)
+
+    def _read_kept(self, begin: int) -> None:
+        records = self._unread.pop(begin, [])
+        transaction = self.transactions.get(begin)
+        assert transaction is not None, "what is finished is not kept"
+        try:
+            records.reverse()
+            while records:
+                # Each is let go at once: decoded, a part takes six times as much as packed.
+                self._replay_writes(transaction, records.pop())
+        except (ValueError, IndexError) as error:
+            where = begin if transaction.commit_sequence is None else transaction.commit_sequence
+            raise CorruptRecordError(
+                f"journal partition {self.partition} at offset {where}:"
+                f" the journal record does not decode: {error!r}"
+            ) from error
 
     def _replay_abort(self, offset: int, record: PrepareAbort) -> None:
         transaction = self._decide(record.begin, State.ABORTING, offset)
         transaction.reason = record.reason
+        if self.modes.places_any:
+            # What its parts name is read now: later, these topics may have another mode.
+            self._read_kept(record.begin)
+            transaction.placed = frozenset(
+                key for key in transaction.partitions if self.modes.is_placed(_id_of(transaction, key))
+            )
         self.transactions.forget_writes(record.begin)
         self.watermark.emit(offset, WriteMarkers(transaction))
 
@@ -278,6 +341,7 @@ class ShardState:
         else:
             self.transactions.update_status(record.begin, State.ABORTED, State.ABORTING)
         self._unread.pop(record.begin, None)
+        self.places.replay_finished(record.begin)
         self.watermark.finished(offset, record.begin)
 
     def _decide(self, begin: int, state: State, offset: int) -> TransactionMetadata:
@@ -300,7 +364,7 @@ class ShardState:
     ) -> None:
         """Completes a shard that is restored from a snapshot.
 
-        The caller has restored producers, offsets, bindings and claims. Everything below `offset`
+        The caller has restored all but the transactions. Everything below `offset`
         counts as acknowledged.
 
         Args:
@@ -329,6 +393,8 @@ class ShardState:
         self._clocks = Clocks(self.config)
         self._to_abort.clear()
         self._waiting.clear()
+        self.modes.forget_recorded()
+        self.published.clear()
 
     def acknowledge(self, offset: int) -> list[Effect]:
         """Notes that every record up to `offset` is durable.
@@ -345,20 +411,47 @@ class ShardState:
 
         Returns:
             What earlier owners may have left undone: the removal of IOVs that the journal shows
-            forgotten since its snapshot, each consumer group's IOV, then the markers of all decided
-            transactions in commit-sequence order. Doing it again is harmless.
+            forgotten since its snapshot, each consumer group's IOV, then what ends decided
+            transactions in their partitions, and the publishing of each topic's mode. Doing it
+            again is harmless.
         """
         self.watermark.serving = True
         still_open = [t for t in self.transactions if t.state is State.OPEN]
         self._clocks.reload(still_open, now)
         self._to_abort.extend(self.producers.fenced(still_open))
         self._to_abort.extend((t.begin, t.doomed) for t in still_open if t.doomed is not None)
-        redo = [t for t in self.transactions if t.state is not State.OPEN]
-        redo.sort(key=lambda t: t.commit_sequence or 0)
         cleared = [ClearOffsets(g) for g in self._cleared if not self.offsets.knows(g)]
         self._cleared.clear()
         offsets = [
             WriteOffsets(group, NO_EPOCH, self.offsets.committed(group))
             for group in self.offsets.groups()
         ]
-        return [*cleared, *offsets, *(WriteMarkers(t) for t in redo)]
+        final = [topic for topic, mode in self.modes.rows() if mode.phase not in SWITCHING]
+        return [*cleared, *offsets, *self._ends(), *map(PublishMode, final)]
+
+    def _ends(self) -> list[Effect]:
+        """Returns what ends decided transactions in their partitions, by journal offset.
+
+        In this order no marker is carried out while the place of an earlier commit in its partition
+        is not known to be missing (R4); nor is a mode record.
+        """
+        found: list[tuple[int, Effect]] = []
+        for row in self.places.rows():
+            left = tuple(p for p in row.ends if p not in row.places)
+            if left:
+                found.append((row.sequence, PlaceWrites(row.begin, row.sequence, left)))
+        for transaction in self.transactions:
+            if transaction.commit_sequence is not None:
+                found.append((transaction.commit_sequence, WriteMarkers(transaction)))
+        for topic, mode in self.modes.under_way():
+            found.append((mode.offset, _mode_records(topic, mode)))
+        return [effect for _, effect in sorted(found, key=lambda each: each[0])]
+
+
+def _id_of(transaction: TransactionMetadata, key: TopicPartition) -> PartitionId:
+    return PartitionId(*key, transaction.partitions[key].topic_id)
+
+
+def _mode_records(topic: str, mode: TopicMode) -> WriteModeRecords:
+    places = mode.phase is Phase.TO_METADATA
+    return WriteModeRecords(topic, mode.topic_id, mode.offset, places, mode.with_records)

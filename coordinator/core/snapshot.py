@@ -33,10 +33,12 @@ from typing import Final, TypeAlias, TypeVar
 
 from ...journal.collector import collector_paused
 from ...journal.control import TopicPartition
+from ...journal.places import GONE, PartitionId
 from ...journal.position import Position
 from ...journal.records.fate import EpochFilter
 from ...journal.records.snapshots import SnapshotCollector
 from ...journal.records.types import (
+    NO_FENCE,
     DataPartition,
     Entry,
     OffsetStep,
@@ -45,6 +47,8 @@ from ...journal.records.types import (
     Snapshot,
     SnapshotClaim,
     SnapshotGroup,
+    SnapshotMode,
+    SnapshotPlaces,
     SnapshotProducer,
     SnapshotSteps,
     SnapshotTransaction,
@@ -52,6 +56,8 @@ from ...journal.records.types import (
 )
 from ...journal.txid import TxId
 from .decision import ShardConfig
+from .modes import TopicMode, TopicModes
+from .places import Fence, PlacedWrites, Places
 from .producers import ProducerMetadata
 from .ranges import PackedRanges
 from .shard import Shard
@@ -71,6 +77,8 @@ _BRANCH_BYTES: Final = 40
 """Upper bound of one branch's range."""
 SHARE_BRANCHES: Final = CHUNK_BYTES // _BRANCH_BYTES // 2
 """Branches of one partition that go into one row. More could exceed a chunk."""
+_SINCE_BYTES: Final = 20
+"""Upper bound of a partition's number, and the offset of its mode record."""
 _SEQUENCE_BYTES: Final = 30
 """Upper bound of one commit sequence of a position."""
 
@@ -82,6 +90,10 @@ _Rows: TypeAlias = tuple[
     list[tuple[str, str]],
     list[SnapshotClaim],
     list[tuple[str, int]],
+    list[SnapshotMode],
+    list[tuple[PartitionId, int]],
+    list[SnapshotPlaces],
+    list[tuple[PartitionId, int]],
 ]
 _Row: TypeAlias = (
     SnapshotProducer
@@ -90,6 +102,9 @@ _Row: TypeAlias = (
     | tuple[str, str]
     | SnapshotClaim
     | tuple[str, int]
+    | SnapshotMode
+    | tuple[PartitionId, int]
+    | SnapshotPlaces
 )
 
 
@@ -109,6 +124,7 @@ class SnapshotTaker:
         self._owner = shard.owner
         self._past_epochs = tuple(shard.past_epochs)
         self._hour, self._floor = shard.ages.hour, shard.producers.floor
+        self._fence = NO_FENCE if shard.fences.waiting is None else shard.fences.waiting.offset
         self._index = 0
         with collector_paused():
             self._pieces = _pieces(_rows(shard))
@@ -117,7 +133,7 @@ class SnapshotTaker:
     def chunk(self) -> Snapshot:
         """Returns the next chunk."""
         assert not self.done, "the snapshot has no further chunk"
-        rows: _Rows = ([], [], [], [], [], [])
+        rows: _Rows = ([], [], [], [], [], [], [], [], [], [])
         size = 0
         while self._next is not None:
             kind, row, row_bytes = self._next
@@ -127,7 +143,8 @@ class SnapshotTaker:
             size += row_bytes
             self._next = next(self._pieces, None)
         self.done = self._next is None
-        producers, transactions, groups, bindings, claims, uses = rows
+        producers, transactions, groups, bindings, claims, uses, *placed = rows
+        modes, last_places, places, fence_places = placed
         chunk = Snapshot(
             first=self.first,
             index=self._index,
@@ -145,6 +162,11 @@ class SnapshotTaker:
             hour=self._hour,
             generation_floor=self._floor,
             group_uses=tuple(uses),
+            modes=tuple(modes),
+            last_places=tuple(last_places),
+            places=tuple(places),
+            fence=self._fence,
+            fence_places=tuple(fence_places),
         )
         self._index += 1
         return chunk
@@ -175,7 +197,32 @@ def _rows(shard: Shard) -> _Rows:
         offsets = tuple((t, p, position) for (t, p), position in iov.offsets.items())
         groups.append(SnapshotGroup(group, iov.last_commit.offset, iov.commit_sequence, offsets))
     bindings, claims = list(shard.bindings.items()), list(shard.claims.rows())
-    return producers, transactions, groups, bindings, claims, list(shard.ages.groups.items())
+    uses = list(shard.ages.groups.items())
+    modes = [
+        SnapshotMode(t, m.topic_id, m.phase, m.offset, tuple(m.since.items()), m.with_records)
+        for t, m in shard.modes.rows()
+    ]
+    places = [_places_row(t, shard.places.of(t.begin)) for t in shard.transactions if t.placed]
+    waiting = shard.fences.waiting
+    fence_places = [] if waiting is None else list(waiting.last.items())
+    last = list(shard.places.last.items())
+    return (
+        *(producers, transactions, groups, bindings, claims, uses),
+        *(modes, last, places, fence_places),
+    )
+
+
+def _places_row(t: TransactionMetadata, written: PlacedWrites | None) -> SnapshotPlaces:
+    assert t.commit_sequence is not None, "it is decided where it is placed"
+    ends, places = ({}, {}) if written is None else (written.ends, written.places)
+    found: list[tuple[PartitionId, int, int | None]] = []
+    for key in sorted(t.placed):
+        partition = PartitionId(*key, t.partitions[key].topic_id)
+        if partition in ends:
+            found.append((partition, ends[partition], places.get(partition)))
+        else:
+            found.append((partition, 0, GONE))
+    return SnapshotPlaces(t.begin, t.commit_sequence, tuple(found))
 
 
 def _transaction_row(t: TransactionMetadata) -> SnapshotTransaction:
@@ -213,7 +260,7 @@ def _to(step: StepIdentity) -> tuple[str, int, int, int]:
 
 def _pieces(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
     """Yields (kind, row, upper bound of its bytes); a large row is split into several."""
-    producers, transactions, groups, bindings, claims, uses = rows
+    producers, transactions, groups, bindings, claims, uses, *_ = rows
     for producer in producers:
         for piece in _producer_pieces(producer):
             yield 0, piece, _producer_bytes(piece)
@@ -232,6 +279,24 @@ def _pieces(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
             yield 4, claim._replace(partitions=partitions), piece_bytes
     for use in uses:
         yield 5, use, _name_bytes(use[0])
+    yield from _pieces_of_places(rows)
+
+
+def _pieces_of_places(rows: _Rows) -> Iterator[tuple[int, _Row, int]]:
+    *_, modes, last_places, places, fence_places = rows
+    for mode in modes:
+        yield 6, mode, _name_bytes(mode.topic, mode.topic_id) + _SINCE_BYTES * len(mode.since)
+    for last in last_places:
+        yield 7, last, _place_bytes(last)
+    for placed in places:
+        for share in _split(placed.places, _place_bytes):
+            yield 8, placed._replace(places=share), _FIXED_BYTES + sum(map(_place_bytes, share))
+    for last in fence_places:
+        yield 9, last, _place_bytes(last)
+
+
+def _place_bytes(row: tuple[PartitionId, int] | tuple[PartitionId, int, int | None]) -> int:
+    return _name_bytes(row[0].topic, row[0].topic_id)
 
 
 def _producer_pieces(row: SnapshotProducer) -> Iterable[SnapshotProducer]:
@@ -408,8 +473,33 @@ def _restore(shard: Shard, first: Entry, chunks: Sequence[Snapshot]) -> None:
     shard.bindings.update(chain.from_iterable(c.bindings for c in chunks))
     for claim in chain.from_iterable(c.claims for c in chunks):
         shard.claims.restore(claim)
+    _restore_places(shard, chunks, transactions)
     epochs = EpochFilter(first.epoch, incarnation)
     shard.resume(head.first, epochs, owner, head.past_epochs, transactions.values())
+
+
+def _restore_places(
+    shard: Shard, chunks: Sequence[Snapshot], transactions: dict[int, TransactionMetadata]
+) -> None:
+    # What the fence is, the shard reads from the chunks when they are replayed.
+    shard.modes = TopicModes.restore(
+        [
+            (m.topic, TopicMode(m.topic_id, m.phase, m.offset, dict(m.since), m.with_records))
+            for m in chain.from_iterable(c.modes for c in chunks)
+        ]
+    )
+    ends: dict[int, tuple[int, dict[PartitionId, int], dict[PartitionId, int]]] = {}
+    for begin, sequence, placed in chain.from_iterable(c.places for c in chunks):
+        transaction = transactions[begin]
+        transaction.placed |= {partition.key for partition, _, _ in placed}
+        written = [(p, end, place) for p, end, place in placed if end]
+        if written:
+            _, its_ends, its_places = ends.setdefault(begin, (sequence, {}, {}))
+            its_ends.update((p, end) for p, end, _ in written)
+            its_places.update((p, place) for p, _, place in written if place is not None)
+    last = dict(chain.from_iterable(c.last_places for c in chunks))
+    rows = [PlacedWrites(begin, *row) for begin, row in ends.items()]
+    shard.places = Places.restore(Fence(chunks[0].first, last), rows)
 
 
 def _transaction(txid: TxId, row: SnapshotTransaction) -> TransactionMetadata:

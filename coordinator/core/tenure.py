@@ -24,18 +24,29 @@ Source: Transactional Messaging in Kafka, "Transaction coordinator" and "Failure
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
 from ...journal.control import TopicPartition
 from ...journal.errors import CoordinatorLoadingError, LogtxError, RequestTooLargeError
+from ...journal.places import PartitionId
 from ...journal.records.codec import encode_entry
 from ...journal.records.types import Entry, JournalRecord
 from ...journal.txid import TxId
 from ...journal.value import value
 from ..protocol import commands
 from .data_partitions import Topics
-from .decision import Decision, Effect, Fenced, Instant, Ref, WriteMarkers, WriteOffsets
+from .decision import (
+    Decision,
+    Effect,
+    Fenced,
+    Instant,
+    PlacesGiven,
+    Ref,
+    WriteMarkers,
+    WriteOffsets,
+)
+from .placing import Placer, PlaceWrites, Question
 from .shard import Shard
 from .snapshot import SnapshotTaker
 
@@ -68,7 +79,22 @@ class Shell(Protocol):
         """Answers from a transaction's fate in the journal, by `answers.answer_fate`."""
 
     def execute(self, effect: Effect) -> None:
-        """Writes markers or offsets. Calls `Tenure.written` once they are durable."""
+        """Carries out an effect: each says whom to tell when it is durable.
+
+        Markers and offsets: `Tenure.written`. The tenure keeps `PlaceWrites` and `PlacesGiven` to
+        itself.
+        """
+
+    def first_marker(self, key: TopicPartition) -> int | None:
+        """Returns the commit sequence of this journal partition's first marker that a data
+        partition lacks, those in flight among them; None if it lacks none. A mode record counts
+        with the offset of its MODE record.
+        """
+
+    def places_given(self) -> None:
+        """Learns that places became durable. Markers that `Placer.may_mark` held back may go out,
+        and the next round may begin.
+        """
 
     def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
         """Ends a producer's session for good."""
@@ -102,6 +128,14 @@ class _Doubt:
 class _GoOn:
     # The end of a pause.
     pass
+
+
+@value(frozen=True, slots=True)
+class _Recorded:
+    # A mode record that became durable during a pause.
+    partition: PartitionId
+    offset: int
+    partitions: Collection[int]
 
 
 @value(frozen=True, slots=True)
@@ -160,6 +194,9 @@ class Tenure:
         """BEGIN → number of its effects that are not durable yet."""
         self._gone: dict[int, tuple[TopicPartition, ...]] = {}
         """BEGIN → its partitions that don't exist any more and got no marker."""
+        self.placer = Placer(shell.first_marker)
+        """What is durably decided and not durably placed, and what to ask for next."""
+        self._recorded: list[_Recorded] = []
         self.more_due = False
         """Whether the latest tick left decisions that are due."""
         self._pausing = False
@@ -253,6 +290,7 @@ class Tenure:
         """
         if not self._resting:
             self._pausing = True
+            self.placer.drop()
             self._ask(_Parked(_GoOn(), 0))
 
     def _go_on(self) -> None:
@@ -261,6 +299,9 @@ class Tenure:
             return
         for begin in [b for b, left in self._unwritten.items() if left == 0]:
             self._finish(begin)
+        recorded, self._recorded = self._recorded, []
+        for each in recorded:
+            self.mode_recorded(each.partition, each.offset, each.partitions)
 
     def end_hour(self, groups: Collection[str], bindings: Collection[str]) -> None:
         """Ends an hour of service, and forgets what nobody used for long.
@@ -312,6 +353,7 @@ class Tenure:
         The next owner writes the markers again that this owner does not finish any more.
         """
         self.quiescing = True
+        self.placer.drop()
 
     def doubt(self) -> None:
         """Checks the journal's end, because another coordinator may own the partition."""
@@ -409,9 +451,108 @@ class Tenure:
         del self._unwritten[begin]
         self._apply(self.shard.finish(begin, self._gone.pop(begin, ())))
 
+    # ---- places and modes -----------------------------------------------------------------------
+
+    def place_question(self, now_ms: int) -> Question | None:
+        """Returns the partitions whose ends to ask for now; None if there is nothing to ask.
+
+        There is one question at a time. Ask again when something may have changed: effects were
+        carried out, a marker was written, the round ended, or the time is `wake_ms`.
+
+        Args:
+            now_ms: monotonic time.
+        """
+        # While effects wait, the lanes do not have all markers of lower sequences.
+        if self._resting or self._todo:
+            return None
+        return self.placer.ask(now_ms)
+
+    def ends_told(
+        self, question: Question, ends: Mapping[PartitionId, int], now: Instant
+    ) -> None:
+        """Takes the ends of partitions, and places what was decided before the question.
+
+        Args:
+            question: what was asked. The answer to a question that was dropped is ignored.
+            ends: partition → its end as its leader told it, or `GONE`. Those that could not be
+                asked are missing; they are asked again later.
+            now: the time.
+        """
+        if self._resting:
+            return
+        found = self.placer.answered(question, ends, now.monotonic_ms)
+        if found is not None and not self._place(question.upto, found):
+            self.placer.drop()
+
+    def _place(self, upto: int, ends: Mapping[PartitionId, int]) -> bool:
+        """Places what waits at these ends, in as many records as it takes: each partition stands
+        for itself (R5). Returns whether anything was appended.
+        """
+        decision = self.shard.place(upto, ends)
+        if not decision.records:
+            return False
+        try:
+            self._append(decision.records)
+        except RequestTooLargeError:
+            if len(ends) == 1:
+                raise
+            items = list(ends.items())
+            half = len(items) // 2
+            placed = [self._place(upto, dict(share)) for share in (items[:half], items[half:])]
+            return any(placed)
+        return True
+
+    @property
+    def wake_ms(self) -> int | None:
+        """When `place_question` may have something to ask again; None: not with time alone."""
+        return None if self._resting else self.placer.wake_ms
+
+    def mode_recorded(
+        self, partition: PartitionId, offset: int, partitions: Collection[int]
+    ) -> None:
+        """Notes that a mode record is durable. The last one ends the switch.
+
+        Args:
+            partition: the data partition.
+            offset: offset of the mode record in it.
+            partitions: all partitions of the topic, as far as is known.
+        """
+        if self.over or self.quiescing:
+            return
+        if self._pausing:
+            self._recorded.append(_Recorded(partition, offset, partitions))
+        else:
+            self._apply(self.shard.mode_recorded(partition, offset, partitions))
+
+    def mode_ends(self, topic: str, topic_id: str, ends: Mapping[int, int]) -> bool:
+        """Takes the ends of all partitions of a topic that is switched without mode records.
+
+        Args:
+            topic: name of the topic.
+            topic_id: its id.
+            ends: partition → its end, asked for after `WriteModeRecords` was carried out.
+
+        Returns:
+            Whether the switch is ended. If not, as while something is to be placed in the topic,
+            ask for the ends again after a pause.
+        """
+        if self._resting:
+            return False
+        decision = self.shard.mode_ends(topic, topic_id, ends)
+        self._apply(decision)
+        return bool(decision.records)
+
+    def mode_published(self, topic: str) -> None:
+        """Notes that readers are told of a topic's mode: `PublishMode` is carried out."""
+        if not (self.over or self.quiescing):
+            self.shard.published.add(topic)
+
+    # ---- the end --------------------------------------------------------------------------------
+
     def end(self, error: LogtxError) -> None:
         """Ends the tenure: all waiting requests get the error, and no call has an effect."""
         self.over = True
+        self.placer.drop()
         waiting = [*self._parked, *self._asked, *self._asking]
         self._parked.clear()
         self._asked, self._asking = [], []
@@ -460,7 +601,7 @@ class Tenure:
         # transaction would be finished before its markers are.
         for effect in effects:
             match effect:
-                case WriteOffsets(begin=begin):
+                case WriteOffsets(begin=begin) | PlaceWrites(begin=begin):
                     self._unwritten[begin] = self._unwritten.get(begin, 0) + 1
                 case WriteMarkers(transaction):
                     begin = transaction.begin
@@ -475,7 +616,15 @@ class Tenure:
         for _ in range(EFFECTS_MAX):
             if not self._todo or self.over or self.quiescing:
                 return  # The next owner redoes everything that is left here.
-            self._shell.execute(self._todo.popleft())
+            match effect := self._todo.popleft():
+                case PlaceWrites():
+                    self.placer.place(effect)
+                case PlacesGiven(placed):
+                    for begin in self.placer.placed(placed):
+                        self.written(begin)
+                    self._shell.places_given()
+                case _:
+                    self._shell.execute(effect)
 
     # ---- replies --------------------------------------------------------------------------------
 

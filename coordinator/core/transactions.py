@@ -70,6 +70,9 @@ class TransactionMetadata:
     its parts have named so far."""
     parts: int = 0
     """Number of its parts (`AddWrites`); 0 for almost all. With parts, all branches are packed."""
+    placed: frozenset[TopicPartition] = frozenset()
+    """Those of its partitions that get no marker, once it is decided: a commit is placed there, an
+    abort is told by the journal alone."""
     reason: AbortReason | None = None
     """Why the transaction is aborted."""
     doomed: AbortReason | None = None

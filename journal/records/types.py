@@ -50,6 +50,8 @@ class AbortReason(StrEnum):
 
 UNKNOWN_OFFSET: Final = -1
 """Stands for a first offset that is not known."""
+NO_FENCE: Final = -1
+"""Stands for the offset of a fence where there is none."""
 
 
 @value(frozen=True, slots=True)
@@ -367,7 +369,9 @@ class SnapshotMode(NamedTuple):
     offset: int
     """Journal offset of the MODE record with which its latest switch began."""
     since: tuple[tuple[int, int], ...] = ()
-    """(partition, offset of its mode record); empty while the topic is switching."""
+    """(partition, offset of its mode record), of the latest switch that was ended."""
+    with_records: bool = True
+    """See `ModeChange`: a new owner goes on with a switch as the one before began it."""
 
 
 class SnapshotPlaces(NamedTuple):
@@ -382,7 +386,11 @@ class SnapshotPlaces(NamedTuple):
     """Commit sequence."""
     places: tuple[tuple[PartitionId, int, int | None], ...]
     """(partition, offset behind the last record that the commit accepts there, place or `GONE`, or
-    None while it has no place)."""
+    None while it has no place).
+
+    (partition, 0, `GONE`) where nothing is delivered, and no marker written: the commit accepts no
+    records there, or the transaction is aborted.
+    """
 
 
 @value(frozen=True, slots=True, kw_only=True)
@@ -425,9 +433,9 @@ class Snapshot:
     """(partition, its last place): what makes the snapshot a fence."""
     places: tuple[SnapshotPlaces, ...] = ()
     """What unfinished transactions wrote in partitions in which they are placed."""
-    fence: int = -1
+    fence: int = NO_FENCE
     """Offset of the first chunk of the snapshot to which the journal would be trimmed next, if that
-    waits for data to be deleted; -1: none does."""
+    waits for data to be deleted; `NO_FENCE`: none does."""
     fence_places: tuple[tuple[PartitionId, int], ...] = ()
     """`last_places` of that snapshot."""
 

@@ -11,7 +11,7 @@ it until an append or the journal's end tells them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -22,16 +22,21 @@ from logtx.coordinator.core.decision import (
     Decision,
     Effect,
     Instant,
+    PublishMode,
     ShardConfig,
     TopicFacts,
     WriteMarkers,
+    WriteModeRecords,
     WriteOffsets,
 )
+from logtx.coordinator.core.placing import Question
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.tenure import Tenure
+from logtx.coordinator.core.transactions import TransactionMetadata
 from logtx.coordinator.protocol import commands
 from logtx.journal.control import TopicPartition
 from logtx.journal.errors import CoordinatorLoadingError, LogtxError
+from logtx.journal.places import PartitionId
 from logtx.journal.position import Place, Position
 from logtx.journal.records.codec import decode_entry, encode_entry
 from logtx.journal.records.fate import NO_EPOCH, FateScan
@@ -138,7 +143,12 @@ class Owned:
     epoch: int
 
 
-Event = Appended | Parked | Replied | Failed | Waits | Closed | Emitted | Surprised | Owned
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Places became durable: markers that waited for them may go out."""
+
+
+Event = Appended | Parked | Replied | Failed | Waits | Closed | Emitted | Surprised | Owned | Given
 
 
 # ---- the journal and its coordinators -----------------------------------------------------------
@@ -256,6 +266,12 @@ class Coordinator:
         self.replies: dict[Ref, commands.Reply] = {}
         self.markers: dict[int, WriteMarkers] = {}
         """Effects to be carried out, by BEGIN; `finish` reports one as done."""
+        self.mode_records: dict[str, WriteModeRecords] = {}
+        """Topics whose partitions get mode records; `record_mode` and `end_mode` report them."""
+        self.to_publish: list[str] = []
+        """Topics of whose mode readers are to be told; `publish` reports one as done."""
+        self.question: Question | None = None
+        """The question for ends that is on its way; `tell_ends` answers it."""
         self._tenure: Tenure | None = None
         self._iovs: dict[str, dict[TopicPartition, Position]] = {}
         """The IOVs that the tenure has written."""
@@ -362,6 +378,67 @@ class Coordinator:
         del self.markers[begin]
         self.tenure.written(begin, gone)
 
+    def ask_ends(self) -> bool:
+        """Asks for the ends of partitions in which something is to be placed, if that is due."""
+        question = self.tenure.place_question(self.now.monotonic_ms)
+        if question is not None:
+            self.question = question
+        return question is not None
+
+    def tell_ends(self, ends: Mapping[PartitionId, int]) -> None:
+        """Answers the question that is on its way."""
+        assert self.question is not None, "nothing was asked"
+        question, self.question = self.question, None
+        self.tenure.ends_told(question, ends, self.now)
+
+    def may_mark(self, begin: int) -> bool:
+        """Returns whether all markers of a transaction may go out: nothing is to be placed first.
+
+        Markers go out in commit-sequence order here.
+        """
+        transaction = self.markers[begin].transaction
+        sequence = transaction.commit_sequence
+        assert sequence is not None
+        firsts = {key: self.first_marker(key) for key in _marked(transaction)}
+        return all(
+            first == sequence
+            and self.tenure.placer.may_mark(
+                PartitionId(*key, transaction.partitions[key].topic_id), sequence
+            )
+            for key, first in firsts.items()
+        )
+
+    def may_record(self, topic: str) -> bool:
+        """Returns whether a topic's mode records may go out."""
+        effect = self.mode_records[topic]
+        keys = [(topic, p) for p in range(self.topics[topic].partition_count)]
+        return all(
+            self.first_marker(key) == effect.offset
+            and self.tenure.placer.may_mark(PartitionId(*key, effect.topic_id), effect.offset)
+            for key in keys
+        )
+
+    def record_mode(self, topic: str, offset: int) -> None:
+        """Reports the mode records of a topic as written, each at this offset."""
+        effect = self.mode_records.pop(topic)
+        partitions = range(self.topics[topic].partition_count)
+        for partition in partitions:
+            where = PartitionId(topic, partition, effect.topic_id)
+            self.tenure.mode_recorded(where, offset, partitions)
+
+    def end_mode(self, topic: str, ends: Mapping[int, int]) -> bool:
+        """Tells the ends of a topic's partitions that get no mode records."""
+        effect = self.mode_records[topic]
+        ended = self.tenure.mode_ends(topic, effect.topic_id, ends)
+        if ended:
+            del self.mode_records[topic]
+        return ended
+
+    def publish(self, topic: str) -> None:
+        """Reports a topic's mode as published."""
+        self.to_publish.remove(topic)
+        self.tenure.mode_published(topic)
+
     def apply(self, decision: Decision) -> None:
         """Appends what no client asked for."""
         self.tenure._apply(decision)
@@ -431,15 +508,31 @@ class Coordinator:
         """Keeps markers until `finish`; writes offsets at once, as whole IOVs."""
         if isinstance(effect, WriteMarkers):
             self.markers[effect.transaction.begin] = effect
+        elif isinstance(effect, WriteModeRecords):
+            self.mode_records[effect.topic] = effect
+        elif isinstance(effect, PublishMode):
+            self.to_publish.append(effect.topic)
         elif isinstance(effect, ClearOffsets):
             self._iovs.pop(effect.group, None)
         else:
+            assert isinstance(effect, WriteOffsets), "the tenure keeps the others to itself"
             iov = self._iovs.setdefault(effect.group, {})
             iov.update(effect.offsets.offsets)
             effect = replace(effect, offsets=replace(effect.offsets, offsets=dict(iov)))
         self.listen(Emitted(effect, self.shard.hw))
         if isinstance(effect, WriteOffsets):
             self.tenure.written(effect.begin)
+
+    def first_marker(self, key: TopicPartition) -> int | None:
+        """Returns the commit sequence of the first marker, or mode record, of a data partition."""
+        transactions = (effect.transaction for effect in self.markers.values())
+        found = [t.commit_sequence for t in transactions if key in _marked(t)]
+        found += [e.offset for e in self.mode_records.values() if e.topic == key[0]]
+        return min((sequence for sequence in found if sequence is not None), default=None)
+
+    def places_given(self) -> None:
+        """Learns that places became durable."""
+        self.listen(Given())
 
     def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
         """Ends a producer's session for good."""
@@ -449,8 +542,14 @@ class Coordinator:
         """Ends the tenure."""
         self.listen(Surprised())
         self.markers.clear()
-        self._asked = False
+        self.mode_records.clear()
+        self.to_publish.clear()
+        self._asked, self.question = False, None
         self.tenure.end(CoordinatorLoadingError(why))
+
+
+def _marked(transaction: TransactionMetadata) -> set[TopicPartition]:
+    return set(transaction.partitions) - transaction.placed
 
 
 def fates(entries: Sequence[Entry], txids: Iterable[TxId]) -> Any:
@@ -472,6 +571,7 @@ def dump(shard: Shard) -> dict[str, Any]:
             (
                 *(t.txid, t.producer_id, t.generation, t.timeout_ms, t.started_ms, t.state),
                 *(dict(t.partitions), dict(t.branches), t.commit_sequence, t.reason, t.doomed),
+                t.placed,
                 {group: dict(steps) for group, steps in t.offsets.items()},
                 {group: set(steps) for group, steps in t.steps.items()},
             )
@@ -495,4 +595,7 @@ def dump(shard: Shard) -> dict[str, Any]:
         },
         "claims": [*shard.claims.rows()],
         "bindings": dict(shard.bindings),
+        "modes": shard.modes.rows(),
+        "places": (dict(shard.places.last), shard.places.rows(), len(shard.places.unplaced)),
+        "fence": (shard.fences.waiting, shard.fences.trim_to),
     }

@@ -9,10 +9,12 @@ from typing import Any, Final
 
 from logtx.coordinator.core.answers import answer_fate
 from logtx.coordinator.core.clocks import Clocks
-from logtx.coordinator.core.decision import Effect, Instant, ShardConfig, WriteOffsets
+from logtx.coordinator.core.decision import Effect, Instant, ShardConfig, WriteMarkers, WriteOffsets
+from logtx.coordinator.core.placing import Placer
 from logtx.coordinator.core.shard import Shard
 from logtx.coordinator.core.tenure import Tenure
 from logtx.coordinator.protocol import commands
+from logtx.journal.control import TopicPartition
 from logtx.journal.errors import CoordinatorLoadingError, LogtxError
 from logtx.journal.records.codec import decode_entry, encode_entry
 from logtx.journal.records.fate import NO_EPOCH
@@ -36,6 +38,7 @@ _FINGERPRINT: Final = Fingerprint(
         Tenure: frozenset({"_shell"}),
         Shard: frozenset({"config"}),
         Clocks: frozenset({"_config"}),
+        Placer: frozenset({"_first_marker"}),
     },
     {},
 )
@@ -304,6 +307,7 @@ class LiveTenure:
         if isinstance(effect, WriteOffsets):
             self._given.append(("offsets", effect.begin, effect.group, effect.offsets))
             return
+        assert isinstance(effect, WriteMarkers), "no topic is switched here"
         transaction = effect.transaction
         assert transaction.commit_sequence is not None
         markers = Markers(
@@ -314,6 +318,14 @@ class LiveTenure:
             branches=tuple((k, tuple(b)) for k, b in transaction.branches.items()),
         )
         self._given.append(("markers", markers))
+
+    def first_marker(self, key: TopicPartition) -> int | None:
+        """Is never asked: nothing is placed here."""
+        raise AssertionError(key)
+
+    def places_given(self) -> None:
+        """Is never told."""
+        raise AssertionError
 
     def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
         """Does nothing: the client learns it by its next request."""

@@ -597,6 +597,14 @@ class _Shell:
                 self._seat.offsets.write(self.tenure, effect)
             case ClearOffsets():
                 raise AssertionError("groups are not forgotten here")
+            case _:
+                raise AssertionError("no topic is switched here")
+
+    def first_marker(self, key: TopicPartition) -> int | None:
+        raise AssertionError(f"nothing is placed here: {key}")
+
+    def places_given(self) -> None:
+        raise AssertionError("nothing is placed here")
 
     def close_session(self, producer_id: str, nonce: int, error: LogtxError) -> None:
         links, key = self._seat.coordinator.links, (self._seat.partition, producer_id, nonce)

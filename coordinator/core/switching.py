@@ -1,0 +1,103 @@
+"""What operators ask of topics' modes: to switch one, and how they stand. Pure.
+
+Reads the shard's state and never changes it. `modes` has the steps of a switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Final
+
+from ...journal.errors import NotSupportedError, TopicModeError, UnknownTopicError
+from ...journal.modes import Mode, ModeChange, Phase
+from ..protocol import commands
+from .data_partitions import Topics
+from .modes import SWITCHING, TopicModes
+from .places import Places
+
+RULE: Final = "*"
+"""Ends a name that stands for all topics that begin so."""
+_WEIGHT_MAX: Final = 10_000
+"""Entries of one page, counted as topics plus the partitions that `since` names. A page stops here;
+its first topic is always given. More makes larger messages and holds the event loop longer."""
+_FINAL: Final = {Mode.METADATA: Phase.METADATA, Mode.MARKERS: Phase.MARKERS}
+
+
+def check_name(topic: str) -> None:
+    """Refuses names that stand for many topics.
+
+    Raises:
+        NotSupportedError: the name does.
+    """
+    if topic.endswith(RULE):
+        raise NotSupportedError(
+            f"{topic!r} would stand for all topics that begin so, which can't be switched together:"
+            " switch each by its name"
+        )
+
+
+def begin(
+    command: commands.SetTopicMode, topics: Topics, modes: TopicModes, published: Set[str]
+) -> ModeChange | None:
+    """Returns the record that begins a switch; None if there is nothing to begin now.
+
+    No switch begins before readers are told of the one before: what is published late would be
+    taken for the news of the later one. Whoever asks repeats it until the phase is final.
+
+    Args:
+        command: what is asked.
+        topics: what is known of data topics.
+        modes: the modes of the home's topics.
+        published: topics of whose mode readers are told.
+
+    Raises:
+        UnknownTopicError: there is no such topic.
+        TopicModeError: the opposite switch is under way.
+    """
+    topic, to = command.topic, _FINAL[command.mode]
+    facts = topics.get(topic)
+    if facts is None:
+        raise UnknownTopicError(f"there is no topic {topic!r}")
+    if modes.is_opposed(topic, facts.topic_id, to):
+        raise TopicModeError(
+            f"topic {topic!r} is being switched ({modes.phase(topic, facts.topic_id)}): ask again"
+            " when that has ended (logtx topics describe)"
+        )
+    before = modes.get(topic)
+    if before is not None and before.phase not in SWITCHING and topic not in published:
+        return None
+    return modes.switch(topic, facts.topic_id, to, with_records=not command.without_records)
+
+
+def info_of(
+    topic: str, topic_id: str, modes: TopicModes, places: Places, published: Set[str]
+) -> commands.TopicModeInfo:
+    """Returns how a topic stands. Of one that was never switched readers need not be told."""
+    mode = modes.of(topic, topic_id)
+    return commands.TopicModeInfo(
+        topic=topic,
+        topic_id=topic_id,
+        phase=mode.phase,
+        mode_offset=mode.offset,
+        since=mode.since,
+        published=modes.get(topic) is None or topic in published,
+        waiting=places.waiting_in(topic, topic_id),
+    )
+
+
+def describe(
+    command: commands.DescribeTopics, modes: TopicModes, places: Places, published: Set[str]
+) -> commands.TopicModes:
+    """Returns a page of topics by name: those asked for, or all that were ever switched."""
+    known = dict(modes.rows())
+    names = sorted(n for n in set(command.topics) or known if n > command.after)
+    found: list[commands.TopicModeInfo] = []
+    weight = 0
+    for name in names:
+        topic_id = known[name].topic_id if name in known else ""
+        info = info_of(name, topic_id, modes, places, published)
+        weight += 1 + len(info.since)
+        if found and (weight > _WEIGHT_MAX or len(found) >= commands.PAGE_MAX):
+            return commands.TopicModes(tuple(found), more=True)
+        found.append(info)
+    return commands.TopicModes(tuple(found))
