@@ -128,15 +128,11 @@ def part_of(
     return tuple(PartitionWrites(partitions[key], branches) for key, branches in written.items())
 
 
-def placed_of(
-    partitions: Iterable[DataPartition], modes: TopicModes
-) -> tuple[TopicPartition, ...]:
+def placed_of(partitions: Iterable[DataPartition], modes: TopicModes) -> tuple[TopicPartition, ...]:
     """Returns those partitions in which what is decided now is placed, rather than marked."""
     if not modes.places_any:
         return ()
-    return tuple(
-        p.key for p in partitions if modes.is_placed(PartitionId(*p.key, p.topic_id))
-    )
+    return tuple(p.key for p in partitions if modes.is_placed(PartitionId(*p.key, p.topic_id)))
 
 
 def check_markers_fit(

@@ -141,7 +141,9 @@ class Places:
 
     def waiting_in(self, topic: str, topic_id: str) -> int:
         """Returns the number of (transaction, partition) of a topic that lack a place."""
-        found = (p for p in self.unplaced.partitions() if (p.topic, p.topic_id) == (topic, topic_id))
+        found = (
+            p for p in self.unplaced.partitions() if (p.topic, p.topic_id) == (topic, topic_id)
+        )
         return sum(len(self.unplaced.of(partition)) for partition in found)
 
     # ---- what an owner decides ------------------------------------------------------------------

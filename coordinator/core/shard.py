@@ -494,7 +494,9 @@ class Shard(ShardState):
         if self.places.waiting_in(topic, topic_id):
             return Decision()
         last = self.places.last
-        since = {p: max(end, last.get(PartitionId(topic, p, topic_id), 0)) for p, end in ends.items()}
+        since = {
+            p: max(end, last.get(PartitionId(topic, p, topic_id), 0)) for p, end in ends.items()
+        }
         change = self.modes.ended(topic, topic_id, since)
         return Decision() if change is None else Decision(records=(change,))
 

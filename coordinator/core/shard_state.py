@@ -306,7 +306,9 @@ class ShardState:
             # What its parts name is read now: later, these topics may have another mode.
             self._read_kept(record.begin)
             transaction.placed = frozenset(
-                key for key in transaction.partitions if self.modes.is_placed(_id_of(transaction, key))
+                key
+                for key in transaction.partitions
+                if self.modes.is_placed(_id_of(transaction, key))
             )
         self.transactions.forget_writes(record.begin)
         self.watermark.emit(offset, WriteMarkers(transaction))

@@ -467,9 +467,7 @@ class Tenure:
             return None
         return self.placer.ask(now_ms)
 
-    def ends_told(
-        self, question: Question, ends: Mapping[PartitionId, int], now: Instant
-    ) -> None:
+    def ends_told(self, question: Question, ends: Mapping[PartitionId, int], now: Instant) -> None:
         """Takes the ends of partitions, and places what was decided before the question.
 
         Args:

@@ -35,6 +35,7 @@ from ..core.transactions import TransactionMetadata
 from ..protocol import commands
 from .alarm import monotonic_ms
 from .appender import Appender
+from .counters import PlaceClock
 from .housekeeping import Housekeeping
 from .pressure import Pressure
 from .services import Services
@@ -90,6 +91,7 @@ class Serving:
         """
         self.tenure: Final = Tenure(shard, self)
         self.pressure: Final = Pressure()
+        self.place_clock: Final = PlaceClock()
         self.over: Final = asyncio.Event()
         """Set when the tenure is over: given away, stopped, or surprised."""
         self.surprise: str | None = None
@@ -332,9 +334,16 @@ class Serving:
             case WriteMarkers(transaction):
                 services.counters.decided(self._partition, shard.epoch, transaction)
                 self._tell_producer(transaction)
+                if transaction.placed:
+                    self.place_clock.decided(tenure.placer, transaction.begin, time.monotonic())
                 services.markers.lanes.write(
                     transaction, shard.epoch, lambda: shard.hw, tenure.written
                 )
+
+    def _count_places(self) -> None:
+        """Counts the places of a PLACED record that is durable."""
+        count, waited_s = self.place_clock.given(self.tenure.placer, time.monotonic())
+        self._services.counters.placed(self._partition, count, waited_s)
 
     def _tell_producer(self, transaction: TransactionMetadata) -> None:
         """Tells a producer of an abort that it did not ask for: it need not produce any more."""

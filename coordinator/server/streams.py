@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
@@ -153,11 +153,15 @@ class _Answering:
     size: int
     came_s: float
     counters: CoordinatorCounters
+    ends: bool = False
+    """Whether the request is to end a transaction."""
 
     def __call__(self, reply: commands.Reply) -> None:
         if isinstance(reply, commands.Outcome) and reply.state is State.COMMITTING:
             self.counters.commit_latency.observe(time.monotonic() - self.came_s)
         self.counters.answered(reply)
+        if self.ends:
+            self.counters.ended(reply)
         self.stream.answers.discard(self)
         self.stream.out.answer(encode_reply(self.request_id, reply), self.size)
 
@@ -252,6 +256,7 @@ class Streams(pb_grpc.CoordinatorServicer):
                 future.set_result(reply)
 
         reply: commands.Reply
+        ends = request.request.WhichOneof("command") == "abort_transaction"
         try:
             async with self._counted_call(request.request):
                 self._check_count(request.partition_count)
@@ -273,6 +278,8 @@ class Streams(pb_grpc.CoordinatorServicer):
         except (LogtxError, ValueError) as error:
             reply = _as_logtx(error)
         self._counters.answered(reply)
+        if ends:
+            self._counters.ended(reply)
         return encode_reply(request_id, reply)
 
     @asynccontextmanager
@@ -415,6 +422,7 @@ class Streams(pb_grpc.CoordinatorServicer):
             command = decode_request(request, stream.session)
             if isinstance(command, commands.Connect):
                 raise NotSupportedError("this stream is connected already")
+            answer.ends = isinstance(command, commands.End)
             doubt = await self._prepare(command, runtime)
         except (LogtxError, ValueError) as error:
             answer(_as_logtx(error))
@@ -452,15 +460,13 @@ class Streams(pb_grpc.CoordinatorServicer):
                     # It is for ever, so not for a name that nobody gave to a topic.
                     await self._switching.check_bindable(command.group)
             case commands.Begin() | commands.AddPartitions():
-                _check_lanes(command.partitions, runtime)
-                return await self._topics.learn(command.partitions)
+                return await self._learn(command.partitions, runtime)
             case commands.AddWrites():
-                _check_lanes(command.writes, runtime)
-                return await self._topics.learn(command.writes)
+                return await self._learn(command.writes, runtime)
             case commands.End():
-                # An abort must succeed whatever happened to its topics: the shard sees to it.
                 if command.action is commands.Action.COMMIT:
-                    _check_lanes(command.writes, runtime)
+                    return await self._learn(command.writes, runtime)
+                # An abort must succeed whatever happened to its topics: the shard sees to it.
                 return await self._topics.learn(command.writes)
             case commands.ClaimOffsets():
                 await self._check_bound(command.group, runtime)
@@ -483,6 +489,13 @@ class Streams(pb_grpc.CoordinatorServicer):
                 count = len(self._runtimes)
                 return await self._switching.check(command, runtime.partition, count)
         return None
+
+    async def _learn(
+        self, partitions: Collection[TopicPartition], runtime: PartitionRuntime
+    ) -> LogtxError | None:
+        _check_lanes(partitions, runtime)
+        # A topic may be sealed whose transactions are placed: markers alone need its writes.
+        return await self._topics.learn(partitions, runtime.unwritten(partitions))
 
     async def _check_bound(self, group: str, runtime: PartitionRuntime) -> None:
         if is_topic_binding(group):
