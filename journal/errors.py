@@ -186,7 +186,7 @@ class UnknownTransactionError(TransactionError):
 class TransactionConflictError(TransactionError):
     """The transaction is decided, though this call would still change it. What was decided stays.
 
-    Source: Metadata-driven transactions, "TxnConflict".
+    Source: PIP-471, "Late-write race" (TxnConflict).
     """
 
 

@@ -45,9 +45,9 @@ DEFAULT_RECORD_MAX_BYTES: Final = 1_048_588
 """Kafka's default of ``max.message.bytes``, for a log that does not tell it."""
 NEEDED: Final = ("DESCRIBE_CONFIGS",)
 """What a coordinator must be allowed to do with a data topic: to see whether it takes transactions.
-Kafka includes DESCRIBE in it."""
+Brokers that tell of a topic at all allow DESCRIBE, and so to ask for its ends."""
 NEEDED_FOR_MARKERS: Final = ("WRITE", *NEEDED)
-"""The same, if it writes markers there."""
+"""The same, if it writes markers there. Kafka includes DESCRIBE in WRITE."""
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """Kafka's rule for names of topics. A name that breaks it could fail the request for all others."""
 

@@ -8,7 +8,7 @@ Cardinality: series carry a journal partition, a reason of aborts, or a transact
 `KEYS_MAX` keys have series of their own: half of them are those connected last, which show epoch
 conflicts, the others those connected longest ago, which show unused keys. All keys are counted.
 
-Source: Transaction keys, "Metrics".
+Source: Transaction keys, "Metrics"; PIP-471, "Metrics".
 """
 
 from __future__ import annotations

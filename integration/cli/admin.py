@@ -211,7 +211,7 @@ def abort_transactions(
 ) -> None:
     """Abort open transactions of any producer. Repeating it does no harm.
 
-    Their producers learn of it at their next request. A committed transaction stays committed; the
+    Their producers are told: their calls raise TransactionAbortedError from then on. A committed transaction stays committed; the
     command reports it and ends with exit status 1.
 
     Examples:

@@ -1,4 +1,7 @@
-"""`logtx topics`: how transactions end in a topic's partitions, by markers or by places."""
+"""`logtx topics`: how transactions end in a topic's partitions, by markers or by places.
+
+Source: PIP-471, "Configuration" (opt-in per topic).
+"""
 
 from __future__ import annotations
 

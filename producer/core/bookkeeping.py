@@ -11,7 +11,8 @@ The phases of a transaction (`Phase`, `VALID_PREVIOUS`):
 3. SENT: the request to end it is on its way; from here only the coordinator's decision counts.
 4. COMMITTED, ABORTED: that decision; or UNRESOLVED while it could not be learnt.
 
-Source: Transactional Messaging in Kafka, "Transaction flow" and "Failure cases".
+Source: Transactional Messaging in Kafka, "Transaction flow" and "Failure cases"; PIP-471,
+"Late-write race".
 """
 
 from __future__ import annotations
